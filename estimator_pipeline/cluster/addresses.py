@@ -1,0 +1,155 @@
+"""The lists of addresses in a cluster description: what a job may look like, and what is refused.
+
+Separate from the tasks and documents, since code that builds a cluster from elsewhere checks single addresses.
+Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from estimator_pipeline.errors import ClusterError
+
+__all__ = ["check_address", "check_distinct", "nearest", "read_addresses"]
+
+_HOST = re.compile(r"[^\s/:@,;'\"\[\]]+")
+_IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+(%[^\]\s]+)?\]")
+
+
+def nearest(word: object, choices: Iterable[str]) -> str | None:
+    """The choice that a misspelt word most likely meant, or None where nothing comes close."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(str(word).lower(), list(by_lower), n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else None
+
+
+def check_address(address: object, *, where: str) -> str:
+    """Checks one "host:port" and returns it without outer whitespace.
+
+    Args:
+        address: What the document holds in the address's place.
+        where: What the address belongs to, to begin the message with ("TF_CONFIG: worker:1").
+
+    Returns:
+        The address. An IPv6 host stands in brackets, as gRPC wants it.
+
+    Raises:
+        ClusterError: It is no text, has a scheme, no host, no port, or a port outside 1 to 65535.
+    """
+    if not isinstance(address, str):
+        raise ClusterError(
+            f"{where} has the address {address!r}, which is not text.",
+            found=f'a value of type {type(address).__name__}; allowed: text of the form "host:port"',
+            mend='write the address in quotes, for example "localhost:2222".',
+        )
+    text = address.strip()
+    if "://" in text:
+        bare = text.split("://", 1)[1].rstrip("/")
+        raise ClusterError(
+            f"{where} has the address {text!r}, which begins with a scheme.",
+            found='allowed: "host:port" alone; TensorFlow adds the scheme itself',
+            mend=f'write {bare!r}; a transport other than grpc goes into the top-level key "rpc_layer".',
+        )
+    host, colon, port = text.rpartition(":")
+    if not text.startswith("[") and text.count(":") > 1:
+        raise ClusterError(
+            f"{where} has the address {text!r}, which has more than one colon.",
+            found='allowed: "host:port", with an IPv6 host in brackets',
+            mend='write an IPv6 address as "[::1]:2222"; give any other host one port.',
+        )
+    if not colon or (text.startswith("[") and text.endswith("]")):
+        raise ClusterError(
+            f"{where} has the address {text!r}, which has no port.",
+            found='allowed: "host:port"',
+            mend=f'add the port that the task listens on, for example "{text or "localhost"}:2222".',
+        )
+    if not (_HOST.fullmatch(host) or _IPV6.fullmatch(host)):
+        raise ClusterError(
+            f"{where} has the address {text!r}, whose host {host!r} cannot be one.",
+            found='allowed: "host:port" with a host name, an IPv4 address, or an IPv6 address in brackets',
+            mend='write the host that the other tasks reach it by, for example "node-1:2222".',
+        )
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise ClusterError(
+            f"{where} has the address {text!r}, whose port {port!r} cannot be one.",
+            found="allowed: a whole number from 1 to 65535",
+            mend="write the port that the task listens on; the others must know it, so 0 (any) cannot work.",
+        )
+    return text
+
+
+def read_addresses(value: object, *, job: str, source: str) -> tuple[str, ...]:
+    """Reads one job's addresses, given as a list or as an object from index to address.
+
+    Args:
+        value: `["a:1", "b:1"]`, or `{"0": "a:1", "1": "b:1"}` (which TensorFlow's ClusterSpec takes too).
+        job: The job's name, for messages.
+        source: Where the document came from, for messages.
+
+    Returns:
+        The addresses in order of their index, each checked.
+
+    Raises:
+        ClusterError: No list, an empty one, an index left out, or an address that cannot work.
+    """
+    where = f"{source}: job {job!r}"
+    if isinstance(value, Mapping):
+        value = _dense(value, where=where)
+    if not isinstance(value, (list, tuple)):
+        raise ClusterError(
+            f"{where} is {value!r}, which is not a list of addresses.",
+            found=f"a value of type {type(value).__name__}; allowed: a list, one address a task",
+            mend=f'write "{job}": ["host:port", ...], with brackets also for a single task.',
+        )
+    if not value:
+        raise ClusterError(
+            f"{where} is an empty list.",
+            found="0 addresses; allowed: at least one",
+            mend=f'leave the key "{job}" out, or name its tasks.',
+        )
+    return tuple(check_address(item, where=f"{source}: {job}:{i}") for i, item in enumerate(value))
+
+
+def check_distinct(jobs: Mapping[str, Iterable[str]], *, source: str) -> None:
+    """Refuses two tasks with the same address, in one job or in two.
+
+    Raises:
+        ClusterError: It names both tasks and the address.
+    """
+    seen: dict[str, str] = {}
+    for job, addresses in jobs.items():
+        for index, address in enumerate(addresses):
+            task = f"{job}:{index}"
+            # Host names are the same in capital letters; two spellings still meet at one port.
+            other = seen.setdefault(address.lower(), task)
+            if other != task:
+                raise ClusterError(
+                    f"{source}: {other} and {task} have the same address {address!r}.",
+                    found="two tasks at one port; allowed: an address of its own for each task",
+                    mend=f"give {task} another host or another port.",
+                )
+
+
+def _dense(value: Mapping[Any, Any], *, where: str) -> list[Any]:
+    """{"0": a, "1": b} -> [a, b]; a gap is refused, since ranks would no longer follow from indices."""
+    by_index: dict[int, Any] = {}
+    for key, address in value.items():
+        if isinstance(key, bool) or not re.fullmatch(r"\d+", str(key)):
+            raise ClusterError(
+                f"{where} has the index {key!r}, which is not a number.",
+                found="allowed: a list of addresses, or an object from the indices 0, 1, ... to addresses",
+                mend='write the job as a list: ["host:port", ...].',
+            )
+        by_index[int(str(key))] = address
+    missing = sorted(set(range(max(by_index, default=-1) + 1)) - set(by_index))
+    if missing or len(by_index) != len(value):
+        raise ClusterError(
+            f"{where} leaves out the index {missing[0]}." if missing else f"{where} names one index twice.",
+            found=f"the indices {sorted(by_index)}; allowed: every index from 0 on, once",
+            mend="name all tasks of the job; a cluster with holes (a sparse one) cannot be trained on "
+            "synchronously, since the other tasks would never be connected.",
+        )
+    return [by_index[i] for i in range(len(by_index))]

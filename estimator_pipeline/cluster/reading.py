@@ -1,0 +1,247 @@
+"""The reader of TF_CONFIG documents: text in, :class:`TFConfig` out, or one message that says what to change.
+
+Use it from :mod:`estimator_pipeline.cluster.spec`. Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from estimator_pipeline.cluster.addresses import nearest, read_addresses
+from estimator_pipeline.cluster.tasks import (
+    TASK_TYPES,
+    ClusterSpec,
+    Task,
+    TFConfig,
+    check_cluster,
+    listed,
+    refuse_unknown,
+)
+from estimator_pipeline.errors import ClusterError
+
+__all__ = ["parse_tf_config"]
+
+_TOP_LEVEL = ("cluster", "task", "environment", "rpc_layer")
+
+
+def parse_tf_config(text_or_mapping: str | Mapping[str, Any], *, source: str = "TF_CONFIG") -> TFConfig:
+    """Reads a TF_CONFIG document of any dialect.
+
+    Args:
+        text_or_mapping: The JSON text, or what it decodes to. Empty text, whitespace and `{}` mean a single
+            process.
+        source: Where it came from, to begin messages with.
+
+    Returns:
+        The document in one form for all dialects.
+
+    Raises:
+        ClusterError: The document cannot work. The message names the value, what is allowed and the mend.
+    """
+    document = _decode(text_or_mapping, source=source)
+    for key in document:
+        _check_top_level(key, source=source)
+    cluster, dialect = _read_cluster(document.get("cluster"), source=source)
+    task, task_extra = _read_task(document.get("task"), cluster, source=source)
+    rpc_layer = document.get("rpc_layer") or "grpc"
+    if not isinstance(rpc_layer, str):
+        raise ClusterError(
+            f"{source}: rpc_layer is {rpc_layer!r}, which is not text.",
+            found='allowed: the name of a transport, "grpc" by default',
+            mend="leave rpc_layer out.",
+        )
+    environment = document.get("environment")
+    if environment is not None and not isinstance(environment, str):
+        raise ClusterError(
+            f"{source}: environment is {environment!r}, which is not text.",
+            found='allowed: any text ("cloud" where a cloud service started the job), or none',
+            mend="leave environment out.",
+        )
+    return TFConfig(
+        cluster=cluster,
+        task=task,
+        environment=environment,
+        rpc_layer=rpc_layer,
+        dialect=dialect,
+        evaluator_in_cluster=cluster is not None and cluster.evaluator is not None,
+        extra={key: value for key, value in document.items() if key not in _TOP_LEVEL},
+        task_extra=task_extra,
+    )
+
+
+def _decode(text_or_mapping: str | Mapping[str, Any], *, source: str) -> Mapping[str, Any]:
+    document: Any = text_or_mapping
+    if isinstance(text_or_mapping, str):
+        text = text_or_mapping.strip()
+        if not text:
+            return {}
+        try:
+            document = json.loads(text, object_pairs_hook=lambda pairs: _without_twins(pairs, source=source))
+        except json.JSONDecodeError as error:
+            near = text[max(0, error.pos - 20) : error.pos + 20]
+            quotes = "JSON wants double quotes; " if "'" in near else ""
+            raise ClusterError(
+                f"{source} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
+                found=f"near there: {near!r}",
+                mend=f"{quotes}write it with json.dumps, or check it with `python -m json.tool`.",
+            ) from None
+    if not isinstance(document, Mapping):
+        raise ClusterError(
+            f"{source} is not a JSON object, but {document!r}.",
+            found=f"a value of type {type(document).__name__}",
+            mend='write {"cluster": {...}, "task": {"type": ..., "index": ...}}.',
+        )
+    return document
+
+
+def _without_twins(pairs: list[tuple[str, Any]], *, source: str) -> dict[str, Any]:
+    """Python's reader keeps the last of two equal keys and says nothing: half of a cluster would be gone."""
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ClusterError(
+                f"{source} has the key {key!r} twice in one object.",
+                found=f"{result[key]!r} and {value!r}",
+                mend="put both into one list, or leave one out.",
+            )
+        result[key] = value
+    return result
+
+
+def _check_top_level(key: str, *, source: str) -> None:
+    """Unknown keys are kept, but one that nearly says cluster or task would silently train alone."""
+    if key in _TOP_LEVEL:
+        return
+    if str(key).lower().replace("_", "") == "sparsecluster":
+        raise ClusterError(
+            f"{source}: a sparse cluster ({key!r}) names only a part of the tasks, and cannot be used.",
+            found=f'the key {key!r}; allowed: "cluster" with every task',
+            mend="turn the launcher's dynamic workers off (Kubeflow: enableDynamicWorker: false).",
+        )
+    close = nearest(key, ("cluster", "task"))
+    if close and abs(len(str(key)) - len(close)) <= 1:
+        raise ClusterError(
+            f"{source}: unknown key {key!r}.",
+            found="allowed: cluster, task, environment, rpc_layer, and the starting service's own keys",
+            mend=f"did you mean {close!r}? As it is, this task would train alone.",
+        )
+
+
+def _read_cluster(value: Any, *, source: str) -> tuple[ClusterSpec | None, str]:
+    if value is None or value == {}:
+        return None, "none"
+    if not isinstance(value, Mapping):
+        raise ClusterError(
+            f"{source}: cluster is {value!r}, which is not an object.",
+            found=f"a value of type {type(value).__name__}; allowed: an object, job to addresses",
+            mend='write "cluster": {"worker": ["host:port", ...]}.',
+        )
+    for name in value:
+        if name not in (*TASK_TYPES, "master"):
+            refuse_unknown(name, what="job", source=source)
+    if "chief" in value and "master" in value:
+        raise ClusterError(
+            f"{source}: the cluster has a chief and a master, which are two names for one task.",
+            found=f"chief {value['chief']!r} and master {value['master']!r}",
+            mend="keep chief, and leave master out.",
+        )
+    jobs = {name: read_addresses(addresses, job=name, source=source) for name, addresses in value.items()}
+    for single in ("chief", "master", "evaluator"):
+        if len(jobs.get(single, ())) > 1:
+            raise ClusterError(
+                f"{source}: the cluster has {len(jobs[single])} tasks of the job {single!r}.",
+                found=f"{list(jobs[single])}; allowed: one",
+                mend=f"keep one {single}" + ("." if single == "evaluator" else "; the others are workers."),
+            )
+    dialect = "master" if "master" in jobs else "chief" if "chief" in jobs else "workers"
+    evaluator = jobs.pop("evaluator", (None,))[0]
+    jobs = {"chief" if name == "master" else name: addresses for name, addresses in jobs.items()}
+    check_cluster(jobs, evaluator=evaluator, source=source)
+    return ClusterSpec(jobs, evaluator), dialect
+
+
+def _read_task(value: Any, cluster: ClusterSpec | None, *, source: str) -> tuple[Task, dict[str, Any]]:
+    if value is not None and not isinstance(value, Mapping):
+        raise ClusterError(
+            f"{source}: task is {value!r}, which is not an object.",
+            found=f"a value of type {type(value).__name__}",
+            mend='write "task": {"type": "worker", "index": 0}.',
+        )
+    given = dict(value or {})
+    extra = {key: item for key, item in given.items() if key not in ("type", "index")}
+    named = given.get("type")
+    if named is None:
+        return _unnamed_task(given, cluster, source=source), extra
+    if named not in (*TASK_TYPES, "master"):
+        refuse_unknown(named, what="task type", source=source)
+    kind = "chief" if named == "master" else named
+    if cluster is None:
+        if kind == "ps":
+            raise ClusterError(
+                f"{source}: the task is a ps, and there is no cluster.",
+                found="a task of type 'ps' without \"cluster\"; allowed: chief, worker, evaluator",
+                mend="name the cluster's addresses, or leave TF_CONFIG out to train in one process.",
+            )
+        count = 1
+    else:
+        # The evaluator may be named inside the cluster or not at all; there is one in either case.
+        count = 1 if kind == "evaluator" else len(cluster.jobs.get(kind, ()))
+    if count == 0:
+        raise ClusterError(
+            f"{source}: the task type {named!r} is not a job of the cluster.",
+            found=f"a cluster of {listed(cluster.tasks) if cluster else 'no tasks'}",
+            mend="correct the task's type, or add its addresses to the cluster.",
+        )
+    index = _read_index(given.get("index"), named, count=count, source=source)
+    return Task(kind, index), extra
+
+
+def _unnamed_task(given: Mapping[str, Any], cluster: ClusterSpec | None, *, source: str) -> Task:
+    """The task of a document that names no type: clear only where a single process trains."""
+    alone = cluster is None or (len(cluster.tasks) == 1 and cluster.evaluator is None)
+    if not alone:
+        assert cluster is not None
+        known = f"the task {dict(given)!r}" if given else "no task"
+        raise ClusterError(
+            f"{source}: the task has no type." if given else f"{source}: there is a cluster, but no task.",
+            found=f"{known}, in a cluster of {listed(cluster.tasks)}",
+            mend='say which of them this process is: "task": {"type": "worker", "index": 0}.',
+        )
+    task = Task("worker") if cluster is None else cluster.chief
+    _read_index(given.get("index"), task.type, count=1, source=source)
+    return task
+
+
+def _read_index(value: Any, kind: str, *, count: int, source: str) -> int:
+    if value is None and count == 1:
+        return 0
+    # Programs that build the document from shell variables write "1".
+    text = value.strip() if isinstance(value, str) else value
+    if isinstance(text, str) and re.fullmatch(r"[+-]?[0-9]+", text):
+        text = int(text)
+    allowed = "allowed: 0" if count == 1 else f"allowed: 0 to {count - 1}"
+    if isinstance(text, bool) or not isinstance(text, int):
+        raise ClusterError(
+            f"{source}: the task has no index."
+            if value is None
+            else f"{source}: the task index {value!r} is not a whole number.",
+            found=f"a task of type {kind!r}; {allowed}",
+            mend=f'write "task": {{"type": "{kind}", "index": 0}}, with this task\'s own index.',
+        )
+    if not 0 <= text < count and kind in ("chief", "master", "evaluator"):
+        raise ClusterError(
+            f"{source}: the task index {text} is out of range for the task type {kind!r}.",
+            found=f"there is one {kind}; {allowed}",
+            mend=f"give the {kind} the index 0, and let no second one start.",
+        )
+    if not 0 <= text < count:
+        many = f"the cluster has {count} of this type" if count > 1 else "there is one task of this type"
+        raise ClusterError(
+            f"{source}: the task index {text} is out of range for the task type {kind!r}.",
+            found=f"{many}; {allowed}",
+            mend="number the tasks of each type from 0, or add the missing addresses to the cluster.",
+        )
+    return text

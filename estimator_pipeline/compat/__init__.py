@@ -1,0 +1,185 @@
+"""`tf.estimator` on TensorFlow 2.16 to 2.21, and on 2.15 where it never left.
+
+    from estimator_pipeline import compat
+
+    tf = compat.install()          # before anything else imports TensorFlow
+    tf.estimator.Estimator(...)
+
+:func:`install` may be called any number of times, and does nothing on 2.15. :func:`status` says what was found and
+what was done. This package is the only part of estimator_pipeline that touches `tensorflow.python.*` and the
+internals of `tensorflow_estimator` and `tf_keras`; each file names what it uses and why.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from dataclasses import dataclass, field
+from types import ModuleType
+
+from estimator_pipeline.compat import aliases, exports, versions
+from estimator_pipeline.errors import CompatError
+
+__all__ = ["Step", "Status", "install", "status"]
+
+LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
+_TRUE = ("true", "True", "1")  # what TensorFlow itself takes for "yes"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that :func:`install` did, and why it was needed."""
+
+    name: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """What :func:`install` found in this process, and what it did.
+
+    Attributes:
+        installed: whether :func:`install` has run to its end.
+        tensorflow: version of TensorFlow, None where there is none.
+        estimator: where `tf.estimator` comes from: "tensorflow" (2.15), "estimator_pipeline", or None.
+        keras: what `tf.keras` is: "tf_keras 2.21.0", "keras 2.15.0", or None while not installed.
+        versions: package -> version of all that has a say.
+        steps: what was done, in order. Empty on 2.15.
+    """
+
+    installed: bool
+    tensorflow: str | None
+    estimator: str | None
+    keras: str | None
+    versions: dict[str, str | None] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [
+            f"TensorFlow {self.tensorflow or 'is not installed'}, Python {self.versions.get('python')}",
+            f"tf.estimator: {self.estimator or 'not installed in this process'}",
+            f"tf.keras: {self.keras or 'not decided yet'}",
+        ]
+        lines += [f"  {step.name}: {step.what}" for step in self.steps]
+        return "\n".join(lines)
+
+
+_lock = threading.Lock()
+_steps: list[Step] = []
+_installed = False
+
+
+def install() -> ModuleType:
+    """Makes `tf.estimator` and all its old paths work in this process.
+
+    Call it before anything imports TensorFlow. It sets TF_USE_LEGACY_KERAS=1 in `os.environ` on 2.16 and later
+    (Estimator is built on Keras 2, and child processes need the same answer), and imports TensorFlow.
+
+    Returns:
+        The `tensorflow` module.
+
+    Raises:
+        CompatError: TensorFlow, tf-keras or tensorflow-estimator is missing or does not fit, or TensorFlow was
+            imported with Keras 3 before this call; the message says what to change.
+    """
+    global _installed
+    with _lock:
+        if _installed:
+            return sys.modules["tensorflow"]
+        version = versions.tensorflow_version()
+        if versions.minor(version) < versions.FIRST_WITHOUT_ESTIMATOR:
+            tf = _native(version)
+        else:
+            tf = _restore(version)
+        _installed = True
+        return tf
+
+
+def _native(version: str) -> ModuleType:
+    """2.15: everything is there. Only what would break it is refused."""
+    if os.environ.get(LEGACY_KERAS) in _TRUE and versions.installed("tf-keras") is None:
+        raise CompatError(
+            f"{LEGACY_KERAS}={os.environ[LEGACY_KERAS]} is set, and tf-keras is not installed",
+            found=f"TensorFlow {version}, whose own Keras is the legacy Keras already",
+            mend=f"unset {LEGACY_KERAS} for TensorFlow 2.15",
+        )
+    keras = versions.installed("keras") or ""
+    if keras.startswith("3.") and os.environ.get(LEGACY_KERAS) not in _TRUE:
+        raise CompatError(
+            f"Keras {keras} is installed beside TensorFlow {version}, and Estimator cannot work with Keras 3",
+            mend="pip install 'keras==2.15.*'",
+        )
+    tf = importlib.import_module("tensorflow")
+    _ = tf.estimator.Estimator  # resolves the lazy loaders here, on the calling thread
+    _ = tf.keras.layers, tf.compat.v1.keras.layers, tf.compat.v1.estimator.Estimator
+    return tf
+
+
+def _restore(version: str) -> ModuleType:
+    keras = versions.installed("tf-keras")
+    wanted = ".".join(map(str, versions.minor(version)))
+    if keras is None or versions.minor(keras) != versions.minor(version):
+        raise CompatError(
+            f"TensorFlow {version} needs tf-keras {wanted} (Keras 2) for tf.estimator",
+            found=f"tf-keras {keras}" if keras else "no tf-keras",
+            mend=f"pip install 'tf-keras=={wanted}.*'",
+        )
+    estimator = versions.installed("tensorflow-estimator")
+    if estimator is None or versions.minor(estimator) != (2, 15):
+        raise CompatError(
+            "tensorflow-estimator 2.15, the last one that was published, is needed",
+            found=f"tensorflow-estimator {estimator}" if estimator else "no tensorflow-estimator",
+            mend="pip install 'tensorflow-estimator==2.15.*'",
+        )
+    _refuse_keras_3(version)
+
+    if os.environ.get(LEGACY_KERAS) not in _TRUE:
+        os.environ[LEGACY_KERAS] = "1"
+        _steps.append(Step("legacy-keras", f"{LEGACY_KERAS}=1: tf.keras is tf_keras (Keras 2)"))
+    tf = importlib.import_module("tensorflow")
+    # Lazy loaders that a worker thread touches first end in a RecursionError or in Keras 3: resolve them now.
+    _ = tf.keras.layers, tf.compat.v1.keras.layers, tf.compat.v2.keras.layers
+    _steps.append(Step("keras-resolved", "tf.keras, tf.compat.v1.keras resolved on the importing thread"))
+    if exports.restore():
+        _steps.append(Step("export-table", "the `estimator` entry of TensorFlow's table of exported names"))
+    if aliases.install():
+        _steps.append(
+            Step("aliases", "tensorflow.estimator, tensorflow.python.estimator.* and the removed modules")
+        )
+    bound = aliases.bind_attributes()
+    _steps.append(Step("attributes", f"`estimator` set on {', '.join(bound)}"))
+    return tf
+
+
+def _refuse_keras_3(version: str) -> None:
+    tf = sys.modules.get("tensorflow")
+    if tf is None:
+        return
+    legacy = getattr(tf, "_tf_uses_legacy_keras", os.environ.get(LEGACY_KERAS) in _TRUE)
+    if legacy:
+        return
+    raise CompatError(
+        f"TensorFlow {version} is already loaded in this process, with Keras 3; tf.estimator needs Keras 2, "
+        "and the choice cannot be changed once TensorFlow is imported",
+        found="`import tensorflow` ran before estimator_pipeline.compat.install()",
+        mend=f"call install() before the first `import tensorflow`, or set {LEGACY_KERAS}=1 in the "
+        "environment, or run the program with: estimator-pipeline exec SCRIPT.py",
+    )
+
+
+def status() -> Status:
+    """What was found and done so far. Imports nothing."""
+    report = versions.report()
+    tensorflow = report["tensorflow"]
+    if not _installed:
+        return Status(False, tensorflow, None, None, report)
+    tf = sys.modules["tensorflow"]
+    native = versions.minor(tf.__version__) < versions.FIRST_WITHOUT_ESTIMATOR
+    if native and os.environ.get(LEGACY_KERAS) not in _TRUE:
+        keras = f"keras {report['keras']}"
+    else:
+        keras = f"tf_keras {report['tf-keras']}"
+    source = "tensorflow" if native else "estimator_pipeline"
+    return Status(True, tf.__version__, source, keras, report, tuple(_steps))

@@ -1,0 +1,57 @@
+"""Stand-ins for TensorFlow modules that are gone and that nobody can have back: they complain on use, not at import.
+
+TensorFlow 2.16 removed the first TPU embedding API (`tpu_embedding`, `tpu_embedding_gradient`) and the TPU session
+watchdog (`session_support`). The estimator package imports them at its top, for `TPUEstimator` alone. Programs for
+CPU and GPU never touch them, so the import must succeed; a program that does use them gets one clear error.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from estimator_pipeline.errors import CompatError
+
+MODULES = {
+    "tensorflow.python.tpu.tpu_embedding": "the TPU embedding API of TPUEstimator",
+    "tensorflow.python.tpu.tpu_embedding_gradient": "the TPU embedding API of TPUEstimator",
+    "tensorflow.python.tpu.session_support": "the TPU session watchdog of TPUEstimator",
+}
+
+
+def _error(name: str, purpose: str) -> CompatError:
+    return CompatError(
+        f"{name} was used, and TensorFlow no longer has it ({purpose})",
+        found="TensorFlow 2.16 or later, where it was removed together with the code below it",
+        mend="run this program on TensorFlow 2.15, or on CPU or GPU with tf.estimator.Estimator",
+    )
+
+
+class _AbsentType(type):
+    """Metaclass of the stand-in classes: attributes and calls of the class itself raise."""
+
+    _purpose: str
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise _error(f"{cls.__module__}.{cls.__qualname__}", cls._purpose)
+
+    def __getattr__(cls, name: str) -> Any:
+        # Dunder look-ups are Python's own questions (copying, pickling, typing), not a use of the class.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _error(f"{cls.__module__}.{cls.__qualname__}.{name}", cls._purpose)
+
+
+class AbsentModule(types.ModuleType):
+    """A module in which every public name is a class: fit for `isinstance`, for nothing else."""
+
+    def __init__(self, name: str, purpose: str) -> None:
+        super().__init__(name, f"Stand-in for {name}, which TensorFlow removed: {purpose}.")
+        self.__dict__["_absent_purpose"] = purpose
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        stand_in = _AbsentType(name, (), {"__module__": self.__name__, "_purpose": self._absent_purpose})
+        setattr(self, name, stand_in)
+        return stand_in

@@ -1,0 +1,85 @@
+"""Which packages this process would import, read from their metadata: nothing is imported here.
+
+The table of what works with what is short because two numbers decide it: TensorFlow's minor version (2.15
+still carries Estimator, 2.16 and later do not) and the minor version of `tf-keras`, which must be the same.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import sys
+
+from estimator_pipeline.errors import CompatError
+
+OLDEST = (2, 15)
+NEWEST = (2, 21)
+FIRST_WITHOUT_ESTIMATOR = (2, 16)
+
+# One module, several distributions: the wheels without GPU code, and vendors' builds, bear their own names.
+TENSORFLOW_DISTRIBUTIONS = (
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-intel",
+    "tensorflow-aarch64",
+    "tensorflow-cpu-aws",
+    "tensorflow-macos",
+    "tensorflow-rocm",
+    "tf-nightly",
+)
+
+
+def installed(distribution: str) -> str | None:
+    """The version of an installed distribution, or None. Reads metadata alone."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def minor(version: str) -> tuple[int, int]:
+    """`"2.21.0rc1"` -> `(2, 21)`."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if not match:
+        raise CompatError(f"the version {version!r} of TensorFlow cannot be read")
+    return int(match[1]), int(match[2])
+
+
+def tensorflow_version() -> str:
+    """The version of TensorFlow that `import tensorflow` gives in this process.
+
+    Raises:
+        CompatError: TensorFlow is not installed, or is older than what this package supports.
+    """
+    loaded = sys.modules.get("tensorflow")
+    version = getattr(loaded, "__version__", None)
+    if version is None:
+        found = [v for name in TENSORFLOW_DISTRIBUTIONS if (v := installed(name))]
+        if not found or importlib.util.find_spec("tensorflow") is None:
+            raise CompatError(
+                "TensorFlow is not installed in this Python",
+                found=f"Python {sys.version.split()[0]} at {sys.executable}",
+                mend=f"pip install 'tensorflow=={NEWEST[0]}.{NEWEST[1]}.*' (supported: {supported_range()})",
+            )
+        version = found[0]
+    if minor(version) < OLDEST:
+        raise CompatError(
+            f"TensorFlow {version} is older than what estimator_pipeline supports",
+            found=f"TensorFlow {version}; supported: {supported_range()}",
+            mend="install a supported TensorFlow; 2.15 is the last one that brings its own tf.estimator",
+        )
+    return version
+
+
+def supported_range() -> str:
+    return f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+
+
+def report() -> dict[str, str | None]:
+    """Versions of every package that has a say in whether `tf.estimator` works here."""
+    names = ("tf-keras", "keras", "tensorflow-estimator", "tensorboard", "numpy", "protobuf")
+    versions: dict[str, str | None] = {"python": sys.version.split()[0]}
+    versions["tensorflow"] = next((v for n in TENSORFLOW_DISTRIBUTIONS if (v := installed(n))), None)
+    versions.update({name: installed(name) for name in names})
+    return versions

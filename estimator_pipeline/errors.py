@@ -1,0 +1,85 @@
+"""The few kinds of error that a person meets, each a single message that can be acted upon.
+
+Every message answers three questions: what was given, what was found, and what to change. The command
+line prints it without a traceback and leaves with :attr:`PipelineError.exit_code`; a caller in Python
+catches :class:`PipelineError` or one of its kinds.
+
+This module is on floor 0: it imports nothing of TensorFlow.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ClusterError",
+    "CompatError",
+    "ConfigError",
+    "InputError",
+    "PipelineError",
+    "TaskFailedError",
+    "WaitError",
+]
+
+
+class PipelineError(Exception):
+    """Base of every error that this package raises on purpose.
+
+    Args:
+        what: One sentence with the value that was given (or the place where it stands) and what is
+            wrong with it.
+        found: What was found instead, or what is allowed. Optional where `what` says it already.
+        mend: What to change. Optional only where `what` leaves a single possible reading.
+
+    Attributes:
+        exit_code: What the command line returns for this error. 2: the input was bad and a new try
+            with the same input will fail in the same way. 1: the work failed while it ran.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, found: str | None = None, mend: str | None = None) -> None:
+        self.what = what
+        self.found = found
+        self.mend = mend
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.found:
+            lines.append(f"  found: {self.found}")
+        if self.mend:
+            lines.append(f"  to mend it: {self.mend}")
+        return "\n".join(lines)
+
+    def __reduce__(self):
+        # The default would call __init__ with the whole message as `what`, and say everything twice.
+        return (_rebuild, (type(self), self.what, self.found, self.mend))
+
+
+def _rebuild(kind: type[PipelineError], what: str, found: str | None, mend: str | None) -> PipelineError:
+    return kind(what, found=found, mend=mend)
+
+
+class ConfigError(PipelineError):
+    """A job file, an option or an argument that cannot work."""
+
+
+class ClusterError(PipelineError):
+    """A TF_CONFIG, a cluster description or a task that cannot work."""
+
+
+class InputError(PipelineError):
+    """Data that is not there, or that cannot be read, split or batched as asked."""
+
+
+class CompatError(PipelineError):
+    """`tf.estimator` cannot be put back in this process, or a part of it cannot be had."""
+
+
+class TaskFailedError(PipelineError):
+    """A task of a running job failed. The input was not at fault, as far as is known."""
+
+    exit_code = 1
+
+
+class WaitError(TaskFailedError):
+    """A wait that came to its deadline; the message says what was waited for, and how long."""

@@ -1,0 +1,271 @@
+"""What a running task tells the launcher: one JSON object a line, in a file that the environment names.
+
+The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task. The task appends events:
+
+    {"time": 1700000000.0, "event": "step", "step": 100, "loss": 0.31, "steps_per_sec": 120.3}
+
+| event | fields |
+| --- | --- |
+| start | none |
+| step | step (the global step), loss, steps_per_sec; steps (this task's own, where they differ) |
+| evaluation | step, metrics {name: value} |
+| checkpoint | step, path |
+| export | path |
+| result | status, global_step, metrics, exports [paths], steps (this task's own) |
+| end | status |
+
+Every field save `time` and `event` may be left out, and further ones may be added. For programs that know
+nothing of this, :class:`LogReader` makes the same events from the lines that `tf.estimator` logs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "EVENTS",
+    "PROGRESS_VARIABLE",
+    "LogReader",
+    "ProgressReader",
+    "ProgressWriter",
+    "TaskState",
+    "finite",
+    "from_environ",
+]
+
+PROGRESS_VARIABLE = "ESTIMATOR_PIPELINE_PROGRESS"
+EVENTS = ("start", "step", "evaluation", "checkpoint", "export", "result", "end")
+
+
+def from_environ(environ: Mapping[str, str]) -> ProgressWriter:
+    """The writer of this task; one that does nothing where no launcher is listening."""
+    return ProgressWriter(environ.get(PROGRESS_VARIABLE) or None)
+
+
+def finite(value: Any) -> Any:
+    """The value with NaN and infinities as the texts "NaN", "Infinity" and "-Infinity", which JSON can hold.
+
+    `float()` reads them back.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(key): finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars and arrays as Python numbers, paths and all else as text."""
+    if hasattr(value, "tolist"):
+        return finite(value.tolist())
+    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+
+
+class ProgressWriter:
+    """Appends events to a progress file. Never raises for the file's sake: training matters more.
+
+    Args:
+        path: The file, made when it is first written to; None for a writer that does nothing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self.path = None if path is None else Path(path)
+        self._torn = False
+
+    @property
+    def enabled(self) -> bool:
+        """Whether events go anywhere."""
+        return self.path is not None
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Append one event.
+
+        Args:
+            event: One of :data:`EVENTS`.
+            **fields: Its fields. NumPy values and paths are made plain.
+
+        Raises:
+            ValueError: `event` is none of them. A full disk, a lost folder and the like raise nothing.
+        """
+        if event not in EVENTS:
+            raise ValueError(f"event is {event!r}; allowed are {', '.join(EVENTS)}.")
+        if self.path is None:
+            return
+        document = finite({"time": time.time(), "event": event, **fields})
+        line = json.dumps(document, default=_plain).encode() + b"\n"
+        if self._torn:
+            line = b"\n" + line
+        try:
+            # Opened each time, so that a writer survives fork and pickling; some ten microseconds.
+            target = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                # A single write, so that lines of several threads do not mix.
+                self._torn = os.write(target, line) != len(line)
+            finally:
+                os.close(target)
+        except OSError:
+            self._torn = True
+
+
+class _Tail:
+    """The whole lines that were appended to a file since the last look.
+
+    Args:
+        path: The file, which need not be there yet.
+        offset: Where to start, in bytes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, offset: int = 0) -> None:
+        self.path = Path(path)
+        self._offset = offset
+        self._rest = b""
+
+    def lines(self) -> Iterator[str]:
+        try:
+            with open(self.path, "rb") as source:
+                if os.fstat(source.fileno()).st_size < self._offset:
+                    self._offset, self._rest = 0, b""  # emptied by someone: begin again
+                source.seek(self._offset)
+                fresh = source.read()
+        except OSError:
+            return
+        self._offset += len(fresh)
+        *whole, self._rest = (self._rest + fresh).split(b"\n")
+        for line in whole:
+            yield line.decode("utf-8", "replace")
+
+
+class ProgressReader:
+    """Reads the events of a progress file as they come.
+
+    A half-written last line is kept until the rest of it is there; a line that is no event is left out.
+
+    Args:
+        path: The file, which need not be there yet.
+        offset: Where to start, in bytes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, offset: int = 0) -> None:
+        self._tail = _Tail(path, offset=offset)
+
+    def read(self) -> list[dict[str, Any]]:
+        """The events since the last call."""
+        events = []
+        for line in self._tail.lines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and event.get("event") in EVENTS:
+                events.append(event)
+        return events
+
+
+_NUMBER = r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))"
+_STEP = re.compile(rf"\bloss = {_NUMBER}, step = (\d+)\b", re.IGNORECASE)
+_RATE = re.compile(rf"\bglobal_step/sec: {_NUMBER}", re.IGNORECASE)
+_EVALUATION = re.compile(r"\bSaving dict for global step (\d+): (.*)$")
+_CHECKPOINT = re.compile(r"\bSaving checkpoints for (\d+) into (\S+?)\.?$")
+
+
+class LogReader:
+    """Makes events from the lines that `tf.estimator` has always logged, for programs without a progress file.
+
+    Args:
+        path: The task's log, which need not be there yet.
+        offset: Where to start, in bytes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, offset: int = 0) -> None:
+        self._tail = _Tail(path, offset=offset)
+
+    def read(self) -> list[dict[str, Any]]:
+        """The events since the last call."""
+        return [event for line in self._tail.lines() if (event := _log_event(line))]
+
+
+def _log_event(line: str) -> dict[str, Any] | None:
+    line = line.rstrip()
+    if found := _STEP.search(line):
+        return {"event": "step", "step": int(found[2]), "loss": float(found[1])}
+    if found := _RATE.search(line):
+        return {"event": "step", "steps_per_sec": float(found[1])}
+    if found := _EVALUATION.search(line):
+        metrics = {}
+        for pair in found[2].split(", "):
+            name, _, value = pair.partition(" = ")
+            if name != "global_step" and re.fullmatch(_NUMBER, value, re.IGNORECASE):
+                metrics[name] = float(value)
+        return {"event": "evaluation", "step": int(found[1]), "metrics": metrics}
+    if found := _CHECKPOINT.search(line):
+        return {"event": "checkpoint", "step": int(found[1]), "path": found[2]}
+    return None
+
+
+@dataclass
+class TaskState:
+    """What is known of one task at this moment.
+
+    Attributes:
+        state: "waiting", "running", "ending" (asked to end), and then for good "done" (exit code 0),
+            "failed" (by itself), "released" (ended after the training, having nothing left to do) or
+            "stopped" (ended by the launcher).
+        exit_code: As subprocess gives it: minus the signal's number when a signal ended it.
+        seconds: How long it ran, once it has ended.
+        step: The global step that it last told.
+        steps: How many training steps it did itself, where it told that.
+        loss: The loss that it last told.
+        evaluation: The last evaluation: step and metrics.
+        checkpoint: The step of the last checkpoint that it told.
+        exports: Paths of exported models.
+        result: The `result` event, once it came.
+    """
+
+    task: str
+    pid: int | None = None
+    state: str = "waiting"
+    exit_code: int | None = None
+    seconds: float | None = None
+    step: int | None = None
+    steps: int | None = None
+    steps_per_sec: float | None = None
+    loss: float | None = None
+    evaluation: dict[str, Any] | None = None
+    checkpoint: int | None = None
+    exports: list[str] = field(default_factory=list)
+    result: dict[str, Any] | None = None
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        """Take over what an event tells. A field of a wrong kind is left out."""
+        kind = event["event"]
+        if kind in ("step", "checkpoint", "result"):
+            key = "global_step" if kind == "result" else "step"
+            self.step = _number(event.get(key), int, self.step)
+            self.steps = _number(event.get("steps"), int, self.steps)
+            self.loss = _number(event.get("loss"), float, self.loss)
+            self.steps_per_sec = _number(event.get("steps_per_sec"), float, self.steps_per_sec)
+        if kind == "checkpoint":
+            self.checkpoint = self.step
+        if kind == "evaluation" and isinstance(event.get("metrics"), Mapping):
+            self.evaluation = {"step": event.get("step"), "metrics": dict(event["metrics"])}
+        if kind == "export" and event.get("path"):
+            self.exports.append(str(event["path"]))
+        if kind == "result":
+            self.result = {key: value for key, value in event.items() if key not in ("time", "event")}
+
+
+def _number(value: Any, kind: type, otherwise: Any) -> Any:
+    try:
+        return kind(value)
+    except (TypeError, ValueError, OverflowError):
+        return otherwise

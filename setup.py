@@ -1,0 +1,57 @@
+"""Package metadata. The versions below are the ones that are tested; what is not named here is not needed."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+HERE = pathlib.Path(__file__).parent
+VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "estimator_pipeline/__init__.py").read_text(), re.M)[1]
+
+setup(
+    name="estimator-pipeline",
+    version=VERSION,
+    description="tf.estimator jobs on today's TensorFlow: unchanged, distributed over TF_CONFIG workers, provably equal",
+    long_description=(HERE / "README.md").read_text() if (HERE / "README.md").exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10,<3.14",
+    packages=find_packages(include=["estimator_pipeline", "estimator_pipeline.*", "model_fns", "model_fns.*"]),
+    package_data={"estimator_pipeline": ["py.typed"]},
+    install_requires=[
+        # The three packages of the mission. 2.15 is the last TensorFlow with an Estimator of its own.
+        "tensorflow>=2.15,<2.22",
+        "tensorflow-estimator>=2.15,<2.16",
+        "tensorflow-datasets>=4.9.4,<5",
+        # Keras 2 for TensorFlow 2.16 and later; the resolver takes the one of TensorFlow's own minor version.
+        "tf-keras>=2.15,<2.22",
+        # TensorFlow 2.21 no longer brings it, and tf.summary inside a model_fn needs it.
+        "tensorboard>=2.15,<2.22",
+        # tensorflow-datasets imports it and does not declare it.
+        "importlib-resources>=5",
+        # The embedded digits data set is the one that scikit-learn ships.
+        "scikit-learn>=1.3,<2",
+        "numpy>=1.23,<3",
+        "psutil>=5.9,<8",
+        "pydantic>=2.6,<3",
+        "rich>=13.7,<16",
+        "ruamel.yaml>=0.18,<0.20",
+        "typer>=0.12,<1",
+        # TensorFlow 2.15 to 2.17 and tensorflow-datasets import pkg_resources or distutils on some paths.
+        "setuptools<82",
+    ],
+    extras_require={
+        "test": ["pytest>=8,<10", "pytest-timeout>=2.3,<3", "pandas>=2.1", "deepctr>=0.9.3,<0.10"],
+        "lint": ["ruff>=0.6", "mypy>=1.11", "types-psutil"],
+    },
+    entry_points={"console_scripts": ["estimator-pipeline=estimator_pipeline.cli.main:main"]},
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)
