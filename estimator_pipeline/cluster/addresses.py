@@ -1,7 +1,7 @@
 """The lists of addresses in a cluster description: what a job may look like, and what is refused.
 
-Separate from the tasks and documents, since code that builds a cluster from elsewhere checks single addresses.
-Imports no TensorFlow.
+Separate from the tasks and documents, since code that builds a cluster from elsewhere checks single
+addresses. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -50,32 +50,32 @@ def check_address(address: object, *, where: str) -> str:
         bare = text.split("://", 1)[1].rstrip("/")
         raise ClusterError(
             f"{where} has the address {text!r}, which begins with a scheme.",
-            found='allowed: "host:port" alone; TensorFlow adds the scheme itself',
+            found=f'{text!r}; allowed: "host:port" alone, TensorFlow adds the scheme itself',
             mend=f'write {bare!r}; a transport other than grpc goes into the top-level key "rpc_layer".',
         )
     host, colon, port = text.rpartition(":")
     if not text.startswith("[") and text.count(":") > 1:
         raise ClusterError(
             f"{where} has the address {text!r}, which has more than one colon.",
-            found='allowed: "host:port", with an IPv6 host in brackets',
+            found=f'{text!r}; allowed: "host:port", with an IPv6 host in brackets',
             mend='write an IPv6 address as "[::1]:2222"; give any other host one port.',
         )
     if not colon or (text.startswith("[") and text.endswith("]")):
         raise ClusterError(
             f"{where} has the address {text!r}, which has no port.",
-            found='allowed: "host:port"',
+            found=f'{text!r}; allowed: "host:port"',
             mend=f'add the port that the task listens on, for example "{text or "localhost"}:2222".',
         )
     if not (_HOST.fullmatch(host) or _IPV6.fullmatch(host)):
         raise ClusterError(
             f"{where} has the address {text!r}, whose host {host!r} cannot be one.",
-            found='allowed: "host:port" with a host name, an IPv4 address, or an IPv6 address in brackets',
+            found=f"{host!r}; allowed: a host name, an IPv4 address, or an IPv6 address in brackets",
             mend='write the host that the other tasks reach it by, for example "node-1:2222".',
         )
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
         raise ClusterError(
             f"{where} has the address {text!r}, whose port {port!r} cannot be one.",
-            found="allowed: a whole number from 1 to 65535",
+            found=f"{port!r}; allowed: a whole number from 1 to 65535",
             mend="write the port that the task listens on; the others must know it, so 0 (any) cannot work.",
         )
     return text
@@ -140,7 +140,7 @@ def _dense(value: Mapping[Any, Any], *, where: str) -> list[Any]:
         if isinstance(key, bool) or not re.fullmatch(r"\d+", str(key)):
             raise ClusterError(
                 f"{where} has the index {key!r}, which is not a number.",
-                found="allowed: a list of addresses, or an object from the indices 0, 1, ... to addresses",
+                found=f"{key!r}; allowed: a list, or an object from the indices 0, 1, ... to addresses",
                 mend='write the job as a list: ["host:port", ...].',
             )
         by_index[int(str(key))] = address

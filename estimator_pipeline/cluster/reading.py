@@ -50,14 +50,14 @@ def parse_tf_config(text_or_mapping: str | Mapping[str, Any], *, source: str = "
     if not isinstance(rpc_layer, str):
         raise ClusterError(
             f"{source}: rpc_layer is {rpc_layer!r}, which is not text.",
-            found='allowed: the name of a transport, "grpc" by default',
+            found=f"a value of type {type(rpc_layer).__name__}; allowed: the name of a transport",
             mend="leave rpc_layer out.",
         )
     environment = document.get("environment")
     if environment is not None and not isinstance(environment, str):
         raise ClusterError(
             f"{source}: environment is {environment!r}, which is not text.",
-            found='allowed: any text ("cloud" where a cloud service started the job), or none',
+            found=f'a value of type {type(environment).__name__}; allowed: text, such as "cloud", or none',
             mend="leave environment out.",
         )
     return TFConfig(
@@ -125,7 +125,7 @@ def _check_top_level(key: str, *, source: str) -> None:
     if close and abs(len(str(key)) - len(close)) <= 1:
         raise ClusterError(
             f"{source}: unknown key {key!r}.",
-            found="allowed: cluster, task, environment, rpc_layer, and the starting service's own keys",
+            found=f"{key!r}; allowed: cluster, task, environment, rpc_layer, and a service's own keys",
             mend=f"did you mean {close!r}? As it is, this task would train alone.",
         )
 

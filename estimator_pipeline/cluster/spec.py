@@ -7,8 +7,8 @@ TF_CONFIG is a JSON object in an environment variable. Three dialects of it are 
 * the evaluator's address inside `cluster` (TonY, hand-written documents).
 
 Where a cluster has no `chief` job, `worker:0` is the chief. What is written again is the first dialect,
-unless another is asked for. The evaluator is never a part of :attr:`ClusterSpec.jobs`: it trains nothing, and a
-strategy that is given its address waits for it for ever.
+unless another is asked for. The evaluator is never a part of :attr:`ClusterSpec.jobs`: it trains nothing, and
+a strategy that is given its address waits for it for ever.
 
 The environment is an argument everywhere; nothing here reads `os.environ`. Imports no TensorFlow.
 """
@@ -98,7 +98,7 @@ def build_tf_config(
     if task_type not in ("worker", "evaluator"):
         raise ClusterError(
             f"{source}: task_type is {task_type!r}.",
-            found="allowed: 'worker', 'evaluator'",
+            found=f"{task_type!r}; allowed: 'worker', 'evaluator'",
             mend="choose the chief by chief_index; a cluster with parameter servers is written with "
             "local_cluster, or by hand.",
         )
@@ -200,6 +200,6 @@ def _check_range(value: int, *, name: str, low: int, high: int | None, source: s
         )
         raise ClusterError(
             f"{source}: {name} is {value!r}.",
-            found=f"allowed: {allowed}",
+            found=f"{value!r}; allowed: {allowed}",
             mend=f"give {name} as a whole number in that range.",
         )

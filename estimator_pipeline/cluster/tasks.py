@@ -87,7 +87,7 @@ class Task:
         if isinstance(self.index, bool) or not isinstance(self.index, int) or self.index < 0:
             raise ClusterError(
                 f"a task: the index {self.index!r} of the task type {self.type!r} cannot be one.",
-                found="allowed: a whole number from 0 on",
+                found=f"{self.index!r}; allowed: a whole number from 0 on",
                 mend="number the tasks of each type from 0.",
             )
 
@@ -342,7 +342,7 @@ def _no_rank(task: Task, training_tasks: Sequence[Task]) -> ClusterError:
     return ClusterError(
         f"{task} has no rank: it is not a training task of this cluster.",
         found=f"the training tasks {listed(training_tasks) or 'of no cluster'}",
-        mend="ask on a chief or worker only; a ps reads no data, and an evaluator all of the evaluation data.",
+        mend="ask on a chief or worker only; a ps reads no data, an evaluator all of the evaluation data.",
     )
 
 
@@ -365,20 +365,22 @@ def check_cluster(jobs: Mapping[str, tuple[str, ...]], *, evaluator: str | None,
 
 
 def check_dialect(dialect: str) -> None:
+    """Refuses a dialect that no document can be written in."""
     if dialect not in DIALECTS:
         close = nearest(dialect, DIALECTS)
         raise ClusterError(
             f"unknown dialect {dialect!r} of TF_CONFIG.",
-            found=f"allowed: {', '.join(DIALECTS)}",
+            found=f"{dialect!r}; allowed: {', '.join(DIALECTS)}",
             mend=f"did you mean {close!r}?" if close else "write the canonical dialect.",
         )
 
 
 def refuse_unknown(name: object, *, what: str, source: str) -> NoReturn:
+    """Raises the error for a job or a task type that there is not, with the name that was probably meant."""
     close = nearest(name, (*TASK_TYPES, "master"))
     raise ClusterError(
         f"{source}: unknown {what} {name!r}.",
-        found=_ALLOWED_JOBS,
+        found=f"{name!r}; {_ALLOWED_JOBS}",
         mend=f"did you mean {close!r}?" if close else f"use one of the allowed names for the {what}.",
     )
 

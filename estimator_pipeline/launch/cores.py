@@ -43,9 +43,9 @@ def share_cores(tasks: Sequence[Task], cores: Sequence[int]) -> dict[Task, tuple
     training = [task for task in tasks if task.type in TRAINING_JOBS]
     others = [task for task in tasks if task.type not in TRAINING_JOBS]
     if len(every) < len(training) or not training:
-        return {task: every for task in tasks}
+        return dict.fromkeys(tasks, every)
     if len(every) < len(tasks):
-        return {**_even(training, every), **{task: every for task in others}}
+        return {**_even(training, every), **dict.fromkeys(others, every)}
     cut = len(every) - len(others)
     own = {task: (core,) for task, core in zip(others, every[cut:], strict=True)}
     return {**_even(training, every[:cut]), **own}

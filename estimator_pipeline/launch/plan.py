@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.cluster.spec import Task, TFConfig, local_cluster
-from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.launch.cores import available_cores, share_cores, thread_environment
 from estimator_pipeline.launch.guard import RUN_ID_VARIABLE
 from estimator_pipeline.launch.ports import REUSE_VARIABLE
 from estimator_pipeline.launch.progress import PROGRESS_VARIABLE
 
-__all__ = ["TASK_VARIABLE", "Plan", "Shape", "TaskPlan", "new_run_id", "plan_local"]
+__all__ = ["TASK_VARIABLE", "Plan", "Shape", "TaskPlan", "counted", "new_run_id", "plan_local"]
 
 TASK_VARIABLE = "ESTIMATOR_PIPELINE_TASK"
 
@@ -32,7 +32,7 @@ class Shape:
         chief: Whether there is a `chief` task (`master` in that dialect).
         ps: How many parameter servers.
         evaluator: Whether there is an evaluator.
-        dialect: One of the dialects of `cluster.spec`.
+        dialect: One of `cluster.spec.DIALECTS`.
     """
 
     workers: int = 2
@@ -43,14 +43,27 @@ class Shape:
 
     @classmethod
     def of(cls, config: TFConfig) -> Shape:
-        """The shape of a cluster that a TF_CONFIG document describes, wherever its hosts are."""
+        """The shape of the cluster that a TF_CONFIG document describes, wherever its hosts are.
+
+        An evaluator counts when the document names it, inside the cluster or as its own task.
+
+        Raises:
+            ClusterError: The document describes no cluster.
+        """
+        if config.cluster is None:
+            raise ClusterError(
+                "The TF_CONFIG document describes no cluster, so there is no shape to rehearse.",
+                found="no `cluster`, or an empty one",
+                mend='Add "cluster" with its jobs, or leave --tf-config out and give --workers.',
+            )
         jobs = config.cluster.jobs
+        written = "evaluator_in_cluster" if config.evaluator_in_cluster else "canonical"
         return cls(
             workers=len(jobs.get("worker", ())),
             chief=bool(jobs.get("chief")),
             ps=len(jobs.get("ps", ())),
-            evaluator=config.cluster.evaluator is not None or config.task.type == "evaluator",
-            dialect=config.dialect,
+            evaluator=config.evaluator_in_cluster or config.is_evaluator,
+            dialect="master" if config.dialect == "master" else written,
         )
 
     @property
@@ -142,8 +155,9 @@ class Plan:
             for name, value in first.items()
             if all(one.environ.get(name) == value for one in self.tasks)
         }
+        ports = ", ".join(map(str, self.ports))
         lines = [
-            f"run {self.run_id}: {len(self.tasks)} tasks on ports {', '.join(map(str, self.ports))}",
+            f"run {self.run_id}: {counted(len(self.tasks), 'task')} on the ports {ports}",
             f"logs in {self.log_dir}",
             "",
             "environment of every task",
@@ -160,6 +174,11 @@ class Plan:
                 *(f"  {name}={shlex.quote(value)}" for name, value in sorted(own.items())),
             ]
         return "\n".join(lines)
+
+
+def counted(number: int, thing: str) -> str:
+    """A number with its noun: "1 task", "2 tasks", "2 processes"."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}{'es' if thing.endswith('s') else 's'}"
 
 
 def new_run_id() -> str:
@@ -206,7 +225,7 @@ def plan_local(
         raise ConfigError("The command is empty.", mend="Name the program that each task runs.")
     documents = shape.documents(ports)
     folder = Path(log_dir).absolute()
-    pinned: dict[Task, tuple[int, ...]] = {task: () for task in documents}
+    pinned: dict[Task, tuple[int, ...]] = dict.fromkeys(documents, ())
     threads: dict[Task, dict[str, str]] = {task: {} for task in documents}
     if cores == "split":
         shares = share_cores(list(documents), available_cores() if available is None else available)

@@ -20,7 +20,7 @@ from estimator_pipeline.errors import ClusterError
 __all__ = ["REUSE_VARIABLE", "HeldPorts", "hold_ports"]
 
 REUSE_VARIABLE = "TF_GRPC_REUSE_PORT"
-"""The variable that TensorFlow's gRPC server reads (2.15 and 2.21; 0, which is the default, refuses to share)."""
+"""What TensorFlow's gRPC server reads (2.15 and 2.21): without it the server refuses to share a port."""
 
 
 class HeldPorts:
@@ -88,7 +88,7 @@ def _bound_socket() -> socket.socket:
     except OSError as error:
         if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT):
             raise
-    return _bind(socket.AF_INET, "0.0.0.0")  # noqa: S104  The servers that share it bind the same.
+    return _bind(socket.AF_INET, "0.0.0.0")  # The servers that share it bind the same.
 
 
 def _bind(family: int, address: str) -> socket.socket:

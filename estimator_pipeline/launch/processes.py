@@ -32,7 +32,7 @@ def end_name(exit_code: int) -> str:
 class Process:
     """One task's program in a session and process group of its own, with its output in a log file.
 
-    Start it on the main thread: the kernel's death signal is bound to the thread that starts a process.
+    The thread that starts it must stay to its end: with that thread the kernel takes the process away too.
 
     Args:
         command: The program and its arguments.
@@ -53,7 +53,7 @@ class Process:
             ",".join(map(str, cores)) or "-",
         ]
         with open(log, "ab") as output:
-            self._child = subprocess.Popen(  # noqa: S603  The user's own program.
+            self._child = subprocess.Popen(  # The user's own program.
                 [*shim, *command],
                 env=dict(environ),
                 stdin=subprocess.DEVNULL,
@@ -68,7 +68,7 @@ class Process:
         self.exit_code: int | None = None
 
     def look(self) -> bool:
-        """Whether it has ended. It stays a zombie, so that nobody else gets its group's number, until `reap`."""
+        """Whether it has ended. It stays a zombie until `reap`, lest somebody else get its group's number."""
         if self.exit_code is None:
             self.exit_code = self._ended()
             if self.exit_code is not None:
@@ -110,7 +110,7 @@ class Guard:
         self._run_id = run_id
 
     def __enter__(self) -> Guard:
-        self._child = subprocess.Popen(  # noqa: S603
+        self._child = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(guard_module.__file__).resolve()), self._run_id],
             # Not our own environment: inside another launch it would be one of that launch's processes,
             # and be killed together with the launcher that it stands for.

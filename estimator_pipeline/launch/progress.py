@@ -179,7 +179,7 @@ _CHECKPOINT = re.compile(r"\bSaving checkpoints for (\d+) into (\S+?)\.?$")
 
 
 class LogReader:
-    """Makes events from the lines that `tf.estimator` has always logged, for programs without a progress file.
+    """Makes events from the lines that `tf.estimator` has always logged, where there is no progress file.
 
     Args:
         path: The task's log, which need not be there yet.

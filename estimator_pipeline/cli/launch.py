@@ -1,0 +1,225 @@
+"""`estimator-pipeline launch`: all tasks of a cluster as processes of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from estimator_pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from estimator_pipeline.launch.plan import Shape
+
+_COMMAND_KEY = "estimator_pipeline.command"
+
+
+class _CommandAfterDashes(TyperCommand):
+    """Takes everything after the first `--` away, before options are looked for."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_COMMAND_KEY] = args[at + 1 :]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["[OPTIONS] JOB.yaml  |  [OPTIONS] -- COMMAND [ARGS]..."]
+
+
+SETTINGS = {"cls": _CommandAfterDashes}
+
+
+class Cores(Enum):
+    """How the tasks get their CPUs."""
+
+    SPLIT = "split"
+    SHARE = "share"
+
+
+def command(
+    context: typer.Context,
+    job: Annotated[Path | None, typer.Argument(metavar="JOB.yaml", help="The job file.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker tasks; the chief is not one of them.")] = None,
+    ps: Annotated[int | None, typer.Option(help="Parameter servers.")] = None,
+    chief: Annotated[bool | None, typer.Option("--chief/--no-chief", help="A task of type chief.")] = None,
+    evaluator: Annotated[
+        bool | None, typer.Option("--evaluator/--no-evaluator", help="A task that evaluates checkpoints.")
+    ] = None,
+    dialect: Annotated[
+        str | None, typer.Option(help="How TF_CONFIG is written: canonical, master or evaluator_in_cluster.")
+    ] = None,
+    tf_config: Annotated[
+        Path | None,
+        typer.Option("--tf-config", metavar="FILE", help="Rehearse the cluster of this TF_CONFIG document."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the job file; may be repeated."),
+    ] = None,
+    log_dir: Annotated[Path | None, typer.Option(help="Where the tasks' logs go.")] = None,
+    cores: Annotated[
+        Cores, typer.Option(help="Own CPUs and threads for each task, or all CPUs for all.")
+    ] = Cores.SPLIT,
+    timeout: Annotated[float | None, typer.Option(help="End the job after this many seconds.")] = None,
+    linger: Annotated[
+        float, typer.Option(help="Seconds that ps and evaluator have to end after the training.")
+    ] = 120.0,
+    grace: Annotated[float, typer.Option(help="Seconds between SIGTERM and SIGKILL.")] = 10.0,
+    hold_ports: Annotated[
+        bool,
+        typer.Option(
+            "--hold-ports/--free-ports",
+            help="Keep the ports bound for the tasks, or let them go before the start, for a program whose "
+            "server is not TensorFlow's.",
+        ),
+    ] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be started, and stop.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on standard output.")
+    ] = False,
+) -> None:
+    """Run every task of a cluster on this machine, each a process with its own TF_CONFIG.
+
+    With a job file each task runs `estimator-pipeline train JOB.yaml`; the options for the cluster take
+    the place of what the file says. Everything after -- is a program of your own that reads TF_CONFIG;
+    without options it runs as two workers.
+
+    The exit code is 0 when all went well, 2 for bad input, 1 when a task failed or time ran out, and 130 or
+    143 when SIGINT or SIGTERM ended the launch.
+    """
+    from estimator_pipeline import launch
+
+    program: list[str] | None = context.meta.get(_COMMAND_KEY)
+    _check_usage(job=job, program=program, settings=settings)
+    given: dict[str, Any] = {
+        "workers": workers,
+        "ps": ps,
+        "chief": chief,
+        "evaluator": evaluator,
+        "dialect": dialect,
+    }
+    cluster = {name: value for name, value in given.items() if value is not None}
+    if tf_config is not None:
+        cluster = {**_shape_of_file(tf_config).__dict__, **cluster}
+    run_id = launch.new_run_id()
+    if job is not None:
+        run, shape, folder = _job_file(job, settings=settings or [], cluster=cluster)
+    else:
+        run, shape, folder = _found_program(program or []), launch.Shape(**cluster), None
+    folder = log_dir or (folder / "logs" / run_id if folder is not None else None)
+    if folder is None and not dry_run:
+        folder = Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
+
+    with launch.hold_ports(shape.ports) as held:
+        plan = launch.plan_local(
+            run,
+            shape=shape,
+            ports=held.ports,
+            log_dir=folder or Path(tempfile.gettempdir()) / f"estimator-pipeline-{run_id}",
+            run_id=run_id,
+            environ=os.environ,
+            foreign=job is None,
+            hold_ports=hold_ports,
+            cores=cores.value,
+        )
+        if dry_run:
+            typer.echo(json.dumps(plan.document(), indent=2) if as_json else plan.text())
+            return
+        if not hold_ports:
+            held.release()
+        outcome = launch.run_local(
+            plan,
+            view=launch.view_for(sys.stderr if as_json else sys.stdout),
+            grace=grace,
+            timeout=timeout,
+            linger=linger,
+        )
+    if as_json:
+        typer.echo(json.dumps(outcome.document(), indent=2))
+    if outcome.failure is not None:
+        typer.echo(f"\n{outcome.failure.text()}", err=True)
+    raise typer.Exit(outcome.exit_code)
+
+
+def _check_usage(*, job: Path | None, program: list[str] | None, settings: list[str] | None) -> None:
+    if job is None and not program:
+        raise ConfigError(
+            "launch was given neither a job file nor a command.",
+            mend="Name one: `launch JOB.yaml`, or `launch -- COMMAND ARGS`.",
+        )
+    if job is not None and program is not None:
+        raise ConfigError(
+            f"launch was given the job file {job} and a command.",
+            mend="Give one of the two.",
+        )
+    if job is None and settings:
+        raise ConfigError(
+            f"--set {settings[0]} changes a job file, and there is none.",
+            mend="Pass the command its own options, after the --.",
+        )
+
+
+def _shape_of_file(path: Path) -> Shape:
+    from estimator_pipeline.cluster.spec import parse_tf_config
+    from estimator_pipeline.launch import Shape
+
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"--tf-config {path} cannot be read.",
+            found=str(error),
+            mend="Name a file that holds a TF_CONFIG document.",
+        ) from error
+    return Shape.of(parse_tf_config(text, source=str(path)))
+
+
+def _job_file(
+    path: Path, *, settings: Sequence[str], cluster: dict[str, Any]
+) -> tuple[list[str], Shape, Path | None]:
+    """The tasks' command, the cluster, and the folder of the model where it is on this machine."""
+    from estimator_pipeline.job import load_job
+    from estimator_pipeline.launch import Shape
+
+    changes = [*settings, *(f"cluster.{name}={_yaml(value)}" for name, value in cluster.items())]
+    job = load_job(path, overrides=changes)
+    shape = Shape(
+        workers=job.cluster.workers,
+        chief=job.cluster.chief,
+        ps=job.cluster.ps,
+        evaluator=job.cluster.evaluator,
+        dialect=job.cluster.dialect,
+    )
+    run = [sys.executable, "-m", "estimator_pipeline", "train", str(path)]
+    for change in changes:
+        run += ["--set", change]
+    model_dir = job.run.model_dir
+    remote = model_dir is None or "://" in str(model_dir)
+    return run, shape, None if remote else Path(str(model_dir))
+
+
+def _yaml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _found_program(program: list[str]) -> list[str]:
+    if shutil.which(program[0]) is None:
+        raise ConfigError(
+            f"The command {program[0]!r} cannot be run.",
+            found="no such program on PATH, or a file that is not executable",
+            mend="Name a program, for example `-- python train.py`.",
+        )
+    return program

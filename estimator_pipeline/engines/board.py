@@ -1,0 +1,225 @@
+"""The board: small files in the model directory by which the tasks of one run tell each other how far they are.
+
+A cluster's tasks share nothing but the model directory: the evaluator may stand outside TF_CONFIG, and TensorFlow's
+servers say nothing of why a peer went away. So each task writes what the others wait for, and every wait has a
+deadline and says what it waits for:
+
+===================== ===================== ======================================================================
+file                  written by            meaning
+===================== ===================== ======================================================================
+`training.json`       the chief             state "running", "finished" or "failed"; the final step and checkpoint
+`tasks/TASK.json`     each training task    it has left training: state, steps, records
+`evaluator.json`      the evaluator         it is there and will bring the result
+`result.json`         who evaluated last    the result, the same for all
+===================== ===================== ======================================================================
+
+**Which run a file belongs to.** A model directory outlives a run, so stale files must not be taken for news. Under our
+launcher (or a scheduler that sets ESTIMATOR_PIPELINE_RUN_ID) every file bears the run's id, and others are ignored.
+Without an id two facts serve: nothing can be finished before the chief and all parameter servers have started, so these
+clear the board when they start; and an evaluator, which may start late, gives an apparently finished run
+:data:`GRACE_SECS` to turn out a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import Task, TFConfig
+from estimator_pipeline.errors import TaskFailedError, WaitError
+
+RUN_ID_VARIABLE = "ESTIMATOR_PIPELINE_RUN_ID"
+DIRECTORY = "estimator_pipeline"
+
+POLL_SECS = 0.2
+# How long a peer's server may be silent before it counts as gone. A busy or restarting chief is given this time.
+PEER_GRACE_SECS = 60.0
+GRACE_SECS = 20.0
+
+
+class Board:
+    """One run's files.
+
+    Args:
+        model_dir: shared by all tasks; local or anything that `tf.io.gfile` can write.
+        tf_config: which task this process is.
+        environ: where the run's id is looked up.
+    """
+
+    def __init__(self, model_dir: str, *, tf_config: TFConfig, environ: Mapping[str, str]) -> None:
+        self._gfile = compat.install().io.gfile
+        self.directory = os.path.join(model_dir, DIRECTORY)
+        self.tf_config = tf_config
+        given = environ.get(RUN_ID_VARIABLE, "")
+        self.has_run_id = bool(given)
+        self.run_id = given or (tf_config.cluster.fingerprint() if tf_config.cluster else "single")
+        self._doubted: dict[str, Any] | None = None
+        self._doubted_until = 0.0
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def write(self, name: str, document: Mapping[str, Any]) -> None:
+        """Writes a file whole: readers see the old one or the new one, never a part."""
+        path = self.path(name)
+        self._gfile.makedirs(os.path.dirname(path))
+        temporary = f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
+        with self._gfile.GFile(temporary, "w") as file:
+            file.write(json.dumps({**document, "run_id": self.run_id, "written": time.time()}, indent=1))
+        self._gfile.rename(temporary, path, overwrite=True)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """A file of this run, or None where there is none yet (or only one of another run)."""
+        tf = compat.install()
+        try:
+            with self._gfile.GFile(self.path(name), "r") as file:
+                document = json.loads(file.read())
+        except tf.errors.NotFoundError:
+            return None
+        except (ValueError, tf.errors.OpError):
+            # A network file system may show a file before its content; the next look will find it.
+            return None
+        return document if document.get("run_id") == self.run_id else None
+
+    def clear(self) -> None:
+        """Removes what earlier runs left. For the tasks without which no run can finish: chief and ps."""
+        if self.has_run_id or not self._gfile.exists(self.directory):
+            # Files of other runs are ignored by their id, and those of this run are news, not remains.
+            return
+        for name in self._gfile.listdir(self.directory):
+            path = self.path(name.rstrip("/"))
+            if self._gfile.isdir(path):
+                self._gfile.rmtree(path)
+            else:
+                self._remove(path)
+
+    def remove(self, name: str) -> None:
+        self._remove(self.path(name))
+
+    def _remove(self, path: str) -> None:
+        tf = compat.install()
+        try:
+            self._gfile.remove(path)
+        except tf.errors.NotFoundError:
+            pass
+
+    # -- what is said -------------------------------------------------------------------------------------------
+
+    def training(self) -> dict[str, Any] | None:
+        """The chief's last word in this run, or None."""
+        said = self.read("training.json")
+        if said is not None and said == self._doubted and time.monotonic() < self._doubted_until:
+            return None
+        return said
+
+    def doubt_what_is_there(self, seconds: float = GRACE_SECS) -> None:
+        """Takes the end of training that is on the board now for an earlier run's, unless it still stands after
+        `seconds`. For the evaluator, when no run id tells runs apart."""
+        said = self.read("training.json")
+        if not self.has_run_id and said is not None and said["state"] != "running":
+            self._doubted, self._doubted_until = said, time.monotonic() + seconds
+
+    def task_report(self, task: Task) -> dict[str, Any] | None:
+        return self.read(_task_file(task))
+
+    def write_task(self, task: Task, **document: Any) -> None:
+        self.write(_task_file(task), document)
+
+    # -- waiting ------------------------------------------------------------------------------------------------
+
+    def wait(
+        self,
+        what: str,
+        look: Callable[[], Any],
+        *,
+        timeout: float,
+        watch: PeerWatch | None = None,
+        poll: float = POLL_SECS,
+    ) -> Any:
+        """Calls `look` until it gives something, and returns that.
+
+        Raises:
+            TaskFailedError: the chief has reported that training failed.
+            WaitError: nothing came within `timeout` seconds, or the chief's server went away.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            found = look()
+            if found is not None:
+                return found
+            self.raise_if_failed()
+            if watch is not None:
+                watch.check(what)
+            if time.monotonic() > deadline:
+                raise WaitError(
+                    f"{self.tf_config.task} waited {timeout:.0f} s for {what}, and it did not come",
+                    found=f"the files in {self.directory}",
+                    mend="see the logs of the other tasks; where they only need longer, raise the time-out",
+                )
+            time.sleep(poll)
+
+    def raise_if_failed(self) -> None:
+        training = self.training()
+        if training is not None and training["state"] == "failed":
+            raise TaskFailedError(
+                f"training failed on {training.get('task', 'the chief')}: {training.get('error', 'no message')}",
+                mend="see that task's log; this task only ended because of it",
+            )
+
+
+def _task_file(task: Task) -> str:
+    return f"tasks/{task.type}-{task.index}.json"
+
+
+class PeerWatch:
+    """Notices that a peer's server has gone, by trying its port now and then.
+
+    A port that was never open proves nothing (it may be out of reach from here); one that was open and then refuses
+    for :data:`PEER_GRACE_SECS` does. The connection is closed at once and says nothing.
+
+    Args:
+        task: the peer, for the message.
+        address: its "host:port".
+        grace: seconds of silence after which it counts as gone.
+        startup: seconds within which it must have been seen once; None: it may be out of reach from here.
+    """
+
+    INTERVAL_SECS = 5.0
+
+    def __init__(
+        self, task: Task, address: str, *, grace: float = PEER_GRACE_SECS, startup: float | None = None
+    ) -> None:
+        self.task, self.address, self.grace, self.startup = task, address, grace, startup
+        self._born = time.monotonic()
+        self._last_seen: float | None = None
+        self._next = 0.0
+
+    def check(self, what: str) -> None:
+        """Raises WaitError when the peer was there and has been gone for longer than the grace, or never came."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + self.INTERVAL_SECS
+        host, _, port = self.address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0):
+                self._last_seen = now
+                return
+        except OSError:
+            pass
+        if self._last_seen is None and self.startup is not None and now - self._born > self.startup:
+            raise WaitError(
+                f"{self.task} did not start its server at {self.address} within {self.startup:.0f} s",
+                mend=f"see the log of {self.task}, and whether that address can be reached from here",
+            )
+        if self._last_seen is not None and now - self._last_seen > self.grace:
+            raise WaitError(
+                f"{self.task} at {self.address} is gone: its server answered before, and not for the last "
+                f"{now - self._last_seen:.0f} s; it was waited on for {what}",
+                mend=f"see the log of {self.task}; start the job again to go on from its last checkpoint",
+            )

@@ -1,0 +1,215 @@
+"""What a model's logits mean: the loss of each example, the predictions, the metrics, the signatures.
+
+================= ============================== =======================================================================
+head              loss names                     labels -> logits (shapes; B: batch, K: classes)
+================= ============================== =======================================================================
+`multi_class`     sparse_categorical_crossentropy  int [B] or [B, 1] -> float [B, K]
+`one_hot`         categorical_crossentropy         float [B, K] -> float [B, K]
+`binary`          binary_crossentropy              0 or 1 of any number type [B] or [B, 1] -> float [B, 1]
+`regression`      mean_squared_error,              float [B] or [B, D] -> float [B, D]
+                  mean_absolute_error, huber
+================= ============================== =======================================================================
+
+Predictions bear the names of the canned Estimators' heads, so that clients of a served model need not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+
+HEADS = ("multi_class", "one_hot", "binary", "regression")
+HEAD_OF_LOSS = {
+    "sparse_categorical_crossentropy": "multi_class",
+    "categorical_crossentropy": "one_hot",
+    "binary_crossentropy": "binary",
+    "mean_squared_error": "regression",
+    "mse": "regression",
+    "mean_absolute_error": "regression",
+    "mae": "regression",
+    "huber": "regression",
+}
+SIGNATURES = ("predict", "classify", "regress")
+
+
+def head_of(loss: Any, head: str | None) -> str | None:
+    """The head that goes with a loss name; for an own loss function the one that was named, if any.
+
+    Raises:
+        ConfigError: an unknown loss or head, or two that contradict each other.
+    """
+    if head is not None and head not in HEADS:
+        raise ConfigError(f"the head {head!r} is not known", found=f"allowed: {', '.join(HEADS)}")
+    if not isinstance(loss, str):
+        return head
+    if loss not in HEAD_OF_LOSS:
+        raise ConfigError(
+            f"the loss {loss!r} is not known",
+            found=f"allowed: {', '.join(HEAD_OF_LOSS)}",
+            mend="name one of these, or give a function loss(labels, logits) -> loss of each example",
+        )
+    if head is not None and head != HEAD_OF_LOSS[loss]:
+        raise ConfigError(f"the loss {loss!r} belongs to the head {HEAD_OF_LOSS[loss]!r}, not to {head!r}")
+    return HEAD_OF_LOSS[loss]
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head; `kind` None knows of nothing but logits (own loss function, no head named)."""
+
+    kind: str | None
+    loss: str | Callable[[Any, Any], Any]
+
+    def per_example_loss(self, labels: Any, logits: Any) -> Any:
+        """The loss of each example: float32 [B].
+
+        Raises:
+            ConfigError: labels and logits whose shapes do not fit, or a loss that is already reduced.
+        """
+        tf = compat.install()
+        if not isinstance(self.loss, str):
+            values = tf.convert_to_tensor(self.loss(labels, logits))
+            if values.shape.rank == 0:
+                raise ConfigError(
+                    "the loss function gave one number for the batch",
+                    mend="give the loss of each example ([batch]); the mean, and its scaling over replicas, are made "
+                    "here (a tf.keras.losses.Loss: reduction=tf.keras.losses.Reduction.NONE)",
+                )
+            values = tf.cast(values, tf.float32)
+            return tf.reduce_mean(tf.reshape(values, [tf.shape(values)[0], -1]), axis=1)
+        labels = self._fit(labels, logits)
+        logits = tf.cast(logits, tf.float32)
+        if self.kind == "multi_class":
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        if self.kind == "one_hot":
+            return tf.nn.softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        if self.kind == "binary":
+            each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+        elif self.loss in ("mean_absolute_error", "mae"):
+            each = tf.abs(logits - labels)
+        elif self.loss == "huber":
+            # Huber, "Robust Estimation of a Location Parameter" (1964), with delta 1, as Keras has it.
+            error = tf.abs(logits - labels)
+            each = tf.where(error <= 1.0, 0.5 * error * error, error - 0.5)
+        else:
+            each = tf.math.squared_difference(logits, labels)
+        return tf.reduce_mean(each, axis=-1)
+
+    def _fit(self, labels: Any, logits: Any) -> Any:
+        """Labels with the rank and type that the head's loss needs."""
+        tf = compat.install()
+        labels = tf.convert_to_tensor(labels)
+        if self.kind == "multi_class":
+            if labels.shape.rank == logits.shape.rank:
+                labels = tf.squeeze(labels, axis=-1)
+            return tf.cast(labels, tf.int64)
+        if labels.shape.rank is not None and labels.shape.rank == logits.shape.rank - 1:
+            labels = tf.expand_dims(labels, axis=-1)
+        labels = tf.cast(labels, tf.float32)
+        try:
+            logits.shape.assert_is_compatible_with(labels.shape)
+        except ValueError as error:
+            raise ConfigError(
+                f"labels {labels.shape} and logits {logits.shape} do not fit the loss {self.loss!r}",
+                mend="the model's last layer must give as many values as a label has",
+            ) from error
+        return labels
+
+    def predictions(self, logits: Any) -> dict[str, Any]:
+        tf = compat.install()
+        logits = tf.cast(logits, tf.float32)
+        if self.kind is None:
+            return {"logits": logits}
+        if self.kind == "regression":
+            return {"predictions": logits}
+        if self.kind == "binary":
+            logistic = tf.nn.sigmoid(logits)
+            class_ids = tf.cast(logits > 0, tf.int64)
+            probabilities = tf.concat([1.0 - logistic, logistic], axis=-1)
+            extra = {"logistic": logistic}
+        else:
+            probabilities = tf.nn.softmax(logits)
+            class_ids = tf.expand_dims(tf.argmax(logits, axis=-1, output_type=tf.int64), axis=-1)
+            extra = {}
+        return {
+            "logits": logits,
+            **extra,
+            "probabilities": probabilities,
+            "class_ids": class_ids,
+            "classes": tf.strings.as_string(class_ids),
+        }
+
+    def export_outputs(self, predictions: Mapping[str, Any], signatures: Sequence[str]) -> dict[str, Any]:
+        """Signature key -> export output. `serving_default` answers with all predictions."""
+        tf = compat.install()
+        export = tf.estimator.export
+        outputs = {"serving_default": export.PredictOutput(dict(predictions))}
+        if "predict" in signatures:
+            outputs["predict"] = export.PredictOutput(dict(predictions))
+        if "classify" in signatures and "probabilities" in predictions:
+            probabilities = predictions["probabilities"]
+            names = tf.strings.as_string(tf.range(tf.shape(probabilities)[-1]))
+            classes = tf.tile(tf.expand_dims(names, 0), [tf.shape(probabilities)[0], 1])
+            outputs["classification"] = export.ClassificationOutput(scores=probabilities, classes=classes)
+        if "regress" in signatures:
+            value = predictions.get("predictions", predictions.get("logistic"))
+            if value is not None:
+                outputs["regression"] = export.RegressionOutput(value)
+        return outputs
+
+    def metric(self, name: str, labels: Any, predictions: Mapping[str, Any]) -> Any:
+        """The streaming metric `name` as (value, update): counted over all examples, on all replicas.
+
+        Raises:
+            ConfigError: a metric that this head does not have.
+        """
+        tf = compat.install()
+        metrics = tf.compat.v1.metrics
+        known = METRICS.get(self.kind or "", ())
+        if name not in known:
+            raise ConfigError(
+                f"the metric {name!r} is not known for the head {self.kind!r}",
+                found=f"allowed: {', '.join(known) or 'none'}",
+                mend="name one of these, or give a function metric(labels, predictions) -> (value, update)",
+            )
+        if self.kind == "regression":
+            values = predictions["predictions"]
+            fitted = self._fit(labels, values)
+            if name == "label_mean":
+                return metrics.mean(fitted)
+            if name == "prediction_mean":
+                return metrics.mean(values)
+            return getattr(metrics, name)(fitted, values)
+        logits = predictions["logits"]
+        fitted = self._fit(labels, logits)
+        ids = tf.squeeze(predictions["class_ids"], axis=-1)
+        if self.kind == "one_hot":
+            fitted = tf.argmax(fitted, axis=-1)
+        elif self.kind == "binary":
+            fitted = tf.squeeze(fitted, axis=-1)
+        if name == "accuracy":
+            return metrics.accuracy(fitted, ids)
+        if name == "top_5_accuracy":
+            return metrics.mean(tf.cast(tf.math.in_top_k(tf.cast(fitted, tf.int32), logits, 5), tf.float32))
+        if name == "auc":
+            return metrics.auc(fitted, tf.squeeze(predictions["logistic"], axis=-1))
+        return getattr(metrics, name)(fitted, ids)
+
+
+_CLASSES = ("accuracy", "top_5_accuracy")
+METRICS: dict[str, tuple[str, ...]] = {
+    "multi_class": _CLASSES,
+    "one_hot": _CLASSES,
+    "binary": ("accuracy", "precision", "recall", "auc"),
+    "regression": (
+        "mean_squared_error",
+        "root_mean_squared_error",
+        "mean_absolute_error",
+        "label_mean",
+        "prediction_mean",
+    ),
+}

@@ -1,0 +1,129 @@
+"""A source as a job reads it: held in memory or not, by which policy, in which order, and by whom."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.inputs.options import InputOptions
+from estimator_pipeline.inputs.order import Order
+from estimator_pipeline.inputs.plan import EvalPlan, Replicas, TrainPlan, choose_policy, eval_plan, train_plan
+from estimator_pipeline.inputs.sources import ArraySource, Source, tensorflow
+
+__all__ = ["InMemory", "Reader", "replicas_of"]
+
+
+class Reader:
+    """A source, whether it is held in memory, and the parts of it that were picked."""
+
+    def __init__(self, source: Source, options: InputOptions) -> None:
+        self.source = source
+        self.options = options
+        size = source.loaded_bytes() if not source.in_memory else 0
+        self.in_memory = size is not None and (source.in_memory or size <= options.memory_limit)
+        self._selected: dict[tuple[int, ...] | None, Source] = {}
+
+    def policy(self, num_pipelines: int) -> tuple[str, str]:
+        """The policy in force, and why."""
+        parts = self.source.part_records if self.source.part_names is not None else None
+        return choose_policy(self.options.shard_policy, parts, num_pipelines, self.in_memory)
+
+    def order(self) -> Order:
+        """The order of all the training records."""
+        options = self.options
+        window = options.shuffle_window if not self.in_memory and options.shuffle else None
+        return Order(
+            self.source.num_records,
+            seed=options.seed,
+            shuffle=options.shuffle,
+            epochs=options.epochs,
+            drop_remainder=options.drop_remainder,
+            block_records=None if window is None else self.source.part_records,
+            window=window,
+        )
+
+    def train_plan(self, replicas: Replicas) -> TrainPlan:
+        policy, why = self.policy(replicas.num_pipelines)
+        return train_plan(
+            self.source.part_records,
+            replicas,
+            global_batch=self.options.global_batch_size,
+            order=self.order(),
+            policy=policy,
+            why=why,
+            worker_seeds=self.options.worker_seeds,
+        )
+
+    def eval_plan(self, replicas: Replicas) -> EvalPlan:
+        # "auto" cuts evenly: a range of records touches few files, and no pipeline waits for a longer one.
+        if self.options.shard_policy == "file":
+            self.policy(replicas.num_pipelines)
+        size = self.options.eval_batch_size or self.options.global_batch_size
+        return eval_plan(
+            self.source.part_records, replicas, global_batch=size, policy=self.options.shard_policy
+        )
+
+    def selected(self, parts: tuple[int, ...] | None) -> Source:
+        if parts not in self._selected:
+            source = self.source if parts is None else self.source.select(parts)
+            self._selected[parts] = InMemory(source) if self.in_memory and not source.in_memory else source
+        return self._selected[parts]
+
+
+class InMemory(Source):
+    """A source that is decoded into memory when the first of its records is asked for.
+
+    Not when it is built: that is within the `input_fn`, before the Estimator has made its session, and the
+    first session of a process settles the number of threads for all of them.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._loaded: ArraySource | None = None
+        self._lock = threading.Lock()
+        self.what = source.what
+        self.part_names = source.part_names
+        self.part_records = source.part_records
+        tf = tensorflow()
+        with tf.Graph().as_default():
+            values = source.decode(source.placeholders(tf))
+            self._names = list(values)
+            self.raw_specs = tuple((v.dtype.as_numpy_dtype, tuple(v.shape[1:])) for v in values.values())
+
+    @property
+    def in_memory(self) -> bool:
+        return True
+
+    def select(self, parts: Sequence[int]) -> Source:
+        return InMemory(self._source.select(parts))
+
+    def raw(self, ids: np.ndarray) -> list[np.ndarray]:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._source.load()
+        return [self._loaded.arrays[name].take(ids, axis=0) for name in self._names]
+
+    def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(self._names, raw, strict=True))
+
+
+def replicas_of(tf: Any, context: Any) -> Replicas:
+    """Who reads, from an InputContext and the strategy in force.
+
+    Args:
+        tf: TensorFlow.
+        context: tf.distribute.InputContext, or None.
+
+    Returns:
+        Replicas; asynchronous under a parameter-server strategy, which counts the replicas of one worker
+        alone.
+    """
+    if context is None:
+        return Replicas()
+    pipelines, replicas = context.num_input_pipelines, context.num_replicas_in_sync
+    kind = type(tf.distribute.get_strategy()).__name__
+    asynchronous = "ParameterServer" in kind or replicas < pipelines
+    return Replicas(pipelines, context.input_pipeline_id, replicas, asynchronous)

@@ -1,0 +1,207 @@
+"""What the factories read from: records by number, in memory or in files.
+
+A source answers two questions: the raw bytes or values of any records (`raw`, NumPy, called while a step is
+being fetched) and how TensorFlow makes tensors of them (`decode`, called while the graph is built). Any
+record can be read at any time; that is what lets data be addressed by step.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.errors import InputError
+
+__all__ = ["ArraySource", "Source", "stored_bytes", "tensorflow"]
+
+_DECODE_CHUNK = 4096  # Records decoded in one go while a source is loaded into memory.
+
+
+def tensorflow() -> ModuleType:
+    """TensorFlow with `tf.estimator` in it; imported when it is first needed."""
+    from estimator_pipeline import compat
+
+    return compat.install()
+
+
+class Source(abc.ABC):
+    """Records that can be read by number.
+
+    Attributes:
+        what: The source in words, for messages: "TFDS digits, split train".
+        part_names: A name for each part (a file's path); None where the data is in no file.
+        part_records: Records in each part; ids count through the parts in this order.
+        raw_specs: For each value of `raw` its dtype ("string" for bytes or text) and the shape of one record.
+    """
+
+    what: str
+    part_names: tuple[str, ...] | None
+    part_records: tuple[int, ...]
+    raw_specs: tuple[tuple[Any, tuple[int, ...]], ...]
+
+    @property
+    def num_records(self) -> int:
+        """Records in all the parts."""
+        return sum(self.part_records)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether reading a record costs a copy in memory and no more."""
+        return False
+
+    @abc.abstractmethod
+    def select(self, parts: Sequence[int]) -> Source:
+        """The same source with these parts alone; ids count from 0 within them. Opens nothing."""
+
+    @abc.abstractmethod
+    def raw(self, ids: np.ndarray) -> list[np.ndarray]:
+        """The raw values of records; one array of shape (len(ids), ...) for each of `raw_specs`."""
+
+    @abc.abstractmethod
+    def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
+        """Tensors by name, of shape (batch, ...), from a batch of raw tensors. Builds graph operations."""
+
+    def loaded_bytes(self) -> int | None:
+        """Bytes that the decoded records would take in memory; None where that can't be told or held."""
+        tf = tensorflow()
+        with tf.Graph().as_default():
+            values = self.decode(self.placeholders(tf))
+        return stored_bytes(tf, values, self.num_records)
+
+    def load(self) -> ArraySource:
+        """The records decoded into memory.
+
+        Raises:
+            InputError: A record can't be decoded; the message says which one.
+        """
+        tf = tensorflow()
+        # In caller-owned threads: this may run inside of a step of another session, whose threads may all be
+        # taken.
+        config = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, use_per_session_threads=True)
+        chunks: list[dict[str, np.ndarray]] = []
+        with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
+            raw = self.placeholders(tf)
+            values = self.decode(raw)
+            with tf.compat.v1.Session(graph=graph, config=config) as session:
+
+                def run(ids: np.ndarray) -> dict[str, np.ndarray]:
+                    return session.run(values, dict(zip(raw, self.raw(ids), strict=True)))
+
+                for start in range(0, max(self.num_records, 1), _DECODE_CHUNK):
+                    ids = np.arange(start, min(start + _DECODE_CHUNK, self.num_records), dtype=np.int64)
+                    try:
+                        chunks.append(run(ids))
+                    except tf.errors.OpError as error:
+                        raise self._undecodable(run, ids, tf, error) from error
+        arrays = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+        return ArraySource(arrays, what=self.what, part_names=self.part_names, part_records=self.part_records)
+
+    def place(self, record: int) -> str:
+        """Where a record is, for messages: the part and the record's number in it."""
+        for index, count in enumerate(self.part_records):
+            if record < count:
+                return f"{self.part_names[index]}, record {record}" if self.part_names else f"record {record}"
+            record -= count
+        raise IndexError(record)
+
+    def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For each id, its part and its number within the part."""
+        ends = np.cumsum(np.asarray(self.part_records, dtype=np.int64))
+        part = np.searchsorted(ends, ids, side="right")
+        return part, ids - (ends[part] - np.asarray(self.part_records, dtype=np.int64)[part])
+
+    def placeholders(self, tf: ModuleType) -> list[Any]:
+        """Where the raw values of a batch come in, in the graph at hand."""
+        return [tf.compat.v1.placeholder(dtype, [None, *shape]) for dtype, shape in self.raw_specs]
+
+    def _undecodable(self, run: Any, ids: np.ndarray, tf: ModuleType, error: Exception) -> InputError:
+        for record in ids:
+            try:
+                run(np.array([record], dtype=np.int64))
+            except tf.errors.OpError as single:
+                return InputError(
+                    f"A record of {self.what} cannot be decoded",
+                    found=f"{self.place(int(record))}: {_first_line(single)}",
+                    mend="check the feature spec against what was written, or write the record anew",
+                )
+        # Each record alone is fine: only their shapes differ.
+        return InputError(
+            f"The records of {self.what} cannot be batched together",
+            found=_first_line(error),
+            mend="give record_transform=, a function that brings each record to one shape",
+        )
+
+
+class ArraySource(Source):
+    """Arrays in memory.
+
+    Args:
+        arrays: Array by name, each with the records along its first axis.
+        what: In words.
+        part_names: Files that the arrays were read from, if any.
+        part_records: Records in each of them; by default one part.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        *,
+        what: str,
+        part_names: tuple[str, ...] | None = None,
+        part_records: tuple[int, ...] | None = None,
+    ) -> None:
+        self.arrays = dict(arrays)
+        self.what = what
+        self.part_names = part_names
+        count = len(next(iter(self.arrays.values())))
+        self.part_records = part_records or (count,)
+        self.raw_specs = tuple(
+            ("string" if a.dtype.kind in "OSU" else a.dtype, a.shape[1:]) for a in self.arrays.values()
+        )
+
+    @property
+    def in_memory(self) -> bool:
+        return True
+
+    def select(self, parts: Sequence[int]) -> ArraySource:
+        counts = np.asarray(self.part_records, dtype=np.int64)
+        starts = np.cumsum(counts) - counts
+        rows = np.concatenate([np.arange(starts[i], starts[i] + counts[i]) for i in parts])
+        names = None if self.part_names is None else tuple(self.part_names[i] for i in parts)
+        arrays = {name: array[rows] for name, array in self.arrays.items()}
+        return ArraySource(
+            arrays,
+            what=self.what,
+            part_names=names,
+            part_records=tuple(self.part_records[i] for i in parts),
+        )
+
+    def raw(self, ids: np.ndarray) -> list[np.ndarray]:
+        return [array.take(ids, axis=0) for array in self.arrays.values()]
+
+    def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(self.arrays, raw, strict=True))
+
+    def load(self) -> ArraySource:
+        return self
+
+
+def stored_bytes(tf: ModuleType, values: Mapping[str, Any], num_records: int) -> int | None:
+    """Bytes that `num_records` records of these batched tensors take; None for strings and open shapes."""
+    total = 0
+    for value in values.values():
+        if not isinstance(value, tf.Tensor) or value.dtype == tf.string or value.shape.rank is None:
+            return None
+        shape = value.shape
+        if any(side is None for side in shape[1:]):
+            return None
+        total += int(np.prod(shape[1:], dtype=np.int64)) * value.dtype.size * num_records
+    return total
+
+
+def _first_line(error: Exception) -> str:
+    return getattr(error, "message", str(error)).strip().splitlines()[0][:300]

@@ -1,0 +1,59 @@
+"""The job file: one YAML file that says what is trained, on which data, for how long, where and by whom.
+
+    from estimator_pipeline.job import load_job
+    job = load_job("legacy_configs/digits_cnn_two_workers.yaml", overrides=["train.max_steps=100"])
+
+Relative paths in a job file (data, `run.model_dir`, function files) are relative to the working directory of
+the process, not to the job file, as they are in a program. `run.model_dir` and data paths may be of a file
+system that TensorFlow knows (`gs://...`). Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+from estimator_pipeline.job.reading import dump_job, load_job, make_job
+from estimator_pipeline.job.schema import (
+    ArraysInput,
+    Cluster,
+    Communication,
+    CsvInput,
+    Evaluation,
+    Export,
+    Exporter,
+    Feature,
+    FunctionInput,
+    InputCommon,
+    Job,
+    Model,
+    Optimizer,
+    Run,
+    Schedule,
+    TfdsInput,
+    TFRecordInput,
+    Threads,
+    Training,
+)
+
+__all__ = [
+    "ArraysInput",
+    "Cluster",
+    "Communication",
+    "CsvInput",
+    "Evaluation",
+    "Export",
+    "Exporter",
+    "Feature",
+    "FunctionInput",
+    "InputCommon",
+    "Job",
+    "Model",
+    "Optimizer",
+    "Run",
+    "Schedule",
+    "TFRecordInput",
+    "TfdsInput",
+    "Threads",
+    "Training",
+    "dump_job",
+    "load_job",
+    "make_job",
+]

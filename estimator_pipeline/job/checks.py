@@ -1,0 +1,128 @@
+"""What cannot work although each section of a job is right by itself: strategies, clusters and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from estimator_pipeline.job.base import Problem
+
+if TYPE_CHECKING:
+    from estimator_pipeline.job.schema import Job
+
+__all__ = ["cross_checks"]
+
+
+def cross_checks(job: Job) -> Iterator[Problem]:
+    """The mistakes between the sections of a job, each with its place and its mend."""
+    yield from _parameter_servers(job)
+    yield from _single_process_strategies(job)
+    yield from _batches(job)
+    yield from _evaluation(job)
+    yield from _dialect(job)
+
+
+def _parameter_servers(job: Job) -> Iterator[Problem]:
+    strategy, ps = job.run.train_distribute, job.cluster.ps
+    if strategy == "parameter_server" and ps == 0:
+        yield Problem(
+            ("run", "train_distribute"),
+            "parameter_server needs a parameter server, and the cluster has none.",
+            "train_distribute parameter_server with cluster.ps 0",
+            "set cluster.ps to 1 or more, or train_distribute: multi_worker_mirrored.",
+        )
+    elif ps and strategy != "parameter_server":
+        yield Problem(
+            ("cluster", "ps"),
+            f"train_distribute {strategy!r} uses no parameter servers.",
+            f"cluster.ps {ps}",
+            "set cluster.ps to 0, or run.train_distribute: parameter_server.",
+        )
+
+
+def _single_process_strategies(job: Job) -> Iterator[Problem]:
+    tasks, strategy = job.cluster.num_training_tasks, job.run.train_distribute
+    if tasks > 1 and strategy in ("none", "mirrored", "one_device"):
+        yield Problem(
+            ("cluster", "workers"),
+            f"train_distribute {strategy!r} trains in one process, and the cluster has {tasks} that train.",
+            f"workers {job.cluster.workers}" + (" and a chief" if job.cluster.chief else ""),
+            "set run.train_distribute: multi_worker_mirrored, or keep one training task.",
+        )
+    for field in ("train_distribute", "eval_distribute"):
+        devices = job.run.devices_per_task
+        if getattr(job.run, field) == "one_device" and devices is not None and devices > 1:
+            yield Problem(
+                ("run", field),
+                f"one_device computes on one device, and {devices} are given.",
+                f"num_devices {devices}" if job.run.num_devices else f"devices {job.run.devices}",
+                "set mirrored, or keep one device.",
+            )
+
+
+def _batches(job: Job) -> Iterator[Problem]:
+    devices, tasks = job.run.devices_per_task or 1, job.cluster.num_training_tasks
+    replicas = {"mirrored": devices, "multi_worker_mirrored": devices * tasks}
+    eval_replicas = {"mirrored": devices}
+    sizes = {
+        "global_batch_size": (job.input.global_batch_size, replicas.get(job.run.train_distribute, 1)),
+        "eval_batch_size": (job.input.evaluation_batch_size, eval_replicas.get(job.run.eval_distribute, 1)),
+    }
+    for field, (size, parts) in sizes.items():
+        if size % parts:
+            below = size - size % parts
+            better = f"{below} or {below + parts}" if below else f"{parts}"
+            yield Problem(
+                ("input", field),
+                f"a batch of {size} records cannot be shared out equally among {parts} replicas.",
+                f"{field} {size}, {_shares(parts // devices, devices)}",
+                f"set {field} to a multiple of {parts}, such as {better}.",
+            )
+
+
+def _shares(tasks: int, devices: int) -> str:
+    return f"{tasks} training task{'s'[: tasks > 1]} of {devices} device{'s'[: devices > 1]}"
+
+
+def _evaluation(job: Job) -> Iterator[Problem]:
+    strategy = job.run.eval_distribute
+    if strategy in ("multi_worker_mirrored", "parameter_server"):
+        who = "evaluator" if job.cluster.evaluator else "chief"
+        yield Problem(
+            ("run", "eval_distribute"),
+            f"the {who} evaluates, which is one process, and {strategy} would wait for others.",
+            f"eval_distribute {strategy} with cluster.evaluator {str(job.cluster.evaluator).lower()}",
+            f"set eval_distribute: mirrored (all devices of the {who}) or none.",
+        )
+    if job.cluster.evaluator and job.eval.during_training:
+        yield Problem(
+            ("eval", "during_training"),
+            "the evaluator evaluates during training, the chief need not.",
+            "eval.during_training true with cluster.evaluator true",
+            "leave one of them out.",
+        )
+
+
+def _dialect(job: Job) -> Iterator[Problem]:
+    cluster = job.cluster
+    if cluster.dialect == "master" and cluster.evaluator:
+        yield Problem(
+            ("cluster", "evaluator"),
+            "the dialect 'master' has no evaluator task: the master evaluates by itself.",
+            "dialect master with evaluator true",
+            "set evaluator: false and eval.during_training: true, or dialect: canonical.",
+        )
+    if cluster.dialect == "master" and not cluster.chief:
+        yield Problem(
+            ("cluster", "dialect"),
+            "the dialect 'master' is another name for the chief, and the cluster has none.",
+            "dialect master with chief false",
+            "set chief: true, or dialect: canonical.",
+        )
+    if cluster.dialect == "evaluator_in_cluster" and not cluster.evaluator:
+        yield Problem(
+            ("cluster", "dialect"),
+            "the dialect 'evaluator_in_cluster' needs an evaluator.",
+            "dialect evaluator_in_cluster with evaluator false",
+            "set evaluator: true, or dialect: canonical.",
+        )

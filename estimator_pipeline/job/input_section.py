@@ -1,0 +1,251 @@
+"""The section `input` of the job file: where records come from, and how they become batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from estimator_pipeline.job.base import Factor, FunctionRef, Paths, Problem, Section, nearest
+
+__all__ = [
+    "ArraysInput",
+    "CsvInput",
+    "Feature",
+    "FunctionInput",
+    "InputCommon",
+    "InputSource",
+    "TFRecordInput",
+    "TfdsInput",
+]
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class InputCommon(Section):
+    """What every source has.
+
+    Fields:
+        global_batch_size: Records of one training step, over all replicas.
+        eval_batch_size: The same for evaluation; null takes the training one.
+        seed: Of the order of records.
+        shuffle: Whether each epoch has an order of its own.
+        shard_policy: How the records are shared out among the training tasks: by "file", by record ("data"),
+            not at all ("off"), or "auto": by file where there are enough files, else by record.
+        worker_seeds: "shared", or with shard_policy "off" "distinct": every task reads all records, each in
+            its own order.
+        drop_remainder: Whether records that fill no whole batch are left out, in training.
+        prefetch: Batches prepared in advance; null leaves it to tf.data.
+        cache: Whether decoded records are kept in memory.
+    """
+
+    global_batch_size: Annotated[int, Field(gt=0)]
+    eval_batch_size: Annotated[int, Field(gt=0)] | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+    shuffle: bool = True
+    shard_policy: Literal["auto", "file", "data", "off"] = "auto"
+    worker_seeds: Literal["shared", "distinct"] = "shared"
+    drop_remainder: bool = True
+    prefetch: Annotated[int, Field(ge=0)] | None = None
+    cache: bool = False
+
+    @property
+    def evaluation_batch_size(self) -> int:
+        """`eval_batch_size`, or the training batch size where it is null."""
+        return self.eval_batch_size or self.global_batch_size
+
+    def problems(self) -> Iterator[Problem]:
+        if self.worker_seeds == "distinct" and self.shard_policy != "off":
+            yield Problem(
+                ("worker_seeds",),
+                "distinct seeds are for workers that all read every record.",
+                f"worker_seeds distinct with shard_policy {self.shard_policy}",
+                "set shard_policy: off, or worker_seeds: shared.",
+            )
+        if self.worker_seeds == "distinct" and not self.shuffle:
+            yield Problem(
+                ("worker_seeds",),
+                "distinct seeds do nothing without a shuffle: every worker would read the same batches.",
+                "worker_seeds distinct with shuffle false",
+                "set shuffle: true, or worker_seeds: shared.",
+            )
+
+
+class TfdsInput(InputCommon):
+    """A TensorFlow Datasets data set by name.
+
+    Fields:
+        data_dir: Where the prepared data set is; null takes TFDS's own folder.
+        features_key: The feature that is the model's input; null takes the data set's supervised one.
+        label_key: The feature that is the label; null takes the data set's supervised one.
+        scale: A factor for the features, which become float32; 1/255 brings bytes to 0 to 1. Null leaves them
+            as they are.
+    """
+
+    source: Literal["tfds"]
+    name: _Text
+    data_dir: _Text | None = None
+    train_split: _Text = "train"
+    eval_split: _Text = "test"
+    features_key: _Text | None = None
+    label_key: _Text | None = None
+    scale: Factor | None = None
+
+
+class Feature(Section):
+    """One feature of a tf.train.Example.
+
+    Fields:
+        dtype: What the record holds.
+        shape: Of a fixed feature; [] is a scalar.
+        default: For records that lack the feature; null refuses such records.
+        kind: "fixed" length, or "varlen" (a sparse tensor).
+    """
+
+    dtype: Literal["float32", "int64", "string"]
+    shape: list[Annotated[int, Field(gt=0)]] = []
+    default: Any = None
+    kind: Literal["fixed", "varlen"] = "fixed"
+
+    def problems(self) -> Iterator[Problem]:
+        for field in ("shape", "default"):
+            if self.kind == "varlen" and getattr(self, field):
+                yield Problem(
+                    (field,),
+                    f"a varlen feature has no {field}.",
+                    f"{field} {getattr(self, field)!r} with kind varlen",
+                    f"leave {field} out, or set kind: fixed.",
+                )
+
+
+class TFRecordInput(InputCommon):
+    """TFRecord files of tf.train.Example records.
+
+    Fields:
+        train: File names or glob patterns; one, or a list.
+        eval: The same for evaluation.
+        features: From feature names to what they are.
+        label_key: Which of them is the label; null for none.
+    """
+
+    source: Literal["tfrecord"]
+    train: Paths
+    eval: Paths
+    features: Annotated[dict[str, Feature], Field(min_length=1)]
+    label_key: _Text | None = "label"
+    compression: Literal["none", "gzip", "zlib"] = "none"
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        yield from _label_problems(self.label_key, list(self.features), "features")
+
+
+class CsvInput(InputCommon):
+    """CSV files.
+
+    Fields:
+        train: File names or glob patterns; one, or a list.
+        eval: The same for evaluation.
+        columns: From column names to dtypes, in the order of the file.
+        label_key: Which column is the label; null for none.
+        header: Whether each file's first line holds the column names.
+    """
+
+    source: Literal["csv"]
+    train: Paths
+    eval: Paths
+    columns: Annotated[
+        dict[str, Literal["float32", "float64", "int32", "int64", "string"]], Field(min_length=1)
+    ]
+    label_key: _Text | None = "label"
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    header: bool = True
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        yield from _label_problems(self.label_key, list(self.columns), "columns")
+
+
+class ArraysInput(InputCommon):
+    """NumPy arrays in .npz files, the first axis of each being the records.
+
+    Fields:
+        train: The file for training.
+        eval: The file for evaluation.
+        label_key: Which array is the label; null for none. The others are the features.
+    """
+
+    source: Literal["arrays"]
+    train: _Text
+    eval: _Text
+    label_key: _Text | None = "label"
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        for field in ("train", "eval"):
+            path = getattr(self, field)
+            if not path.endswith(".npz"):
+                yield Problem(
+                    (field,),
+                    "this is not an .npz file.",
+                    f"{path!r}; allowed: a path that ends in .npz",
+                    "save the arrays with numpy.savez under their names.",
+                )
+
+
+class FunctionInput(InputCommon):
+    """Own input functions, `input_fn(input_context=None)`.
+
+    Fields:
+        train: The function for training.
+        eval: The function for evaluation.
+        params: Keyword arguments for both.
+    """
+
+    source: Literal["function"]
+    train: FunctionRef
+    eval: FunctionRef
+    params: dict[str, Any] = {}
+
+
+_SOURCES = ["tfds", "tfrecord", "csv", "arrays", "function"]
+
+
+def _source_tag(value: Any) -> str | None:
+    source = value.get("source") if isinstance(value, dict) else getattr(value, "source", None)
+    return f"~{source}" if source in _SOURCES else None
+
+
+InputSource = Annotated[
+    Annotated[TfdsInput, Tag("~tfds")]
+    | Annotated[TFRecordInput, Tag("~tfrecord")]
+    | Annotated[CsvInput, Tag("~csv")]
+    | Annotated[ArraysInput, Tag("~arrays")]
+    | Annotated[FunctionInput, Tag("~function")],
+    Discriminator(
+        _source_tag,
+        custom_error_type="choose",
+        custom_error_message="no such source",
+        custom_error_context={"key": "source", "choices": ", ".join(_SOURCES)},
+    ),
+]
+"""One of the sources, chosen by the field `source`."""
+
+
+def _label_problems(label: str | None, names: list[str], field: str) -> Iterator[Problem]:
+    if label is not None and label not in names:
+        close = nearest(label, names)
+        yield Problem(
+            ("label_key",),
+            f"the label is not one of the {field}.",
+            f"{label!r}; allowed: {', '.join(names)}, or null for none",
+            f"did you mean {close!r}?" if close else f"name one of the {field} as label_key.",
+        )
+    elif names == [label]:
+        yield Problem(
+            (field,),
+            f"there is nothing but the label in {field}.",
+            f"{label!r} alone",
+            "name at least one input of the model.",
+        )

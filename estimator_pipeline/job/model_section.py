@@ -1,0 +1,255 @@
+"""The section `model` of the job file: which network, loss and optimizer, and what is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from estimator_pipeline.job.base import FunctionRef, Name, Problem, Section, nearest
+
+__all__ = [
+    "Constant",
+    "Cosine",
+    "Exponential",
+    "Export",
+    "InverseTime",
+    "Model",
+    "Optimizer",
+    "Piecewise",
+    "Polynomial",
+    "Schedule",
+]
+
+_Positive = Annotated[float, Field(gt=0)]
+_Steps = Annotated[int, Field(gt=0)]
+
+
+class Constant(Section):
+    """The same learning rate at every step."""
+
+    kind: Literal["constant"]
+    learning_rate: _Positive
+
+
+class Exponential(Section):
+    """`initial_learning_rate * decay_rate ** (step / decay_steps)`; whole powers only with `staircase`."""
+
+    kind: Literal["exponential"]
+    initial_learning_rate: _Positive
+    decay_steps: _Steps
+    decay_rate: _Positive
+    staircase: bool = False
+
+
+class InverseTime(Section):
+    """`initial_learning_rate / (1 + decay_rate * step / decay_steps)`; whole steps only with `staircase`."""
+
+    kind: Literal["inverse_time"]
+    initial_learning_rate: _Positive
+    decay_steps: _Steps
+    decay_rate: _Positive
+    staircase: bool = False
+
+
+class Piecewise(Section):
+    """`values[i]` up to and including step `boundaries[i]`, then the next one."""
+
+    kind: Literal["piecewise"]
+    boundaries: Annotated[list[_Steps], Field(min_length=1)]
+    values: Annotated[list[float], Field(min_length=2)]
+
+    def problems(self) -> Iterator[Problem]:
+        if len(self.values) != len(self.boundaries) + 1:
+            yield Problem(
+                ("values",),
+                f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} values.",
+                f"{len(self.values)} values",
+                "give one value for the steps before each boundary, and one for those after the last.",
+            )
+        if sorted(set(self.boundaries)) != self.boundaries:
+            yield Problem(
+                ("boundaries",),
+                "the boundaries do not rise.",
+                f"{self.boundaries}",
+                "write the steps in rising order, each once.",
+            )
+
+
+class Cosine(Section):
+    """Half a cosine from `initial_learning_rate` to `alpha` times it; before it perhaps a linear warm-up."""
+
+    kind: Literal["cosine"]
+    initial_learning_rate: Annotated[float, Field(ge=0)]
+    decay_steps: _Steps
+    alpha: Annotated[float, Field(ge=0)] = 0.0
+    warmup_target: _Positive | None = None
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+
+    def problems(self) -> Iterator[Problem]:
+        if self.warmup_steps and self.warmup_target is None:
+            yield Problem(
+                ("warmup_steps",),
+                "a warm-up has no target.",
+                f"warmup_steps {self.warmup_steps} without warmup_target",
+                "give warmup_target, the learning rate at the end of the warm-up.",
+            )
+
+
+class Polynomial(Section):
+    """A polynomial from `initial_learning_rate` to `end_learning_rate` in `decay_steps` steps."""
+
+    kind: Literal["polynomial"]
+    initial_learning_rate: _Positive
+    decay_steps: _Steps
+    end_learning_rate: Annotated[float, Field(ge=0)] = 0.0001
+    power: _Positive = 1.0
+    cycle: bool = False
+
+
+_KINDS = ["constant", "exponential", "piecewise", "cosine", "polynomial", "inverse_time"]
+
+
+def _rate_tag(value: Any) -> str | None:
+    """A tag begins with "~", so that the place of an error can be told from the tags on the way to it."""
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    if isinstance(value, dict) or kind is not None:
+        return f"~{kind}" if kind in _KINDS else None
+    return "~number"
+
+
+Schedule = Constant | Exponential | InverseTime | Piecewise | Cosine | Polynomial
+"""A learning rate that depends on the global step, with the parameters of tf.keras.optimizers.schedules."""
+
+LearningRate = Annotated[
+    Annotated[_Positive, Tag("~number")]
+    | Annotated[Constant, Tag("~constant")]
+    | Annotated[Exponential, Tag("~exponential")]
+    | Annotated[Piecewise, Tag("~piecewise")]
+    | Annotated[Cosine, Tag("~cosine")]
+    | Annotated[Polynomial, Tag("~polynomial")]
+    | Annotated[InverseTime, Tag("~inverse_time")],
+    Discriminator(
+        _rate_tag,
+        custom_error_type="choose",
+        custom_error_message="no such kind",
+        custom_error_context={"key": "kind", "choices": ", ".join(_KINDS)},
+    ),
+]
+
+# The options of tf.compat.v1.train.*Optimizer and of the Keras 2 optimizers that a model_fn can use, besides
+# the learning rate. They are listed here since both classes' names for one thing differ (beta1, beta_1).
+_FTRL = (
+    "learning_rate_power",
+    "initial_accumulator_value",
+    "l1_regularization_strength",
+    "l2_regularization_strength",
+    "l2_shrinkage_regularization_strength",
+    "beta",
+)
+OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "v1": {
+        "sgd": (),
+        "momentum": ("momentum",),
+        "nesterov": ("momentum",),
+        "adam": ("beta1", "beta2", "epsilon"),
+        "adagrad": ("initial_accumulator_value",),
+        "rmsprop": ("decay", "momentum", "epsilon", "centered"),
+        "ftrl": _FTRL,
+    },
+    "keras": {
+        "sgd": (),
+        "momentum": ("momentum",),
+        "nesterov": ("momentum",),
+        "adam": ("beta_1", "beta_2", "epsilon", "amsgrad"),
+        "adagrad": ("initial_accumulator_value", "epsilon"),
+        "rmsprop": ("rho", "momentum", "epsilon", "centered"),
+        "ftrl": _FTRL,
+    },
+}
+
+
+class Optimizer(Section):
+    """How gradients change the variables.
+
+    Fields:
+        name: "momentum" is SGD with momentum (0.9 unless in `options`), "nesterov" the same with Nesterov's.
+        learning_rate: A number, or a schedule on the global step.
+        api: "v1" for tf.compat.v1.train optimizers, "keras" for Keras ones.
+        options: Further arguments of the optimizer's class, by their names there.
+    """
+
+    name: Literal["sgd", "momentum", "nesterov", "adam", "adagrad", "rmsprop", "ftrl"] = "sgd"
+    learning_rate: LearningRate = 0.01
+    api: Literal["v1", "keras"] = "v1"
+    options: dict[str, float | bool] = {}
+
+    def problems(self) -> Iterator[Problem]:
+        allowed = OPTIONS[self.api][self.name]
+        for key in self.options:
+            if key not in allowed:
+                close = nearest(key, allowed)
+                yield Problem(
+                    ("options", key),
+                    f"the optimizer {self.name!r} ({self.api}) has no such option.",
+                    f"{key!r}; allowed: {', '.join(allowed) or 'none'}",
+                    f"did you mean {close!r}?" if close else "leave it out, or choose another optimizer.",
+                )
+
+
+class Export(Section):
+    """What a SavedModel of the job can be asked for, besides `predict` under the default signature."""
+
+    signatures: Annotated[list[Literal["predict", "classify", "regress"]], Field(min_length=1)] = ["predict"]
+
+    def problems(self) -> Iterator[Problem]:
+        if len(set(self.signatures)) != len(self.signatures):
+            yield Problem(
+                ("signatures",), "a signature is named twice.", f"{self.signatures}", "name each once."
+            )
+
+
+class Model(Section):
+    """The network, by name or as an own function, its loss, its optimizer and its metrics.
+
+    Fields:
+        name: A model of `model_fns/`. Exactly one of `name` and `function` is given.
+        function: An own model function.
+        params: Keyword arguments of the model.
+        loss: A loss by name; null leaves it to the model.
+        metrics: Metrics by name, besides the loss and those of the model.
+        clip_norm: The largest global norm of the reduced gradients.
+        clip_value: The largest absolute value in the reduced gradients.
+        mixed_precision: Compute in 16 bits, keep the variables in 32.
+    """
+
+    name: Name | None = None
+    function: FunctionRef | None = None
+    params: dict[str, Any] = {}
+    loss: Annotated[str, Field(min_length=1)] | None = None
+    optimizer: Optimizer = Optimizer()
+    metrics: list[Annotated[str, Field(min_length=1)]] = []
+    clip_norm: _Positive | None = None
+    clip_value: _Positive | None = None
+    mixed_precision: bool = False
+    export: Export = Export()
+
+    def problems(self) -> Iterator[Problem]:
+        if (self.name is None) == (self.function is None):
+            both = self.name is not None
+            yield Problem(
+                ("function",) if both else (),
+                "the model is given by name and by function." if both else "the model is not given.",
+                f"name {self.name!r} and function {self.function!r}" if both else "neither name nor function",
+                "keep exactly one of them."
+                if both
+                else 'add name (a model of model_fns, such as cnn) or function ("module:function").',
+            )
+        if self.clip_norm is not None and self.clip_value is not None:
+            yield Problem(
+                ("clip_value",),
+                "gradients are clipped twice.",
+                f"clip_norm {self.clip_norm} and clip_value {self.clip_value}",
+                "keep one of them.",
+            )

@@ -1,0 +1,327 @@
+"""The job file's schema, section by section; see the fields of :class:`Job`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from estimator_pipeline.job import checks
+from estimator_pipeline.job.base import Problem, Section, nearest
+from estimator_pipeline.job.input_section import (
+    ArraysInput,
+    CsvInput,
+    Feature,
+    FunctionInput,
+    InputCommon,
+    InputSource,
+    TfdsInput,
+    TFRecordInput,
+)
+from estimator_pipeline.job.model_section import Export, Model, Optimizer, Schedule
+
+__all__ = [
+    "ArraysInput",
+    "Cluster",
+    "Communication",
+    "CsvInput",
+    "Evaluation",
+    "Export",
+    "Exporter",
+    "Feature",
+    "FunctionInput",
+    "InputCommon",
+    "Job",
+    "Model",
+    "Optimizer",
+    "Run",
+    "Schedule",
+    "TFRecordInput",
+    "TfdsInput",
+    "Threads",
+    "Training",
+]
+
+_Text = Annotated[str, Field(min_length=1)]
+_Count = Annotated[int, Field(ge=1)]
+_Seconds = Annotated[float, Field(ge=0)]
+
+StrategyName = Literal["none", "mirrored", "multi_worker_mirrored", "parameter_server", "one_device"]
+
+# The fields of tf.compat.v1.ConfigProto; cluster_def is left out: the cluster comes from TF_CONFIG alone.
+SESSION_FIELDS = (
+    "allow_soft_placement",
+    "device_count",
+    "device_filters",
+    "experimental",
+    "gpu_options",
+    "graph_options",
+    "inter_op_parallelism_threads",
+    "intra_op_parallelism_threads",
+    "isolate_session_state",
+    "log_device_placement",
+    "operation_timeout_in_ms",
+    "placement_period",
+    "pluggable_device_options",
+    "rpc_options",
+    "session_inter_op_thread_pool",
+    "share_cluster_devices_in_session",
+    "use_per_session_threads",
+)
+
+
+class Training(Section):
+    """How long to train. With neither field: until the input ends or a hook stops it.
+
+    Fields:
+        max_steps: The global step to stop at, counted over restarts.
+        epochs: The same in passes over the training data; parts of one are allowed.
+    """
+
+    max_steps: Annotated[int, Field(gt=0)] | None = None
+    epochs: Annotated[float, Field(gt=0)] | None = None
+
+    def problems(self) -> Iterator[Problem]:
+        if self.max_steps is not None and self.epochs is not None:
+            yield Problem(
+                ("epochs",),
+                "the end of training is given twice.",
+                f"max_steps {self.max_steps} and epochs {self.epochs:g}",
+                "keep one of them.",
+            )
+
+
+class Exporter(Section):
+    """A SavedModel written during the job.
+
+    Fields:
+        kind: "final" (once, at the end), "latest" (at each evaluation) or "best" (when the metric improves).
+        name: The folder below `export/`; null takes the kind.
+        exports_to_keep: How many to keep; null keeps all. Not for "final".
+        metric: What "best" compares; null takes the loss.
+        mode: Whether a smaller ("min") or a larger ("max") metric is better; null takes "min".
+    """
+
+    kind: Literal["final", "latest", "best"]
+    name: _Text | None = None
+    exports_to_keep: _Count | None = None
+    metric: _Text | None = None
+    mode: Literal["min", "max"] | None = None
+
+    @property
+    def folder(self) -> str:
+        """The folder's name below `export/`."""
+        return self.name or self.kind
+
+    def problems(self) -> Iterator[Problem]:
+        fields = {"exports_to_keep": ("latest", "best"), "metric": ("best",), "mode": ("best",)}
+        for field, kinds in fields.items():
+            if getattr(self, field) is not None and self.kind not in kinds:
+                yield Problem(
+                    (field,),
+                    f"an exporter of kind {self.kind!r} has no {field}.",
+                    f"{field} {getattr(self, field)!r}; allowed for: {', '.join(kinds)}",
+                    f"leave {field} out, or set kind: {kinds[-1]}.",
+                )
+
+
+class Evaluation(Section):
+    """When and how often to evaluate.
+
+    Fields:
+        steps: Batches of one evaluation; null reads all of the evaluation data.
+        start_delay_secs: Seconds before the first evaluation.
+        throttle_secs: The fewest seconds between two evaluations; checkpoints between them are skipped.
+        name: The folder `eval_<name>` for several evaluations of one job; null takes `eval`.
+        during_training: Whether the chief evaluates each checkpoint where the cluster has no evaluator.
+        exporters: SavedModels to write.
+    """
+
+    steps: _Count | None = None
+    start_delay_secs: _Seconds = 0
+    throttle_secs: _Seconds = 0
+    name: _Text | None = None
+    during_training: bool = False
+    exporters: list[Exporter] = []
+
+    def problems(self) -> Iterator[Problem]:
+        seen: set[str] = set()
+        for i, exporter in enumerate(self.exporters):
+            if exporter.folder in seen:
+                yield Problem(
+                    ("exporters", i),
+                    f"two exporters write to the folder {exporter.folder!r}.",
+                    f"the exporters {', '.join(e.folder for e in self.exporters)}",
+                    "give each a name of its own.",
+                )
+            seen.add(exporter.folder)
+
+
+class Communication(Section):
+    """How workers of multi_worker_mirrored exchange gradients.
+
+    Fields:
+        implementation: "ring" (gRPC), "nccl" (NVIDIA GPUs) or "auto".
+        bytes_per_pack: Gradients are sent in packs of about this size; 0 leaves it to TensorFlow.
+        timeout_secs: After how long a collective that does not end is an error; null waits for ever.
+    """
+
+    implementation: Literal["auto", "ring", "nccl"] = "auto"
+    bytes_per_pack: Annotated[int, Field(ge=0)] = 0
+    timeout_secs: Annotated[float, Field(gt=0)] | None = None
+
+
+class Threads(Section):
+    """Threads of one task's TensorFlow session; 0 or null leaves the number to TensorFlow."""
+
+    inter_op: Annotated[int, Field(ge=0)] | None = None
+    intra_op: Annotated[int, Field(ge=0)] | None = None
+
+
+class Run(Section):
+    """Where the job writes, how training is distributed, and tf.estimator.RunConfig's fields.
+
+    Fields:
+        model_dir: For checkpoints, events and exports; every task must reach it.
+        seed: Of variables, dropout and the graph; null leaves them to chance.
+        train_distribute: The strategy of training.
+        eval_distribute: The strategy of evaluation.
+        devices: Device names for mirrored and one_device; null takes all of this process.
+        num_devices: How many logical devices each task has; on a CPU they are made.
+        save_checkpoints_steps: Global steps between checkpoints.
+        save_checkpoints_secs: Seconds between checkpoints. Not both; see :attr:`checkpoint_interval`.
+        session_config: Fields of tf.compat.v1.ConfigProto.
+        protocol: The transport of the TensorFlow server; null is grpc.
+        The others: as in tf.estimator.RunConfig.
+    """
+
+    model_dir: _Text
+    seed: Annotated[int, Field(ge=0)] | None = None
+    train_distribute: StrategyName = "none"
+    eval_distribute: StrategyName = "none"
+    devices: Annotated[list[_Text], Field(min_length=1)] | None = None
+    num_devices: _Count | None = None
+    communication: Communication = Communication()
+    threads: Threads = Threads()
+    save_checkpoints_steps: _Count | None = None
+    save_checkpoints_secs: _Count | None = None
+    save_summary_steps: _Count = 100
+    keep_checkpoint_max: Annotated[int, Field(ge=0)] | None = 5
+    keep_checkpoint_every_n_hours: Annotated[float, Field(gt=0)] = 10000
+    log_step_count_steps: _Count | None = 100
+    checkpoint_save_graph_def: bool = True
+    session_creation_timeout_secs: _Count = 7200
+    max_worker_delay_secs: Annotated[int, Field(ge=0)] | None = None
+    session_config: dict[str, Any] = {}
+    protocol: _Text | None = None
+
+    @property
+    def checkpoint_interval(self) -> tuple[Literal["steps", "secs"], int]:
+        """What to count between checkpoints, and how many.
+
+        Where the job file says nothing: 600 seconds, as RunConfig has it; under multi_worker_mirrored 1000
+        steps, since workers' clocks differ and a checkpoint there is a collective that all must enter.
+        """
+        if self.save_checkpoints_steps is not None:
+            return "steps", self.save_checkpoints_steps
+        if self.save_checkpoints_secs is not None:
+            return "secs", self.save_checkpoints_secs
+        return ("steps", 1000) if self.train_distribute == "multi_worker_mirrored" else ("secs", 600)
+
+    @property
+    def devices_per_task(self) -> int | None:
+        """How many devices each task computes on, where the job file says so."""
+        return self.num_devices or (len(self.devices) if self.devices else None)
+
+    def problems(self) -> Iterator[Problem]:
+        if self.save_checkpoints_steps is not None and self.save_checkpoints_secs is not None:
+            yield Problem(
+                ("save_checkpoints_secs",),
+                "checkpoints are timed by steps and by seconds.",
+                f"save_checkpoints_steps {self.save_checkpoints_steps} and save_checkpoints_secs "
+                f"{self.save_checkpoints_secs}",
+                "keep one of them.",
+            )
+        elif self.save_checkpoints_secs is not None and self.train_distribute == "multi_worker_mirrored":
+            yield Problem(
+                ("save_checkpoints_secs",),
+                "workers of multi_worker_mirrored cannot save by the clock: a save is a collective that all "
+                "must enter at the same step, and their clocks differ.",
+                f"save_checkpoints_secs {self.save_checkpoints_secs}",
+                "set save_checkpoints_steps instead.",
+            )
+        if self.devices is not None and self.num_devices is not None:
+            yield Problem(
+                ("num_devices",),
+                "devices are given by name and by number.",
+                f"devices {self.devices} and num_devices {self.num_devices}",
+                "keep one of them.",
+            )
+        for key in self.session_config:
+            if key not in SESSION_FIELDS:
+                close = nearest(key, SESSION_FIELDS)
+                yield Problem(
+                    ("session_config", key),
+                    "the session configuration has no such field.",
+                    f"{key!r}; allowed: {', '.join(SESSION_FIELDS)}",
+                    f"did you mean {close!r}?" if close else "leave it out; see tf.compat.v1.ConfigProto.",
+                )
+
+
+class Cluster(Section):
+    """The processes that a launcher starts for the job. One that finds a TF_CONFIG follows that instead.
+
+    Fields:
+        workers: Tasks of the job `worker`; the chief is not one of them.
+        chief: Whether there is a `chief` task. Otherwise worker:0 is the chief.
+        ps: Parameter servers.
+        evaluator: Whether there is an evaluator.
+        dialect: The dialect of TF_CONFIG that the tasks get.
+    """
+
+    workers: _Count = 1
+    chief: bool = False
+    ps: Annotated[int, Field(ge=0)] = 0
+    evaluator: bool = False
+    dialect: Literal["canonical", "master", "evaluator_in_cluster"] = "canonical"
+
+    @property
+    def num_training_tasks(self) -> int:
+        """The chief and the workers."""
+        return self.workers + int(self.chief)
+
+
+class Job(Section):
+    """A whole job file.
+
+    Fields:
+        name: Of the job; the file's name without its ending by default.
+        model: See :class:`Model`.
+        input: One of :class:`TfdsInput`, :class:`TFRecordInput`, :class:`CsvInput`, :class:`ArraysInput` and
+            :class:`FunctionInput`, chosen by its field `source`.
+        train: See :class:`Training`.
+        eval: See :class:`Evaluation`.
+        run: See :class:`Run`.
+        cluster: See :class:`Cluster`.
+    """
+
+    name: _Text = "job"
+    model: Model
+    input: InputSource
+    train: Training = Training()
+    eval: Evaluation = Evaluation()
+    run: Run
+    cluster: Cluster = Cluster()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_sections(cls, data: Any) -> Any:
+        """`eval:` with nothing below it means a section with nothing set."""
+        if not isinstance(data, dict):
+            return data
+        sections = ("model", "input", "train", "eval", "run", "cluster")
+        return {key: {} if value is None and key in sections else value for key, value in data.items()}
+
+    def problems(self) -> Iterator[Problem]:
+        return checks.cross_checks(self)

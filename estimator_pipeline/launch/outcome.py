@@ -1,0 +1,169 @@
+"""How a launch ended: each task, the failure if there was one, and the job's result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline.launch.processes import end_name
+from estimator_pipeline.launch.progress import TaskState, finite
+
+__all__ = ["Failure", "Outcome", "TaskEnd", "combined_result", "last_lines"]
+
+_CHIEF_FIRST = ("chief:0", "worker:0")
+
+
+@dataclass(frozen=True)
+class TaskEnd:
+    """How one task ended. The fields are those of `progress.TaskState`.
+
+    Attributes:
+        log: Its log file.
+    """
+
+    task: str
+    pid: int | None
+    state: str
+    exit_code: int | None
+    seconds: float | None
+    step: int | None
+    log: Path
+
+    def document(self) -> dict[str, Any]:
+        """As a JSON document."""
+        return {**self.__dict__, "log": str(self.log)}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first task that failed by itself.
+
+    Attributes:
+        task: Its name.
+        exit_code: As subprocess gives it: minus the signal's number when a signal ended it.
+        log: Its log file.
+        tail: The last lines of it.
+    """
+
+    task: str
+    exit_code: int
+    log: Path
+    tail: tuple[str, ...]
+
+    def text(self) -> str:
+        """The failure for people."""
+        head = f"{self.task} failed with {end_name(self.exit_code)}."
+        if not self.tail:
+            return f"{head} Its log is empty: {self.log}"
+        return "\n".join(
+            [f"{head} The last lines of {self.log}:", *(f"  {self.task} | {line}" for line in self.tail)]
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a launch ended.
+
+    Attributes:
+        reason: "done", "failed", "interrupted" or "timeout".
+        exit_code: What the launcher should exit with: 0; 1 for a failure or a time-out; 2 when the task that
+            failed said with its own exit code 2 that its input was bad; 128 plus the signal's number.
+        seconds: How long the launch took.
+        tasks: How each task ended.
+        failure: Only where `reason` is "failed".
+        result: What the job came to, see :func:`combined_result`; None where no task told anything.
+        notes: What the launcher had to say on the way.
+    """
+
+    reason: str
+    exit_code: int
+    seconds: float
+    run_id: str
+    log_dir: Path
+    tasks: tuple[TaskEnd, ...]
+    failure: Failure | None = None
+    result: dict[str, Any] | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        """Whether the job did what it should."""
+        return self.exit_code == 0
+
+    def document(self) -> dict[str, Any]:
+        """As a JSON document."""
+        failure = None
+        if self.failure is not None:
+            failure = {**self.failure.__dict__, "log": str(self.failure.log), "tail": list(self.failure.tail)}
+        return finite(
+            {
+                "run_id": self.run_id,
+                "reason": self.reason,
+                "exit_code": self.exit_code,
+                "seconds": round(self.seconds, 3),
+                "log_dir": str(self.log_dir),
+                "tasks": [task.document() for task in self.tasks],
+                "failure": failure,
+                "result": self.result,
+                "notes": list(self.notes),
+            }
+        )
+
+
+def combined_result(states: Sequence[TaskState]) -> dict[str, Any] | None:
+    """The job's result from what its tasks told.
+
+    The chief's `result` event counts; without one any other task's; without any, what the tasks' steps and
+    evaluations say.
+
+    Args:
+        states: What is known of each task.
+
+    Returns:
+        None where nothing is known, else a mapping with `global_step`, `metrics`, `exports`, `steps` (of each
+        task that trains), `source` ("result" or "log") and whatever else the result event had.
+    """
+    ordered = sorted(states, key=lambda state: state.task not in _CHIEF_FIRST)
+    steps = {
+        state.task: own
+        for state in states
+        if not state.task.startswith(("ps:", "evaluator:"))
+        and (own := state.step if state.steps is None else state.steps) is not None
+    }
+    told = next((state.result for state in ordered if state.result is not None), None)
+    if told is not None:
+        exports = told.get("exports") or [path for state in states for path in state.exports]
+        return {**told, "exports": exports, "steps": steps, "source": "result"}
+    evaluations = [state.evaluation for state in states if state.evaluation is not None]
+    if not steps and not evaluations:
+        return None
+    last: Mapping[str, Any] = max(evaluations, key=lambda one: one["step"] or 0, default={})
+    reached = [state.step for state in states if state.step is not None]
+    return {
+        "global_step": last.get("step") or max(reached, default=None),
+        "metrics": last.get("metrics", {}),
+        "exports": [path for state in states for path in state.exports],
+        "steps": steps,
+        "source": "log",
+    }
+
+
+def last_lines(log: Path, *, count: int = 20, offset: int = 0, limit: int = 64 * 1024) -> tuple[str, ...]:
+    """The last lines of a log.
+
+    Args:
+        log: The file.
+        count: How many lines.
+        offset: Where this launch's own part begins, in bytes.
+        limit: How many bytes to look at, at most.
+    """
+    try:
+        with open(log, "rb") as source:
+            end = source.seek(0, 2)
+            source.seek(max(offset, end - limit))
+            text = source.read().decode("utf-8", "replace")
+    except OSError:
+        return ()
+    return tuple(text.rstrip().splitlines()[-count:])

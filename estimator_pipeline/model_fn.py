@@ -1,0 +1,289 @@
+"""A `model_fn` from a function that builds Keras layers, right in each mode and on any number of replicas.
+
+What is easily done wrong in a `model_fn` with Keras layers, and is done here:
+
+* **BatchNorm and other updates** run with the train step; Estimator does not know of them by itself.
+* **Dropout and BatchNorm** get `training=True` in TRAIN alone.
+* **Regularisation losses** are part of the loss, once, whatever the number of replicas.
+* **Loss scaling.** Each replica differentiates `(mean loss of its examples + regularisation) / replicas`, and the sum
+  over replicas is applied. So with R replicas of batch B the step is that of one replica with batch R*B, as in
+  `Model.fit`. The division is made here, explicitly; `apply_gradients` adds no scaling of its own, whichever
+  optimizer family is used.
+* **Clipping** comes after the sum over replicas: the norm is that of the global batch's gradient.
+* **The evaluation loss**: `average_loss` is the mean over examples. (`loss`, which Estimator adds, is a mean of batch
+  means, and weighs a small last batch too much.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.heads import METRICS, SIGNATURES, Head, head_of
+from estimator_pipeline.optimizers import Optimizer
+
+__all__ = ["Optimizer", "model_fn"]
+
+POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
+# Gradients of float16 activations below 6e-8 vanish; a fixed power of two lifts them and is taken out exactly.
+FLOAT16_LOSS_SCALE = 1024.0
+
+
+def model_fn(
+    layers: Callable[..., Any],
+    *,
+    loss: str | Callable[[Any, Any], Any],
+    optimizer: str | Mapping[str, Any] | Optimizer | Callable[[Any], Any] = "sgd",
+    metrics: Sequence[str] | Mapping[str, Callable[[Any, Any], Any]] | None = None,
+    head: str | None = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    mixed_precision: bool | str = False,
+    signatures: Sequence[str] = SIGNATURES,
+    params: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Builds the `model_fn(features, labels, mode, params, config)` of a Keras model.
+
+    Args:
+        layers: makes the model: `layers()` or `layers(params)` returns a Keras model or layer that maps a batch of
+            features to logits (no softmax or sigmoid at its end). Called once for each graph and replica.
+        loss: a name (see :mod:`estimator_pipeline.heads`), or `loss(labels, logits)` -> the loss of each example [B].
+        optimizer: a name, a mapping with the fields of :class:`~estimator_pipeline.optimizers.Optimizer`, an
+            `Optimizer`, or a function of the global step that makes a `tf.compat.v1.train` or
+            `tf.keras.optimizers.legacy` optimizer. Never an optimizer object: it would belong to one graph.
+        metrics: names, or name -> `metric(labels, predictions)` that gives (value, update) or a Keras metric.
+            None: the head's first one (accuracy, mean_squared_error).
+        head: what the logits mean, where an own loss function does not say it.
+        clip_norm: the global norm to which the summed gradient is clipped.
+        clip_value: the absolute value to which each element of the summed gradient is clipped.
+        mixed_precision: True or "mixed_bfloat16": layers compute in bfloat16, variables stay float32;
+            "mixed_float16": the same in float16 with a fixed loss scale.
+        signatures: of "predict", "classify", "regress": those that exports answer, where the head has them.
+        params: defaults for `layers(params)`; what `tf.estimator.Estimator(params=…)` gives comes on top.
+
+    Returns:
+        The `model_fn`. PREDICT gives logits, probabilities and classes (or predictions), EVAL the loss and the metrics,
+        TRAIN the train op, which advances the global step.
+
+    Raises:
+        ConfigError: a name, a type or a combination that cannot work.
+    """
+    kind = head_of(loss, head)
+    the_head = Head(kind, loss)
+    make_optimizer = _optimizer_maker(optimizer)
+    wanted = _wanted_metrics(kind, metrics)
+    policy = _policy(mixed_precision)
+    unknown = set(signatures) - set(SIGNATURES)
+    if unknown:
+        raise ConfigError(
+            f"the signatures {', '.join(sorted(unknown))} are not known", found=f"allowed: {', '.join(SIGNATURES)}"
+        )
+    for name, value in (("clip_norm", clip_norm), ("clip_value", clip_value)):
+        if value is not None and value <= 0:
+            raise ConfigError(f"{name} is {value}", mend="a number above 0, or None for no clipping")
+    if clip_norm is not None and clip_value is not None:
+        raise ConfigError("clip_norm and clip_value were both given", mend="give one of the two")
+    defaults = dict(params or {})
+    takes_params = _takes_params(layers)
+
+    def keras_model_fn(features: Any, labels: Any, mode: str, params: Any = None, config: Any = None) -> Any:
+        del config
+        tf = compat.install()
+        modes = tf.estimator.ModeKeys
+        with _precision(policy):
+            model = layers({**defaults, **(params or {})}) if takes_params else layers()
+            # A functional model was called once already, on its placeholders: what that left must not be run.
+            stale = _identities(model.updates), _identities(model.losses)
+            logits = model(features, training=mode == modes.TRAIN)
+            updates = [update for update in model.updates if id(update) not in stale[0]]
+            extra = [term for term in model.losses if id(term) not in stale[1]]
+        logits = tf.cast(logits, tf.float32)
+        predictions = the_head.predictions(logits)
+        if mode == modes.PREDICT:
+            return tf.estimator.EstimatorSpec(
+                mode,
+                predictions=predictions,
+                export_outputs=the_head.export_outputs(predictions, signatures),
+            )
+        each = the_head.per_example_loss(labels, logits)
+        total = tf.reduce_mean(each)
+        # Regularisers are functions of the variables alone; a layer may also add a loss of its activations.
+        if extra:
+            total = total + tf.add_n([tf.cast(tf.reduce_sum(term), tf.float32) for term in extra])
+        if mode == modes.EVAL:
+            eval_metrics = {"average_loss": tf.compat.v1.metrics.mean(each)}
+            for name, make in wanted.items():
+                eval_metrics[name] = (
+                    make(labels, predictions) if make is not None else the_head.metric(name, labels, predictions)
+                )
+            return tf.estimator.EstimatorSpec(
+                mode, loss=total, predictions=predictions, eval_metric_ops=eval_metrics
+            )
+        train_op = _train_op(
+            list(model.trainable_variables),
+            updates,
+            total,
+            make_optimizer,
+            clip_norm=clip_norm,
+            clip_value=clip_value,
+            loss_scale=FLOAT16_LOSS_SCALE if policy == "mixed_float16" else 1.0,
+        )
+        return tf.estimator.EstimatorSpec(mode, loss=total, predictions=predictions, train_op=train_op)
+
+    return keras_model_fn
+
+
+def _train_op(
+    variables: list[Any], updates: list[Any], loss: Any, make_optimizer: Callable[[Any], tuple[Any, Any]], *,
+    clip_norm: float | None, clip_value: float | None, loss_scale: float,
+) -> Any:  # fmt: skip
+    tf = compat.install()
+    global_step = tf.compat.v1.train.get_or_create_global_step()
+    replica = tf.distribute.get_replica_context()
+    replicas = replica.num_replicas_in_sync
+    optimizer, rate = make_optimizer(global_step)
+    if rate is not None:
+        tf.compat.v1.summary.scalar("learning_rate", rate)
+
+    if not variables:
+        raise ConfigError("the model has no trainable variables", mend="give it layers with weights to train")
+    gradients = tf.gradients(loss * (loss_scale / replicas), variables)
+    missing = [v.name for v, g in zip(variables, gradients, strict=True) if g is None]
+    if missing:
+        raise ConfigError(
+            f"the loss does not depend on the variables {', '.join(missing)}",
+            mend="connect the layers to the model's output, or set trainable=False on them",
+        )
+    if loss_scale != 1.0:
+        gradients = [_scaled(g, 1.0 / loss_scale) for g in gradients]
+    if clip_norm is not None or clip_value is not None:
+        gradients = _clipped(replica, gradients, clip_norm=clip_norm, clip_value=clip_value)
+        # `apply_gradients` sums over the replicas once more; all of them hold the same sum by now.
+        gradients = [_scaled(g, 1.0 / replicas) for g in gradients] if replicas > 1 else gradients
+    pairs = list(zip(gradients, variables, strict=True))
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        step = optimizer.apply_gradients(pairs, global_step=global_step)
+    else:
+        step = optimizer.apply_gradients(pairs)
+    # BatchNorm statistics and whatever else the layers update while training.
+    return tf.group(step, *updates)
+
+
+def _identities(values: Sequence[Any]) -> set[int]:
+    return {id(value) for value in values}
+
+
+def _scaled(gradient: Any, factor: float) -> Any:
+    tf = compat.install()
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    return gradient * factor
+
+
+def _clipped(replica: Any, gradients: list[Any], *, clip_norm: float | None, clip_value: float | None) -> list[Any]:
+    tf = compat.install()
+    # Two replicas may name the same row of an embedding: its norm is that of the summed row, so rows are made dense.
+    dense = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+    if replica.num_replicas_in_sync > 1:
+        dense = replica.merge_call(_sum_over_replicas, args=(dense,))
+    if clip_norm is not None:
+        dense, norm = tf.clip_by_global_norm(dense, clip_norm)
+        tf.compat.v1.summary.scalar("gradient_norm", norm)
+        return dense
+    return [tf.clip_by_value(g, -clip_value, clip_value) for g in dense]  # type: ignore[operator]
+
+
+def _sum_over_replicas(strategy: Any, gradients: list[Any]) -> list[Any]:
+    # Not ReplicaContext.all_reduce: it is differentiable, and in a graph with Keras variables its bookkeeping for
+    # that looks the variables up by names that replicas do not have.
+    tf = compat.install()
+    return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, [(g, g) for g in gradients])
+
+
+def _optimizer_maker(given: Any) -> Callable[[Any], tuple[Any, Any]]:
+    if isinstance(given, str):
+        given = Optimizer(name=given)
+    elif isinstance(given, Mapping):
+        try:
+            given = Optimizer(**given)
+        except TypeError as error:
+            raise ConfigError(
+                f"the optimizer {dict(given)} cannot be read: {error}",
+                mend="use the fields name, learning_rate, api, options",
+            ) from error
+    if isinstance(given, Optimizer):
+        return given.make
+    if not callable(given) or hasattr(given, "apply_gradients"):
+        raise ConfigError(
+            f"the optimizer is a {type(given).__name__} object",
+            mend="an optimizer belongs to the graph it was first used in; give its name, or a function of the global "
+            "step that makes one: lambda step: tf.compat.v1.train.AdamOptimizer(1e-3)",
+        )
+
+    def make(global_step: Any) -> tuple[Any, Any]:
+        optimizer = given(global_step)
+        if hasattr(optimizer, "iterations"):
+            optimizer.iterations = global_step
+        return optimizer, None
+
+    return make
+
+
+def _wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
+    known = METRICS.get(kind or "", ())
+    if metrics is None:
+        return dict.fromkeys(known[:1])
+    if isinstance(metrics, Mapping):
+        return dict(metrics)
+    unknown = [name for name in metrics if name not in known]
+    if unknown:
+        raise ConfigError(
+            f"the metrics {', '.join(map(str, unknown))} are not known for the head {kind!r}",
+            found=f"allowed: {', '.join(known) or 'none'}",
+            mend="name some of these, or give a mapping name -> metric(labels, predictions)",
+        )
+    return dict.fromkeys(metrics)
+
+
+def _policy(mixed_precision: bool | str) -> str:
+    policy = {False: "float32", True: "mixed_bfloat16"}.get(mixed_precision, mixed_precision)  # type: ignore[call-overload]
+    if policy not in POLICIES:
+        raise ConfigError(f"mixed_precision is {mixed_precision!r}", found=f"allowed: {', '.join(POLICIES)}")
+    return policy
+
+
+@contextlib.contextmanager
+def _precision(policy: str) -> Iterator[None]:
+    tf = compat.install()
+    if policy == "float32":
+        yield
+        return
+    before = tf.keras.mixed_precision.global_policy()
+    tf.keras.mixed_precision.set_global_policy(policy)
+    try:
+        yield
+    finally:
+        tf.keras.mixed_precision.set_global_policy(before)
+
+
+def _takes_params(layers: Callable[..., Any]) -> bool:
+    if not callable(layers) or hasattr(layers, "trainable_variables"):
+        raise ConfigError(
+            f"layers is a {type(layers).__name__}",
+            mend="give a function that builds the model: a model object belongs to the graph it was built in",
+        )
+    signature = inspect.signature(layers)
+    needed = [
+        p
+        for p in signature.parameters.values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(needed) > 1:
+        raise ConfigError(
+            f"layers{signature} takes {len(needed)} arguments", mend="it is called as layers() or layers(params)"
+        )
+    return bool(needed) or "params" in signature.parameters

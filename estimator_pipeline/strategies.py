@@ -1,0 +1,209 @@
+"""Names of distribution strategies, and how each is made for the task that this process is.
+
+================================ =============================================================================
+`none`                           one device, no strategy
+`one_device`                     `tf.distribute.OneDeviceStrategy`
+`mirrored`                       `tf.distribute.MirroredStrategy` over the devices of this machine
+`multi_worker_mirrored`          `tf.distribute.MultiWorkerMirroredStrategy` over the chief and the workers
+`parameter_server`               `tf.compat.v1.distribute.experimental.ParameterServerStrategy`, asynchronous
+================================ =============================================================================
+
+The strategy is always built from our own :class:`~estimator_pipeline.cluster.TFConfig`, never from the environment:
+so all dialects of TF_CONFIG work with all strategies, and an evaluator can never join the training cluster.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.errors import ConfigError
+
+NAMES = ("none", "one_device", "mirrored", "multi_worker_mirrored", "parameter_server")
+# One process evaluates; a strategy that needs the whole cluster has no place there.
+EVAL_NAMES = ("none", "one_device", "mirrored")
+IMPLEMENTATIONS = ("auto", "ring", "nccl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Communication:
+    """How the workers of `multi_worker_mirrored` exchange gradients.
+
+    Attributes:
+        implementation: "auto", "ring" (gRPC between hosts) or "nccl" (GPUs alone).
+        bytes_per_pack: gradients are packed into all-reduces of about this many bytes; 0: chosen by TensorFlow.
+        timeout_secs: a collective that takes longer fails instead of waiting for ever; None: no limit.
+
+    Raises:
+        ConfigError: a value that is not allowed.
+    """
+
+    implementation: str = "auto"
+    bytes_per_pack: int = 0
+    timeout_secs: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.implementation not in IMPLEMENTATIONS:
+            raise ConfigError(
+                f"communication.implementation is {self.implementation!r}",
+                found=f"allowed: {', '.join(IMPLEMENTATIONS)}",
+                mend="ring works everywhere; nccl needs GPUs",
+            )
+        if self.bytes_per_pack < 0:
+            raise ConfigError(f"communication.bytes_per_pack is {self.bytes_per_pack}", mend="0 or more bytes")
+        if self.timeout_secs is not None and self.timeout_secs <= 0:
+            raise ConfigError(
+                f"communication.timeout_secs is {self.timeout_secs}", mend="seconds above 0, or none for no limit"
+            )
+
+    def options(self) -> Any:
+        """The `tf.distribute.experimental.CommunicationOptions` for these values."""
+        tf = compat.install()
+        kinds = tf.distribute.experimental.CommunicationImplementation
+        return tf.distribute.experimental.CommunicationOptions(
+            bytes_per_pack=self.bytes_per_pack,
+            timeout_seconds=self.timeout_secs,
+            implementation=getattr(kinds, self.implementation.upper()),
+        )
+
+
+def make(
+    name: str,
+    *,
+    tf_config: TFConfig | None = None,
+    devices: Sequence[str] | None = None,
+    num_devices: int | None = None,
+    communication: Communication | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Any:
+    """The strategy `name` for this task, or None for "none".
+
+    Args:
+        name: one of :data:`NAMES`.
+        tf_config: which task this is; read from `environ` where it is not given.
+        devices: devices of `mirrored` (all of them) or `one_device` (the first), such as `["GPU:0", "GPU:1"]`.
+        num_devices: how many devices this task uses, where they are not named. On a machine without GPUs
+            `mirrored` splits the CPU into that many logical devices.
+        communication: options of `multi_worker_mirrored`.
+        environ: where TF_CONFIG is looked up; `os.environ` by default.
+
+    Raises:
+        ConfigError: an unknown name, or a strategy that cannot work in this cluster.
+    """
+    if name not in NAMES:
+        raise ConfigError(f"the distribution strategy {name!r} is not known", found=f"allowed: {', '.join(NAMES)}")
+    if name == "none":
+        return None
+    config = tf_config if tf_config is not None else from_environ(os.environ if environ is None else environ)
+    if name == "one_device":
+        tf = compat.install()
+        return tf.distribute.OneDeviceStrategy(devices[0] if devices else _default_device(tf))
+    if name == "mirrored":
+        return _mirrored(devices, num_devices)
+    if name == "multi_worker_mirrored":
+        return _multi_worker_mirrored(config, num_devices, communication or Communication())
+    return _parameter_server(config)
+
+
+def _default_device(tf: Any) -> str:
+    return "/gpu:0" if tf.config.list_physical_devices("GPU") else "/cpu:0"
+
+
+def _mirrored(devices: Sequence[str] | None, num_devices: int | None) -> Any:
+    tf = compat.install()
+    if devices:
+        return tf.distribute.MirroredStrategy(list(devices))
+    if num_devices is None:
+        return tf.distribute.MirroredStrategy()
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        if num_devices > len(gpus):
+            raise ConfigError(
+                f"mirrored over {num_devices} devices was asked for",
+                found=f"{len(gpus)} GPUs on this machine",
+                mend=f"num_devices at most {len(gpus)}",
+            )
+        return tf.distribute.MirroredStrategy([f"GPU:{i}" for i in range(num_devices)])
+    split_cpu(num_devices)
+    # TensorFlow would choose ring collectives between the CPU's devices, as it does for eager code; run by an
+    # Estimator's session, they wait for each other for ever.
+    return tf.distribute.MirroredStrategy(
+        [f"CPU:{i}" for i in range(num_devices)], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+
+def split_cpu(num_devices: int) -> None:
+    """Makes `num_devices` logical devices of this machine's CPU. Must come before TensorFlow uses the CPU.
+
+    Raises:
+        ConfigError: TensorFlow has set its devices up already, with another number.
+    """
+    tf = compat.install()
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    have = tf.config.get_logical_device_configuration(cpu)
+    if have is not None and len(have) == num_devices:
+        return
+    try:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * num_devices)
+    except RuntimeError as error:
+        found = len(tf.config.list_logical_devices("CPU"))
+        if found == num_devices:
+            return
+        raise ConfigError(
+            f"the CPU cannot be split into {num_devices} logical devices any more",
+            found=f"TensorFlow is running with {found} already",
+            mend="make the strategy before any other TensorFlow operation, once per process",
+        ) from error
+
+
+def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communication: Communication) -> Any:
+    tf = compat.install()
+    if config.is_single_process and config.is_training_task:
+        alone = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec({}))
+        return tf.distribute.MultiWorkerMirroredStrategy(
+            cluster_resolver=alone, communication_options=communication.options()
+        )
+    if config.cluster is None or not config.is_training_task:
+        raise ConfigError(
+            f"multi_worker_mirrored was asked for on {config.task}",
+            found="only the chief and the workers take part in it; the strategy would wait for this task for ever",
+            mend="make the strategy through run_config or train_and_evaluate, which leave it out here",
+        )
+    if config.cluster.num_ps:
+        raise ConfigError(
+            "multi_worker_mirrored was asked for in a cluster with a `ps` job",
+            found=f"ps: {', '.join(config.cluster.jobs['ps'])}",
+            mend="remove the ps job from TF_CONFIG, or use parameter_server",
+        )
+    gpus = len(tf.config.list_physical_devices("GPU")) if num_devices is None else num_devices
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(config.cluster.as_dict()),
+        task_type=config.task.type,
+        task_id=config.task.index,
+        num_accelerators={"GPU": gpus} if gpus else {},
+        rpc_layer=config.rpc_layer,
+    )
+    return tf.distribute.MultiWorkerMirroredStrategy(
+        cluster_resolver=resolver, communication_options=communication.options()
+    )
+
+
+def _parameter_server(config: TFConfig) -> Any:
+    tf = compat.install()
+    if config.cluster is None or not config.cluster.num_ps:
+        raise ConfigError(
+            "parameter_server was asked for without parameter servers",
+            found="no TF_CONFIG" if config.cluster is None else f"jobs: {', '.join(config.cluster.jobs)}",
+            mend="add a `ps` job to the cluster (launch --ps N), or use multi_worker_mirrored",
+        )
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(config.cluster.as_dict()),
+        task_type=config.task.type,
+        task_id=config.task.index,
+        rpc_layer=config.rpc_layer,
+    )
+    return tf.compat.v1.distribute.experimental.ParameterServerStrategy(resolver)

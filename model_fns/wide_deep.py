@@ -1,0 +1,57 @@
+"""Wide & deep (Cheng et al., "Wide & Deep Learning for Recommender Systems", 2016), for tables.
+
+Features: a dictionary of columns, each [B] or [B, 1]: `numeric` ones float, `categorical` ones integer ids in
+[0, buckets). Logits: [B, classes] (one for binary_crossentropy and regression). The wide part is linear in the numbers and in
+one weight for each category; the deep part has an embedding for each category and hidden layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+
+LOSS = "binary_crossentropy"
+METRICS = ("accuracy", "auc")
+DEFAULTS: dict[str, Any] = {
+    "numeric": (),  # names of columns
+    "categorical": {},  # name of a column -> number of ids
+    "embedding_dim": 8,
+    "hidden_units": (64, 32),
+    "classes": 1,
+    "dropout": 0.0,
+}
+
+
+def keras_model(params: Mapping[str, Any]) -> Any:
+    """Builds the layers. See `DEFAULTS` for the parameters."""
+    keras = compat.install().keras
+    layers = keras.layers
+    if not params["numeric"] and not params["categorical"]:
+        raise ConfigError(
+            "wide_deep was given no columns",
+            mend="name them: params: {numeric: [age], categorical: {occupation: 20}}",
+        )
+    inputs: dict[str, Any] = {}
+    deep, wide = [], []
+    for name in params["numeric"]:
+        inputs[name] = keras.Input(shape=(1,), dtype="float32", name=name)
+        deep.append(inputs[name])
+        wide.append(layers.Dense(params["classes"], use_bias=False, name=f"wide_{name}")(inputs[name]))
+    for name, buckets in params["categorical"].items():
+        inputs[name] = keras.Input(shape=(1,), dtype="int64", name=name)
+        embedding = layers.Embedding(buckets, params["embedding_dim"], name=f"embedding_{name}")(inputs[name])
+        deep.append(layers.Flatten()(embedding))
+        weight = layers.Embedding(
+            buckets, params["classes"], embeddings_initializer="zeros", name=f"wide_{name}"
+        )(inputs[name])
+        wide.append(layers.Flatten()(weight))
+    x = layers.Concatenate()(deep) if len(deep) > 1 else deep[0]
+    for units in params["hidden_units"]:
+        x = layers.Dense(units, activation="relu")(x)
+        if params["dropout"]:
+            x = layers.Dropout(params["dropout"])(x)
+    logits = layers.Add(name="logits")([layers.Dense(params["classes"], name="deep")(x), *wide])
+    return keras.Model(inputs, logits)
