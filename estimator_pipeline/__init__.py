@@ -6,8 +6,8 @@ imports no TensorFlow:
 ================== =====================================================================================
 `compat`           `compat.install()` gives TensorFlow its `tf.estimator` back; `compat.status()`
 `inputs`           `input_fn` factories: `from_tfds`, `from_tfrecord`, `from_csv`, `from_arrays`
-`model_fn`         a `model_fn` from a function that builds Keras layers
-`run_config`       a `RunConfig` from names: strategies, communication, threads
+`build_model_fn`   a `model_fn` from a function that builds Keras layers
+`build_run_config` a `RunConfig` from names: strategies, communication, threads
 `train_and_evaluate` every task of a cluster, with a result on each
 `cluster`          TF_CONFIG: `parse_tf_config`, `from_environ`, `build_tf_config`
 `load_job`         a job file, validated
@@ -29,8 +29,8 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "errors": ("estimator_pipeline.errors", None),
     "inputs": ("estimator_pipeline.inputs", None),
     "load_job": ("estimator_pipeline.job", "load_job"),
-    "model_fn": ("estimator_pipeline.model_fn", "model_fn"),
-    "run_config": ("estimator_pipeline.run_config", "run_config"),
+    "build_model_fn": ("estimator_pipeline.model_fn", "build_model_fn"),
+    "build_run_config": ("estimator_pipeline.run_config", "build_run_config"),
     "train_and_evaluate": ("estimator_pipeline.engines.estimator", "train_and_evaluate"),
     "TrainResult": ("estimator_pipeline.engines.result", "TrainResult"),
 }
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from estimator_pipeline.engines.estimator import train_and_evaluate
     from estimator_pipeline.engines.result import TrainResult
     from estimator_pipeline.job import load_job
-    from estimator_pipeline.model_fn import model_fn
-    from estimator_pipeline.run_config import run_config
+    from estimator_pipeline.model_fn import build_model_fn
+    from estimator_pipeline.run_config import build_run_config
 
 
 def __getattr__(name: str) -> Any:
@@ -54,9 +54,7 @@ def __getattr__(name: str) -> Any:
     value = importlib.import_module(module)
     if attribute is not None:
         value = getattr(value, attribute)
-        # A function may bear the name of the module that holds it (`model_fn`); importing the module has just
-        # bound the module here, so the public name is set after it.
-        globals()[name] = value
+    globals()[name] = value
     return value
 
 

@@ -26,14 +26,14 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, SIGNATURES, Head, head_of
 from estimator_pipeline.optimizers import Optimizer
 
-__all__ = ["Optimizer", "model_fn"]
+__all__ = ["Optimizer", "build_model_fn"]
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 # Gradients of float16 activations below 6e-8 vanish; a fixed power of two lifts them and is taken out exactly.
 FLOAT16_LOSS_SCALE = 1024.0
 
 
-def model_fn(
+def build_model_fn(
     layers: Callable[..., Any],
     *,
     loss: str | Callable[[Any, Any], Any],
@@ -132,7 +132,9 @@ def model_fn(
             clip_value=clip_value,
             loss_scale=FLOAT16_LOSS_SCALE if policy == "mixed_float16" else 1.0,
         )
-        return tf.estimator.EstimatorSpec(mode, loss=total, predictions=predictions, train_op=train_op)
+        # Estimator reports the sum over the replicas, for the optimizer has not scaled the loss: each gives its share.
+        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        return tf.estimator.EstimatorSpec(mode, loss=total / replicas, predictions=predictions, train_op=train_op)
 
     return keras_model_fn
 

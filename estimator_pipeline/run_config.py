@@ -14,7 +14,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.strategies import Communication
 
 
-def run_config(
+def build_run_config(
     model_dir: str | os.PathLike[str],
     *,
     train_distribute: str | Any = "none",

@@ -171,7 +171,7 @@ def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communicat
         raise ConfigError(
             f"multi_worker_mirrored was asked for on {config.task}",
             found="only the chief and the workers take part in it; the strategy would wait for this task for ever",
-            mend="make the strategy through run_config or train_and_evaluate, which leave it out here",
+            mend="make the strategy through build_run_config or train_and_evaluate, which leave it out here",
         )
     if config.cluster.num_ps:
         raise ConfigError(

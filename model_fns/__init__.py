@@ -50,7 +50,7 @@ def model_fn(name: str, *, params: Mapping[str, Any] | None = None, **options: A
     Args:
         name: one of :data:`NAMES`.
         params: parameters of the layers, over the model's `DEFAULTS`.
-        **options: of :func:`estimator_pipeline.model_fn`; loss and metrics default to the model's own.
+        **options: of :func:`estimator_pipeline.build_model_fn`; loss and metrics default to the model's own.
     """
     import estimator_pipeline
 
@@ -58,7 +58,7 @@ def model_fn(name: str, *, params: Mapping[str, Any] | None = None, **options: A
     options.setdefault("loss", module.LOSS)
     if options["loss"] == module.LOSS:
         options.setdefault("metrics", module.METRICS)
-    return estimator_pipeline.model_fn(module.keras_model, params=complete(name, params or {}), **options)
+    return estimator_pipeline.build_model_fn(module.keras_model, params=complete(name, params or {}), **options)
 
 
 def complete(name: str, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -141,7 +141,7 @@ SOURCES = [
         " delimiter: ';', header: false}",
         CsvInput,
     ),
-    ("{source: arrays, train: a.npz, eval: b.npz, label_key: null}", ArraysInput),
+    ("{source: arrays, train: a.npz, eval: b.npz}", ArraysInput),
     ("{source: function, train: 'a.b:train_fn', eval: path/to/in.py:eval_fn, params: {n: 3}}", FunctionInput),
 ]
 

@@ -52,6 +52,24 @@ tell(str(child.pid))
 """
 
 
+@pytest.fixture(autouse=True)
+def _no_test_hangs_or_leaves_a_process(tmp_path: Path) -> Iterator[None]:
+    """For the day that a test fails: it ends, and what it left behind goes too."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError("the test did not end within 120 s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("ESTIMATOR_PIPELINE_PROGRESS", "").startswith(f"{tmp_path}/"):
+                process.kill()
+
+
 def _program(folder: Path, body: str) -> list[str]:
     path = folder / "program.py"
     path.write_text(_BEGIN + textwrap.dedent(body))
@@ -311,9 +329,15 @@ def test_a_program_that_is_no_python_gets_the_default_of_sigpipe(tmp_path):
 
 
 def test_logs_are_appended_and_a_failure_shows_its_own_lines_only(tmp_path):
-    _run(tmp_path, "print('the first run')", shape=Shape(workers=1))
+    first = """
+        print("the first run")
+        with open(os.environ["ESTIMATOR_PIPELINE_PROGRESS"], "a") as progress:
+            print(json.dumps({"event": "result", "global_step": 7}), file=progress)
+    """
+    assert _run(tmp_path, first, shape=Shape(workers=1)).result["global_step"] == 7
     outcome = _run(tmp_path, "sys.exit('the second run')", shape=Shape(workers=1))
     assert outcome.failure.tail == ("the second run",)
+    assert outcome.result is None
     assert outcome.failure.log.read_text() == "the first run\nthe second run\n"
 
 

@@ -59,7 +59,7 @@ def train_and_evaluate(
     `start_delay_secs` are read as "not set"; other values are kept to, but never for the final checkpoint.
 
     Args:
-        estimator: a `tf.estimator.Estimator` whose RunConfig came from :func:`~estimator_pipeline.run_config`.
+        estimator: a `tf.estimator.Estimator` whose RunConfig came from :func:`~estimator_pipeline.build_run_config`.
         train_spec: a `tf.estimator.TrainSpec`.
         eval_spec: a `tf.estimator.EvalSpec`.
         evaluator: whether the job has an evaluator task. None: it has one if TF_CONFIG names it, or if one has
@@ -238,11 +238,11 @@ class _Job:
 
     def _set_start_step(self) -> None:
         """Lets an addressable input begin at the record where the latest checkpoint stands."""
-        start = getattr(self.train_spec.input_fn, "set_start_step", None)
-        if start is None:
+        input_fn = self.train_spec.input_fn
+        if not hasattr(input_fn, "start_step"):
             return
         latest = compat.install().train.latest_checkpoint(self.model_dir)
-        start(max(0, checkpoint_step(latest)) if latest else 0)
+        input_fn.start_step = max(0, checkpoint_step(latest)) if latest else 0
 
     def _check_devices(self) -> None:
         """All workers must have the same number of devices: a collective with another count never completes."""

@@ -158,6 +158,7 @@ class Inputs:
         # Sharded here already: TensorFlow's own sharding on top of it would lose records.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         options.deterministic = True
+        options.autotune.enabled = False
         return dataset.prefetch(self.options.prefetch).with_options(options)
 
     def _batches(self, tf: Any, reader: Reader, plan: TrainPlan | EvalPlan, start_step: int) -> Any:

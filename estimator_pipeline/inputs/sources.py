@@ -96,7 +96,8 @@ class Source(abc.ABC):
                     try:
                         chunks.append(run(ids))
                     except tf.errors.OpError as error:
-                        raise self._undecodable(run, ids, tf, error) from error
+                        # TensorFlow's own error is quoted; its traceback would bury ours.
+                        raise self._undecodable(run, ids, tf, error) from None
         arrays = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
         return ArraySource(arrays, what=self.what, part_names=self.part_names, part_records=self.part_records)
 
@@ -204,4 +205,7 @@ def stored_bytes(tf: ModuleType, values: Mapping[str, Any], num_records: int) ->
 
 
 def _first_line(error: Exception) -> str:
-    return getattr(error, "message", str(error)).strip().splitlines()[0][:300]
+    lines = getattr(error, "message", str(error)).strip().splitlines()
+    # In a graph the reason stands below the traceback of the operation's making.
+    node = next((number for number, line in enumerate(lines) if line.startswith("Node: ")), -1)
+    return lines[node + 1][:300] if node + 1 < len(lines) else lines[0][:300]

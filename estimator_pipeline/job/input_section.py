@@ -33,11 +33,11 @@ class InputCommon(Section):
         shuffle: Whether each epoch has an order of its own.
         shard_policy: How the records are shared out among the training tasks: by "file", by record ("data"),
             not at all ("off"), or "auto": by file where there are enough files, else by record.
-        worker_seeds: "shared", or with shard_policy "off" "distinct": every task reads all records, each in
+        worker_seeds: "same", or with shard_policy "off" "distinct": every task reads all records, each in
             its own order.
         drop_remainder: Whether records that fill no whole batch are left out, in training.
         prefetch: Batches prepared in advance; null leaves it to tf.data.
-        cache: Whether decoded records are kept in memory.
+        cache: Whether decoded records are kept in memory: true, false, or null for data below 1 GiB.
     """
 
     global_batch_size: Annotated[int, Field(gt=0)]
@@ -45,10 +45,10 @@ class InputCommon(Section):
     seed: Annotated[int, Field(ge=0)] = 0
     shuffle: bool = True
     shard_policy: Literal["auto", "file", "data", "off"] = "auto"
-    worker_seeds: Literal["shared", "distinct"] = "shared"
+    worker_seeds: Literal["same", "distinct"] = "same"
     drop_remainder: bool = True
     prefetch: Annotated[int, Field(ge=0)] | None = None
-    cache: bool = False
+    cache: bool | None = None
 
     @property
     def evaluation_batch_size(self) -> int:
@@ -61,14 +61,14 @@ class InputCommon(Section):
                 ("worker_seeds",),
                 "distinct seeds are for workers that all read every record.",
                 f"worker_seeds distinct with shard_policy {self.shard_policy}",
-                "set shard_policy: off, or worker_seeds: shared.",
+                "set shard_policy: off, or worker_seeds: same.",
             )
         if self.worker_seeds == "distinct" and not self.shuffle:
             yield Problem(
                 ("worker_seeds",),
                 "distinct seeds do nothing without a shuffle: every worker would read the same batches.",
                 "worker_seeds distinct with shuffle false",
-                "set shuffle: true, or worker_seeds: shared.",
+                "set shuffle: true, or worker_seeds: same.",
             )
 
 
@@ -126,14 +126,17 @@ class TFRecordInput(InputCommon):
         train: File names or glob patterns; one, or a list.
         eval: The same for evaluation.
         features: From feature names to what they are.
-        label_key: Which of them is the label; null for none.
+        label_key: Which of them is the label.
+        features_key: One name, and the model gets its tensor; several, and it gets a dict; null takes a dict of all but
+            the label.
     """
 
     source: Literal["tfrecord"]
     train: Paths
     eval: Paths
     features: Annotated[dict[str, Feature], Field(min_length=1)]
-    label_key: _Text | None = "label"
+    label_key: _Text = "label"
+    features_key: _Text | list[_Text] | None = None
     compression: Literal["none", "gzip", "zlib"] = "none"
 
     def problems(self) -> Iterator[Problem]:
@@ -148,7 +151,8 @@ class CsvInput(InputCommon):
         train: File names or glob patterns; one, or a list.
         eval: The same for evaluation.
         columns: From column names to dtypes, in the order of the file.
-        label_key: Which column is the label; null for none.
+        label_key: Which column is the label.
+        features_key: As for TFRecord files.
         header: Whether each file's first line holds the column names.
     """
 
@@ -158,7 +162,8 @@ class CsvInput(InputCommon):
     columns: Annotated[
         dict[str, Literal["float32", "float64", "int32", "int64", "string"]], Field(min_length=1)
     ]
-    label_key: _Text | None = "label"
+    label_key: _Text = "label"
+    features_key: _Text | list[_Text] | None = None
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
     header: bool = True
 
@@ -173,13 +178,14 @@ class ArraysInput(InputCommon):
     Fields:
         train: The file for training.
         eval: The file for evaluation.
-        label_key: Which array is the label; null for none. The others are the features.
+        label_key: Which array is the label. The others are the features: one, and the model gets its tensor; several, and
+            it gets a dict.
     """
 
     source: Literal["arrays"]
     train: _Text
     eval: _Text
-    label_key: _Text | None = "label"
+    label_key: _Text = "label"
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
@@ -239,7 +245,7 @@ def _label_problems(label: str | None, names: list[str], field: str) -> Iterator
         yield Problem(
             ("label_key",),
             f"the label is not one of the {field}.",
-            f"{label!r}; allowed: {', '.join(names)}, or null for none",
+            f"{label!r}; allowed: {', '.join(names)}",
             f"did you mean {close!r}?" if close else f"name one of the {field} as label_key.",
         )
     elif names == [label]:

@@ -1,0 +1,74 @@
+"""SavedModels: what a served model takes in, and the exporters of a job file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+
+
+def serving_receiver(features_spec: Mapping[str, Any], *, single: bool = False) -> Callable[[], Any]:
+    """A `serving_input_receiver_fn` that takes the features as tensors, by their names.
+
+    Args:
+        features_spec: feature name -> `tf.TensorSpec` of one record (no batch axis).
+        single: hand the one feature to the model as a tensor, not as a dictionary.
+    """
+
+    def receiver() -> Any:
+        tf = compat.install()
+        tensors = {
+            name: tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape.as_list()], name=name)
+            for name, spec in features_spec.items()
+        }
+        if single:
+            return tf.estimator.export.TensorServingInputReceiver(next(iter(tensors.values())), tensors)
+        return tf.estimator.export.ServingInputReceiver(tensors, tensors)
+
+    return receiver
+
+
+def make_exporter(section: Any, features_spec: Mapping[str, Any] | None, *, single: bool = False) -> Any:
+    """The `tf.estimator` exporter that a job file's section describes.
+
+    Args:
+        section: an :class:`estimator_pipeline.job.Exporter`.
+        features_spec: see :func:`serving_receiver`.
+        single: see :func:`serving_receiver`.
+
+    Raises:
+        ConfigError: what the model takes is not known (own input functions).
+    """
+    tf = compat.install()
+    if features_spec is None:
+        raise ConfigError(
+            f"eval.exporters: {section.folder} cannot be made, for what an own input function gives is not known",
+            mend="export from Python with tf.estimator.FinalExporter and your own serving_input_receiver_fn",
+        )
+    receiver = serving_receiver(features_spec, single=single)
+    if section.kind == "final":
+        return tf.estimator.FinalExporter(section.folder, receiver)
+    if section.kind == "latest":
+        return tf.estimator.LatestExporter(section.folder, receiver, exports_to_keep=section.exports_to_keep or None)
+    return tf.estimator.BestExporter(
+        section.folder,
+        receiver,
+        compare_fn=_better(section.metric or "loss", section.mode or "min"),
+        exports_to_keep=section.exports_to_keep or None,
+    )
+
+
+def _better(metric: str, mode: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], bool]:
+    def compare(best_eval_result: Mapping[str, Any], current_eval_result: Mapping[str, Any]) -> bool:
+        for known in (best_eval_result, current_eval_result):
+            if not known or metric not in known:
+                raise ConfigError(
+                    f"eval.exporters: the metric {metric!r} of the best exporter was not evaluated",
+                    found=f"metrics: {', '.join(sorted(known or ()))}",
+                )
+        best, current = best_eval_result[metric], current_eval_result[metric]
+        return bool(current < best if mode == "min" else current > best)
+
+    return compare
