@@ -8,10 +8,17 @@ from setuptools import find_packages, setup
 HERE = pathlib.Path(__file__).parent
 VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "estimator_pipeline/__init__.py").read_text(), re.M)[1]
 
+# One extra for each TensorFlow minor version: what has to fit it exactly, together.
+TENSORFLOW = {
+    f"tf2.{minor}": [f"tensorflow==2.{minor}.*", f"tf-keras==2.{minor}.*"] for minor in range(15, 22)
+}
+# Newer releases of it have generated code that TensorFlow 2.15's protobuf cannot run.
+TENSORFLOW["tf2.15"].append("tensorflow-metadata<1.18")
+
 setup(
     name="estimator-pipeline",
     version=VERSION,
-    description="tf.estimator jobs on today's TensorFlow: unchanged, distributed over TF_CONFIG workers, provably equal",
+    description="tf.estimator jobs on today's TensorFlow: unchanged, and distributed over TF_CONFIG workers",
     long_description=(HERE / "README.md").read_text() if (HERE / "README.md").exists() else "",
     long_description_content_type="text/markdown",
     license="Apache-2.0",
@@ -41,6 +48,7 @@ setup(
         "setuptools<82",
     ],
     extras_require={
+        **TENSORFLOW,
         "test": ["pytest>=8,<10", "pytest-timeout>=2.3,<3", "pandas>=2.1", "deepctr>=0.9.3,<0.10"],
         "lint": ["ruff>=0.6", "mypy>=1.11", "types-psutil"],
     },

@@ -35,7 +35,18 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "TrainResult": ("estimator_pipeline.engines.result", "TrainResult"),
 }
 
-__all__ = sorted([*_PUBLIC, "__version__"])
+__all__ = [
+    "TrainResult",
+    "__version__",
+    "build_model_fn",
+    "build_run_config",
+    "cluster",
+    "compat",
+    "errors",
+    "inputs",
+    "load_job",
+    "train_and_evaluate",
+]
 
 if TYPE_CHECKING:
     from estimator_pipeline import cluster, compat, errors, inputs

@@ -171,8 +171,27 @@ def _train_op(
         step = optimizer.apply_gradients(pairs, global_step=global_step)
     else:
         step = optimizer.apply_gradients(pairs)
+        _collect_as_one(optimizer.variables())
     # BatchNorm statistics and whatever else the layers update while training.
     return tf.group(step, *updates)
+
+
+def _collect_as_one(variables: Sequence[Any]) -> None:
+    """Leaves a Keras optimizer's slot variables in the graph's collection once, not once for each replica.
+
+    The collection is what the checkpoint holds. With the copies in it, a checkpoint of two replicas could not be
+    restored by three, nor the other way round.
+    """
+    tf = compat.install()
+    collection = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+    for variable in variables:
+        if not isinstance(variable, tf.distribute.DistributedValues):
+            continue
+        copies = _identities(variable.values)
+        if any(id(v) in copies for v in collection):
+            collection[:] = [v for v in collection if id(v) not in copies]
+            if id(variable) not in _identities(collection):
+                collection.append(variable)
 
 
 def _identities(values: Sequence[Any]) -> set[int]:
@@ -252,7 +271,7 @@ def _wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
 
 
 def _policy(mixed_precision: bool | str) -> str:
-    policy = {False: "float32", True: "mixed_bfloat16"}.get(mixed_precision, mixed_precision)  # type: ignore[call-overload]
+    policy = mixed_precision if isinstance(mixed_precision, str) else ("float32", "mixed_bfloat16")[mixed_precision]
     if policy not in POLICIES:
         raise ConfigError(f"mixed_precision is {mixed_precision!r}", found=f"allowed: {', '.join(POLICIES)}")
     return policy

@@ -1,8 +1,8 @@
 """Optimizers by name, in both of TensorFlow's families, with learning rates that follow the global step.
 
-`api="v1"`: `tf.compat.v1.train.*Optimizer`. `api="keras"`: `tf.keras.optimizers.legacy.*`, the Keras optimizers that can
-work inside an Estimator's graph (the newer ones need eager execution). An optimizer is made anew for each graph: one
-that was used in an earlier `train()` call would bring slot variables of a graph that is gone.
+`api="v1"`: `tf.compat.v1.train.*Optimizer`. `api="keras"`: `tf.keras.optimizers.legacy.*`, the Keras optimizers that
+can work inside an Estimator's graph (the newer ones need eager execution). An optimizer is made anew for each graph:
+one that was used in an earlier `train()` call would bring slot variables of a graph that is gone.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _construct(kind: type, rate: Any, options: Mapping[str, Any]) -> Any:
     try:
         return kind(learning_rate=rate, **options)
     except TypeError as error:
-        parameters = [n for n in inspect.signature(kind.__init__).parameters if n not in ("self", "kwargs")]
+        parameters = [n for n in inspect.signature(kind).parameters if n != "kwargs"]
         raise ConfigError(
             f"{kind.__name__} does not take the options {dict(options)}: {error}",
             found=f"it takes: {', '.join(parameters)}",

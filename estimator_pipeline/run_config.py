@@ -103,7 +103,8 @@ def _check_saving(train_distribute: Any, fields: Mapping[str, Any]) -> None:
     steps, secs = fields.get("save_checkpoints_steps"), fields.get("save_checkpoints_secs")
     if steps and secs:
         raise ConfigError(
-            f"save_checkpoints_steps={steps} and save_checkpoints_secs={secs} were both given", mend="give one of the two"
+            f"save_checkpoints_steps={steps} and save_checkpoints_secs={secs} were both given",
+            mend="give one of the two",
         )
     collective = train_distribute == "multi_worker_mirrored" or (
         type(train_distribute).__name__ in ("CollectiveAllReduceStrategy", "MultiWorkerMirroredStrategy")

@@ -3,7 +3,7 @@
     import model_fns
 
     fn = model_fns.model_fn("cnn", optimizer={"name": "momentum", "learning_rate": 0.05})   # for tf.estimator
-    model = model_fns.keras_model("cnn", classes=10)                                        # the same layers, plain Keras
+    model = model_fns.keras_model("cnn", classes=10)                               # the same layers, plain Keras
 
 Each file has `keras_model(params)`, which builds the layers and gives logits, `DEFAULTS` (its parameters), `LOSS` and
 `METRICS`. They use the public API of estimator_pipeline alone: a model of your own looks the same.

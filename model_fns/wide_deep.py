@@ -1,8 +1,8 @@
 """Wide & deep (Cheng et al., "Wide & Deep Learning for Recommender Systems", 2016), for tables.
 
 Features: a dictionary of columns, each [B] or [B, 1]: `numeric` ones float, `categorical` ones integer ids in
-[0, buckets). Logits: [B, classes] (one for binary_crossentropy and regression). The wide part is linear in the numbers and in
-one weight for each category; the deep part has an embedding for each category and hidden layers.
+[0, buckets). Logits: [B, classes] (one for binary_crossentropy and regression). The wide part is linear in the
+numbers and in one weight for each category; the deep part has an embedding for each category and hidden layers.
 """
 
 from __future__ import annotations

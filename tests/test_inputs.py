@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import inspect
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 
 from estimator_pipeline import compat, inputs
 from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs.order import record_ids
 
 RECORDS = 100
 
@@ -97,7 +100,7 @@ def all_kinds(tf, folder, environ, **options):
 
 
 def test_every_source_gives_the_same_records_in_training_and_evaluation(tf, tmp_path, environ):
-    """Without windows the order depends on the number of records and the seed alone, not on where they lie."""
+    """Without windows the order depends on the number of records and the seed, not on where they lie."""
     seen = {}
     for name, data in all_kinds(tf, tmp_path, environ, shuffle_window=None):
         assert (data.num_train_records, data.num_eval_records, data.steps_per_epoch) == (100, 100, 9)
@@ -182,7 +185,7 @@ def test_file_policy_no_worker_opens_anothers_file(tf, tmp_path, environ, memory
         options = {"global_batch_size": 10, "shard_policy": "file", "memory_limit": memory_limit}
         if kind == "csv":
             if memory_limit:
-                continue  # Parsed as a whole by the factory, on each worker: the policy then shares records in memory.
+                continue  # Parsed as a whole by the factory, on each worker.
             data = inputs.from_csv(train=paths, eval=paths, columns=None, **options)
         else:
             data = inputs.from_tfrecord(train=paths, eval=paths, features=SPEC, environ=environ, **options)
@@ -214,6 +217,20 @@ def test_off_and_distinct_seeds_e2(tf):
     data = inputs.from_arrays(arrays(), arrays(), global_batch_size=10, shard_policy="off")
     parts = [np.concatenate(labels_of(data.eval_input_fn(context(tf, 2, p)))) for p in range(2)]
     assert np.concatenate(parts).tolist() == list(range(100))
+
+
+def test_batches_without_records_do_no_harm(tf, tmp_path, environ):
+    """TensorFlow's unbatch() crashes the process on one, so that none must come to it."""
+    for name, data in all_kinds(tf, tmp_path, environ, global_batch_size=400, eval_batch_size=400):
+        parts = [labels_of(data.eval_input_fn(context(tf, 2, p, 400))) for p in range(2)]
+        assert [len(part) for part in parts] == [200, 200]
+        assert {len(batch) for part in parts for batch in part} == {0, 1}
+        assert np.concatenate(parts[0] + parts[1]).tolist() == list(range(100)), name
+    for name, data in all_kinds(
+        tf, tmp_path, environ, global_batch_size=300, epochs=1, drop_remainder=False, shuffle_window=None
+    ):
+        batches = labels_of(data.train_input_fn(context(tf, 1, 0, 300)))
+        assert len(batches) == 300 and sorted(np.concatenate(batches)) == list(range(100)), name
 
 
 @pytest.mark.parametrize("drop", [True, False])
@@ -267,7 +284,7 @@ def test_text_dicts_and_several_labels(tf):
     targets = {"a": np.arange(3), "b": np.arange(3) * 2}
     data = inputs.from_arrays((features, targets), global_batch_size=3, shuffle=False, scale={"age": 0.5})
     got, labels = next(iter(data.train_input_fn()))
-    assert got["name"].numpy().tolist() == ["ann".encode(), b"bob", "zoë".encode()]
+    assert got["name"].numpy().tolist() == [b"ann", b"bob", "zoë".encode()]
     assert got["age"].numpy().tolist() == [0.5, 1.0, 1.5]
     assert labels["b"].numpy().tolist() == [0, 2, 4]
     assert set(data.label_spec) == {"a", "b"}
@@ -650,7 +667,7 @@ def test_a_bad_record_in_the_middle_is_named_when_it_is_read(tf, tmp_path, envir
 
         path = write_examples(tf, tmp_path / "a.tfr", range(100), make=example)
         data = inputs.from_tfrecord(train=path, features=SPEC, global_batch_size=10, environ=environ)
-        words = "a.tfr, record 51"
+        words = "a.tfr, record 51: Name: <unknown>, Feature: x (data type: float) is required"
     with pytest.raises(tf.errors.OpError) as failed:
         labels_of(data.train_input_fn(), 20)
     assert words in str(failed.value) and "InputError" in str(failed.value)
@@ -676,9 +693,6 @@ MIRRORED = textwrap.dedent(
         loss = tf.reduce_sum(ids) * weight
         metrics = None
         if mode == tf.estimator.ModeKeys.EVAL:
-            def summed(values):
-                return tf.compat.v1.metrics.mean_tensor(values)
-
             total = tf.compat.v1.metrics.mean(tf.ones_like(ids))
             mean = tf.compat.v1.metrics.mean(ids)
             square = tf.compat.v1.metrics.mean(ids * ids)
@@ -690,9 +704,14 @@ MIRRORED = textwrap.dedent(
 
     def job(count, batch, steps, **options):
         ids = np.arange(count)
-        data = inputs.from_arrays((ids[:, None], ids), (ids[:, None], ids), global_batch_size=batch, seed=2, **options)
+        pair = ids[:, None], ids
+        data = inputs.from_arrays(pair, pair, global_batch_size=batch, seed=2, **options)
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-        config = tf.estimator.RunConfig(train_distribute=strategy, eval_distribute=strategy)
+        # Without the count the session has one CPU device, and the collectives of the second wait for ever.
+        session = tf.compat.v1.ConfigProto(device_count={"CPU": 2}, allow_soft_placement=True)
+        config = tf.estimator.RunConfig(
+            train_distribute=strategy, eval_distribute=strategy, session_config=session
+        )
         estimator = tf.estimator.Estimator(model_fn, tempfile.mkdtemp(), config)
         estimator.train(data.train_input_fn, max_steps=steps)
         metrics = estimator.evaluate(data.eval_input_fn, steps=None)
@@ -710,9 +729,7 @@ MIRRORED = textwrap.dedent(
 
 
 def test_an_estimator_on_two_devices_reads_each_record_once_and_ends(tmp_path):
-    """Two logical CPU devices under MirroredStrategy: training and evaluation, with partial and empty batches."""
-    import json
-
+    """Two logical CPU devices under MirroredStrategy: partial batches, empty ones, and streams that end."""
     cases = [
         {"args": (100, 12, 20), "options": {}},
         {"args": (7, 4, 5), "options": {"eval_batch_size": 2}},
@@ -723,7 +740,11 @@ def test_an_estimator_on_two_devices_reads_each_record_once_and_ends(tmp_path):
     script = tmp_path / "job.py"
     script.write_text(MIRRORED)
     done = subprocess.run(
-        [sys.executable, str(script), json.dumps(cases)], capture_output=True, text=True, timeout=300
+        [sys.executable, str(script), json.dumps(cases)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     results = json.loads(done.stdout.split("RESULT", 1)[1])
@@ -737,8 +758,6 @@ def test_an_estimator_on_two_devices_reads_each_record_once_and_ends(tmp_path):
         assert result["ones"] == 1.0
         assert result["steps"] == count_steps
         order = inputs.Order(count, seed=2, epochs=case["options"].get("epochs"))
-        from estimator_pipeline.inputs.order import record_ids
-
         stop = count_steps * batch
         if case["options"].get("drop_remainder") is False:
             stop = count
@@ -756,8 +775,6 @@ def test_a_graph_of_tensorflow_1_holds_no_data(tf):
 
 
 def test_names_of_the_package_and_the_parameter_that_tensorflow_injects_by_name(tf):
-    import inspect
-
     assert set(dir(inputs)) >= {"from_tfds", "from_tfrecord", "from_csv", "from_arrays", "InputOptions"}
     with pytest.raises(AttributeError, match="from_text"):
         _ = inputs.from_text

@@ -109,7 +109,7 @@ def test_all_permutations_of_few_records_are_as_likely(count, seed):
     ids = record_ids(Order(count, seed=seed), 0, epochs * count).reshape(epochs, count)
     seen = collections.Counter(map(tuple, ids.tolist()))
     counts = np.array([seen[one] for one in itertools.permutations(range(count))])
-    # The seeds are fixed, so this is no game of chance: 4 deviations is what a broken mixing step exceeds by far.
+    # The seeds are fixed, so this is no game of chance; too few rounds exceed 4 deviations by far (below).
     assert _chi_square(counts, 100.0, len(counts) - 1) < 4
 
 
@@ -195,7 +195,7 @@ def test_files_are_shared_out_each_to_one_pipeline(balance):
         assert len(shares) == pipelines and all(shares)
         loads = [sum(counts[index] for index in share) for share in shares]
         if balance == "records":
-            # Longest first is within 4/3 - 1/(3m) of the best (Graham, 1969); the best is no less than these two.
+            # Longest first is within 4/3 of the best (Graham, 1969), and the best is no less than these two.
             best = max(max(counts), sum(counts) / pipelines)
             second = sorted(counts)[-pipelines:][0] + (
                 sorted(counts)[-pipelines - 1] if files > pipelines else 0

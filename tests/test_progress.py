@@ -257,7 +257,7 @@ def test_plain_lines_are_calm_about_steps_and_prompt_about_evaluations():
 
     tell(1.0, event="step", step=10, loss=0.5)
     tell(2.0, event="step", step=20, loss=0.4, steps_per_sec=10)  # too soon
-    tell(3.0, event="evaluation", step=20, metrics={"loss": 0.3, "accuracy": 0.91234567})
+    tell(3.0, event="evaluation", step=20, metrics={"loss": 0.3, "accuracy": 0.91234567, "global_step": 20})
     tell(6.0, event="step", step=60, loss=0.25)
     tell(20.0, event="step", steps_per_sec=11)  # no new step
     tell(21.0, event="export", path="/m/export/1")

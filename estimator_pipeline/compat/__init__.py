@@ -89,10 +89,8 @@ def install() -> ModuleType:
         if _installed:
             return sys.modules["tensorflow"]
         version = versions.tensorflow_version()
-        if versions.minor(version) < versions.FIRST_WITHOUT_ESTIMATOR:
-            tf = _native(version)
-        else:
-            tf = _restore(version)
+        native = versions.minor(version) < versions.FIRST_WITHOUT_ESTIMATOR
+        tf = _native(version) if native else _restore(version)
         _installed = True
         return tf
 

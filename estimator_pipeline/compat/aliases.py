@@ -84,10 +84,11 @@ class AliasFinder(importlib.abc.MetaPathFinder):
         if fullname in absent.MODULES:
             return importlib.machinery.ModuleSpec(fullname, _AbsentLoader(fullname))
         home = target_of(fullname)
-        if home is None or _spec_of(home) is None:
+        spec = None if home is None else _spec_of(home)
+        if home is None or spec is None:
             return None
         return importlib.machinery.ModuleSpec(
-            fullname, _AliasLoader(home), is_package=_spec_of(home).submodule_search_locations is not None
+            fullname, _AliasLoader(home), is_package=spec.submodule_search_locations is not None
         )
 
 
@@ -122,7 +123,7 @@ def bind_attributes() -> list[str]:
             api = v1
         else:
             continue
-        module.estimator = api
+        module.estimator = api  # type: ignore[attr-defined]
         bound.append(name)
     for old in PACKAGES:
         importlib.import_module(old)

@@ -273,7 +273,13 @@ def _from_client(estimator: Any, run: Callable[..., Any], hooks: Sequence[Any], 
 
 
 def run_training_task(
-    estimator: Any, strategy: Any, run: Callable[[Any], Any], *, jobs: dict[str, list[str]], task_type: str, task_id: int
+    estimator: Any,
+    strategy: Any,
+    run: Callable[[Any], Any],
+    *,
+    jobs: dict[str, list[str]],
+    task_type: str,
+    task_id: int,
 ) -> Any:
     """Runs `run(bound estimator)` as one training task (chief or worker) and gives back what it returns.
 

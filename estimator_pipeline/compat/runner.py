@@ -48,7 +48,7 @@ def run_module(name: str, args: Sequence[str] = ()) -> int:
     sys.path[0] = os.getcwd()
     # The function behind `python -m` itself: unlike `run_module` it leaves `__main__` in place afterwards, so that
     # `atexit` handlers, threads and pickles of the program still find it.
-    return _guarded(lambda: runpy._run_module_as_main(name))
+    return _guarded(lambda: runpy._run_module_as_main(name))  # type: ignore[attr-defined]
 
 
 def _exec_file(path: str) -> None:

@@ -22,6 +22,7 @@ clear the board when they start; and an evaluator, which may start late, gives a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -103,10 +104,8 @@ class Board:
 
     def _remove(self, path: str) -> None:
         tf = compat.install()
-        try:
+        with contextlib.suppress(tf.errors.NotFoundError):
             self._gfile.remove(path)
-        except tf.errors.NotFoundError:
-            pass
 
     # -- what is said -------------------------------------------------------------------------------------------
 

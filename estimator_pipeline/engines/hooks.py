@@ -20,7 +20,7 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0) -> An
         A `tf.estimator.SessionRunHook` with the attributes `steps` (steps run by this task), `loss` (last one
         seen) and `data_ended` (whether the input came to its end).
     """
-    tf = compat.install()
+    tf: Any = compat.install()
 
     class ProgressHook(tf.compat.v1.train.SessionRunHook):
         def __init__(self) -> None:
@@ -82,7 +82,7 @@ def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, eve
         model_dir: where checkpoints are looked for.
         every_steps: how often there is one; None: looked for once a second.
     """
-    tf = compat.install()
+    tf: Any = compat.install()
 
     class CheckpointHook(tf.compat.v1.train.SessionRunHook):
         def begin(self) -> None:

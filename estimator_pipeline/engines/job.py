@@ -50,7 +50,11 @@ def run_job(job: Job, *, environ: MutableMapping[str, str] | None = None) -> Tra
         name=evaluation.name,
         start_delay_secs=evaluation.start_delay_secs,
         throttle_secs=evaluation.throttle_secs,
-        exporters=[make_exporter(exporter, data.features_spec, single=data.single_feature is not None) for exporter in evaluation.exporters] or None,
+        exporters=[
+            make_exporter(exporter, data.features_spec, single=data.single_feature is not None)
+            for exporter in evaluation.exporters
+        ]
+        or None,
     )
     has_evaluator = job.cluster.evaluator or None
     return train_and_evaluate(
@@ -240,7 +244,9 @@ def _npz(path: str, label_key: str) -> Any:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"the file {path} cannot be read: {error}", mend="give an .npz file of plain arrays") from error
+        raise ConfigError(
+            f"the file {path} cannot be read: {error}", mend="give an .npz file of plain arrays"
+        ) from error
     if label_key not in arrays:
         raise ConfigError(f"{path} has no array {label_key!r}", found=f"arrays: {', '.join(arrays)}")
     label = arrays.pop(label_key)

@@ -1,4 +1,4 @@
-"""Datasets of raw values: the plan's record numbers, and the records behind them, some batches at a time."""
+"""From a plan to a dataset: the numbers of the records, the records behind them, the batches made of them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,27 @@ import numpy as np
 from estimator_pipeline.inputs.plan import EvalPlan, TrainPlan
 from estimator_pipeline.inputs.sources import Source
 
-__all__ = ["eval_blocks", "train_blocks"]
+__all__ = ["eval_batches", "train_batches"]
 
 _BLOCK_STEPS = 64  # Steps fetched by one call into Python: at 64 the call's own cost is lost in the noise.
 _BLOCK_BYTES = 8 * 2**20
 
 
-def train_blocks(tf: Any, source: Source, plan: TrainPlan, start_step: int) -> tuple[Any, int]:
-    """Blocks of batches, and the number of batches in all of them.
+def train_batches(
+    tf: Any, source: Source, plan: TrainPlan, start_step: int, assemble: Callable[..., Any], *, by_block: bool
+) -> tuple[Any, int]:
+    """The batches of a training stream.
 
-    A block is raw values of shape (batches, batch, ...), read by one call.
+    Args:
+        tf: TensorFlow.
+        source: The records.
+        plan: Which of them.
+        start_step: The global step to begin at.
+        assemble: Makes (features, labels) of the raw values of a batch.
+        by_block: Whether `assemble` may be given many batches at once, along a first axis of their own.
+
+    Returns:
+        A dataset, and how many batches it has.
     """
     start = plan.first_step(start_step)
     steps = _block_steps(source, plan)
@@ -30,30 +41,35 @@ def train_blocks(tf: Any, source: Source, plan: TrainPlan, start_step: int) -> t
         ids = plan.ids(first, count)
         return [value.reshape(ids.shape + value.shape[1:]) for value in source.raw(ids.ravel())]
 
-    if plan.full_steps is None:
-        # As many blocks as can be counted: no run comes to the end of them.
-        blocks = tf.data.Dataset.range(2**62 // steps - start // steps)
-        return _fetched(tf, source, blocks, fetch, plan.batch), tf.data.INFINITE_CARDINALITY
-    left = max(plan.full_steps - start, 0)
-    dataset = _fetched(tf, source, tf.data.Dataset.range(-(-left // steps)), fetch, None)
+    left = None if plan.full_steps is None else max(plan.full_steps - start, 0)
+    # Without an end, as many blocks as can be counted: no run comes to the end of them.
+    blocks = 2**62 // steps - start // steps if left is None else -(-left // steps)
+    batch = plan.batch if left is None else None
+    dataset = _fetched(tf, source, tf.data.Dataset.range(blocks), fetch, [None, batch])
+    dataset = dataset.map(assemble).unbatch() if by_block else _assembled(tf, dataset.unbatch(), assemble)
+    if left is None:
+        return dataset, tf.data.INFINITE_CARDINALITY
     tail = plan.tail_ids(start)
     if tail:
         rest = tf.data.Dataset.range(len(tail))
-        dataset = dataset.concatenate(
-            _fetched(tf, source, rest, lambda i: [v[np.newaxis] for v in source.raw(tail[int(i)])], None)
-        )
+        rest = _fetched(tf, source, rest, lambda index: source.raw(tail[int(index)]), [None])
+        dataset = dataset.concatenate(_assembled(tf, rest, assemble))
     return dataset, left * plan.replicas.local + len(tail)
 
 
-def eval_blocks(tf: Any, source: Source, plan: EvalPlan) -> Any:
-    """Blocks of one batch each: their sizes may differ."""
+def eval_batches(tf: Any, source: Source, plan: EvalPlan, assemble: Callable[..., Any]) -> tuple[Any, int]:
+    """The batches of an evaluation, as `train_batches` gives them."""
+    # Fetched one by one: their sizes may differ, and unbatch() crashes the process on one without records.
     batches = tf.data.Dataset.range(plan.num_batches)
-    return _fetched(
-        tf, source, batches, lambda i: [v[np.newaxis] for v in source.raw(plan.ids(int(i)))], None
-    )
+    batches = _fetched(tf, source, batches, lambda index: source.raw(plan.ids(int(index))), [None])
+    return _assembled(tf, batches, assemble), plan.num_batches
 
 
-def _fetched(tf: Any, source: Source, numbers: Any, fetch: Callable[..., Any], batch: int | None) -> Any:
+def _assembled(tf: Any, batches: Any, assemble: Callable[..., Any]) -> Any:
+    return batches.map(assemble, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+def _fetched(tf: Any, source: Source, numbers: Any, fetch: Callable[..., Any], axes: list[int | None]) -> Any:
     # Python reads the records: it is what keeps the data out of the graph, which an Estimator writes to disk
     # whole.
     types = [tf.as_dtype(dtype) for dtype, _ in source.raw_specs]
@@ -61,7 +77,7 @@ def _fetched(tf: Any, source: Source, numbers: Any, fetch: Callable[..., Any], b
     def call(number: Any) -> tuple[Any, ...]:
         values = tf.numpy_function(fetch, [number], types)
         for value, (_, shape) in zip(values, source.raw_specs, strict=True):
-            value.set_shape([None, batch, *shape])
+            value.set_shape([*axes, *shape])
         return tuple(values)
 
     return numbers.map(call).prefetch(1)

@@ -71,7 +71,7 @@ def from_csv(
     if columns is None:
         if not header:
             raise InputError("CSV files without a header need columns", mend="give columns={name: type, ...}")
-        columns = {name: "float32" for name in _header(next(iter(found.values()))[0], delimiter)}
+        columns = dict.fromkeys(_header(next(iter(found.values()))[0], delimiter), "float32")
     wanted = tuple(_column(name, kind) for name, kind in columns.items())
     sources: dict[str, Source] = {}
     for kind, paths in found.items():

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs.blocks import eval_blocks, train_blocks
+from estimator_pipeline.inputs.blocks import eval_batches, train_batches
 from estimator_pipeline.inputs.options import InputOptions
 from estimator_pipeline.inputs.order import steps_per_epoch
 from estimator_pipeline.inputs.plan import EvalPlan, Replicas, TrainPlan
@@ -164,20 +164,17 @@ class Inputs:
     def _batches(self, tf: Any, reader: Reader, plan: TrainPlan | EvalPlan, start_step: int) -> Any:
         source = reader.selected(plan.parts)
         transforms = [self.options.transform]
+
+        def assemble(*raw: Any) -> tuple[Any, Any]:
+            return self._assemble(tf, source, raw)
+
         if isinstance(plan, TrainPlan):
-            blocks, count = train_blocks(tf, source, plan, start_step)
             transforms.insert(0, self.options.train_transform)
+            # In memory nothing but the scale is left to do, and that can be done for many batches at once.
+            by_block = source.in_memory and self.options.record_transform is None
+            dataset, count = train_batches(tf, source, plan, start_step, assemble, by_block=by_block)
         else:
-            blocks, count = eval_blocks(tf, source, plan), plan.num_batches
-        if self.options.record_transform is None and source.in_memory:
-            # Nothing here depends on where a batch begins: done for a block of batches at once.
-            dataset = blocks.map(lambda *raw: self._assemble(tf, source, raw)).unbatch()
-        else:
-            dataset = blocks.unbatch().map(
-                lambda *raw: self._assemble(tf, source, raw),
-                num_parallel_calls=tf.data.AUTOTUNE,
-                deterministic=True,
-            )
+            dataset, count = eval_batches(tf, source, plan, assemble)
         for function in transforms:
             if function is not None:
                 dataset = dataset.map(

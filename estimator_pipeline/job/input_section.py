@@ -127,8 +127,8 @@ class TFRecordInput(InputCommon):
         eval: The same for evaluation.
         features: From feature names to what they are.
         label_key: Which of them is the label.
-        features_key: One name, and the model gets its tensor; several, and it gets a dict; null takes a dict of all but
-            the label.
+        features_key: One name, and the model gets its tensor; several, and it gets a dict; null takes a dict of
+            all but the label.
     """
 
     source: Literal["tfrecord"]
@@ -178,8 +178,8 @@ class ArraysInput(InputCommon):
     Fields:
         train: The file for training.
         eval: The file for evaluation.
-        label_key: Which array is the label. The others are the features: one, and the model gets its tensor; several, and
-            it gets a dict.
+        label_key: Which array is the label. The others are the features: one, and the model gets its tensor;
+            several, and it gets a dict.
     """
 
     source: Literal["arrays"]

@@ -227,7 +227,9 @@ def _evaluation(evaluation: Mapping[str, Any]) -> str:
 
 
 def _metrics(metrics: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_short(value)}" for name, value in sorted(metrics.items()))
+    # Estimators put the step among the metrics; it is told beside them already.
+    shown = sorted((name, value) for name, value in metrics.items() if name != "global_step")
+    return ", ".join(f"{name} {_short(value)}" for name, value in shown)
 
 
 def _short(value: Any) -> str:

@@ -1,0 +1,67 @@
+#!/bin/sh
+# Makes a virtual environment with one TensorFlow minor version and this package in it, for development and tests.
+#   sh tools/make_venv.sh DIR TF_MINOR
+# Takes the newest Python that both this machine and that TensorFlow have; PYTHON=... chooses another one.
+set -eu
+
+venv=$1
+tf=$2
+
+# TensorFlow's wheels: 2.15 for Python 3.9 to 3.11, 2.16 to 2.19 up to 3.12, 2.20 and later up to 3.13.
+case $tf in
+    2.15) fits="3.11 3.10" ;;
+    2.16 | 2.17 | 2.18 | 2.19) fits="3.11 3.12 3.10" ;;
+    *) fits="3.11 3.12 3.13 3.10" ;;
+esac
+
+say() { printf '%s\n' "$*" >&2; }
+
+version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
+
+python=
+for candidate in ${PYTHON:-} python3 $(for v in $fits; do echo "python$v"; done); do
+    found=$(version_of "$candidate")
+    for v in $fits; do
+        if [ "$found" = "$v" ]; then
+            python=$candidate
+            break 2
+        fi
+    done
+    if [ -n "${PYTHON:-}" ] && [ "$candidate" = "$PYTHON" ]; then
+        say "error: PYTHON=$PYTHON is Python ${found:-that cannot be run}"
+        say "  found: TensorFlow $tf has wheels for Python $fits"
+        exit 2
+    fi
+done
+if [ -z "$python" ]; then
+    say "error: no Python that TensorFlow $tf has wheels for"
+    say "  found: python3 is Python $(version_of python3)"
+    say "  to mend it: install one of Python $fits, or choose another TensorFlow with TF=..."
+    exit 2
+fi
+
+say "Setting up $venv: TensorFlow $tf, $("$python" --version)"
+rm -rf "$venv"
+if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
+    # Debian and Ubuntu keep a part of the standard library (ensurepip) in a package of its own.
+    rm -rf "$venv"
+    package=python$(version_of "$python")-venv
+    say "This Python cannot make virtual environments; installing $package"
+    sudo=
+    [ "$(id -u)" = 0 ] || sudo="sudo -n"
+    if ! { $sudo apt-get update -q && $sudo apt-get install -qy --no-install-recommends "$package"; } >&2; then
+        say "error: $package could not be installed"
+        say "  to mend it: apt-get install $package, then make again"
+        exit 2
+    fi
+    "$python" -m venv "$venv"
+fi
+
+log=$venv/install.log
+say "Installing (some 2 GB with TensorFlow; log in $log)"
+if ! "$venv/bin/python" -m pip install --disable-pip-version-check -e ".[tf$tf,test,lint]" >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    say "error: the packages could not be installed; the last lines of $log are above"
+    exit 1
+fi
+say "Ready: $venv"
