@@ -61,7 +61,9 @@ def build_model_fn(
         clip_norm: the global norm to which the summed gradient is clipped.
         clip_value: the absolute value to which each element of the summed gradient is clipped.
         mixed_precision: True or "mixed_bfloat16": layers compute in bfloat16, variables stay float32;
-            "mixed_float16": the same in float16 with a fixed loss scale.
+            "mixed_float16": the same in float16 with a fixed loss scale. Convolutions in bfloat16 on a CPU need a
+            session whose graph optimizer leaves them alone; job files see to it, in Python it is
+            `build_run_config(session_config={"graph_options": {"rewrite_options": {"remapping": "OFF"}}})`.
         signatures: of "predict", "classify", "regress": those that exports answer, where the head has them.
         params: defaults for `layers(params)`; what `tf.estimator.Estimator(params=…)` gives comes on top.
 

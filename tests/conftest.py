@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from estimator_pipeline.compat import versions
+
 # What the process that runs the tests may have set, and what decides about TensorFlow in a child.
 _NOT_INHERITED = ("TF_CONFIG", "TF_USE_LEGACY_KERAS", "TFDS_DATA_DIR", "PYTHONPATH", "PYTHONWARNINGS")
 
@@ -67,3 +69,21 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     away where its value is None. The working directory is the repository unless `cwd` says otherwise.
     """
     return _run_python
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    """The folder of legacy programs: what a person wrote for tf.estimator, without a thought of this package."""
+    return ROOT / "tests" / "programs"
+
+
+@pytest.fixture(scope="session")
+def records() -> Path:
+    """The folder of recorded behaviour."""
+    return ROOT / "tests" / "records"
+
+
+@pytest.fixture(scope="session")
+def native() -> bool:
+    """Whether the installed TensorFlow brings its own tf.estimator (2.15). Imports no TensorFlow."""
+    return versions.minor(versions.tensorflow_version()) < versions.FIRST_WITHOUT_ESTIMATOR

@@ -612,7 +612,7 @@ REFUSED = {
         "scale names the feature 'x'",
     ),
     "transform": (
-        lambda tf, p: inputs.from_arrays(XY, global_batch_size=1, transform=lambda f, y: f),
+        lambda tf, p: inputs.from_arrays(XY, global_batch_size=1, transform=lambda f, y: f).train_input_fn(),
         "A transform must return (features, labels)",
     ),
     "indivisible": (
@@ -752,16 +752,15 @@ def test_an_estimator_on_two_devices_reads_each_record_once_and_ends(tmp_path):
     for case, result, count_steps in zip(cases, results, steps, strict=True):
         count, batch, _ = case["args"]
         ids = np.arange(count)
-        assert result["mean"] == pytest.approx(ids.mean()) and result["square"] == pytest.approx(
-            (ids**2).mean()
-        )
+        assert result["mean"] == pytest.approx(ids.mean())
+        assert result["square"] == pytest.approx((ids**2).mean())
         assert result["ones"] == 1.0
         assert result["steps"] == count_steps
         order = inputs.Order(count, seed=2, epochs=case["options"].get("epochs"))
         stop = count_steps * batch
         if case["options"].get("drop_remainder") is False:
             stop = count
-        # The sum of a batch's ids is the gradient on one replica; the V1 optimizer divides it by two replicas.
+        # The gradient on a replica is the sum of its ids; the V1 optimizer divides it by two replicas.
         assert result["w"] == pytest.approx(-record_ids(order, 0, stop).sum() / 2)
 
 
@@ -783,3 +782,40 @@ def test_names_of_the_package_and_the_parameter_that_tensorflow_injects_by_name(
         assert list(inspect.signature(function).parameters) == ["input_context"]
     tf.estimator.TrainSpec(data.train_input_fn, max_steps=1)
     tf.estimator.EvalSpec(data.eval_input_fn, steps=None)
+
+
+def test_making_data_does_not_start_tensorflows_runtime(tf, tmp_path):
+    """A MultiWorkerMirroredStrategy refuses to be made once it runs, and people make their data first."""
+    tfrecord_files(tf, tmp_path)
+    csv_files(tmp_path)
+    code = textwrap.dedent(
+        """
+        import sys
+        import numpy as np
+        from estimator_pipeline import compat, inputs
+
+        tf = compat.install()
+        home = {"HOME": sys.argv[1]}
+        common = {"global_batch_size": 8, "transform": lambda f, y: (f, y)}
+        spec = {"x": "float32[2]", "label": "int64"}
+        made = [
+            inputs.from_arrays((np.zeros((9, 2)), np.zeros(9)), **common),
+            inputs.from_csv(sys.argv[1] + "/*.csv", **common),
+            inputs.from_tfrecord(sys.argv[1] + "/*.tfrecord", features=spec, environ=home, **common),
+            inputs.from_tfds("digits", data_dir=sys.argv[1], environ=home, **common),
+        ]
+        for data in made:
+            data.describe(2)
+        # Refused as soon as the runtime has started, as that strategy is.
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        for data in made:
+            context = tf.distribute.InputContext(2, 1, 2)
+            features, labels = next(iter(data.train_input_fn(context)))
+            assert labels.shape == (4,)
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -75,7 +75,7 @@ def command(
     linger: Annotated[
         float, typer.Option(help="Seconds that ps and evaluator have to end after the training.")
     ] = 120.0,
-    grace: Annotated[float, typer.Option(help="Seconds between SIGTERM and SIGKILL.")] = 10.0,
+    grace: Annotated[float, typer.Option(help="Seconds between SIGTERM and SIGKILL.")] = 5.0,
     hold_ports: Annotated[
         bool,
         typer.Option(

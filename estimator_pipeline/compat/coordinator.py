@@ -92,6 +92,11 @@ def init_run_config(config: Any, tf_config: dict[str, Any]) -> None:
     config._distribute_coordinator_mode = None
 
     if remote is not None:
+        if (tf_config or {}).get("cluster"):
+            raise ValueError(
+                "RunConfig was given `experimental_distribute.remote_cluster`, and TF_CONFIG has a `cluster` as well. "
+                "A client of a remote cluster is no task of one: unset TF_CONFIG in its process."
+            )
         config._init_distributed_setting_from_environment_var({})
         config._maybe_overwrite_session_config_for_distributed_training()
         config._cluster_spec = _normalized(remote)

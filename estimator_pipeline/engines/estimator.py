@@ -18,6 +18,8 @@ A `master` (TensorFlow 1) is a chief that evaluates during training, as it alway
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -37,6 +39,8 @@ from estimator_pipeline.launch import progress as progress_protocol
 
 # How long a task's report may come after the chief's: tasks leave synchronous training within a step of each other.
 REPORT_SECS = 30.0
+
+__all__ = ["TrainResult", "train_and_evaluate"]
 
 
 def train_and_evaluate(
@@ -224,6 +228,7 @@ class _Job:
             train(coordinator.bind_to_task(self.estimator, train_strategy=self.strategy))
             return hook
         assert self.tf_config.cluster is not None
+        _let_sigterm_end_this_process()
         self._check_devices()
         with sessions.short_waits():
             coordinator.run_training_task(
@@ -427,3 +432,13 @@ class _Job:
 
     def _still_training(self) -> bool:
         return any(self.board.task_report(task) is None for task in self._training_tasks())
+
+
+def _let_sigterm_end_this_process() -> None:
+    """Undoes TensorFlow's own SIGTERM handler, which comes with MultiWorkerMirroredStrategy's server.
+
+    That handler notes the signal for a preemption checkpoint of Keras and drops it: an Estimator's worker would train
+    on until it is killed. A handler that the program set itself is left as it is.
+    """
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import inspect
@@ -80,7 +81,7 @@ def _run_config(job: Job, environ: MutableMapping[str, str]) -> Any:
         intra_op_threads=run.threads.intra_op,
         inter_op_threads=run.threads.inter_op,
         seed=run.seed,
-        session_config=dict(run.session_config) or None,
+        session_config=_session_config(job) or None,
         environ=environ,
         save_checkpoints_steps=interval if unit == "steps" else None,
         save_checkpoints_secs=interval if unit == "secs" else None,
@@ -93,6 +94,16 @@ def _run_config(job: Job, environ: MutableMapping[str, str]) -> Any:
         experimental_max_worker_delay_secs=run.max_worker_delay_secs,
         protocol=run.protocol,
     )
+
+
+def _session_config(job: Job) -> dict[str, Any]:
+    session = copy.deepcopy(dict(job.run.session_config))
+    if job.model.mixed_precision and not compat.install().config.list_physical_devices("GPU"):
+        # On CPUs TensorFlow's graph optimizer fuses bfloat16 convolutions into an operation that exists for other
+        # types alone, and the session fails.
+        rewrite = session.setdefault("graph_options", {}).setdefault("rewrite_options", {})
+        rewrite.setdefault("remapping", "OFF")
+    return session
 
 
 def job_model_fn(job: Job) -> Callable[..., Any]:

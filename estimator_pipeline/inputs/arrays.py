@@ -89,10 +89,8 @@ def _named(value: Any, name: str, kind: str) -> tuple[dict[str, np.ndarray], boo
     single = not isinstance(value, Mapping)
     arrays = {key: np.asarray(array) for key, array in ({name: value} if single else value).items()}
     for key, array in arrays.items():
-        if (
-            array.ndim == 0
-            or array.dtype == object
-            and not all(isinstance(v, (str, bytes)) for v in array.flat)
+        if array.ndim == 0 or (
+            array.dtype == object and not all(isinstance(v, (str, bytes)) for v in array.flat)
         ):
             raise InputError(
                 f"The {kind} array {key!r} is no array of records",

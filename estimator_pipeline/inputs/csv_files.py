@@ -16,7 +16,7 @@ from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.files import find_files
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import make_options
-from estimator_pipeline.inputs.sources import ArraySource, Source
+from estimator_pipeline.inputs.sources import ArraySource, Source, raw_tensor_specs, tensorflow
 
 __all__ = ["CsvSource", "from_csv"]
 
@@ -37,6 +37,9 @@ def from_csv(
     **options: Any,
 ) -> Inputs:
     """An `input_fn` from CSV files.
+
+    Every process reads all the files once, to parse them (below `memory_limit`) or to find where their rows
+    begin; which records it then trains on is up to the shard policy.
 
     Args:
         train: Files to train on: a path, a pattern, or a list of these.
@@ -142,6 +145,9 @@ class CsvSource(Source):
 
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
         return {column.name: value for column, value in zip(self._columns, raw, strict=True)}
+
+    def specs(self) -> dict[str, Any]:
+        return raw_tensor_specs(tensorflow(), (column.name for column in self._columns), self.raw_specs)
 
     def loaded_bytes(self) -> int | None:
         # Text that is small enough was parsed by the factory, so that its errors show there.

@@ -15,12 +15,11 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.blocks import eval_batches, train_batches
 from estimator_pipeline.inputs.options import InputOptions
 from estimator_pipeline.inputs.order import steps_per_epoch
+from estimator_pipeline.inputs.packing import Packing
 from estimator_pipeline.inputs.plan import EvalPlan, Replicas, TrainPlan
 from estimator_pipeline.inputs.reader import Reader, replicas_of
 from estimator_pipeline.inputs.sources import Source, tensorflow
@@ -52,17 +51,23 @@ class Inputs:
         self.options = options
         self._train = Reader(train, options) if train is not None else None
         self._eval = Reader(evaluation, options) if evaluation is not None else None
-        self._features_key = features_key
-        self._label_key = label_key
-        self.single_feature = features_key if isinstance(features_key, str) else None
+        self._packing = Packing(features_key, label_key, options.scale)
+        self.single_feature = self._packing.single_feature
         for reader in (self._train, self._eval):
             if reader is not None and reader.source.num_records == 0:
                 raise InputError(
                     f"There are no records in {reader.source.what}",
                     mend="check the files, or the name of the split",
                 )
-        # Fails here, where the names are in the caller's view, and not when the job has started.
-        self._specs = self._trace()
+        if train is None and evaluation is None:
+            raise InputError("Neither training nor evaluation data was given", mend="give at least one")
+        self._specs: tuple[Any, Any] | None = None
+        # Names and shapes fail here, in the caller's view. Transforms are traced when first needed: that
+        # starts TensorFlow's runtime, and some strategies must be made before.
+        tf = tensorflow()
+        told = [self._packing.pack_specs(tf, source.specs()) for source in (train, evaluation) if source]
+        if len(told) == 2 and options.record_transform is None:
+            _check_same(tf, *told)
         self.train_input_fn = InputFn(self, training=True)
         self.eval_input_fn = InputFn(self, training=False)
 
@@ -88,7 +93,7 @@ class Inputs:
 
         A single feature (see `single_feature`) is under its own name.
         """
-        features = self._specs[0]
+        features = self._shapes()[0]
         return (
             dict(features) if isinstance(features, Mapping) else {self.single_feature or "features": features}
         )
@@ -96,7 +101,7 @@ class Inputs:
     @property
     def label_spec(self) -> Any:
         """tf.TensorSpec of the label without the batch axis; a dict of them for several labels."""
-        return self._specs[1]
+        return self._shapes()[1]
 
     def with_start_step(self, start_step: int | Callable[[], int]) -> Inputs:
         """The same data, with training to begin to read at a global step.
@@ -148,6 +153,7 @@ class Inputs:
 
     def _dataset(self, training: bool, context: Any, start_step: int) -> Any:
         tf = tensorflow()
+        self._shapes()  # A transform that can't work is refused here, not from within the dataset.
         replicas = replicas_of(tf, context)
         reader = self._reader(training)
         if training:
@@ -190,80 +196,52 @@ class Inputs:
         """Raw values of a batch -> (features, labels)."""
         function = self.options.record_transform
         if function is None:
-            return self._pack(tf, source.decode(raw))
+            return self._packing.pack(tf, source.decode(raw))
 
         def one(row: Sequence[Any]) -> tuple[Any, Any]:
             values = source.decode([tf.expand_dims(value, 0) for value in row])
-            for name, value in values.items():
-                if not isinstance(value, tf.Tensor):
-                    raise InputError(
-                        "record_transform cannot take features of variable length",
-                        found=f"{name} is a {type(value).__name__}",
-                        mend="use transform=, which gets the batch",
-                    )
-            return _pair(function(*self._pack(tf, {name: value[0] for name, value in values.items()})))
+            single = {name: value[0] for name, value in values.items()}
+            return _pair(function(*self._packing.pack(tf, single)))
 
-        specs = [tf.TensorSpec(shape, dtype) for dtype, shape in source.raw_specs]
-        made = tf.function(lambda *row: one(row)).get_concrete_function(*specs).structured_outputs
-        signature = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), made)
+        signature = self._traced(tf, source, training=False, batched=False)
         return tf.map_fn(one, list(raw), fn_output_signature=signature)
 
-    def _pack(self, tf: Any, values: dict[str, Any]) -> tuple[Any, Any]:
-        labels = [self._label_key] if isinstance(self._label_key, str) else list(self._label_key)
-        if self._features_key is None:
-            names = [name for name in values if name not in labels]
-        else:
-            names = [self.single_feature] if self.single_feature else list(self._features_key)
-        for kind, wanted in (("feature", names), ("label", labels)):
-            for name in wanted:
-                if name not in values:
+    def _shapes(self) -> tuple[Any, Any]:
+        """The specs of (features, labels) of one record, after all the transforms."""
+        if self._specs is None:
+            tf = tensorflow()
+            found = [
+                self._traced(tf, reader.source, training=training, batched=True)
+                for reader, training in ((self._train, True), (self._eval, False))
+                if reader is not None
+            ]
+            if len(found) == 2:
+                _check_same(tf, *found)
+            self._specs = tf.nest.map_structure(lambda spec: _record_spec(tf, spec), found[0])
+        return self._specs
+
+    def _traced(self, tf: Any, source: Source, *, training: bool, batched: bool) -> tuple[Any, Any]:
+        """The specs that the transforms make: the whole chain on a batch, or record_transform alone."""
+        options = self.options
+        pair = self._packing.pack_specs(tf, source.specs())
+        if options.record_transform is not None:
+            for spec in tf.nest.flatten(pair):
+                if not isinstance(spec, tf.TensorSpec):
                     raise InputError(
-                        f"The data has no {kind} {name!r}",
-                        found=f"it has {', '.join(sorted(values))}",
-                        mend=f"give one of these as {'features_key' if kind == 'feature' else 'label_key'}",
+                        "record_transform cannot take features of variable length",
+                        found=str(spec),
+                        mend="use transform=, which gets the batch",
                     )
-        if not names:
-            raise InputError("No features are left beside the labels", mend="give features_key")
-        features = {name: self._scaled(tf, name, values[name], names) for name in names}
-        label = {name: values[name] for name in labels}
-        return (
-            features[self.single_feature] if self.single_feature else features,
-            label[self._label_key] if isinstance(self._label_key, str) else label,
-        )
-
-    def _scaled(self, tf: Any, name: str, value: Any, names: Sequence[str]) -> Any:
-        scale = self.options.scale
-        if isinstance(scale, Mapping):
-            unknown = sorted(set(scale) - set(names))
-            if unknown:
-                raise InputError(
-                    f"scale names the feature {unknown[0]!r}, which there is not",
-                    found=f"features {', '.join(names)}",
-                    mend="use their names",
+            pair = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), pair)
+            pair = _outputs(tf, options.record_transform, pair)
+            if batched:
+                pair = tf.nest.map_structure(
+                    lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), pair
                 )
-            factor = scale.get(name)
-        else:
-            factor = None if value.dtype in (tf.string, tf.bool) else scale
-        return value if factor is None else tf.cast(value, tf.float32) * np.float32(factor)
-
-    def _trace(self) -> tuple[Any, Any]:
-        """The specs of (features, labels), from building the graph of a batch; reads no record."""
-        tf = tensorflow()
-        found = []
-        for reader, training in ((self._train, True), (self._eval, False)):
-            if reader is None:
-                continue
-            with tf.Graph().as_default():
-                pair = self._assemble(tf, reader.source, reader.source.placeholders(tf))
-                for function in (self.options.train_transform if training else None, self.options.transform):
-                    if function is not None:
-                        pair = _pair(function(*pair))
-                found.append(tf.nest.map_structure(lambda value: _record_spec(tf, value), pair))
-        if len(found) == 2:
-            _check_same(tf, *found)
-        if not found:
-            raise InputError("Neither training nor evaluation data was given", mend="give at least one")
-        return found[0]
+        if batched:
+            for function in (options.train_transform if training else None, options.transform):
+                pair = pair if function is None else _outputs(tf, function, pair)
+        return pair
 
 
 class InputFn:
@@ -278,6 +256,16 @@ class InputFn:
         self._data = data
         self._training = training
         self.start_step: int | Callable[[], int] = data.options.start_step if training else 0
+
+    @property
+    def global_batch_size(self) -> int:
+        """Records that all replicas together read at a step."""
+        options = self._data.options
+        return (
+            options.global_batch_size
+            if self._training
+            else options.eval_batch_size or options.global_batch_size
+        )
 
     def __call__(self, input_context: Any = None) -> Any:
         """The dataset of (features, labels) of one input pipeline.
@@ -316,10 +304,17 @@ def _pair(value: Any) -> tuple[Any, Any]:
     return value
 
 
-def _record_spec(tf: Any, value: Any) -> Any:
-    if isinstance(value, tf.Tensor):
-        return tf.TensorSpec(value.shape[1:], value.dtype)
-    return tf.type_spec_from_value(value)  # Sparse and ragged values keep their batch axis.
+def _outputs(tf: Any, function: Callable[..., Any], specs: tuple[Any, Any]) -> tuple[Any, Any]:
+    """What a transform makes of these specs."""
+    made = tf.function(lambda features, labels: function(features, labels)).get_concrete_function(*specs)
+    return tf.nest.map_structure(
+        tf.type_spec_from_value, _pair(made.structured_outputs), expand_composites=False
+    )
+
+
+def _record_spec(tf: Any, spec: Any) -> Any:
+    # Sparse and ragged values keep their batch axis.
+    return tf.TensorSpec(spec.shape[1:], spec.dtype) if isinstance(spec, tf.TensorSpec) else spec
 
 
 def _check_same(tf: Any, train: Any, evaluation: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from estimator_pipeline.inputs.options import InputOptions
 from estimator_pipeline.inputs.order import Order
 from estimator_pipeline.inputs.plan import EvalPlan, Replicas, TrainPlan, choose_policy, eval_plan, train_plan
-from estimator_pipeline.inputs.sources import ArraySource, Source, tensorflow
+from estimator_pipeline.inputs.sources import ArraySource, Source
 
 __all__ = ["InMemory", "Reader", "replicas_of"]
 
@@ -87,11 +87,10 @@ class InMemory(Source):
         self.what = source.what
         self.part_names = source.part_names
         self.part_records = source.part_records
-        tf = tensorflow()
-        with tf.Graph().as_default():
-            values = source.decode(source.placeholders(tf))
-            self._names = list(values)
-            self.raw_specs = tuple((v.dtype.as_numpy_dtype, tuple(v.shape[1:])) for v in values.values())
+        self._specs = source.specs()
+        self.raw_specs = tuple(
+            (spec.dtype.as_numpy_dtype, tuple(spec.shape[1:])) for spec in self._specs.values()
+        )
 
     @property
     def in_memory(self) -> bool:
@@ -104,10 +103,13 @@ class InMemory(Source):
         with self._lock:
             if self._loaded is None:
                 self._loaded = self._source.load()
-        return [self._loaded.arrays[name].take(ids, axis=0) for name in self._names]
+        return [self._loaded.arrays[name].take(ids, axis=0) for name in self._specs]
 
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
-        return dict(zip(self._names, raw, strict=True))
+        return dict(zip(self._specs, raw, strict=True))
+
+    def specs(self) -> dict[str, Any]:
+        return self._specs
 
 
 def replicas_of(tf: Any, context: Any) -> Replicas:

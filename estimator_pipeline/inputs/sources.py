@@ -8,7 +8,7 @@ record can be read at any time; that is what lets data be addressed by step.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from estimator_pipeline.errors import InputError
 
-__all__ = ["ArraySource", "Source", "stored_bytes", "tensorflow"]
+__all__ = ["ArraySource", "Source", "raw_tensor_specs", "tensorflow"]
 
 _DECODE_CHUNK = 4096  # Records decoded in one go while a source is loaded into memory.
 
@@ -65,12 +65,17 @@ class Source(abc.ABC):
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
         """Tensors by name, of shape (batch, ...), from a batch of raw tensors. Builds graph operations."""
 
+    @abc.abstractmethod
+    def specs(self) -> dict[str, Any]:
+        """The specs of what `decode` gives, batch axis first.
+
+        Told, not traced: a graph with a loop or a function in it would start TensorFlow's runtime, and a
+        MultiWorkerMirroredStrategy that is made after that is refused.
+        """
+
     def loaded_bytes(self) -> int | None:
         """Bytes that the decoded records would take in memory; None where that can't be told or held."""
-        tf = tensorflow()
-        with tf.Graph().as_default():
-            values = self.decode(self.placeholders(tf))
-        return stored_bytes(tf, values, self.num_records)
+        return _stored_bytes(tensorflow(), self.specs(), self.num_records)
 
     def load(self) -> ArraySource:
         """The records decoded into memory.
@@ -187,20 +192,30 @@ class ArraySource(Source):
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
         return dict(zip(self.arrays, raw, strict=True))
 
+    def specs(self) -> dict[str, Any]:
+        return raw_tensor_specs(tensorflow(), self.arrays, self.raw_specs)
+
     def load(self) -> ArraySource:
         return self
 
 
-def stored_bytes(tf: ModuleType, values: Mapping[str, Any], num_records: int) -> int | None:
-    """Bytes that `num_records` records of these batched tensors take; None for strings and open shapes."""
+def raw_tensor_specs(tf: ModuleType, names: Iterable[str], raw_specs: Sequence[Any]) -> dict[str, Any]:
+    """Specs of tensors that are the raw values themselves."""
+    return {
+        name: tf.TensorSpec([None, *shape], tf.as_dtype(dtype))
+        for name, (dtype, shape) in zip(names, raw_specs, strict=True)
+    }
+
+
+def _stored_bytes(tf: ModuleType, specs: Mapping[str, Any], num_records: int) -> int | None:
+    """Bytes that `num_records` records of these specs take; None for strings and open shapes."""
     total = 0
-    for value in values.values():
-        if not isinstance(value, tf.Tensor) or value.dtype == tf.string or value.shape.rank is None:
+    for spec in specs.values():
+        if not isinstance(spec, tf.TensorSpec) or spec.dtype == tf.string or spec.shape.rank is None:
             return None
-        shape = value.shape
-        if any(side is None for side in shape[1:]):
+        if any(side is None for side in spec.shape[1:]):
             return None
-        total += int(np.prod(shape[1:], dtype=np.int64)) * value.dtype.size * num_records
+        total += int(np.prod(spec.shape[1:], dtype=np.int64)) * spec.dtype.size * num_records
     return total
 
 

@@ -52,7 +52,8 @@ def from_tfds(
         label_key: The label, or a sequence of labels (a dict of tensors then); by default the supervised
             target.
         data_dir: Where the prepared files are, or are to be.
-        download: Whether to download and prepare a data set that is not there.
+        download: Whether to download and prepare a data set that is not there. That starts TensorFlow's
+            runtime, so make a MultiWorkerMirroredStrategy before, or prepare the data set beforehand.
         environ: Where TFDS_DATA_DIR, XDG_CACHE_HOME, HOME and proxies are looked up; os.environ by default.
         **options: See :class:`estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
 
@@ -138,6 +139,16 @@ class TfdsSource(Source):
             raw[0],
             fn_output_signature=_picked(spec, self._fields),
         )
+
+    def specs(self) -> dict[str, Any]:
+        tf = tensorflow()
+        told = _picked(self._decoder.get_tensor_spec(), self._fields)
+        return {
+            name: tf.TensorSpec([None, *spec.shape], spec.dtype)
+            if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
+            else spec
+            for name, spec in told.items()
+        }
 
 
 def _picked(values: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:

@@ -147,6 +147,18 @@ class ExampleSource(Source):
         parsed = tf.io.parse_example(raw[0], {name: field.spec for name, field in self._fields.items()})
         return {name: _decoded(tf, parsed[name], field) for name, field in self._fields.items()}
 
+    def specs(self) -> dict[str, Any]:
+        tf = tensorflow()
+        with tf.Graph().as_default():  # Parsing alone: no loop, no function.
+            raw = self.placeholders(tf)[0]
+            parsed = tf.io.parse_example(raw, {name: field.spec for name, field in self._fields.items()})
+            return {
+                name: tf.type_spec_from_value(parsed[name])
+                if field.dtype is None
+                else tf.TensorSpec([None, *field.shape], tf.as_dtype(field.dtype))
+                for name, field in self._fields.items()
+            }
+
     def check_first(self) -> None:
         """Compares the first record with the feature spec, so that most mistakes show before a job starts.
 

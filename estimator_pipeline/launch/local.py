@@ -43,7 +43,7 @@ def launch_local(
     foreign: bool = True,
     cores: str = "split",
     view: View | None = None,
-    grace: float = 10.0,
+    grace: float = 5.0,
     timeout: float | None = None,
     linger: float = 120.0,
 ) -> Outcome:
@@ -84,7 +84,7 @@ def run_local(
     *,
     view: View | None = None,
     environ: Mapping[str, str] | None = None,
-    grace: float = 10.0,
+    grace: float = 5.0,
     timeout: float | None = None,
     linger: float = 120.0,
 ) -> Outcome:
@@ -96,7 +96,9 @@ def run_local(
         plan: What to start. Its ports should be held by the caller until this returns.
         view: Who shows what happens; None for nobody.
         environ: The environment that each task's own is added to; None for this process's.
-        grace: Seconds between SIGTERM and SIGKILL.
+        grace: Seconds between SIGTERM and SIGKILL. A worker under MultiWorkerMirroredStrategy uses them up:
+            TensorFlow catches SIGTERM there and trains on, unless the program sets a handler of its own after
+            it has made the strategy.
         timeout: Seconds after which the job is ended; None for never.
         linger: Seconds that ps and evaluator have, after all training tasks ended well, to end by themselves.
             After that a ps is ended. So is an evaluator of a foreign program; one of ours has a deadline of

@@ -1,0 +1,92 @@
+"""From the named values of a source to (features, labels): which names, single or in a dict, scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.errors import InputError
+
+__all__ = ["Packing"]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a model gets its features and labels.
+
+    Args:
+        features_key: One name for a tensor, several for a dict of tensors, None for a dict of all but the
+            labels.
+        label_key: One name for a tensor, several for a dict.
+        scale: See InputOptions.
+    """
+
+    features_key: str | Sequence[str] | None
+    label_key: str | Sequence[str]
+    scale: float | Mapping[str, float] | None = None
+
+    @property
+    def single_feature(self) -> str | None:
+        """The name of the feature that is handed over as a tensor, if it is one."""
+        return self.features_key if isinstance(self.features_key, str) else None
+
+    def pack(self, tf: Any, values: Mapping[str, Any]) -> tuple[Any, Any]:
+        """(features, labels) of a batch's tensors."""
+
+        def scaled(name: str, value: Any) -> Any:
+            factor = self._factor(tf, name, value.dtype)
+            return value if factor is None else tf.cast(value, tf.float32) * np.float32(factor)
+
+        return self._packed(values, scaled)
+
+    def pack_specs(self, tf: Any, specs: Mapping[str, Any]) -> tuple[Any, Any]:
+        """The same for the specs of tensors; builds no operation.
+
+        Raises:
+            InputError: A name is not there.
+        """
+
+        def scaled(name: str, spec: Any) -> Any:
+            dense = isinstance(spec, tf.TensorSpec)
+            factor = self._factor(tf, name, spec.dtype) if dense else None
+            return spec if factor is None else tf.TensorSpec(spec.shape, tf.float32)
+
+        return self._packed(specs, scaled)
+
+    def _packed(self, values: Mapping[str, Any], scaled: Any) -> tuple[Any, Any]:
+        labels = [self.label_key] if isinstance(self.label_key, str) else list(self.label_key)
+        if self.features_key is None:
+            names = [name for name in values if name not in labels]
+        else:
+            names = [self.features_key] if isinstance(self.features_key, str) else list(self.features_key)
+        for kind, wanted in (("feature", names), ("label", labels)):
+            for name in wanted:
+                if name not in values:
+                    raise InputError(
+                        f"The data has no {kind} {name!r}",
+                        found=f"it has {', '.join(sorted(values))}",
+                        mend=f"give one of these as {'features_key' if kind == 'feature' else 'label_key'}",
+                    )
+        if not names:
+            raise InputError("No features are left beside the labels", mend="give features_key")
+        unknown = sorted(set(self.scale) - set(names)) if isinstance(self.scale, Mapping) else []
+        if unknown:
+            raise InputError(
+                f"scale names the feature {unknown[0]!r}, which there is not",
+                found=f"features {', '.join(names)}",
+                mend="use their names",
+            )
+        features = {name: scaled(name, values[name]) for name in names}
+        label = {name: values[name] for name in labels}
+        return (
+            features[self.features_key] if isinstance(self.features_key, str) else features,
+            label[self.label_key] if isinstance(self.label_key, str) else label,
+        )
+
+    def _factor(self, tf: Any, name: str, dtype: Any) -> float | None:
+        if isinstance(self.scale, Mapping):
+            return self.scale.get(name)
+        return None if dtype in (tf.string, tf.bool) else self.scale
