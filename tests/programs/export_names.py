@@ -35,8 +35,11 @@ def names(symbol):
         "v2": tf_export.get_v2_names(symbol),
         "canonical": tf_export.get_canonical_name_for_symbol(symbol),
         "canonical of estimator": tf_export.get_canonical_name_for_symbol(symbol, api_name="estimator"),
-        "from canonical": symbol.__name__ == (tf_export.get_canonical_name_for_symbol(symbol, "estimator") or "")
-        .rpartition(".")[2],
+        "found by name": [
+            name
+            for name in tf_export.get_v1_names(symbol) + tf_export.get_v2_names(symbol)
+            if tf_export.get_symbol_from_name(name) is symbol
+        ],
     }
 
 

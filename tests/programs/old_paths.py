@@ -98,12 +98,11 @@ check("private pandas", pandas_io.pandas_input_fn is tf.compat.v1.estimator.inpu
 check("private parsing", parsing_utils.classifier_parse_example_spec is not None)
 check("private training", training.train_and_evaluate is tf.estimator.train_and_evaluate)
 check("private names", metric_keys.MetricKeys.LOSS == "loss" and prediction_keys.PredictionKeys.LOGITS == "logits")
-check("private gc", callable(gc.largest_export_versions) and callable(gc._get_paths if hasattr(gc, "_get_paths") else gc.get_paths))
+check("private gc", gc._largest_export_versions(2)([gc.Path("a", 1), gc.Path("b", 3)]) == [gc.Path("a", 1), gc.Path("b", 3)])
 check("private util", callable(util.fn_args))
 check("private queues", feeding_functions is not None)
 check("a private function", callable(_multi_class_head_with_softmax_cross_entropy_loss))
 check("estimator_training", callable(estimator_training.train_and_evaluate))
-check("dotted", tensorflow.python.estimator.canned.head._Head is _Head)
 
 # TPU names of programs that take another way on CPU.
 from tensorflow.python.tpu import tpu_embedding

@@ -1,0 +1,88 @@
+"""Every wrong job file and TF_CONFIG of bad_cases.py, through the command line: one message, exit code 2, no traceback.
+
+The commands run in this process (typer's runner): each case stops before TensorFlow is imported, which the last test
+proves with a process of its own.
+"""
+
+from __future__ import annotations
+
+import pytest
+from bad_cases import CASES
+from typer.testing import CliRunner
+
+from estimator_pipeline.cli.main import app
+
+GOOD_JOB = """
+model: {name: linear}
+input: {source: tfds, name: digits, global_batch_size: 4}
+run: {model_dir: MODEL_DIR}
+"""
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    return tmp_path
+
+
+def train(tmp_path, job, monkeypatch, tf_config=None):
+    path = tmp_path / "job.yaml"
+    path.write_text(job)
+    if tf_config is not None:
+        monkeypatch.setenv("TF_CONFIG", tf_config)
+    return CliRunner().invoke(app, ["train", str(path)])
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_bad_input_is_told_once(case, outside, monkeypatch):
+    if case.kind == "job":
+        done = train(outside, case.text, monkeypatch)
+    else:
+        done = train(outside, GOOD_JOB.replace("MODEL_DIR", str(outside / "model")), monkeypatch, case.text)
+    assert done.exit_code == 2, done.output
+    assert done.output.startswith("error: ") and done.output.count("error: ") == 1
+    assert "Traceback" not in done.output
+    position = 0
+    for fragment in case.fragments:
+        position = done.output.find(fragment, position)
+        assert position >= 0, f"{fragment!r} is not in:\n{done.output}"
+    assert not (outside / "model").exists(), "nothing is written"
+
+
+def test_there_are_enough_cases():
+    assert len(CASES) >= 30
+
+
+LATER = [
+    # (job, what the message names): mistakes that only the parts of the job can see
+    ("model: {name: cmm}\nREST", ["'cmm' is not known", "cnn, dnn, linear"]),
+    ("model: {name: cnn, params: {filtres: 3}}\nREST", ["no parameter filtres", "filters"]),
+    ("model: {name: cnn, loss: entropy}\nREST", ["'entropy' is not known"]),
+    ("model: {name: cnn, metrics: [auc]}\nREST", ["auc are not known", "accuracy"]),
+    ("model: {function: 'nowhere:build'}\nREST", ["'nowhere' cannot be found", "working directory"]),
+    ("model: {function: 'here.py:build'}\nREST", ["'here.py' does not exist"]),
+    ("model: {function: 'math:build'}\nREST", ["math has no function 'build'"]),
+]
+
+
+@pytest.mark.parametrize(("job", "fragments"), LATER, ids=[str(i) for i in range(len(LATER))])
+def test_bad_input_of_the_parts(run_python, tmp_path, job, fragments):
+    path = tmp_path / "job.yaml"
+    rest = f"input: {{source: tfds, name: digits, global_batch_size: 4}}\nrun: {{model_dir: '{tmp_path}/model'}}\n"
+    path.write_text(job.replace("REST", rest))
+    done = run_python(["-m", "estimator_pipeline", "train", path], cwd=tmp_path)
+    assert done.returncode == 2, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    for fragment in fragments:
+        assert fragment in done.stderr
+
+
+def test_a_wrong_file_is_told_before_tensorflow_is_imported(run_python, tmp_path):
+    (tmp_path / "job.yaml").write_text("model: {}\n")
+    code = (
+        "import sys; from typer.testing import CliRunner; from estimator_pipeline.cli.main import app;"
+        f"r = CliRunner().invoke(app, ['train', {str(tmp_path / 'job.yaml')!r}]);"
+        "print(r.exit_code, 'tensorflow' in sys.modules)"
+    )
+    assert run_python(["-c", code]).stdout.strip() == "2 False"
