@@ -122,9 +122,7 @@ def build_model_fn(
                 eval_metrics[name] = (
                     make(labels, predictions) if make is not None else the_head.metric(name, labels, predictions)
                 )
-            return tf.estimator.EstimatorSpec(
-                mode, loss=total, predictions=predictions, eval_metric_ops=eval_metrics
-            )
+            return tf.estimator.EstimatorSpec(mode, loss=total, predictions=predictions, eval_metric_ops=eval_metrics)
         train_op = _train_op(
             list(model.trainable_variables),
             updates,

@@ -75,7 +75,9 @@ def build_run_config(
     if not cluster.is_ps:
         # A strategy of this one process: the chief that evaluates must not call the workers together for it.
         eval_ = _strategy(eval_distribute, communication=None, **make)
-    session = _session_config(tf, session_config, intra_op_threads, inter_op_threads)
+    mirrored = "mirrored" in (train_distribute, eval_distribute)
+    cpus = num_devices if mirrored and num_devices and not tf.config.list_physical_devices("GPU") else 1
+    session = _session_config(tf, session_config, intra_op_threads, inter_op_threads, cpus)
     if seed is not None:
         fields["tf_random_seed"] = seed
     try:
@@ -123,8 +125,8 @@ def _strategy(wanted: Any, **make: Any) -> Any:
     return strategies.make(wanted, **make) if isinstance(wanted, str) else wanted
 
 
-def _session_config(tf: Any, given: Any, intra: int | None, inter: int | None) -> Any:
-    if given is None and intra is None and inter is None:
+def _session_config(tf: Any, given: Any, intra: int | None, inter: int | None, cpus: int) -> Any:
+    if given is None and intra is None and inter is None and cpus == 1:
         return None
     if isinstance(given, Mapping):
         from google.protobuf import json_format
@@ -141,6 +143,9 @@ def _session_config(tf: Any, given: Any, intra: int | None, inter: int | None) -
         session.intra_op_parallelism_threads = intra
     if inter is not None:
         session.inter_op_parallelism_threads = inter
+    if cpus > 1 and "CPU" not in session.device_count:
+        # A session counts its devices anew; without this the replicas' logical CPUs do not exist in it.
+        session.device_count["CPU"] = cpus
     return session
 
 

@@ -44,9 +44,9 @@ def keras_model(params: Mapping[str, Any]) -> Any:
         inputs[name] = keras.Input(shape=(1,), dtype="int64", name=name)
         embedding = layers.Embedding(buckets, params["embedding_dim"], name=f"embedding_{name}")(inputs[name])
         deep.append(layers.Flatten()(embedding))
-        weight = layers.Embedding(
-            buckets, params["classes"], embeddings_initializer="zeros", name=f"wide_{name}"
-        )(inputs[name])
+        weight = layers.Embedding(buckets, params["classes"], embeddings_initializer="zeros", name=f"wide_{name}")(
+            inputs[name]
+        )
         wide.append(layers.Flatten()(weight))
     x = layers.Concatenate()(deep) if len(deep) > 1 else deep[0]
     for units in params["hidden_units"]:

@@ -143,9 +143,7 @@ def _restore(version: str) -> ModuleType:
     if exports.restore():
         _steps.append(Step("export-table", "the `estimator` entry of TensorFlow's table of exported names"))
     if aliases.install():
-        _steps.append(
-            Step("aliases", "tensorflow.estimator, tensorflow.python.estimator.* and the removed modules")
-        )
+        _steps.append(Step("aliases", "tensorflow.estimator, tensorflow.python.estimator.* and the removed modules"))
     bound = aliases.bind_attributes()
     _steps.append(Step("attributes", f"`estimator` set on {', '.join(bound)}"))
     return tf

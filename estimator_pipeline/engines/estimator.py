@@ -151,9 +151,7 @@ class _Job:
         self.model_dir = estimator.model_dir
         self.has_evaluator = evaluator
         if evaluate_during_training is None:
-            evaluate_during_training = not evaluator and (
-                tf_config.is_single_process or tf_config.dialect == "master"
-            )
+            evaluate_during_training = not evaluator and (tf_config.is_single_process or tf_config.dialect == "master")
         self.evaluate_during_training = evaluate_during_training
         self.result_timeout = result_timeout
         self.checkpoint_timeout = checkpoint_timeout
@@ -412,9 +410,7 @@ class _Job:
             config=self.estimator._config.session_config,
         )
         watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=self.startup_timeout)
-        self.board.wait(
-            "the end of training", self._training_ended, timeout=float("inf"), watch=watch, poll=0.5
-        )
+        self.board.wait("the end of training", self._training_ended, timeout=float("inf"), watch=watch, poll=0.5)
         deadline = time.monotonic() + REPORT_SECS
         while self._still_training() and time.monotonic() < deadline:
             time.sleep(0.1)

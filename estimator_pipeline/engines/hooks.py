@@ -57,9 +57,7 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0) -> An
             if self._mark is not None and now > self._mark[0]:
                 rate = (self.steps - self._mark[1]) / (now - self._mark[0])
             self._mark = (now, self.steps)
-            progress.emit(
-                "step", step=int(values["step"]), loss=self.loss, steps_per_sec=rate, steps=self.steps
-            )
+            progress.emit("step", step=int(values["step"]), loss=self.loss, steps_per_sec=rate, steps=self.steps)
 
         def end(self, session):
             # A run that was begun and has no end ran out of data: the session swallows that error itself.

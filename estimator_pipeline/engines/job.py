@@ -274,9 +274,7 @@ def load_function(reference: str, *, field: str) -> Callable[..., Any]:
     where, _, name = reference.rpartition(":")
     if where.endswith(".py"):
         if not os.path.exists(where):
-            raise ConfigError(
-                f"{field}: the file {where!r} does not exist", found=f"working directory {os.getcwd()}"
-            )
+            raise ConfigError(f"{field}: the file {where!r} does not exist", found=f"working directory {os.getcwd()}")
         module_name = os.path.splitext(os.path.basename(where))[0]
         spec = importlib.util.spec_from_file_location(module_name, where)
         assert spec is not None and spec.loader is not None

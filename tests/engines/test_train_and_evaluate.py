@@ -206,9 +206,7 @@ def test_failure_is_written_down_for_the_other_tasks(tmp_path):
     assert training["state"] == "failed" and "planted" in training["error"]
 
 
-CLUSTER = json.dumps(
-    {"cluster": {"worker": ["localhost:1", "localhost:2"]}, "task": {"type": "worker", "index": 0}}
-)
+CLUSTER = json.dumps({"cluster": {"worker": ["localhost:1", "localhost:2"]}, "task": {"type": "worker", "index": 0}})
 
 
 def test_workers_without_a_strategy_are_refused(tmp_path):

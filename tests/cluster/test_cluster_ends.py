@@ -1,0 +1,208 @@
+"""How clusters end: data at an end, early stop, failure, unequal devices, no launcher, a second run in the same place."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import environment
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+TWO_WORKERS = ROOT / "legacy_configs" / "multi_worker_estimator.yaml"
+
+# A program on the public API, as the README shows it; what differs between the tests comes by its arguments.
+PROGRAM = """
+import os, sys
+import estimator_pipeline as ep
+import model_fns
+
+case, model_dir = sys.argv[1], sys.argv[2]
+tf = ep.compat.install()
+task = ep.cluster.from_environ(os.environ)
+config = ep.build_run_config(
+    model_dir,
+    train_distribute="multi_worker_mirrored",
+    num_devices=2 if case == "devices" and task.rank == 1 else None,
+    save_checkpoints_steps=8,
+    seed=1,
+)
+epochs = 1 if case == "data_end" else None
+data = ep.inputs.from_tfds("digits", global_batch_size=64, scale=1 / 16, epochs=epochs)
+
+class Stop(tf.estimator.SessionRunHook):
+    # Synchronous training: every worker counts the same steps and asks at the same one.
+    steps = 0
+    def after_run(self, run_context, run_values):
+        self.steps += 1
+        if case == "early_stop" and self.steps == 11:
+            run_context.request_stop()
+        if case == "failure" and self.steps == 5 and task.rank == 1:
+            raise ArithmeticError("planted failure")
+        if case == "killed" and self.steps == 5 and task.rank == 1:
+            os.kill(os.getpid(), 9)
+
+estimator = tf.estimator.Estimator(model_fns.model_fn("linear"), config=config)
+train_spec = tf.estimator.TrainSpec(data.train_input_fn, max_steps=None if epochs else 40, hooks=[Stop()])
+print(ep.train_and_evaluate(estimator, train_spec, tf.estimator.EvalSpec(data.eval_input_fn, steps=None)))
+"""
+
+
+@pytest.fixture
+def launch(run_python, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+
+    def run(case, *options):
+        return run_python(
+            ["-m", "estimator_pipeline", "launch", "--json", "--timeout", 200, *options, "--", sys.executable,
+             program, case, tmp_path / "model"],
+            timeout=240,
+        )  # fmt: skip
+
+    return run
+
+
+def board(tmp_path):
+    return json.loads((tmp_path / "model" / "estimator_pipeline" / "result.json").read_text())["result"]
+
+
+@pytest.mark.parametrize("evaluator", ["--evaluator", "--no-evaluator"])
+@pytest.mark.parametrize(("case", "step", "ended"), [("data_end", 22, "data ended"), ("early_stop", 11, "stopped")])
+def test_the_evaluator_ends_however_training_ended(launch, tmp_path, evaluator, case, step, ended):
+    """1437 records in batches of 64 are 22 steps; a hook stops at 11. max_steps is None, or far away."""
+    done = launch(case, evaluator)
+    assert done.returncode == 0, done.stderr[-4000:]
+    result = board(tmp_path)
+    assert (result["global_step"], result["ended"]) == (step, ended)
+    assert result["evaluations"][-1]["global_step"] == step
+    assert result["evaluated_by"] == ("evaluator:0" if evaluator == "--evaluator" else "worker:0")
+    logs = [Path(t["log"]).read_text() for t in json.loads(done.stdout)["tasks"]]
+    assert all(f"step {step} ({ended})" in log for log in logs), "every task printed the result"
+
+
+@pytest.mark.parametrize(("case", "says"), [("failure", "planted failure"), ("killed", "SIGKILL")])
+def test_the_first_failure_is_shown_and_everything_ends(launch, case, says):
+    done = launch(case, "--evaluator")
+    assert done.returncode == 1
+    document = json.loads(done.stdout)
+    assert document["failure"]["task"] == "worker:1"
+    assert says in done.stderr
+    assert not any(psutil.pid_exists(t["pid"]) for t in document["tasks"])
+
+
+def test_a4_unequal_device_counts_are_refused_before_training(launch, tmp_path):
+    done = launch("devices", "--no-evaluator")
+    assert done.returncode == 1, done.stderr[-3000:]
+    logs = "".join(Path(t["log"]).read_text() for t in json.loads(done.stdout)["tasks"])
+    assert "the workers have different numbers of devices" in logs
+    assert "worker:0: 1, worker:1: 2" in logs
+    assert not list((tmp_path / "model").glob("model.ckpt-*")), "no step was trained"
+
+
+def free_ports(count):
+    """Ports that were free a moment ago. Nothing holds them: this is the life without our launcher."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("", 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+def start(task, cluster, model_dir, log, *, steps):
+    """One task by hand: TF_CONFIG alone, no launcher, no run id, and a job file that knows of no evaluator."""
+    document = {"cluster": cluster, "task": task}
+    settings = [f"run.model_dir={model_dir}", f"train.max_steps={steps}", "run.save_checkpoints_steps=10",
+                "cluster.evaluator=false"]  # fmt: skip
+    command = [sys.executable, "-m", "estimator_pipeline", "train", TWO_WORKERS, "--json", "--quiet"]
+    command += [x for s in settings for x in ("--set", s)]
+    with open(log, "w") as err:
+        return subprocess.Popen(
+            [*map(str, command)],
+            env=environment({"TF_CONFIG": json.dumps(document)}),
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+
+
+def by_hand(tmp_path, ports, *, steps, late_evaluator=False):
+    cluster = {"worker": [f"localhost:{port}" for port in ports]}
+    tasks = [{"type": "worker", "index": 0}, {"type": "worker", "index": 1}, {"type": "evaluator", "index": 0}]
+    processes = []
+    try:
+        for i, task in enumerate(tasks):
+            if late_evaluator and task["type"] == "evaluator":
+                for process in processes:
+                    process.wait(120)
+            processes.append(start(task, cluster, tmp_path / "model", tmp_path / f"{steps}-{i}.err", steps=steps))
+        outputs = [process.communicate(timeout=150)[0] for process in processes]
+        errors = "".join((tmp_path / f"{steps}-{i}.err").read_text()[-2000:] for i in range(3))
+        assert [p.returncode for p in processes] == [0, 0, 0], errors
+        return [json.loads(text) for text in outputs]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def test_e3_without_a_launcher_and_again_in_the_same_place(tmp_path):
+    """Three processes with a TF_CONFIG each. The chief learns of the evaluator outside the cluster by itself; a second run on
+    the same addresses and directory, with the first run's files lying there, goes on and ends with its own result."""
+    ports = free_ports(2)
+    first = by_hand(tmp_path, ports, steps=20)
+    assert first[0] == first[1] == first[2], "the same on every task"
+    assert (first[0]["global_step"], first[0]["evaluated_by"]) == (20, "evaluator:0")
+    second = by_hand(tmp_path, ports, steps=40)
+    assert second[0] == second[1] == second[2]
+    assert second[0]["global_step"] == 40
+    assert [e["global_step"] for e in second[2]["evaluations"]][-1] == 40
+    assert second[0]["tasks"]["worker:0"]["steps"] == 20
+
+
+def test_an_evaluator_that_comes_too_late_gives_the_result_that_stands(tmp_path):
+    outcomes = by_hand(tmp_path, free_ports(2), steps=12, late_evaluator=True)
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+    assert outcomes[2]["evaluated_by"] == "worker:0"
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_every_process(tmp_path, kind):
+    command = [sys.executable, "-m", "estimator_pipeline", "launch", str(TWO_WORKERS), "--evaluator"]
+    for setting in (f"run.model_dir={tmp_path}/model", "train.max_steps=1000000", "eval.during_training=false"):
+        command += ["--set", setting]
+    process = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+    )
+    seen = []
+    try:
+        deadline = time.monotonic() + 120
+        for line in process.stdout:
+            seen.append(line)
+            if "worker:0 step" in line or time.monotonic() > deadline:
+                break
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) >= 3
+        process.send_signal(kind)
+        rest, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + kind, "".join(seen) + rest
+    gone, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
