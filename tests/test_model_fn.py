@@ -142,7 +142,7 @@ def test_dropout_is_on_in_training(tmp_path):
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_regularisation_counts_once(tmp_path, replicas):
-    """With a zero data gradient the weights shrink by exactly learning rate * d(l2 * w^2), on any number of replicas."""
+    """With a zero data gradient the weights shrink by learning rate * d(l2 * w^2), on any number of replicas."""
     zero = np.zeros_like(IMAGES)
     fn = ep.build_model_fn(
         lambda: tf.keras.Sequential(
@@ -300,5 +300,5 @@ def test_an_unconnected_variable_is_named(tmp_path):
         return Model()
 
     fn = ep.build_model_fn(layers, loss="sparse_categorical_crossentropy")
-    with pytest.raises(ConfigError, match="does not depend on the variables .*forgotten/kernel"):
+    with pytest.raises(ConfigError, match=r"does not depend on the variables .*forgotten/kernel"):
         train(fn, tmp_path)

@@ -6,6 +6,8 @@ tracebacks that show the program's own lines and none of ours.
 
 from __future__ import annotations
 
+import builtins
+import importlib.machinery
 import io
 import os
 import runpy
@@ -36,27 +38,50 @@ def run_script(path: str, args: Sequence[str] = ()) -> int:
     compat.install()
     sys.argv = [path, *args]
     if os.path.isdir(path) or zipfile.is_zipfile(path):
-        return _guarded(lambda: runpy.run_path(path, run_name="__main__"))
-    sys.path[0] = os.path.dirname(os.path.realpath(path))
-    return _guarded(lambda: _exec_file(path))
+        _first_on_path(os.path.abspath(path))
+        return _guarded(lambda: _run_as_main("__main__", alter_argv=False))
+    _first_on_path(os.path.dirname(os.path.realpath(path)))
+    return _guarded(lambda: _exec_file(os.path.abspath(path)))
 
 
 def run_module(name: str, args: Sequence[str] = ()) -> int:
     """Runs an importable module or package as `python -m name args…`. Returns the exit code."""
     compat.install()
     sys.argv = [name, *args]
-    sys.path[0] = os.getcwd()
-    # The function behind `python -m` itself: unlike `run_module` it leaves `__main__` in place afterwards, so that
-    # `atexit` handlers, threads and pickles of the program still find it.
-    return _guarded(lambda: runpy._run_module_as_main(name))  # type: ignore[attr-defined]
+    _first_on_path(os.getcwd())
+    return _guarded(lambda: _run_as_main(name))
+
+
+def _first_on_path(folder: str) -> None:
+    """Puts the program's folder in the place of this program's own; `python -P` gives neither a place."""
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = folder
+
+
+def _new_main() -> types.ModuleType:
+    """A `__main__` with nothing of ours in it, that stays: `atexit`, threads and pickles look for it later."""
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    if "__mp_main__" in sys.modules:
+        # Made by multiprocessing, which TensorFlow has imported by now: the name that children send objects under.
+        sys.modules["__mp_main__"] = main
+    return main
+
+
+def _run_as_main(name: str, **options: bool) -> None:
+    _new_main()
+    # The function behind `python -m` and `python FOLDER` itself: unlike the public ones of runpy it leaves
+    # `__main__` in place afterwards.
+    runpy._run_module_as_main(name, **options)  # type: ignore[attr-defined]
 
 
 def _exec_file(path: str) -> None:
-    with io.open_code(os.path.abspath(path)) as file:
+    main = _new_main()
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    main.__dict__.update(__file__=path, __loader__=loader, __spec__=None, __cached__=None)
+    with io.open_code(path) as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=path, __builtins__=__builtins__, __spec__=None, __cached__=None)
-    sys.modules["__main__"] = main
     exec(code, main.__dict__)
 
 

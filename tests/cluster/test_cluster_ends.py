@@ -1,4 +1,4 @@
-"""How clusters end: data at an end, early stop, failure, unequal devices, no launcher, a second run in the same place."""
+"""How clusters end: data at an end, early stop, failure, unequal devices, without a launcher, twice in one place."""
 
 from __future__ import annotations
 
@@ -163,8 +163,8 @@ def by_hand(tmp_path, ports, *, steps, late_evaluator=False):
 
 
 def test_e3_without_a_launcher_and_again_in_the_same_place(tmp_path):
-    """Three processes with a TF_CONFIG each. The chief learns of the evaluator outside the cluster by itself; a second run on
-    the same addresses and directory, with the first run's files lying there, goes on and ends with its own result."""
+    """Three processes with a TF_CONFIG each. The chief learns of the evaluator outside the cluster by itself; a second
+    run on the same addresses and directory, with the first run's files there, goes on and ends with its own result."""
     ports = free_ports(2)
     first = by_hand(tmp_path, ports, steps=20)
     assert first[0] == first[1] == first[2], "the same on every task"
@@ -204,5 +204,5 @@ def test_a_signal_ends_every_process(tmp_path, kind):
     finally:
         process.kill()
     assert process.returncode == 128 + kind, "".join(seen) + rest
-    gone, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
