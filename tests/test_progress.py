@@ -316,7 +316,7 @@ def test_the_summary_of_a_launch():
         "worker:1  failed, exit code 3      11.5 s        /logs/worker-1.log",
         "",
         "result at step 200: accuracy 0.9722, loss nan",
-        "steps: worker:0 101, worker:1 99",
+        "worker:0 trained 101 steps; worker:1 trained 99 steps",
         "export: /m/export/1",
         "",
         "failed after 12.3 s",

@@ -216,10 +216,16 @@ def summary(outcome: Outcome) -> str:
         metrics = result.get("metrics") or {}
         lines += ["", f"result{at}: {_metrics(metrics) or 'no evaluation'}"]
         if len(result["steps"]) > 1:
-            lines.append("steps: " + ", ".join(f"{task} {steps}" for task, steps in result["steps"].items()))
+            lines.append("; ".join(_share(task, steps, result) for task, steps in result["steps"].items()))
         lines += [f"export: {path}" for path in result["exports"]]
     lines += ["", f"{outcome.reason} after {outcome.seconds:.1f} s"]
     return "\n".join(lines)
+
+
+def _share(task: str, steps: int, result: Mapping[str, Any]) -> str:
+    """How much of the training was this task's: what it says itself, or the steps that it was seen to take."""
+    records = (result.get("tasks") or {}).get(task, {}).get("records")
+    return f"{task} trained {counted(steps, 'step')}" + ("" if records is None else f" on {counted(records, 'record')}")
 
 
 def _evaluation(evaluation: Mapping[str, Any]) -> str:

@@ -1,0 +1,115 @@
+"""Strategies and RunConfig by name, each in a process of its own: a strategy settles TensorFlow's devices for good."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+CLUSTER = {"chief": ["localhost:1"], "worker": ["localhost:2"], "ps": ["localhost:3"]}
+
+CODE = """
+import json, sys
+import estimator_pipeline as ep
+call = json.loads(sys.argv[1])
+tf = ep.compat.install()
+try:
+    config = ep.build_run_config("/nowhere", environ=call.pop("environ", {}), **call)
+    train, evaluation = config.train_distribute, config.eval_distribute
+    session = config.session_config
+    print(json.dumps({
+        "train": type(train).__name__, "eval": type(evaluation).__name__,
+        "replicas": train.num_replicas_in_sync if train else 1,
+        "seed": config.tf_random_seed, "steps": config.save_checkpoints_steps,
+        "keep": config.keep_checkpoint_max,
+        "session": None if session is None else {
+            "intra": session.intra_op_parallelism_threads, "inter": session.inter_op_parallelism_threads,
+            "cpus": session.device_count.get("CPU", 1), "growth": session.gpu_options.allow_growth},
+    }))
+except ep.errors.ConfigError as error:
+    print(json.dumps({"error": str(error)}))
+"""
+
+
+@pytest.fixture
+def config(run_python):
+    def make(**call):
+        task = call.pop("task", None)
+        if task is not None:
+            cluster = call.pop("cluster", CLUSTER)
+            call["environ"] = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
+        done = run_python(["-c", CODE, json.dumps(call)])
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return make
+
+
+CASES = [
+    pytest.param({}, {"train": "NoneType", "eval": "NoneType", "session": None}, id="none"),
+    pytest.param({"train_distribute": "one_device"}, {"train": "OneDeviceStrategy", "replicas": 1}, id="one_device"),
+    pytest.param(
+        {"train_distribute": "mirrored", "eval_distribute": "mirrored", "num_devices": 3},
+        {"train": "MirroredStrategy", "eval": "MirroredStrategy", "replicas": 3,
+         "session": {"intra": 0, "inter": 0, "cpus": 3, "growth": False}},
+        id="e5_mirrored",
+    ),
+    pytest.param(
+        {"train_distribute": "multi_worker_mirrored", "save_checkpoints_steps": 5,
+         "communication": {"implementation": "ring", "bytes_per_pack": 1024, "timeout_secs": 30}},
+        {"train": "CollectiveAllReduceStrategy", "replicas": 1, "steps": 5},
+        id="e8_multi_worker_in_one_process",
+    ),
+    pytest.param(
+        {"train_distribute": "parameter_server", "task": {"type": "worker", "index": 0}},
+        {"train": "ParameterServerStrategyV1"},
+        id="parameter_server",
+    ),
+    pytest.param(
+        {"train_distribute": "parameter_server", "task": {"type": "ps", "index": 0}}, {"train": "NoneType"},
+        id="a_ps_makes_no_strategy",
+    ),
+    pytest.param(
+        {"train_distribute": "multi_worker_mirrored", "eval_distribute": "mirrored", "save_checkpoints_steps": 5,
+         "num_devices": 2, "task": {"type": "evaluator", "index": 0}, "cluster": {"worker": ["a:1", "b:2"]}},
+        {"train": "NoneType", "eval": "MirroredStrategy"},
+        id="an_evaluator_makes_the_evaluation_strategy_alone",
+    ),
+    pytest.param(
+        {"seed": 7, "keep_checkpoint_max": 2, "intra_op_threads": 1, "inter_op_threads": 2,
+         "session_config": {"gpu_options": {"allow_growth": True}}},
+        {"seed": 7, "keep": 2, "session": {"intra": 1, "inter": 2, "cpus": 1, "growth": True}},
+        id="fields",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "expected"), CASES)
+def test_by_name(config, call, expected):
+    found = config(**call)
+    assert {name: found.get(name) for name in expected} == expected
+
+
+BAD = [
+    ({"train_distribute": "mirored"}, ["'mirored' is not known", "allowed: none, one_device, mirrored"]),
+    ({"eval_distribute": "multi_worker_mirrored"}, ["eval_distribute is 'multi_worker_mirrored'", "one process"]),
+    ({"train_distribute": "parameter_server"}, ["without parameter servers", "launch --ps N"]),
+    (
+        {"train_distribute": "multi_worker_mirrored", "save_checkpoints_steps": 1,
+         "task": {"type": "worker", "index": 0}},
+        ["in a cluster with a `ps` job", "localhost:3", "use parameter_server"],
+    ),
+    ({"train_distribute": "multi_worker_mirrored"}, ["must be saved by steps", "give save_checkpoints_steps"]),
+    ({"save_checkpoints_steps": 1, "save_checkpoints_secs": 1}, ["both given", "one of the two"]),
+    ({"save_chekpoints_steps": 1}, ["no field save_chekpoints_steps", "save_checkpoints_steps"]),
+    ({"session_config": {"gpu": 1}}, ["session_config cannot be read", "ConfigProto"]),
+    ({"communication": {"implementation": "mpi"}}, ["'mpi'", "auto, ring, nccl"]),
+    ({"communication": {"timeout_secs": 0}}, ["timeout_secs is 0", "seconds above 0"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "fragments"), BAD, ids=[str(i) for i in range(len(BAD))])
+def test_bad_combinations(config, call, fragments):
+    error = config(**call)["error"]
+    for fragment in fragments:
+        assert fragment in error
