@@ -222,13 +222,13 @@ class _Job:
                 saving_listeners=tuple(self.train_spec.saving_listeners) if self.tf_config.is_chief else (),
             )
 
-        if self.tf_config.is_single_process:
-            train(coordinator.bind_to_task(self.estimator, train_strategy=self.strategy))
-            return hook
-        assert self.tf_config.cluster is not None
-        _let_sigterm_end_this_process()
-        self._check_devices()
         with sessions.short_waits():
+            if self.tf_config.is_single_process:
+                train(coordinator.bind_to_task(self.estimator, train_strategy=self.strategy))
+                return hook
+            assert self.tf_config.cluster is not None
+            _let_sigterm_end_this_process()
+            self._check_devices()
             coordinator.run_training_task(
                 self.estimator,
                 self.strategy,

@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from estimator_pipeline.cluster import parse_tf_config
+
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,22 +120,26 @@ def test_every_legacy_config_runs(launch, name):
         assert board["exports"] and all(Path(path).is_dir() for path in board["exports"])
 
 
-TF_CONFIGS = sorted(path.stem for path in (CONFIGS / "tf_config").glob("*.json"))
+TF_CONFIGS = {path.stem: parse_tf_config(path.read_text()) for path in sorted((CONFIGS / "tf_config").glob("*.json"))}
+ALONE = [name for name, config in TF_CONFIGS.items() if config.is_single_process]
 
 
-@pytest.mark.parametrize("name", TF_CONFIGS)
+@pytest.mark.parametrize("name", ALONE)
+def test_a_tf_config_of_one_process_runs_as_it_is(run_python, tmp_path, name):
+    """Documents without a cluster, or with one machine in it: the process trains, evaluates and ends by itself."""
+    text = (CONFIGS / "tf_config" / f"{name}.json").read_text()
+    changes = [x for s in [*SMALL, f"run.model_dir={tmp_path}"] for x in ("--set", s)]
+    command = ["-m", "estimator_pipeline", "train", CONFIGS / "single.yaml", "--json", *changes]
+    done = run_python(command, env={"TF_CONFIG": text})
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout)["metrics"]["global_step"] == STEPS
+
+
+@pytest.mark.parametrize("name", [name for name in TF_CONFIGS if name not in ALONE])
 def test_every_tf_config_document_is_rehearsed(launch, name):
     """The cluster of every recorded TF_CONFIG, its shape and dialect, on this machine."""
     path = CONFIGS / "tf_config" / f"{name}.json"
-    from estimator_pipeline.cluster import parse_tf_config
-
-    cluster = parse_tf_config(path.read_text()).cluster
-    if cluster is not None and cluster.num_ps:
-        strategy = "parameter_server"
-    elif cluster is not None and cluster.num_training_tasks > 1:
-        strategy = "multi_worker_mirrored"
-    else:
-        strategy = "none"
+    strategy = "parameter_server" if TF_CONFIGS[name].cluster.num_ps else "multi_worker_mirrored"
     settings = [*SMALL, f"run.train_distribute={strategy}", "model.name=linear", "input.global_batch_size=48"]
     document = launch(CONFIGS / "single.yaml", "--tf-config", path, settings=settings)
     tasks = tasks_of(document)
