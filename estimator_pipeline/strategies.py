@@ -139,19 +139,21 @@ def _mirrored(devices: Sequence[str] | None, num_devices: int | None) -> Any:
 def split_cpu(num_devices: int) -> None:
     """Makes `num_devices` logical devices of this machine's CPU. Must come before TensorFlow uses the CPU.
 
+    More of them that are there already are left as they are.
+
     Raises:
-        ConfigError: TensorFlow has set its devices up already, with another number.
+        ConfigError: TensorFlow has set its devices up already, with fewer.
     """
     tf = compat.install()
     cpu = tf.config.list_physical_devices("CPU")[0]
     have = tf.config.get_logical_device_configuration(cpu)
-    if have is not None and len(have) == num_devices:
+    if have is not None and len(have) >= num_devices:
         return
     try:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * num_devices)
     except RuntimeError as error:
         found = len(tf.config.list_logical_devices("CPU"))
-        if found == num_devices:
+        if found >= num_devices:
             return
         raise ConfigError(
             f"the CPU cannot be split into {num_devices} logical devices any more",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,3 +88,22 @@ def records() -> Path:
 def native() -> bool:
     """Whether the installed TensorFlow brings its own tf.estimator (2.15). Imports no TensorFlow."""
     return versions.minor(versions.tensorflow_version()) < versions.FIRST_WITHOUT_ESTIMATOR
+
+
+@pytest.fixture
+def run_environment() -> dict[str, str]:
+    """The environment that `run_python` gives a child, for a test that starts processes by itself."""
+    return environment()
+
+
+def tensorflow_with_three_cpus() -> Any:
+    """The `tensorflow` module, its CPU split into three logical devices.
+
+    For the tests that train in this process. The devices are settled once for a process, so all modules ask for the
+    same, and at import: before any test uses TensorFlow.
+    """
+    from estimator_pipeline import compat, strategies
+
+    tf = compat.install()
+    strategies.split_cpu(3)
+    return tf

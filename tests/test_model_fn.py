@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
-from estimator_pipeline import strategies
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.optimizers import NAMES as OPTIMIZERS
 
-tf = ep.compat.install()
+tf = tensorflow_with_three_cpus()
 ModeKeys = tf.estimator.ModeKeys
 RNG = np.random.default_rng(5)
 IMAGES = RNG.random((48, 8, 8, 1), dtype=np.float32)
 LABELS = RNG.integers(0, 10, 48).astype(np.int64)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def three_cpus():
-    strategies.split_cpu(3)
 
 
 def mirrored(replicas: int):

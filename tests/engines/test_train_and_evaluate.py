@@ -6,24 +6,20 @@ import json
 
 import numpy as np
 import pytest
+from conftest import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
-from estimator_pipeline import inputs, strategies
+from estimator_pipeline import inputs
 from estimator_pipeline.engines import exporting
 from estimator_pipeline.engines import result as results
 from estimator_pipeline.errors import ConfigError
 
-tf = ep.compat.install()
+tf = tensorflow_with_three_cpus()
 RNG = np.random.default_rng(3)
 FEATURES = RNG.random((60, 8, 8, 1), dtype=np.float32)
 LABELS = (FEATURES.mean(axis=(1, 2, 3)) * 10).astype(np.int64)
 ALONE: dict[str, str] = {}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def two_cpus():
-    strategies.split_cpu(2)
 
 
 def data(**options):

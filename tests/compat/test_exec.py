@@ -1,0 +1,215 @@
+"""`estimator-pipeline exec`: a program cannot tell that it was not `python` that started it.
+
+Wherever a program needs no tf.estimator, the same program is run by `python` too, and the two must agree.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import zipfile
+
+import pytest
+from typer.testing import CliRunner
+
+from estimator_pipeline.cli import main as cli
+from estimator_pipeline.compat import runner
+
+_EXEC = ["-m", "estimator_pipeline", "exec"]
+
+
+@pytest.fixture
+def both(run_python, tmp_path):
+    """Runs `python ARGS` and `exec ARGS` in the same folder with the same input."""
+
+    def run(*args, **options):
+        options.setdefault("cwd", tmp_path)
+        return run_python(args, **options), run_python([*_EXEC, *args], **options)
+
+    return run
+
+
+def _write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def _agree(plain, executed):
+    assert (executed.returncode, executed.stdout) == (plain.returncode, plain.stdout), executed.stderr
+
+
+# What the program sees --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["file", "module", "package", "directory", "zip"])
+def test_program_sees_what_python_shows_it(form, both, tmp_path, programs):
+    """argv with options of its own, `__main__`, `__file__`, sys.path[0], stdin, pickles, atexit, spawned children."""
+    text = (programs / "main_is_mine.py").read_text()
+    for name in ("prog.py", "inner/script.py", "pack/__main__.py", "folder/__main__.py"):
+        _write(tmp_path / name, text)
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        archive.write(tmp_path / "prog.py", "__main__.py")
+    given = {
+        "file": ["inner/script.py", "--flag", "-m", "x", "--help", "--", "spawn"],
+        "module": ["-m", "prog", "--flag", "-m", "x", "spawn"],
+        "package": ["-m", "pack", "--help"],
+        "directory": ["folder", "--version"],
+        "zip": ["packed.zip", "a b"],
+    }[form]
+    plain, executed = both(*given, stdin="typed in")
+    assert plain.returncode == 0 and "at exit True 5" in plain.stdout, plain.stderr
+    assert ("spawned [2, 4]" in plain.stdout) == ("spawn" in given)
+    _agree(plain, executed)
+
+
+def test_app_of_absl_with_flags_and_exit_code(both, programs):
+    plain, executed = both(programs / "app_with_flags.py", "--steps=3", "--name", "x", "rest")
+    assert plain.stdout == "main ['rest'] 3 x\nat exit __main__\n" and plain.returncode == 3
+    _agree(plain, executed)
+
+
+def test_app_of_tensorflow_1(run_python, programs):
+    """tf.compat.v1.app.run() takes `main` from `__main__`; here tf.compat.v1 is the program's `tf`."""
+    done = run_python(
+        [*_EXEC, programs / "app_of_tensorflow.py", "--steps", "7", "--model_dir", "/m"], timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "main /m 7 False\n"), done.stderr
+
+
+# How it ends --------------------------------------------------------------------------------------------
+
+_RAISES = """
+    import sys
+
+    def inner():
+        return {}["missing"]
+
+    def outer():
+        try:
+            inner()
+        except KeyError as error:
+            raise RuntimeError("no such luck") from error
+
+    print("before", flush=True)
+    outer()
+"""
+
+_OWN_HOOK = """
+    import sys
+
+    def hook(kind, error, traceback):
+        print("hook", kind.__name__, error, traceback.tb_frame.f_code.co_name, traceback.tb_next)
+
+    sys.excepthook = hook
+    raise ValueError("mine")
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("import sys; sys.exit(-1)", 255),
+        ("import sys; sys.exit('the text')", 1),
+        (_RAISES, 1),
+        (_OWN_HOOK, 1),
+        ("x = 1\nprint('never'\n", 1),
+    ],
+    ids=["exit -1", "exit text", "raises", "own hook", "no syntax"],
+)
+def test_exit_code_and_traceback_are_python_s(body, code, both, tmp_path):
+    _write(tmp_path / "prog.py", body)
+    plain, executed = both("prog.py")
+    assert plain.returncode == code
+    _agree(plain, executed)
+    # TensorFlow may have said something before; the program's own words, traceback included, come last, unchanged.
+    assert executed.stderr.endswith(plain.stderr)
+    assert "estimator_pipeline" not in executed.stderr
+
+
+def test_interrupt_ends_as_a_shell_sees_it(run_python, tmp_path):
+    _write(tmp_path / "prog.py", "def work():\n    raise KeyboardInterrupt\n\nwork()\n")
+    done = run_python([*_EXEC, "prog.py"], cwd=tmp_path)
+    assert done.returncode == 130
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt") and "in work" in done.stderr
+    assert "estimator_pipeline" not in done.stderr
+
+
+def test_traceback_of_a_module_begins_with_its_own_line(run_python, tmp_path):
+    _write(tmp_path / "mod.py", "def work():\n    raise ValueError('mine')\n\nwork()\n")
+    done = run_python([*_EXEC, "-m", "mod"], cwd=tmp_path)
+    assert done.returncode == 1
+    traceback = done.stderr[done.stderr.index("Traceback") :].splitlines()
+    assert traceback[1] == f'  File "{tmp_path}/mod.py", line 4, in <module>'
+    assert traceback[-1] == "ValueError: mine" and "runpy" not in done.stderr
+
+
+def test_module_that_is_not_there(both):
+    plain, executed = both("-m", "no_such_module")
+    assert plain.returncode == executed.returncode == 1
+    assert executed.stderr.endswith(plain.stderr) and "No module named no_such_module" in plain.stderr
+
+
+# What it refuses, and how it reads its own arguments -------------------------------------------------------
+
+
+def _refused(run_python, *args, **options):
+    done = run_python([*_EXEC, *args], **options)
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith("error: ") and done.stderr.count("error:") == 1, done.stderr
+    assert "Traceback" not in done.stderr and "to mend it: " in done.stderr
+    return done.stderr
+
+
+def test_missing_file_is_one_message(run_python, tmp_path):
+    message = _refused(run_python, "prog.py", "--flag", cwd=tmp_path)
+    assert "'prog.py' does not exist" in message and str(tmp_path) in message
+
+
+def test_tf_keras_of_another_version_is_one_message(run_python, tmp_path, native):
+    if native:
+        pytest.skip("TensorFlow 2.15 needs no tf-keras")
+    _write(tmp_path / "prog.py", "print('never')")
+    info = tmp_path / "fake" / "tf_keras-2.14.0.dist-info"
+    _write(info / "METADATA", "Metadata-Version: 2.1\nName: tf-keras\nVersion: 2.14.0\n")
+    message = _refused(run_python, "prog.py", cwd=tmp_path, env={"PYTHONPATH": str(info.parent)})
+    assert "found: tf-keras 2.14.0" in message and "pip install 'tf-keras==" in message
+
+
+@pytest.mark.parametrize(
+    ("given", "called"),
+    [
+        (["p.py"], ("script", "p.py", [])),
+        (["p.py", "--help"], ("script", "p.py", ["--help"])),
+        (["p.py", "--flag", "-m", "x", "--", "y"], ("script", "p.py", ["--flag", "-m", "x", "--", "y"])),
+        (["--", "p.py", "-x"], ("script", "p.py", ["-x"])),
+        (["-m", "mod"], ("module", "mod", [])),
+        (["-m", "mod", "-m", "x", "--help"], ("module", "mod", ["-m", "x", "--help"])),
+        (["-mmod", "a"], ("module", "mod", ["a"])),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_what_belongs_to_the_program(given, called, monkeypatch):
+    seen = []
+    monkeypatch.setattr(runner, "run_script", lambda path, args: seen.append(("script", path, args)) or 5)
+    monkeypatch.setattr(runner, "run_module", lambda name, args: seen.append(("module", name, args)) or 5)
+    result = CliRunner().invoke(cli.app, ["exec", *given])
+    assert seen == [called] and result.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([], "was given no program"),
+        (["-m"], "was given no module"),
+        (["--verbose", "p.py"], "has no option '--verbose'"),
+    ],
+)
+def test_arguments_that_cannot_be(given, says, monkeypatch):
+    monkeypatch.setattr(runner, "run_script", lambda *_: pytest.fail("ran"))
+    result = CliRunner().invoke(cli.app, ["exec", *given])
+    assert result.exit_code == 2 and says in result.output
+
+
+def test_help_is_of_exec_itself():
+    result = CliRunner().invoke(cli.app, ["exec", "--help"])
+    assert result.exit_code == 0 and "Run a program that uses tf.estimator" in result.output

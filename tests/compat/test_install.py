@@ -1,0 +1,372 @@
+"""`compat.install()`: tf.estimator and its old paths, in processes of their own, as it changes the process."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+
+from estimator_pipeline import compat
+from estimator_pipeline.compat import absent, versions
+from estimator_pipeline.errors import CompatError
+
+_EXEC = ["-m", "estimator_pipeline", "exec"]
+
+
+@pytest.fixture
+def run_code(run_python):
+    """Runs lines of Python in a process of their own and gives back what they printed."""
+
+    def run(code, *, ok=True, **options):
+        done = run_python(["-c", textwrap.dedent(code)], **options)
+        assert (done.returncode == 0) == ok, done.stderr
+        return done.stdout if ok else done.stderr
+
+    return run
+
+
+@pytest.fixture
+def only_restored(native):
+    if native:
+        pytest.skip("TensorFlow 2.15 has it all by itself")
+
+
+@pytest.fixture
+def only_native(native):
+    if not native:
+        pytest.skip("for TensorFlow 2.15")
+
+
+# What it gives back ---------------------------------------------------------------------------------
+
+
+def test_every_old_path_leads_to_the_same_objects(run_python, programs):
+    done = run_python([*_EXEC, programs / "old_paths.py"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "checked\n"
+
+
+def test_old_paths_are_those_of_2_15(run_python, programs, only_native):
+    """The same program without us: what it checks is true of TensorFlow's own tf.estimator."""
+    done = run_python([programs / "old_paths.py"])
+    assert (done.returncode, done.stdout) == (0, "checked\n"), done.stderr
+
+
+def test_export_names_are_those_of_2_15(run_python, programs, records):
+    """Recorded by `python tests/programs/export_names.py > tests/records/export_names.json` on TensorFlow 2.15."""
+    recorded = json.loads((records / "export_names.json").read_text())
+    done = run_python([*_EXEC, programs / "export_names.py"])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == recorded
+    assert len(recorded) > 100
+    assert recorded["tf.estimator.RunConfig"]["v1"] == recorded["tf.estimator.RunConfig"]["v2"] == ["estimator.RunConfig"]
+    assert recorded["subclass"]["v2"] == []
+
+
+def test_alias_is_the_module_itself(run_code, only_restored):
+    """A setting made through one path is seen through the other, and the module keeps its own identity."""
+    out = run_code(
+        """
+        from estimator_pipeline import compat
+        tf = compat.install()
+        import tensorflow.python.estimator.canned.head as old
+        import tensorflow_estimator.python.estimator.canned.head as new
+        from tensorflow.python.estimator.canned import head as attribute
+        assert old is new is attribute
+        assert new.__name__ == new.__spec__.name == "tensorflow_estimator.python.estimator.canned.head"
+        assert tf.estimator.__spec__.name == tf.estimator.__name__
+        import importlib, sys
+        assert importlib.reload(new) is sys.modules[new.__name__]
+        import tensorflow.python.distribute.estimator_training as glue
+        assert glue.__name__ == "estimator_pipeline.compat.coordinator"
+        try:
+            import tensorflow.python.estimator.no_such_module
+        except ModuleNotFoundError as error:
+            print(error.name)
+        """
+    )
+    assert out == "tensorflow.python.estimator.no_such_module\n"
+
+
+def test_install_is_idempotent_and_gives_tensorflow(run_code):
+    run_code(
+        """
+        import sys
+        from estimator_pipeline import compat
+        before = compat.status()
+        assert not before.installed and before.keras is None and "tensorflow" not in sys.modules
+        tf = compat.install()
+        assert tf is sys.modules["tensorflow"]
+        first, finders, estimator = compat.status(), list(sys.meta_path), tf.estimator
+        assert compat.install() is tf
+        assert compat.status() == first and sys.meta_path == finders and tf.estimator is estimator
+        import tensorflow
+        assert tensorflow is tf and first.installed and first.tensorflow == tf.__version__
+        """
+    )
+
+
+def test_status_says_what_was_done(run_code, only_restored):
+    out = run_code(
+        """
+        import os
+        from estimator_pipeline import compat
+        compat.install()
+        status = compat.status()
+        assert os.environ["TF_USE_LEGACY_KERAS"] == "1"
+        assert status.estimator == "estimator_pipeline" and status.keras.startswith("tf_keras 2.")
+        print([step.name for step in status.steps])
+        print(status)
+        """
+    )
+    first, text = out.split("\n", 1)
+    assert first == "['legacy-keras', 'keras-resolved', 'export-table', 'aliases', 'attributes']"
+    assert "tf.estimator: estimator_pipeline" in text and "  aliases: " in text
+
+
+def test_harmless_on_2_15(run_code, only_native):
+    run_code(
+        """
+        import os, sys
+        from estimator_pipeline import compat
+        before, finders = dict(os.environ), list(sys.meta_path)
+        tf = compat.install()
+        status = compat.status()
+        assert status.installed and status.steps == () and status.estimator == "tensorflow"
+        assert status.keras.startswith("keras 2.15")
+        assert "TF_USE_LEGACY_KERAS" not in os.environ
+        assert not any(type(f).__module__.startswith("estimator_pipeline") for f in sys.meta_path)
+        assert "estimator_pipeline.compat.coordinator" not in sys.modules
+        import tensorflow.python.distribute.estimator_training as glue
+        assert glue.__name__ == "tensorflow.python.distribute.estimator_training"
+        """
+    )
+
+
+def test_install_from_many_threads_at_once(run_code):
+    out = run_code(
+        """
+        import threading
+        from estimator_pipeline import compat
+        found = []
+        threads = [threading.Thread(target=lambda: found.append(compat.install())) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        print(len(found), len(set(map(id, found))), found[0].estimator.Estimator.__name__)
+        """
+    )
+    assert out == "4 1 EstimatorV2\n"
+
+
+def test_child_process_of_a_program_gets_the_same_keras(run_code, only_restored):
+    out = run_code(
+        """
+        import subprocess, sys
+        from estimator_pipeline import compat
+        compat.install()
+        child = "import tensorflow as tf; print(tf.keras.layers.Dense.__module__)"
+        sys.stdout.write(subprocess.run([sys.executable, "-c", child], stdout=subprocess.PIPE, text=True).stdout)
+        """
+    )
+    assert out.startswith("tf_keras.")
+
+
+# What trains with it ---------------------------------------------------------------------------------
+
+
+def test_canned_estimators_with_feature_columns_train_in_a_worker_thread(run_python, programs, tmp_path):
+    """Lazy loaders that were first touched in a thread ended in a RecursionError."""
+    done = run_python([*_EXEC, programs / "dnn_in_a_thread.py", tmp_path])
+    assert done.returncode == 0, done.stderr
+    lines = [line.split(" ", 2) for line in done.stdout.splitlines()]
+    assert [line[:2] for line in lines] == [["v1", "20"], ["v2", "20"]]
+    assert all("'accuracy'" in line[2] for line in lines)
+
+
+def test_e7_model_to_estimator_trains_evaluates_and_predicts(run_python, programs, tmp_path):
+    done = run_python([*_EXEC, programs / "keras_to_estimator.py", tmp_path])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["steps 1 61", "better True", "predictions 64 (1,)"]
+
+
+# What is gone for good ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(absent.MODULES))
+def test_stand_in_imports_and_complains_on_use(name):
+    module = absent.AbsentModule(name, absent.MODULES[name])
+    stand_in = module.Something
+    assert stand_in is module.Something and not isinstance(3, stand_in)
+    assert issubclass(type("Sub", (stand_in,), {}), stand_in)
+    for use in (lambda: stand_in(1, key=2), lambda: stand_in.CONSTANT):
+        with pytest.raises(CompatError) as caught:
+            use()
+        assert f"{name}.Something" in str(caught.value) and "run this program on TensorFlow 2.15" in str(caught.value)
+    with pytest.raises(AttributeError):
+        _ = module.__wrapped__
+
+
+def test_tpu_names_of_a_program_for_cpu(run_code, only_restored):
+    out = run_code(
+        """
+        from estimator_pipeline import compat
+        tf = compat.install()
+        from tensorflow.python.tpu import session_support, tpu_embedding
+        from tensorflow.python.tpu.tpu_embedding_gradient import get_gradients_through_dummy_table_variables
+        import tensorflow.python.tpu.tpu_embedding as dotted
+        assert dotted is tpu_embedding
+        try:
+            tpu_embedding.TPUEmbedding({}, {}, 1, "training")
+        except compat.CompatError as error:
+            print(error)
+        """.replace("compat.CompatError", "__import__('estimator_pipeline').errors.CompatError")
+    )
+    assert out.splitlines()[0].startswith("tensorflow.python.tpu.tpu_embedding.TPUEmbedding was used")
+
+
+# What it refuses ----------------------------------------------------------------------------------------
+
+
+def _message(run_code, before, **options):
+    """The one message that install() raises after the lines `before`."""
+    code = f"""
+import sys
+from estimator_pipeline import compat
+from estimator_pipeline.compat import versions
+from estimator_pipeline.errors import CompatError
+{textwrap.dedent(before)}
+try:
+    compat.install()
+except CompatError as error:
+    print(error)
+    assert not compat.status().installed
+else:
+    sys.exit("install() did not refuse")
+"""
+    return run_code(code, **options)
+
+
+def _installed(**changes):
+    """Lines that make the metadata of this Python say something else."""
+    return f"""
+real, changes = versions.installed, {changes!r}
+versions.installed = lambda name: changes[name.replace("-", "_")] if name.replace("-", "_") in changes else real(name)
+"""
+
+
+@pytest.mark.parametrize("first", ["import tensorflow", "import keras", "import tf_keras", "import tensorflow.compat.v1"])
+def test_too_late_after_keras_3(first, run_code, only_restored):
+    message = _message(run_code, first)
+    assert "is already loaded in this process, with Keras 3" in message
+    assert "call install() before the first `import tensorflow`" in message and "estimator-pipeline exec" in message
+
+
+def test_setting_the_variable_afterwards_does_not_help(run_code, only_restored):
+    message = _message(run_code, "import tensorflow, os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'")
+    assert "is already loaded in this process, with Keras 3" in message
+
+
+def test_not_too_late_with_legacy_keras_chosen_before(run_code, only_restored):
+    out = run_code(
+        """
+        import tensorflow as tf
+        import tensorflow.compat.v1 as tf1
+        from estimator_pipeline import compat
+        assert compat.install() is tf
+        print(tf.estimator.Estimator.__name__, tf1.estimator.Estimator.__name__)
+        """,
+        env={"TF_USE_LEGACY_KERAS": "1"},
+    )
+    assert out == "EstimatorV2 Estimator\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "mend"),
+    [
+        ({"tf_keras": None}, "no tf-keras", "pip install 'tf-keras=={minor}.*'"),
+        ({"tf_keras": "2.15.1"}, "tf-keras 2.15.1", "pip install 'tf-keras=={minor}.*'"),
+        ({"tensorflow_estimator": None}, "no tensorflow-estimator", "pip install 'tensorflow-estimator==2.15.*'"),
+        ({"tensorflow_estimator": "2.14.0"}, "tensorflow-estimator 2.14.0", "tensorflow-estimator==2.15.*"),
+    ],
+)
+def test_packages_that_do_not_fit(changes, found, mend, run_code, only_restored):
+    message = _message(run_code, _installed(**changes) + "\nassert 'tensorflow' not in sys.modules")
+    minor = ".".join(versions.tensorflow_version().split(".")[:2])
+    assert f"found: {found}" in message and mend.format(minor=minor) in message
+
+
+def test_metadata_is_what_python_would_import(run_code, only_restored, tmp_path):
+    """The same through a distribution that stands first on the path, as a forgotten `pip install --target` does."""
+    info = tmp_path / "tf_keras-2.20.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tf-keras\nVersion: 2.14.0\n")
+    message = _message(run_code, "", env={"PYTHONPATH": str(tmp_path)})
+    assert "found: tf-keras 2.14.0" in message
+
+
+def test_2_15_with_the_variable_set_and_no_tf_keras(run_code, only_native):
+    message = _message(run_code, _installed(tf_keras=None), env={"TF_USE_LEGACY_KERAS": "1"})
+    assert "TF_USE_LEGACY_KERAS=1 is set, and tf-keras is not installed" in message
+    assert "unset TF_USE_LEGACY_KERAS" in message
+
+
+def test_2_15_beside_keras_3(run_code, only_native):
+    message = _message(run_code, _installed(keras="3.4.0"))
+    assert "Keras 3.4.0 is installed beside TensorFlow 2.15" in message and "pip install 'keras==2.15.*'" in message
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (_installed(tensorflow="2.14.1"), "TensorFlow 2.14.1 is older than what estimator_pipeline supports"),
+        (
+            _installed(**dict.fromkeys((n.replace("-", "_") for n in versions.TENSORFLOW_DISTRIBUTIONS), None)),
+            "TensorFlow is not installed in this Python",
+        ),
+    ],
+    ids=["too old", "none"],
+)
+def test_tensorflow_that_is_not_there(lines, says, run_code):
+    message = _message(run_code, lines + "\nassert 'tensorflow' not in sys.modules")
+    assert message.startswith(says) and "supported" in message and "2.15 to 2.21" in message
+
+
+def test_versions_are_read_to_the_minor():
+    assert versions.minor("2.21.0rc1") == (2, 21) and versions.minor("2.9") == (2, 9)
+    with pytest.raises(CompatError, match="cannot be read"):
+        versions.minor("nightly")
+
+
+# What it costs not to use it -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "import estimator_pipeline",
+        "from estimator_pipeline import compat, errors, cluster; compat.status()",
+        "import estimator_pipeline.launch, estimator_pipeline.compat.runner",
+        "import sys; sys.argv = ['x', '--help']\n"
+        "from estimator_pipeline.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code",
+        "import sys; sys.argv = ['x', '--version']\n"
+        "from estimator_pipeline.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code",
+    ],
+    ids=["package", "floor 0 and 1", "launch", "--help", "--version"],
+)
+def test_imports_nothing_heavy(lines, run_code):
+    """The half second of `--help` is made of imports: none of these may come back."""
+    heavy = ("tensorflow", "tensorflow_estimator", "keras", "tf_keras", "numpy", "pandas", "sklearn", "google")
+    out = run_code(lines + "\nimport sys; print('\\nLOADED', *{name.split('.')[0] for name in sys.modules})")
+    loaded = out[out.index("LOADED") :].split()[1:]
+    assert "estimator_pipeline" in loaded
+    assert not set(heavy) & set(loaded)
+
+
+def test_public_names_are_all_there():
+    import estimator_pipeline
+
+    assert set(compat.__all__) == {"Status", "Step", "install", "status"}
+    assert {"compat", "errors"} <= set(dir(estimator_pipeline))
