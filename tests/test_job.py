@@ -279,7 +279,7 @@ def test_a_list_item_that_is_not_there(job_file):
 def test_all_mistakes_in_one_message_sorted_by_line(job_file):
     text = (
         GOOD_JOB.replace("name: cnn", "nmae: cnn")
-        .replace("workers: 2", "workers: 0")
+        .replace("workers: 2", "workers: -1")
         .replace("runs/test", "[]")
     )
     message = _refused(job_file(text), overrides=["train.max_steps=-1"])
@@ -293,7 +293,7 @@ def test_all_mistakes_in_one_message_sorted_by_line(job_file):
         "    found: a value of type list; allowed: text\n"
         "    to mend it: write text.\n"
         "  line 14, column 3: cluster.workers: this value is not allowed.\n"
-        "    found: 0; allowed: 1 or more\n"
+        "    found: -1; allowed: 0 or more\n"
         "    to mend it: give workers another value.\n"
         "  --set train.max_steps=-1: train.max_steps: this value is not allowed.\n"
         "    found: -1; allowed: more than 0\n"

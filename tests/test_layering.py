@@ -145,7 +145,11 @@ def _check_model(path: str, tree: ast.Module, module: str, is_package: bool) -> 
     for node in ast.walk(tree):
         # What is reached through the package instead of imported.
         dotted = _dotted(node)
-        if dotted and dotted.startswith(f"{PACKAGE}.") and dotted.split(".")[1] not in {a.split(".")[0] for a in allowed}:
+        if (
+            dotted
+            and dotted.startswith(f"{PACKAGE}.")
+            and dotted.split(".")[1] not in {a.split(".")[0] for a in allowed}
+        ):
             yield f"{path}:{node.lineno}: uses {dotted}, which is not public"
         if dotted and dotted.startswith("compat.") and dotted.count(".") == 1 and dotted not in MODEL_API:
             yield f"{path}:{node.lineno}: uses {dotted}; of compat a model uses install() and status()"

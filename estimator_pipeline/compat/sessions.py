@@ -4,8 +4,8 @@
   `SessionManager(recovery_wait_secs=…)`.
 * Closing the session of a distributed job takes up to a minute. The iterator that hands batches to the devices has a
   tf.data tuning thread, which sleeps for longer and longer (up to 60 s) and is joined at the end; often it does not
-  hear that it should stop. (Seen on 2.21 as 5 s after a job of 5 s.) The thread tunes a single prefetch of fixed size, so
-  it is switched off, on machines without a GPU: whether the GPU can take the option has not been tried.
+  hear that it should stop. (Seen on 2.21 as 5 s after a job of 5 s.) The thread tunes a single prefetch of fixed
+  size, so it is switched off, on machines without a GPU: whether the GPU can take the option has not been tried.
 
 Private use: `tensorflow.python.training.session_manager`, `tensorflow.python.data.ops.multi_device_iterator_ops`
 (both the same from 2.15 to 2.21).

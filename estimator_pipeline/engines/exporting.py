@@ -9,16 +9,27 @@ from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 
 
-def serving_receiver(features_spec: Mapping[str, Any], *, single: bool = False) -> Callable[[], Any]:
-    """A `serving_input_receiver_fn` that takes the features as tensors, by their names.
+def serving_receiver(
+    features_spec: Mapping[str, Any], *, single: bool = False, examples: bool = False
+) -> Callable[[], Any]:
+    """A `serving_input_receiver_fn` that takes the features as tensors, by their names, or as `tf.Example` records.
 
     Args:
         features_spec: feature name -> `tf.TensorSpec` of one record (no batch axis).
         single: hand the one feature to the model as a tensor, not as a dictionary.
+        examples: take serialized `tf.Example` records, string [B], under the name `examples`. The signatures for
+            classification and regression exist for such input alone.
     """
 
     def receiver() -> Any:
         tf = compat.install()
+        if examples:
+            records = tf.compat.v1.placeholder(tf.string, [None], name="examples")
+            features = _parsed(records, features_spec)
+            received = {"examples": records}
+            if single:
+                return tf.estimator.export.TensorServingInputReceiver(next(iter(features.values())), received)
+            return tf.estimator.export.ServingInputReceiver(features, received)
         tensors = {
             name: tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape.as_list()], name=name)
             for name, spec in features_spec.items()
@@ -30,13 +41,33 @@ def serving_receiver(features_spec: Mapping[str, Any], *, single: bool = False) 
     return receiver
 
 
-def make_exporter(section: Any, features_spec: Mapping[str, Any] | None, *, single: bool = False) -> Any:
+def _parsed(records: Any, features_spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The features of serialized examples. An example holds float32, int64 and strings; other types are cast."""
+    tf = compat.install()
+    stored = {}
+    for name, spec in features_spec.items():
+        if spec.dtype == tf.string or spec.dtype == tf.int64:
+            dtype = spec.dtype
+        else:
+            dtype = tf.float32 if spec.dtype.is_floating else tf.int64
+        stored[name] = tf.io.FixedLenFeature(spec.shape.as_list(), dtype)
+    parsed = tf.io.parse_example(records, stored)
+    return {
+        name: tf.cast(parsed[name], spec.dtype) if spec.dtype != parsed[name].dtype else parsed[name]
+        for name, spec in features_spec.items()
+    }
+
+
+def make_exporter(
+    section: Any, features_spec: Mapping[str, Any] | None, *, single: bool = False, examples: bool = False
+) -> Any:
     """The `tf.estimator` exporter that a job file's section describes.
 
     Args:
         section: an :class:`estimator_pipeline.job.Exporter`.
         features_spec: see :func:`serving_receiver`.
         single: see :func:`serving_receiver`.
+        examples: see :func:`serving_receiver`.
 
     Raises:
         ConfigError: what the model takes is not known (own input functions).
@@ -47,7 +78,7 @@ def make_exporter(section: Any, features_spec: Mapping[str, Any] | None, *, sing
             f"eval.exporters: {section.folder} cannot be made, for what an own input function gives is not known",
             mend="export from Python with tf.estimator.FinalExporter and your own serving_input_receiver_fn",
         )
-    receiver = serving_receiver(features_spec, single=single)
+    receiver = serving_receiver(features_spec, single=single, examples=examples)
     if section.kind == "final":
         return tf.estimator.FinalExporter(section.folder, receiver)
     if section.kind == "latest":

@@ -52,7 +52,12 @@ def run_job(job: Job, *, environ: MutableMapping[str, str] | None = None) -> Tra
         start_delay_secs=evaluation.start_delay_secs,
         throttle_secs=evaluation.throttle_secs,
         exporters=[
-            make_exporter(exporter, data.features_spec, single=data.single_feature is not None)
+            make_exporter(
+                exporter,
+                data.features_spec,
+                single=data.single_feature is not None,
+                examples=not {"classify", "regress"}.isdisjoint(job.model.export.signatures),
+            )
             for exporter in evaluation.exporters
         ]
         or None,
@@ -174,7 +179,7 @@ def job_inputs(job: Job) -> Any:
             features=_feature_spec(section.features),
             label_key=section.label_key,
             features_key=section.features_key,
-            compression=None if section.compression == "none" else section.compression,
+            compression="GZIP" if section.compression == "gzip" else None,
             **options,
         )
     if section.source == "csv":

@@ -137,7 +137,7 @@ class TFRecordInput(InputCommon):
     features: Annotated[dict[str, Feature], Field(min_length=1)]
     label_key: _Text = "label"
     features_key: _Text | list[_Text] | None = None
-    compression: Literal["none", "gzip", "zlib"] = "none"
+    compression: Literal["none", "gzip"] = "none"
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()

@@ -273,14 +273,14 @@ class Cluster(Section):
     """The processes that a launcher starts for the job. One that finds a TF_CONFIG follows that instead.
 
     Fields:
-        workers: Tasks of the job `worker`; the chief is not one of them.
+        workers: Tasks of the job `worker`; the chief is not one of them. 0 with a chief alone.
         chief: Whether there is a `chief` task. Otherwise worker:0 is the chief.
         ps: Parameter servers.
         evaluator: Whether there is an evaluator.
         dialect: The dialect of TF_CONFIG that the tasks get.
     """
 
-    workers: _Count = 1
+    workers: Annotated[int, Field(ge=0)] = 1
     chief: bool = False
     ps: Annotated[int, Field(ge=0)] = 0
     evaluator: bool = False
@@ -290,6 +290,15 @@ class Cluster(Section):
     def num_training_tasks(self) -> int:
         """The chief and the workers."""
         return self.workers + int(self.chief)
+
+    def problems(self) -> Iterator[Problem]:
+        if self.num_training_tasks == 0:
+            yield Problem(
+                ("workers",),
+                "nobody trains.",
+                "workers 0 without a chief",
+                "set workers to 1 or more, or chief: true.",
+            )
 
 
 class Job(Section):

@@ -70,9 +70,7 @@ def test_app_of_absl_with_flags_and_exit_code(both, programs):
 
 def test_app_of_tensorflow_1(run_python, programs):
     """tf.compat.v1.app.run() takes `main` from `__main__`; here tf.compat.v1 is the program's `tf`."""
-    done = run_python(
-        [*_EXEC, programs / "app_of_tensorflow.py", "--steps", "7", "--model_dir", "/m"], timeout=120
-    )
+    done = run_python([*_EXEC, programs / "app_of_tensorflow.py", "--steps", "7", "--model_dir", "/m"], timeout=120)
     assert (done.returncode, done.stdout) == (0, "main /m 7 False\n"), done.stderr
 
 

@@ -60,7 +60,9 @@ def test_export_names_are_those_of_2_15(run_python, programs, records):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == recorded
     assert len(recorded) > 100
-    assert recorded["tf.estimator.RunConfig"]["v1"] == recorded["tf.estimator.RunConfig"]["v2"] == ["estimator.RunConfig"]
+    assert (
+        recorded["tf.estimator.RunConfig"]["v1"] == recorded["tf.estimator.RunConfig"]["v2"] == ["estimator.RunConfig"]
+    )
     assert recorded["subclass"]["v2"] == []
 
 
@@ -255,7 +257,9 @@ versions.installed = lambda name: changes[name.replace("-", "_")] if name.replac
 """
 
 
-@pytest.mark.parametrize("first", ["import tensorflow", "import keras", "import tf_keras", "import tensorflow.compat.v1"])
+@pytest.mark.parametrize(
+    "first", ["import tensorflow", "import keras", "import tf_keras", "import tensorflow.compat.v1"]
+)
 def test_too_late_after_keras_3(first, run_code, only_restored):
     message = _message(run_code, first)
     assert "is already loaded in this process, with Keras 3" in message

@@ -228,3 +228,19 @@ def test_wrong_arguments(tmp_path, wrong):
     arguments[wrong] = "text"
     with pytest.raises(ConfigError, match=f"{wrong} is a str"):
         ep.train_and_evaluate(*arguments.values(), environ=dict(ALONE))
+
+
+def test_classification_signature_takes_examples(tmp_path):
+    """A job whose model answers `classify` exports a receiver of serialized tf.Example, as the canned Estimators do."""
+    receiver = exporting.serving_receiver(data().features_spec, single=True, examples=True)
+    outcome = run(tmp_path, exporters=[tf.estimator.FinalExporter("final", receiver)])
+    loaded = tf.saved_model.load(outcome.exports[0])
+    assert {"classification", "predict", "serving_default"} <= set(loaded.signatures)
+    example = tf.train.Example()
+    example.features.feature["features"].float_list.value.extend(FEATURES[0].ravel().tolist())
+    answer = loaded.signatures["classification"](tf.constant([example.SerializeToString()]))
+    raw = loaded.signatures["predict"](tf.constant([example.SerializeToString()]))
+    np.testing.assert_array_equal(answer["scores"].numpy(), raw["probabilities"].numpy())
+    reader = tf.train.load_checkpoint(outcome.checkpoint)
+    logits = FEATURES[:1].reshape(1, -1) @ reader.get_tensor("dense/kernel") + reader.get_tensor("dense/bias")
+    np.testing.assert_allclose(raw["logits"].numpy(), logits, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Trains canned estimators with feature columns, from a thread that is the first to touch them."""
+"""Trains canned estimators with feature columns, from threads that are the first to touch them."""
 
 import sys
 import tempfile
@@ -41,9 +41,10 @@ def v2(model_dir):
 threads = [threading.Thread(target=train, args=pair) for pair in [("v1", v1), ("v2", v2)]]
 for thread in threads:
     thread.start()
+for thread in threads:
     thread.join()
 
-for name, result in results.items():
+for name, result in sorted(results.items()):
     if isinstance(result, BaseException):
         raise result
     print(name, result["global_step"], sorted(result))
