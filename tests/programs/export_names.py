@@ -14,6 +14,7 @@ OTHERS = {
     "tf.train.Checkpoint": tf.train.Checkpoint,
     "tf.compat.v1.train.Saver": tf.compat.v1.train.Saver,
     "subclass": type("Mine", (tf.estimator.Estimator,), {}),
+    "subclass of v1": type("Mine", (tf.compat.v1.estimator.Estimator,), {}),
 }
 
 
