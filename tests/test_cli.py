@@ -264,7 +264,8 @@ def test_a_launch_in_plain_lines(tmp_path, program):
     assert done.returncode == 0, done.stderr
     assert "worker:1 step 200, 40 steps/s, loss 0.25" in done.stdout
     assert "worker:0 evaluated step 200: accuracy 0.97" in done.stdout
-    assert "\nresult at step 200: accuracy 0.97\nsteps: worker:0 100, worker:1 101\n" in done.stdout
+    assert "\nresult at step 200: accuracy 0.97\n" in done.stdout
+    assert "\nworker:0 trained 100 steps; worker:1 trained 101 steps\n" in done.stdout
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
 
