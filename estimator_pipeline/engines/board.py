@@ -116,6 +116,11 @@ class Board:
             return None
         return said
 
+    def finished(self) -> dict[str, Any] | None:
+        """The chief's last word, once it says that training has finished."""
+        said = self.training()
+        return said if said is not None and said["state"] == "finished" else None
+
     def doubt_what_is_there(self, seconds: float = GRACE_SECS) -> None:
         """Takes the end of training that is on the board now for an earlier run's, unless it still stands after
         `seconds`. For the evaluator, when no run id tells runs apart."""

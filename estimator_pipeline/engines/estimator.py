@@ -368,15 +368,19 @@ class _Job:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def _wait_for_result(self) -> TrainResult:
+        outcome = self._await_result()
+        if not self.tf_config.is_chief:
+            self._say_left()
+        else:
+            self._wait_for_others_to_leave()
+        return outcome
+
+    def _await_result(self) -> TrainResult:
         done = self.board.wait(
             "the result of the final evaluation",
             lambda: self.board.read("result.json"),
             timeout=self.result_timeout,
         )
-        if not self.tf_config.is_chief:
-            self._say_left()
-        else:
-            self._wait_for_others_to_leave()
         return self._from_board(done)
 
     def _from_board(self, document: Mapping[str, Any]) -> TrainResult:
@@ -410,21 +414,12 @@ class _Job:
             config=self.estimator._config.session_config,
         )
         watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=self.startup_timeout)
-        self.board.wait("the end of training", self._training_ended, timeout=float("inf"), watch=watch, poll=0.5)
+        self.board.wait("the end of training", self.board.finished, timeout=float("inf"), watch=watch, poll=0.5)
         deadline = time.monotonic() + REPORT_SECS
         while self._still_training() and time.monotonic() < deadline:
             time.sleep(0.1)
         del server
-        done = self.board.wait(
-            "the result of the final evaluation",
-            lambda: self.board.read("result.json"),
-            timeout=self.result_timeout,
-        )
-        return self._from_board(done)
-
-    def _training_ended(self) -> Mapping[str, Any] | None:
-        training = self.board.training()
-        return training if training is not None and training["state"] == "finished" else None
+        return self._await_result()
 
     def _still_training(self) -> bool:
         return any(self.board.task_report(task) is None for task in self._training_tasks())

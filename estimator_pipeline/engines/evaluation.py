@@ -138,7 +138,7 @@ def follow_training(
     board.doubt_what_is_there()
     while True:
         # Read before the checkpoints: what is finished then has written all of them.
-        training = _finished(board)
+        training = board.finished()
         pending = [path for path in checkpoints(model_dir) if checkpoint_step(path) not in seen]
         if training is not None:
             for path in pending:
@@ -166,11 +166,6 @@ def follow_training(
                 mend="see the chief's log; where checkpoints are farther apart, raise checkpoint_timeout",
             )
         time.sleep(POLL_SECS)
-
-
-def _finished(board: Board) -> dict[str, Any] | None:
-    training = board.training()
-    return training if training is not None and training["state"] == "finished" else None
 
 
 def _evaluate_if_there(evaluator: CheckpointEvaluator, path: str) -> None:
