@@ -5,9 +5,12 @@
     tf = compat.install()          # before anything else imports TensorFlow
     tf.estimator.Estimator(...)
 
-:func:`install` may be called any number of times, and does nothing on 2.15. :func:`status` says what was found and
-what was done. This package is the only part of estimator_pipeline that touches `tensorflow.python.*` and the
-internals of `tensorflow_estimator` and `tf_keras`; each file names what it uses and why.
+:func:`install` may be called any number of times. On 2.15, where nothing is missing, it only applies the repairs
+(:mod:`estimator_pipeline.compat.repairs`). :func:`status` says what was found and what was done.
+
+:func:`use_keras_3`, called first instead, gives the process Keras 3 as `tf.keras`, and no tf.estimator. This package is
+the only part of estimator_pipeline that touches `tensorflow.python.*` and the internals of `tensorflow_estimator` and
+`tf_keras`; each file names what it uses and why.
 """
 
 from __future__ import annotations
@@ -16,13 +19,17 @@ import importlib
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from estimator_pipeline.compat import aliases, exports, versions
+from estimator_pipeline import startup
+from estimator_pipeline.compat import absent, aliases, exports, keras_3, keras_seeds, keras_symbols, versions
+from estimator_pipeline.compat import repairs as _repairs
+from estimator_pipeline.compat.repairs import Repair
 from estimator_pipeline.errors import CompatError
 
-__all__ = ["Step", "Status", "install", "status"]
+__all__ = ["Repair", "Status", "Step", "install", "keras_generation", "status", "use_keras_3"]
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 _TRUE = ("true", "True", "1")  # what TensorFlow itself takes for "yes"
@@ -44,9 +51,10 @@ class Status:
         installed: whether :func:`install` has run to its end.
         tensorflow: version of TensorFlow, None where there is none.
         estimator: where `tf.estimator` comes from: "tensorflow" (2.15), "estimator_pipeline", or None.
-        keras: what `tf.keras` is: "tf_keras 2.21.0", "keras 2.15.0", or None while not installed.
+        keras: what `tf.keras` is: "tf_keras 2.21.0", "keras 2.15.0", "keras 3.15.1", or None while not installed.
         versions: package -> version of all that has a say.
         steps: what was done, in order. Empty on 2.15.
+        repairs: the faults of tf.estimator itself that can be mended, and whether each is.
     """
 
     installed: bool
@@ -55,6 +63,7 @@ class Status:
     keras: str | None
     versions: dict[str, str | None] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
+    repairs: tuple[Repair, ...] = ()
 
     def __str__(self) -> str:
         lines = [
@@ -63,36 +72,86 @@ class Status:
             f"tf.keras: {self.keras or 'not decided yet'}",
         ]
         lines += [f"  {step.name}: {step.what}" for step in self.steps]
+        lines += [f"  repair {repair.name} ({'on' if repair.on else 'off'}): {repair.what}" for repair in self.repairs]
         return "\n".join(lines)
 
 
 _lock = threading.Lock()
 _steps: list[Step] = []
 _installed = False
+_generation = 2
+_chosen: frozenset[str] = frozenset()
 
 
-def install() -> ModuleType:
-    """Makes `tf.estimator` and all its old paths work in this process.
+def install(repairs: str | Sequence[str] | None = None) -> ModuleType:
+    """Makes `tf.estimator` and all its old paths work in this process, and mends its faults.
 
     Call it before anything imports TensorFlow. It sets TF_USE_LEGACY_KERAS=1 in `os.environ` on 2.16 and later
     (Estimator is built on Keras 2, and child processes need the same answer), and imports TensorFlow.
+
+    Args:
+        repairs: which faults of tf.estimator itself are mended: "all", "none", "-NAME,-NAME" (all but these),
+            "NAME,NAME" (these alone), or a list of names. None: what ESTIMATOR_PIPELINE_REPAIRS says, "all" where it
+            is not set. The first call in a process decides.
+
+    Returns:
+        The `tensorflow` module. In a process that was given Keras 3 by :func:`use_keras_3` it is that one as it is, so
+        that the same function builds layers of either Keras; `tf.estimator` is not there.
+
+    Raises:
+        CompatError: TensorFlow, tf-keras or tensorflow-estimator is missing or does not fit, or TensorFlow was
+            imported with Keras 3 before this call; a repair that does not exist, or other repairs than those that
+            an earlier call applied; the message says what to change.
+    """
+    global _installed, _chosen
+    with _lock:
+        if _installed:
+            if repairs is not None and _repairs.chosen(repairs) != _chosen:
+                raise CompatError(
+                    f"install(repairs={repairs!r}) comes after an install() with other repairs",
+                    found=f"applied: {', '.join(sorted(_chosen)) or 'none'}",
+                    mend=f"give them to the first call of the process, or set {_repairs.VARIABLE}",
+                )
+            return sys.modules["tensorflow"]
+        chosen = _repairs.chosen(repairs)
+        if repairs is not None:
+            # For child processes, which need the same answer.
+            os.environ[_repairs.VARIABLE] = ",".join(sorted(chosen)) or "none"
+        version = versions.tensorflow_version()
+        native = versions.minor(version) < versions.FIRST_WITHOUT_ESTIMATOR
+        with startup.loading():
+            tf = _native(version) if native else _restore(version)
+            _repairs.apply(chosen)
+        _installed, _chosen = True, chosen
+        return tf
+
+
+def use_keras_3() -> ModuleType:
+    """Makes `tf.keras` Keras 3 in this process, which has no tf.estimator then.
+
+    Call it before anything imports TensorFlow, and instead of :func:`install`. It sets TF_USE_LEGACY_KERAS=0 and
+    KERAS_BACKEND=tensorflow in `os.environ`. It may be called any number of times.
 
     Returns:
         The `tensorflow` module.
 
     Raises:
-        CompatError: TensorFlow, tf-keras or tensorflow-estimator is missing or does not fit, or TensorFlow was
-            imported with Keras 3 before this call; the message says what to change.
+        CompatError: TensorFlow 2.15, whose Keras is Keras 2; Keras 3 is missing; the process has Keras 2 already.
     """
-    global _installed
+    global _installed, _generation
     with _lock:
-        if _installed:
+        if _installed and _generation == 3:
             return sys.modules["tensorflow"]
-        version = versions.tensorflow_version()
-        native = versions.minor(version) < versions.FIRST_WITHOUT_ESTIMATOR
-        tf = _native(version) if native else _restore(version)
-        _installed = True
+        with startup.loading():
+            tf = keras_3.resolve()
+        _installed, _generation = True, 3
+        _steps.append(Step("keras-3", f"{LEGACY_KERAS}=0: tf.keras is Keras 3, and there is no tf.estimator"))
         return tf
+
+
+def keras_generation() -> int:
+    """Which Keras `tf.keras` is in this process: 2, or 3 after :func:`use_keras_3`."""
+    return _generation
 
 
 def _native(version: str) -> ModuleType:
@@ -112,6 +171,8 @@ def _native(version: str) -> ModuleType:
     tf = importlib.import_module("tensorflow")
     _ = tf.estimator.Estimator  # resolves the lazy loaders here, on the calling thread
     _ = tf.keras.layers, tf.compat.v1.keras.layers, tf.compat.v1.estimator.Estimator
+    if os.environ.get(LEGACY_KERAS) not in _TRUE and keras_symbols.keep():
+        _steps.append(Step("keras-symbols", "tf_keras, if it is imported, does not take the exported names of keras"))
     return tf
 
 
@@ -140,10 +201,14 @@ def _restore(version: str) -> ModuleType:
     # Lazy loaders that a worker thread touches first end in a RecursionError or in Keras 3: resolve them now.
     _ = tf.keras.layers, tf.compat.v1.keras.layers, tf.compat.v2.keras.layers
     _steps.append(Step("keras-resolved", "tf.keras, tf.compat.v1.keras resolved on the importing thread"))
+    if keras_seeds.mend():
+        _steps.append(Step("keras-seeds", "tf_keras draws its seeds as integers, which Python 3.12 asks for"))
     if exports.restore():
         _steps.append(Step("export-table", "the `estimator` entry of TensorFlow's table of exported names"))
     if aliases.install():
         _steps.append(Step("aliases", "tensorflow.estimator, tensorflow.python.estimator.* and the removed modules"))
+    if absent.bind_public_names():
+        _steps.append(Step("tpu-embedding", "names of the removed TPU embedding API, which say that they are gone"))
     bound = aliases.bind_attributes()
     _steps.append(Step("attributes", f"`estimator` set on {', '.join(bound)}"))
     return tf
@@ -170,12 +235,14 @@ def status() -> Status:
     report = versions.report()
     tensorflow = report["tensorflow"]
     if not _installed:
-        return Status(False, tensorflow, None, None, report)
+        return Status(False, tensorflow, None, None, report, repairs=_repairs.listed())
     tf = sys.modules["tensorflow"]
+    if _generation == 3:
+        return Status(True, tf.__version__, None, f"keras {report['keras']}", report, tuple(_steps))
     native = versions.minor(tf.__version__) < versions.FIRST_WITHOUT_ESTIMATOR
     if native and os.environ.get(LEGACY_KERAS) not in _TRUE:
         keras = f"keras {report['keras']}"
     else:
         keras = f"tf_keras {report['tf-keras']}"
     source = "tensorflow" if native else "estimator_pipeline"
-    return Status(True, tf.__version__, source, keras, report, tuple(_steps))
+    return Status(True, tf.__version__, source, keras, report, tuple(_steps), _repairs.listed())

@@ -2,11 +2,14 @@
 
 TensorFlow 2.16 removed the first TPU embedding API (`tpu_embedding`, `tpu_embedding_gradient`) and the TPU session
 watchdog (`session_support`). The estimator package imports them at its top, for `TPUEstimator` alone. Programs for
-CPU and GPU never touch them, so the import must succeed; a program that does use them gets one clear error.
+CPU and GPU never touch them, so the import must succeed; a program that does use them gets one clear error. The same
+goes for the public names of the embeddings' optimizers, which TensorFlow removed from `tf.compat.v1.tpu.experimental`.
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
 import types
 from typing import Any
 
@@ -17,6 +20,8 @@ MODULES = {
     "tensorflow.python.tpu.tpu_embedding_gradient": "the TPU embedding API of TPUEstimator",
     "tensorflow.python.tpu.session_support": "the TPU session watchdog of TPUEstimator",
 }
+# What `tf.compat.v1.tpu.experimental` had of the first of them: an EmbeddingConfigSpec cannot be made without one.
+PUBLIC = ("AdagradParameters", "AdamParameters", "FtrlParameters", "StochasticGradientDescentParameters")
 
 
 def _error(name: str, purpose: str) -> CompatError:
@@ -55,3 +60,16 @@ class AbsentModule(types.ModuleType):
         stand_in = _AbsentType(name, (), {"__module__": self.__name__, "_purpose": self._absent_purpose})
         setattr(self, name, stand_in)
         return stand_in
+
+
+def bind_public_names() -> bool:
+    """Puts the stand-ins of :data:`PUBLIC` where TensorFlow had the classes; False where nothing was missing."""
+    home = importlib.import_module("tensorflow.python.tpu.tpu_embedding")
+    bound = False
+    for path, module in list(sys.modules.items()):
+        if path.startswith("tensorflow.") and path.endswith("compat.v1.tpu.experimental"):
+            for name in PUBLIC:
+                if not hasattr(module, name):
+                    setattr(module, name, getattr(home, name))
+                    bound = True
+    return bound

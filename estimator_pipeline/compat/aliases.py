@@ -48,7 +48,9 @@ def target_of(name: str) -> str | None:
     return None
 
 
-class _AliasLoader(importlib.abc.Loader):
+class AliasLoader(importlib.abc.Loader):
+    """Gives the module `target` itself, under another name."""
+
     def __init__(self, target: str) -> None:
         self.target = target
 
@@ -84,15 +86,16 @@ class AliasFinder(importlib.abc.MetaPathFinder):
         if fullname in absent.MODULES:
             return importlib.machinery.ModuleSpec(fullname, _AbsentLoader(fullname))
         home = target_of(fullname)
-        spec = None if home is None else _spec_of(home)
+        spec = None if home is None else spec_of(home)
         if home is None or spec is None:
             return None
         return importlib.machinery.ModuleSpec(
-            fullname, _AliasLoader(home), is_package=spec.submodule_search_locations is not None
+            fullname, AliasLoader(home), is_package=spec.submodule_search_locations is not None
         )
 
 
-def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
+def spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
+    """The spec of a module, None where there is no such module or no package that it would be in."""
     try:
         return importlib.util.find_spec(name)
     except ModuleNotFoundError:

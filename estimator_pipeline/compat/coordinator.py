@@ -37,9 +37,12 @@ __all__ = [
     "estimator_evaluate",
     "estimator_train",
     "init_run_config",
+    "run_classic_task",
     "run_training_task",
     "should_run_distribute_coordinator",
+    "start_server",
     "train_and_evaluate",
+    "training_task",
 ]
 
 
@@ -326,3 +329,66 @@ def run_training_task(
         task_id=task_id,
         session_config=estimator._config.session_config,
     )
+
+
+def training_task(config: Any) -> tuple[dict[str, list[str]], tuple[str, int], bool] | None:
+    """Which task of which cluster the training that runs or begins in this thread is.
+
+    The coordinator's worker context says so where there is one, and else the RunConfig, if it took the cluster from
+    TF_CONFIG by itself.
+
+    Args:
+        config: the RunConfig of the Estimator that trains.
+
+    Returns:
+        (job -> addresses, (own job, own index), whether this is the chief), or None: a process by itself.
+    """
+    from tensorflow.python.distribute import distribute_coordinator_context as dc_context
+
+    context = dc_context.get_current_worker_context()
+    if context is not None and context.cluster_spec is not None:
+        return context.cluster_spec.as_dict(), (context.task_type, context.task_id), bool(context.is_chief)
+    if config.cluster_spec and not getattr(config, "_distribute_coordinator_mode", None):
+        return config.cluster_spec.as_dict(), (config.task_type, config.task_id), bool(config.is_chief)
+    return None
+
+
+def start_server(estimator: Any) -> Any:
+    """Starts the TensorFlow server of a task whose RunConfig took the cluster from TF_CONFIG, without a strategy.
+
+    The cluster keeps the program's own job names (`master` among them): they are in the device names of its graph.
+    The evaluator is no part of it.
+    """
+    import tensorflow as tf
+
+    config = estimator._config
+    jobs = {job: tasks for job, tasks in config.cluster_spec.as_dict().items() if job != "evaluator"}
+    settings = tf.compat.v1.ConfigProto()
+    if config.session_config is not None:
+        # Of the session's own settings these two belong to a server; device filters, for one, would blind it.
+        settings.log_device_placement = config.session_config.log_device_placement
+        settings.gpu_options.CopyFrom(config.session_config.gpu_options)
+    return tf.distribute.Server(
+        tf.train.ClusterSpec(jobs),
+        job_name=config.task_type,
+        task_index=config.task_id,
+        protocol=config.protocol,
+        config=settings,
+    )
+
+
+def run_classic_task(estimator: Any, run: Callable[[Any], Any]) -> Any:
+    """Runs `run(estimator)` as one training task of a parameter-server cluster without a strategy.
+
+    Args:
+        estimator: the program's Estimator; its RunConfig knows the cluster and the task.
+        run: called once.
+
+    Returns:
+        What `run` returned.
+    """
+    server = start_server(estimator)
+    try:
+        return run(estimator)
+    finally:
+        del server

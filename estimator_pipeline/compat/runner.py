@@ -17,11 +17,16 @@ import zipfile
 from collections.abc import Callable, Sequence
 
 from estimator_pipeline import compat
-from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.errors import ConfigError, PreemptedError
 
 
-def run_script(path: str, args: Sequence[str] = ()) -> int:
+def run_script(path: str, args: Sequence[str] = (), *, repairs: str | None = None) -> int:
     """Runs a file (or a directory or zip file with a `__main__.py`) as `python path args…`.
+
+    Args:
+        path: the file, directory or zip file.
+        args: the program's own arguments.
+        repairs: as for `compat.install`.
 
     Returns:
         The exit code that the process should end with.
@@ -35,7 +40,7 @@ def run_script(path: str, args: Sequence[str] = ()) -> int:
             found=f"working directory {os.getcwd()}",
             mend="give the path of a Python file, or -m MODULE for an importable module",
         )
-    compat.install()
+    compat.install(repairs)
     sys.argv = [path, *args]
     if os.path.isdir(path) or zipfile.is_zipfile(path):
         _first_on_path(os.path.abspath(path))
@@ -44,9 +49,9 @@ def run_script(path: str, args: Sequence[str] = ()) -> int:
     return _guarded(lambda: _exec_file(os.path.abspath(path)))
 
 
-def run_module(name: str, args: Sequence[str] = ()) -> int:
+def run_module(name: str, args: Sequence[str] = (), *, repairs: str | None = None) -> int:
     """Runs an importable module or package as `python -m name args…`. Returns the exit code."""
-    compat.install()
+    compat.install(repairs)
     sys.argv = [name, *args]
     _first_on_path(os.getcwd())
     return _guarded(lambda: _run_as_main(name))
@@ -93,6 +98,10 @@ def _guarded(program: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         _show(*_own_lines())
         return 130
+    except PreemptedError as error:
+        # Nothing of the program's is at fault, and no traceback says more.
+        print(error, file=sys.stderr)
+        return error.exit_code
     except BaseException:
         _show(*_own_lines())
         return 1

@@ -2,10 +2,11 @@
 
 * A worker of a parameter-server job that finds the model not ready yet looks again after 30 s: the default of
   `SessionManager(recovery_wait_secs=…)`.
-* Closing the session of a distributed job takes up to a minute. The iterator that hands batches to the devices has a
-  tf.data tuning thread, which sleeps for longer and longer (up to 60 s) and is joined at the end; often it does not
-  hear that it should stop. (Seen on 2.21 as 5 s after a job of 5 s.) The thread tunes a single prefetch of fixed
-  size, so it is switched off, on machines without a GPU: whether the GPU can take the option has not been tried.
+* Closing the session of a distributed job, or leaving `Model.fit`, takes up to a minute. The iterator that hands
+  batches to the devices has a tf.data tuning thread, which sleeps for longer and longer (up to 60 s) and is joined at
+  the end; often it does not hear that it should stop. (Seen on 2.21 as 5 s after a job of 5 s.) The thread tunes a
+  single prefetch of fixed size, so it is switched off, on machines without a GPU: whether the GPU can take the option
+  has not been tried.
 
 Private use: `tensorflow.python.training.session_manager`, `tensorflow.python.data.ops.multi_device_iterator_ops`
 (both the same from 2.15 to 2.21).
@@ -15,14 +16,39 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator
 
 RECOVERY_WAIT_SECS = 0.5
 
 
+_lock = threading.Lock()
+_depth = 0
+_undo: Callable[[], None] | None = None
+
+
 @contextlib.contextmanager
-def short_waits(seconds: float = RECOVERY_WAIT_SECS) -> Iterator[None]:
-    """In the block, sessions look for the model every `seconds`, and close without waiting for a tuning thread."""
+def short_waits() -> Iterator[None]:
+    """In the block, sessions look for the model every 0.5 s, and close without waiting for a tuning thread.
+
+    Blocks may be nested, and entered by several threads: the last one to leave undoes it.
+    """
+    global _depth, _undo
+    with _lock:
+        if _depth == 0:
+            _undo = _shorten()
+        _depth += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if _depth == 0 and _undo is not None:
+                _undo()
+
+
+def _shorten() -> Callable[[], None]:
     import tensorflow as tf
     from tensorflow.python.data.ops import multi_device_iterator_ops
     from tensorflow.python.training import session_manager
@@ -33,7 +59,7 @@ def short_waits(seconds: float = RECOVERY_WAIT_SECS) -> Iterator[None]:
     @functools.wraps(original)
     def init(self, *args, **kwargs):
         if "recovery_wait_secs" not in kwargs and len(args) < _POSITION:
-            kwargs["recovery_wait_secs"] = seconds
+            kwargs["recovery_wait_secs"] = RECOVERY_WAIT_SECS
         return original(self, *args, **kwargs)
 
     @functools.wraps(device_dataset)
@@ -45,12 +71,23 @@ def short_waits(seconds: float = RECOVERY_WAIT_SECS) -> Iterator[None]:
     session_manager.SessionManager.__init__ = init
     if not tf.config.list_physical_devices("GPU"):
         multi_device_iterator_ops._create_device_dataset = untuned
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         session_manager.SessionManager.__init__ = original
         multi_device_iterator_ops._create_device_dataset = device_dataset
+
+    return undo
 
 
 # Arguments before `recovery_wait_secs`: local_init_op, ready_op, ready_for_local_init_op, graph.
 _POSITION = 5
+
+
+def let_sigterm_end_this_process() -> None:
+    """Undoes TensorFlow's own SIGTERM handler, which comes with MultiWorkerMirroredStrategy's server.
+
+    That handler notes the signal for a preemption checkpoint of Keras and drops it: an Estimator's worker would train
+    on until it is killed. A handler that the program set itself is left as it is.
+    """
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

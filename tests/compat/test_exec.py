@@ -188,8 +188,8 @@ def test_tf_keras_of_another_version_is_one_message(run_python, tmp_path, native
 )
 def test_what_belongs_to_the_program(given, called, monkeypatch):
     seen = []
-    monkeypatch.setattr(runner, "run_script", lambda path, args: seen.append(("script", path, args)) or 5)
-    monkeypatch.setattr(runner, "run_module", lambda name, args: seen.append(("module", name, args)) or 5)
+    monkeypatch.setattr(runner, "run_script", lambda path, args, repairs: seen.append(("script", path, args)) or 5)
+    monkeypatch.setattr(runner, "run_module", lambda name, args, repairs: seen.append(("module", name, args)) or 5)
     result = CliRunner().invoke(cli.app, ["exec", *given])
     assert seen == [called] and result.exit_code == 5
 

@@ -7,21 +7,17 @@ for `mnist`, which has to be downloaded.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
-
-from estimator_pipeline.launch import hold_ports
+from tasks_by_hand import EXEC, Tasks
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-_EXEC = [sys.executable, "-m", "estimator_pipeline", "exec"]
 _DEADLINE = 200  # seconds, for a cluster that hangs; a run takes some fifteen
 _RECORDS, _BATCH = 1437, 64
 
@@ -39,38 +35,8 @@ def digits_dir(tmp_path_factory, run_python):
 @pytest.fixture
 def program(programs, digits_dir, tmp_path):
     """The command line after `python`, without what a test adds."""
-    data = ["--dataset", "digits", "--data_dir", digits_dir, "--highest", "16", "--learning_rate", "0.05"]
+    data = ["--dataset", "digits", "--data_dir", digits_dir, "--highest", "16", "--learning_rate", "0.1"]
     return [str(part) for part in (programs / "tutorial_estimator.py", tmp_path / "model", *data)]
-
-
-def _two_workers(command_of, folder, environ):
-    """Runs two processes with their TF_CONFIG, as two people on two machines would; gives (exit code, output) each."""
-    logs = [folder / f"worker-{index}.log" for index in range(2)]
-    with contextlib.ExitStack() as stack:
-        held = stack.enter_context(hold_ports(2))
-        cluster = {"worker": [f"localhost:{port}" for port in held.ports]}
-        processes = []
-        for index, log in enumerate(logs):
-            task = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-            more = {"TF_CONFIG": json.dumps(task), "TF_GRPC_REUSE_PORT": "1"}
-            output = stack.enter_context(log.open("wb"))
-            process = subprocess.Popen(
-                command_of(index),
-                env=environ | more,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            stack.callback(_end, process)
-            processes.append(process)
-        deadline = time.monotonic() + _DEADLINE
-        # All of them: the one that failed is the interesting one, and the other waits for it for ever.
-        while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
-            if any(process.poll() for process in processes):
-                deadline = min(deadline, time.monotonic() + 10)
-            time.sleep(0.1)
-    return [(process.returncode, log.read_text(errors="replace")) for process, log in zip(processes, logs, strict=True)]
 
 
 def _end(process):
@@ -89,8 +55,13 @@ def _last_loss(log):
     return float(re.findall(r"Loss for final step: ([\d.e+-]+?)\.?$", log, re.M)[-1])
 
 
+def _evaluated(log):
+    """The steps that a task evaluated, as Estimator logs them; TFDS makes every line of the log come twice."""
+    return {int(step) for step in re.findall(r"Saving dict for global step (\d+): ", log)}
+
+
 def _read(trace):
-    """What a worker read: one line for each image, in hexadecimal."""
+    """What a worker trained on: one line for each image, in hexadecimal."""
     return trace.read_text().splitlines()
 
 
@@ -112,26 +83,32 @@ def _check(logs, model_dir, traces, last_step, read_by):
     assert not set(read[0]) & set(read[1]), "both workers read the same record"
     assert len(set(read[0]) | set(read[1])) == _RECORDS
 
+    # No evaluator in the cluster: the chief evaluates what is final, and only it.
+    assert [_evaluated(log) for log in logs] == [{last_step}, set()]
+
 
 @pytest.mark.parametrize("until", ["the data end", "max_steps"])
-def test_e1_e3_e4_e5_e6_tutorial_on_two_workers(until, program, tmp_path, run_environment):
+def test_e1_e3_e4_e5_e6_tutorial_on_two_workers(until, program, tmp_path):
     """As the page has it, one pass over the data; and with `max_steps`, the data repeated."""
     more = [] if until == "the data end" else ["--epochs", "50", "--max_steps", "150"]
     traces = [tmp_path / f"trace-{index}" for index in range(2)]
-    ended = _two_workers(
-        lambda index: [*_EXEC, *program, *more, "--trace", str(traces[index])], tmp_path, run_environment
-    )
-    assert [code for code, _ in ended] == [0, 0], "\n".join(log[-3000:] for _, log in ended)
+
+    def command(job, index):
+        return [*EXEC, *program, *more, "--trace", traces[index]]
+
+    with Tasks({"worker": 2}, command, tmp_path) as running:
+        assert running.wait(timeout=_DEADLINE) == {"worker0": 0, "worker1": 0}, running.tails()
+        logs = [running.log(name) for name in running.processes]
     # Each worker reads one half: 719 and 718 records, 12 batches either way, the last one short.
     last_step = 12 if until == "the data end" else 150
-    _check([log for _, log in ended], tmp_path / "model", traces, last_step, (719, 718))
+    _check(logs, tmp_path / "model", traces, last_step, (719, 718))
 
 
 def test_tutorial_launched_by_one_command(program, tmp_path, run_environment):
     """The same program, started as a local cluster: `launch --workers 2 -- estimator-pipeline exec PROGRAM`."""
     logs, trace = tmp_path / "logs", tmp_path / "trace"
     command = [sys.executable, "-m", "estimator_pipeline", "launch", "--workers", "2", "--log-dir", str(logs)]
-    inner = [*_EXEC, *program, "--epochs", "50", "--max_steps", "150", "--trace", str(trace)]
+    inner = [*EXEC, *program, "--epochs", "50", "--max_steps", "150", "--trace", str(trace)]
     process = subprocess.Popen(
         [*command, "--timeout", str(_DEADLINE), "--", *inner],
         env=run_environment,

@@ -17,7 +17,7 @@ parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--max_steps", type=int, default=None)
 parser.add_argument("--learning_rate", type=float, default=1e-4)
 parser.add_argument("--highest", type=float, default=255, help="The highest value of a pixel.")
-parser.add_argument("--trace", default=None, help="Write down there which images this worker reads.")
+parser.add_argument("--trace", default=None, help="Write down there which images this worker trains on.")
 FLAGS = parser.parse_args()
 
 BUFFER_SIZE = 10000
@@ -38,7 +38,7 @@ def input_fn(mode, input_context=None):
     shape = info.features["image"].shape
 
     def scale(image, label):
-        if FLAGS.trace:
+        if FLAGS.trace and mode == tf.estimator.ModeKeys.TRAIN:
             image = tf.ensure_shape(tf.numpy_function(trace, [image], tf.uint8), shape)
         image = tf.cast(image, tf.float32)
         image /= FLAGS.highest

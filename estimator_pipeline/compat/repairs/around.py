@@ -1,0 +1,75 @@
+"""What a repair does around every training, and around every evaluation, of any Estimator in this process.
+
+Private use: `Estimator._train_model` and `Estimator._actual_eval` of the estimator package. Both are run once for a
+session (or, in a standalone client, once for a client), by every way that leads to training or evaluation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# Called with the Estimator and the list of hooks, to which it may add.
+Around = Callable[[Any, list[Any]], contextlib.AbstractContextManager[Any]]
+
+# Called with the input function and the list of hooks; gives the input function.
+AroundInput = Callable[[Any, list[Any]], Any]
+
+_training: list[Around] = []
+_inputs: list[AroundInput] = []
+_evaluation: list[Around] = []
+
+
+def training(enter: Around) -> None:
+    """Has `enter(estimator, hooks)` surround every training from now on."""
+    _patch()
+    _training.append(enter)
+
+
+def training_input(enter: AroundInput) -> None:
+    """Has `enter(input_fn, hooks)` say what every training from now on reads."""
+    _patch()
+    _inputs.append(enter)
+
+
+def evaluation(enter: Around) -> None:
+    """Has `enter(estimator, hooks)` surround every evaluation from now on."""
+    _patch()
+    _evaluation.append(enter)
+
+
+@contextlib.contextmanager
+def evaluating(estimator: Any) -> Iterator[None]:
+    """What surrounds an evaluation, for code that evaluates by itself."""
+    with contextlib.ExitStack() as stack:
+        for enter in _evaluation:
+            stack.enter_context(enter(estimator, []))
+        yield
+
+
+@functools.cache
+def _patch() -> None:
+    from tensorflow_estimator.python.estimator import estimator as module
+
+    train, evaluate = module.Estimator._train_model, module.Estimator._actual_eval
+
+    @functools.wraps(train)
+    def train_model(self, input_fn, hooks, saving_listeners):
+        hooks = list(hooks)
+        for look in _inputs:
+            input_fn = look(input_fn, hooks)
+        with contextlib.ExitStack() as stack:
+            for enter in _training:
+                stack.enter_context(enter(self, hooks))
+            return train(self, input_fn, hooks, saving_listeners)
+
+    @functools.wraps(evaluate)
+    def actual_eval(self, input_fn, strategy=None, steps=None, hooks=None, checkpoint_path=None, name=None):
+        with evaluating(self):
+            return evaluate(
+                self, input_fn, strategy=strategy, steps=steps, hooks=hooks, checkpoint_path=checkpoint_path, name=name
+            )
+
+    module.Estimator._train_model, module.Estimator._actual_eval = train_model, actual_eval

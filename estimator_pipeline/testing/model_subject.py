@@ -1,0 +1,340 @@
+"""A `model_fn` under the checks: its sample, its graphs and its runs, each made once when a check first needs it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.testing import calling, runs, samples
+from estimator_pipeline.testing.report import Blocked, Finding, Skip, shared, tell
+
+__all__ = ["Options", "Subject", "same", "worst"]
+
+_RUN = "mend what the model raises when it runs on the sample batch"
+_CALL = "mend what the model_fn raises; Estimator calls it in a graph of its own for each mode"
+
+
+@dataclass
+class Options:
+    """The arguments of check_model_fn; see there."""
+
+    params: Any
+    config: Any
+    steps: int
+    metrics: tuple[str, ...]
+    frozen: tuple[str, ...]
+    statistics: str
+    tolerance: float
+    seed: int | None
+    replicas: bool
+
+
+class Subject:
+    """A model_fn and all that was tried with it so far."""
+
+    def __init__(self, model_fn: Any, data: Any, options: Options) -> None:
+        self.options = options
+        self.tf = tf = compat.install()
+        self.devices_error: ConfigError | None = None
+        if options.replicas:
+            try:
+                # Before anything runs: afterwards the devices of this process are settled.
+                runs.prepare(2)
+            except ConfigError as error:
+                self.devices_error = error
+        if isinstance(model_fn, tf.compat.v1.estimator.Estimator):
+            # Its params are bound to its model_fn already; an input_fn may want them, too.
+            self.user_config, self.input_params = options.config or model_fn.config, model_fn.params
+            self.function = model_fn.model_fn
+        else:
+            self.user_config, self.input_params = options.config, self.params
+            self.function = model_fn
+        self.takes = calling.parameters(self.function)
+        self._data = data
+        self._folder = tempfile.mkdtemp(prefix="check_model_fn_")
+        self.close = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    # The model_fn as Estimator calls it ----------------------------------------------------------------------
+
+    def call(self, features: Any, labels: Any, mode: str, params: Any, config: Any) -> Any:
+        """Calls the model_fn with the arguments that it takes."""
+        given = {"features": features, "labels": labels, "mode": mode, "params": params, "config": config}
+        return self.function(**{name: value for name, value in given.items() if name in self.takes})
+
+    @shared("parameters_are_known", mend="")
+    def check_parameters(self) -> None:
+        """Whether Estimator could call it."""
+        calling.check_parameters(self.function, calling.MODEL_FN, kind="a model_fn")
+        text = calling.describe(self.function)
+        if "features" not in self.takes:
+            raise Finding(
+                f"{text} does not take features", mend="name the first parameter features; Estimator fills it by name"
+            )
+        if self.options.params is not None and "params" not in self.takes:
+            raise Finding(f"params were given, and {text} does not take them", mend="take the parameter params")
+        if self.sample().labels is not None and "labels" not in self.takes:
+            raise Finding(f"there are labels, and {text} does not take them", mend="take the parameter labels")
+
+    def config(self, name: str, *, seed_shift: int = 0, strategy: Any = None) -> Any:
+        seed = self.options.seed
+        return runs.make_config(
+            self.user_config,
+            runs.under(self._folder, name),
+            seed=None if seed is None else seed + seed_shift,
+            strategy=strategy,
+        )
+
+    @property
+    def params(self) -> Any:
+        return {} if self.options.params is None else self.options.params
+
+    @shared("sample_is_readable", mend="give an input_fn that works, or a pair (features, labels) of arrays")
+    def sample(self) -> samples.Sample:
+        config = self.config("sample")
+        return samples.take(self.tf, self._data, params=self.input_params, config=config, seed=config.tf_random_seed)
+
+    def spec(self, mode: str, *, with_labels: bool = True) -> tuple[Any, Any]:
+        """(EstimatorSpec, graph) of one mode, in a graph of its own; nothing is run."""
+        self.check_parameters()
+        tf, config = self.tf, self.config("graph")
+        sample = self.sample()
+        with tf.Graph().as_default() as graph:
+            tf.compat.v1.set_random_seed(config.tf_random_seed)
+            tf.compat.v1.train.create_global_step(graph)
+            dataset = sample.dataset(tf, rows=sample.rows, with_labels=with_labels)
+            element = tf.compat.v1.data.make_initializable_iterator(dataset).get_next()
+            features, labels = element if with_labels and sample.labels is not None else (element, None)
+            spec = self.call(features, labels, mode, self.params, config)
+            if not isinstance(spec, tf.estimator.EstimatorSpec):
+                raise Finding(
+                    f"the model_fn returned {'None' if spec is None else 'a ' + type(spec).__name__} in mode {mode}",
+                    mend="return tf.estimator.EstimatorSpec(mode, ...) in each mode",
+                )
+            if spec.mode != mode:
+                raise Finding(
+                    f"in mode {mode} the model_fn returned a spec of mode {spec.mode}",
+                    mend="pass the mode on: tf.estimator.EstimatorSpec(mode, ...)",
+                )
+        return spec, graph
+
+    @shared("train_spec_is_complete", mend=_CALL)
+    def train_spec(self) -> tuple[Any, Any]:
+        return self.spec("train")
+
+    def check_another_call(self) -> None:
+        """Raises Blocked where the model_fn works in its first call alone."""
+        try:
+            self.train_spec()
+        except Blocked:
+            return
+        self.called_again()
+
+    @shared("eval_spec_is_complete", mend=_CALL)
+    def eval_spec(self) -> tuple[Any, Any]:
+        self.check_another_call()
+        return self.spec("eval")
+
+    @shared("predict_spec_is_complete", mend=_CALL)
+    def predict_spec(self) -> tuple[Any, Any]:
+        self.check_another_call()
+        try:
+            return self.spec("infer", with_labels=False)
+        except (Finding, Blocked):
+            raise
+        except Exception as error:
+            try:
+                self.spec("infer")
+            except Exception:
+                raise error from None
+            mend = "in mode PREDICT labels is None: return before they are used"
+            raise Blocked("predicts_without_labels", Finding(tell(error), mend=mend, error=error)) from None
+
+    @shared(
+        "can_be_called_again",
+        mend="make layers, optimizers and tensors inside the model_fn: what is made outside belongs to the first graph",
+    )
+    def called_again(self) -> Any:
+        self.train_spec()
+        return self.spec("train")
+
+    # Runs ----------------------------------------------------------------------------------------------------
+
+    @shared("training_runs", mend=_RUN)
+    def training(self) -> runs.Training:
+        self.called_again()
+        sample = self.sample()
+        return runs.train(
+            self.call,
+            samples.calls(sample, self.tf, rows=sample.rows),
+            params=self.params,
+            config=self.config("train"),
+            steps=self.options.steps,
+        )
+
+    @shared("evaluation_runs", mend=_RUN)
+    def evaluation(self, number: int) -> runs.Evaluation:
+        """Evaluates what was trained; each number has a seed of its own."""
+        self.eval_spec()
+        sample, checkpoint = self.sample(), self.trained_checkpoint()
+        return runs.evaluate(
+            self.call,
+            samples.calls(sample, self.tf, rows=sample.rows),
+            params=self.params,
+            config=self.config(f"eval{number}", seed_shift=100 * number),
+            checkpoint=checkpoint,
+        )
+
+    @shared("prediction_runs", mend=_RUN)
+    def predictions(self) -> list[Any]:
+        """The predictions for the sample, twice in the same session."""
+        self.predict_spec()
+        sample, tf, found = self.sample(), self.tf, []
+        estimator = tf.estimator.Estimator(self.call, params=self.params, config=self.config("predict"))
+        answers = estimator.predict(
+            samples.calls(sample, tf, rows=sample.rows, with_labels=False),
+            checkpoint_path=self.trained_checkpoint(),
+            yield_single_examples=False,
+        )
+        for answer in answers:
+            found.append(answer)
+            if len(found) == 2:
+                answers.close()
+                break
+        return found
+
+    @shared("evaluation_is_not_random", mend="")
+    def steady_evaluation(self) -> runs.Evaluation:
+        found = self.evaluation(0)
+        one, other = found.losses
+        if not np.allclose(one, other, rtol=1e-5, equal_nan=True):
+            raise Finding(
+                f"the loss of the same batch is {float(one):.6g} and then {float(other):.6g}",
+                mend="call layers with training=(mode == TRAIN); tf.nn.dropout in TRAIN alone",
+            )
+        return found
+
+    @shared("prediction_is_not_random", mend="")
+    def steady_predictions(self) -> dict[str, np.ndarray]:
+        """The predictions by name; a single one as "predictions"."""
+        one, other = (
+            dict(answer) if isinstance(answer, Mapping) else {"predictions": answer} for answer in self.predictions()
+        )
+        for name, value in one.items():
+            if not same(value, other[name], 1e-5):
+                raise Finding(
+                    f"the prediction {name} of the same batch is {worst(value, other[name])}",
+                    mend="call layers with training=(mode == TRAIN); tf.nn.dropout in TRAIN alone",
+                )
+        return one
+
+    def trained_checkpoint(self) -> str:
+        run = self.training()
+        if not np.all(np.isfinite(run.losses)):
+            raise Blocked("loss_is_finite", self.not_finite() or Finding("", mend=""))
+        if run.checkpoint is None:
+            raise Finding("training left no checkpoint", mend="a scaffold's saver must save the variables")
+        return run.checkpoint
+
+    def not_finite(self) -> Finding | None:
+        losses = self.training().losses
+        bad = [step for step, loss in enumerate(losses) if not np.isfinite(loss)]
+        if not bad:
+            return None
+        return Finding(
+            f"the losses in training are {', '.join(f'{loss:.4g}' for loss in losses)}",
+            mend="look for log(0), a division by zero, a learning rate that is too high; a loss from logits is safe",
+        )
+
+    @shared("export_answers_as_predict", mend="use nothing in PREDICT but the features, of any number of rows")
+    def exported(self) -> str:
+        """The folder of a SavedModel that takes raw tensors."""
+        tf, sample = self.tf, self.sample()
+        self.predictions()
+        features = sample.simple_features
+        if features is None:
+            raise Skip("features are sparse or ragged: a SavedModel that takes them needs a receiver of your own")
+
+        def receiver() -> Any:
+            batch = sample.rows if sample.fixed_batch else None
+            places = {
+                name: tf.compat.v1.placeholder(_dtype(tf, value), [batch, *value.shape[1:]], name=_op_name(name))
+                for name, value in features.items()
+            }
+            if isinstance(sample.features, Mapping):
+                return tf.estimator.export.ServingInputReceiver(places, dict(places))
+            (place,) = places.values()
+            return tf.estimator.export.TensorServingInputReceiver(place, places)
+
+        estimator = tf.estimator.Estimator(self.call, params=self.params, config=self.config("export"))
+        folder = estimator.export_saved_model(
+            runs.under(self._folder, "exported"), receiver, checkpoint_path=self.trained_checkpoint()
+        )
+        return folder.decode() if isinstance(folder, bytes) else folder
+
+    # Replicas ------------------------------------------------------------------------------------------------
+
+    @shared("replicas_equal_one_batch", mend="mend what the model raises under a strategy with two replicas")
+    def step(self, replicas: int, rows: int, copies: int, seed_shift: int) -> runs.Training:
+        """One training step from the values with which the first such run started."""
+        if self.devices_error is not None:
+            raise Skip(
+                f"two replicas need two logical CPUs: {self.devices_error.what}; call testing.prepare() in "
+                "conftest.py, before anything uses TensorFlow"
+            )
+        strategy = runs.two_replicas() if replicas == 2 else None
+        name = f"step-{replicas}-{rows}-{copies}-{seed_shift}"
+        return runs.train(
+            self.call,
+            samples.calls(self.sample(), self.tf, rows=rows, copies=copies),
+            params=self.params,
+            config=self.config(name, seed_shift=seed_shift, strategy=strategy),
+            steps=1,
+            initial=self.training().before,
+        )
+
+    def statistics_of(self, names: Sequence[str]) -> list[str]:
+        """The moving statistics among variables, such as BatchNorm's."""
+        return [name for name in names if re.search(self.options.statistics, name)]
+
+    def is_frozen(self, name: str) -> bool:
+        return any(re.search(pattern, name) for pattern in self.options.frozen)
+
+
+def _dtype(tf: Any, value: np.ndarray) -> Any:
+    return tf.string if value.dtype.kind in "OSU" else tf.as_dtype(value.dtype)
+
+
+def _op_name(name: str) -> str:
+    return re.sub(r"[^\w.]", "_", name).lstrip("_") or "feature"
+
+
+def same(one: Any, other: Any, tolerance: float) -> bool:
+    """Whether two values are equal, for floats within `tolerance` of the largest of them."""
+    one, other = np.asarray(one), np.asarray(other)
+    if one.shape != other.shape:
+        return False
+    if one.dtype.kind not in "fc":
+        return bool(np.array_equal(one, other))
+    scale = float(np.max(np.abs(one), initial=0.0))
+    scale = scale if np.isfinite(scale) else 0.0
+    return bool(np.allclose(one, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True))
+
+
+def worst(one: np.ndarray, other: np.ndarray) -> str:
+    """The element that differs most, or the shapes."""
+    if one.shape != other.shape:
+        return f"of shape {list(one.shape)} and then {list(other.shape)}"
+    if one.dtype.kind not in "fciu":
+        at = tuple(map(int, np.argwhere(one != other)[0]))
+    else:
+        at = tuple(map(int, np.unravel_index(np.argmax(np.abs(np.subtract(one, other, dtype=float))), one.shape)))
+    return f"{one[at]} and then {other[at]}, at {list(at)}"

@@ -1,0 +1,21 @@
+"""What pytest finds where this package is installed: the fixture `assert_parity`. Imports no TensorFlow by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def assert_parity(tmp_path):
+    """:func:`estimator_pipeline.testing.assert_parity`, with its runs and records below the test's `tmp_path`."""
+    from estimator_pipeline import testing
+
+    runs = 0
+
+    def assert_parity(job=None, **options):
+        nonlocal runs
+        runs += 1
+        options.setdefault("folder", tmp_path / f"parity-{runs}")
+        return testing.assert_parity(job, **options)
+
+    return assert_parity

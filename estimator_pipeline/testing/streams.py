@@ -1,0 +1,330 @@
+"""Reads what an `input_fn` gives, as an Estimator would, and keeps of each record what identifies it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.testing.report import Finding
+
+__all__ = ["Leaf", "Stream", "build", "first_batch", "leaves", "read", "rows_of", "running"]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One tensor of the structure that an input_fn gives.
+
+    Attributes:
+        path: such as `features['image']` or `labels`.
+        dtype: its name.
+        shape: of a batch; None: not even the number of dimensions is known.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    @property
+    def of_record(self) -> tuple[str, str, tuple[int | None, ...] | None]:
+        """What must be the same in every call: all but the size of the batch."""
+        return self.path, self.dtype, self.shape if self.shape is None else self.shape[1:]
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.dtype} {'of unknown rank' if self.shape is None else list(self.shape)}"
+
+
+@dataclass
+class Stream:
+    """What one call of an input_fn gave.
+
+    Attributes:
+        who: which pipeline this is, for messages.
+        spec: its structure.
+        batches: the records' identities, batch by batch, in the order of reading.
+        sizes: records of each batch.
+        digests: one of each batch's whole content.
+        ended: the data came to an end. Otherwise the reading was stopped.
+        whole: all that there is was read at least once, as far as can be told.
+        declared: the number of batches that the dataset itself declares; -1: without end; None: not known.
+        uneven: the first batch whose tensors do not have the same number of rows, in words.
+        texts: identity -> the beginning of the record's content.
+        last_new: after how many records the last one came that had not been read before.
+    """
+
+    who: str
+    spec: tuple[Leaf, ...] = ()
+    batches: list[list[Hashable]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    ended: bool = False
+    whole: bool = False
+    declared: int | None = None
+    uneven: str | None = None
+    texts: dict[Hashable, str] = field(default_factory=dict)
+    last_new: int = 0
+
+    @property
+    def records(self) -> list[Hashable]:
+        return [record for batch in self.batches for record in batch]
+
+    @property
+    def counts(self) -> Counter[Hashable]:
+        return Counter(self.records)
+
+    @property
+    def static_batch(self) -> int | None:
+        """The size of the batch where it is fixed (`drop_remainder=True`)."""
+        sizes = {leaf.shape[0] for leaf in self.spec if leaf.shape}
+        return sizes.pop() if len(sizes) == 1 else None
+
+
+def split(tf: Any, result: Any) -> tuple[Any, Any]:
+    """(features, labels) of a dataset's element or of what an input_fn returns; labels None where there are none."""
+    if isinstance(result, (tuple, list)):
+        if len(result) != 2:
+            raise Finding(
+                f"a {type(result).__name__} of {len(result)} values was returned",
+                mend="return features, or the pair (features, labels)",
+            )
+        return result[0], result[1]
+    return result, None
+
+
+def leaves(tf: Any, value: Any, path: str) -> list[tuple[str, Any]]:
+    """(path, tensor or array) of a nested structure; sparse and ragged values are one leaf."""
+    single = (tf.compat.v1.SparseTensorValue, tf.compat.v1.ragged.RaggedTensorValue)
+    if isinstance(value, Mapping):
+        return [found for name in sorted(value, key=str) for found in leaves(tf, value[name], f"{path}[{name!r}]")]
+    if isinstance(value, (tuple, list)) and not isinstance(value, single):
+        return [found for i, part in enumerate(value) for found in leaves(tf, part, f"{path}[{i}]")]
+    return [(path, value)]
+
+
+def _leaves_of_pair(tf: Any, pair: tuple[Any, Any]) -> list[tuple[str, Any]]:
+    features, labels = pair
+    return leaves(tf, features, "features") + ([] if labels is None else leaves(tf, labels, "labels"))
+
+
+def build(tf: Any, call: Callable[[], Any]) -> tuple[Any, Any, tuple[Leaf, ...], int | None]:
+    """Calls an input_fn in the current graph.
+
+    Returns:
+        (features, labels, structure, declared number of batches). The iterator is initialised by the session.
+
+    Raises:
+        Finding: what was returned is nothing that Estimator can use.
+    """
+    with tf.compat.v1.device("/cpu:0"):
+        result = call()
+    declared = None
+    if isinstance(result, tf.data.Dataset):
+        size = tf.get_static_value(tf.data.experimental.cardinality(result))
+        if size is None:
+            with tf.compat.v1.Session() as session:
+                size = session.run(tf.data.experimental.cardinality(result))
+        declared = None if size == tf.data.experimental.UNKNOWN_CARDINALITY else int(size)
+        # The tuning thread of tf.data can hold up the end of a session for seconds.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        iterator = tf.compat.v1.data.make_initializable_iterator(result.with_options(options))
+        tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        result = iterator.get_next()
+    pair = split(tf, result)
+    found = _leaves_of_pair(tf, pair)
+    kinds = (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)
+    other = [(path, leaf) for path, leaf in found if not isinstance(leaf, kinds)]
+    wrong = [f"{path} is {'None' if leaf is None else type(leaf).__name__}" for path, leaf in other]
+    if wrong or not found:
+        raise Finding(
+            "; ".join(wrong) or "no tensor was returned",
+            mend="return a tf.data.Dataset of features or (features, labels), or the tensors of one batch",
+        )
+    if isinstance(pair[0], Mapping) and not all(isinstance(name, str) for name in pair[0]):
+        raise Finding(f"the features have the names {list(pair[0])}", mend="use text as names of features")
+    spec = tuple(
+        Leaf(path, leaf.dtype.name, tuple(leaf.shape.as_list()) if leaf.shape.rank is not None else None)
+        for path, leaf in found
+    )
+    return *pair, spec, declared
+
+
+@contextlib.contextmanager
+def running(tf: Any) -> Iterator[Any]:
+    """A session in which everything of the current graph is initialised and the input queues are being filled."""
+    v1 = tf.compat.v1
+    with v1.Session() as session:
+        session.run((v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()))
+        coordinator = tf.train.Coordinator()
+        queues = bool(v1.get_collection(v1.GraphKeys.QUEUE_RUNNERS))
+        threads = v1.train.start_queue_runners(session, coordinator) if queues else []
+        try:
+            yield session
+        finally:
+            coordinator.request_stop()
+            # Those that wait for room in a queue are woken by the session's end.
+            coordinator.join(threads, stop_grace_period_secs=5, ignore_live_threads=True)
+
+
+def first_batch(tf: Any, call: Callable[[], Any], *, seed: int | None) -> tuple[Any, Any, tuple[Leaf, ...]]:
+    """(features, labels, structure) of the first batch, as arrays."""
+    with tf.Graph().as_default():
+        tf.compat.v1.set_random_seed(seed)
+        features, labels, spec, _ = build(tf, call)
+        fetches = {"features": features} if labels is None else {"features": features, "labels": labels}
+        with running(tf) as session:
+            values = session.run(fetches)
+    return values["features"], values.get("labels"), spec
+
+
+def read(
+    tf: Any,
+    call: Callable[[], Any],
+    *,
+    who: str,
+    steps: int,
+    seed: int | None,
+    key: Callable[[Any, Any], Hashable] | None,
+    to_the_end: bool,
+) -> Stream:
+    """Calls an input_fn in a graph of its own and reads at most `steps` batches.
+
+    Args:
+        tf: The tensorflow module.
+        call: Calls the input_fn with its arguments.
+        who: Which pipeline this is.
+        steps: The largest number of batches to read.
+        seed: The graph's seed, which Estimator takes from its RunConfig.
+        key: What identifies a record; None: its content.
+        to_the_end: Read on though every record has come again (evaluation).
+    """
+    stream = Stream(who)
+    with tf.Graph().as_default() as graph:
+        tf.compat.v1.set_random_seed(seed)
+        tf.compat.v1.train.create_global_step(graph)
+        features, labels, stream.spec, stream.declared = build(tf, call)
+        fetches = {"features": features} if labels is None else {"features": features, "labels": labels}
+        if stream.declared == 0:
+            stream.ended = stream.whole = True
+            return stream
+        if to_the_end and stream.declared == -1:
+            steps = min(steps, 10)  # It will not come to an end; what it gives is judged by less.
+        with running(tf) as session:
+            while len(stream.batches) < steps:
+                try:
+                    values = session.run(fetches)
+                except tf.errors.OutOfRangeError:
+                    stream.ended = stream.whole = True
+                    break
+                _add(tf, stream, values["features"], values.get("labels"), key)
+                if not to_the_end and _seen_again(stream):
+                    stream.whole = True
+                    break
+    return stream
+
+
+def _seen_again(stream: Stream) -> bool:
+    """Whether endless data has begun anew often enough that nothing unseen is to be expected.
+
+    Three times as many records as different ones, and nothing new in the last third; where pipelines take turns in one
+    order, a pipeline meets its last new record very late, and six times as many must do. (Data that begins with many
+    records of equal content is the reason for the ten batches.)
+    """
+    total, different = sum(stream.sizes), len(stream.texts)
+    if len(stream.batches) < 10 or total < 3 * different:
+        return False
+    return total >= 1.5 * stream.last_new or total >= 6 * different
+
+
+def _add(tf: Any, stream: Stream, features: Any, labels: Any, key: Any) -> None:
+    found = _leaves_of_pair(tf, (features, labels))
+    rows = {path: rows_of(tf, leaf) for path, leaf in found}
+    if stream.uneven is None and (len(set(rows.values())) > 1 or None in rows.values()):
+        told = ", ".join(f"{path} has {'no batch dimension' if n is None else f'{n} rows'}" for path, n in rows.items())
+        stream.uneven = f"batch {len(stream.batches)} of {stream.who}: {told}"
+    size = min((n for n in rows.values() if n is not None), default=1)
+    parts = [(path, _contents(tf, leaf, size)) for path, leaf in found]
+    whole = hashlib.blake2b(digest_size=12)
+    batch: list[Hashable] = []
+    for row in range(size):
+        digest = hashlib.blake2b(digest_size=12)
+        for path, contents in parts:
+            digest.update(path.encode() + b"\0" + contents[row])
+        whole.update(digest.digest())
+        identity: Hashable = digest.digest()
+        if key is not None:
+            identity = _hashable(key(_row(tf, features, row), None if labels is None else _row(tf, labels, row)))
+        batch.append(identity)
+        if identity not in stream.texts:
+            stream.texts[identity] = _text(tf, found, row) if key is None else f"key {identity!r}"
+            stream.last_new = sum(stream.sizes) + row + 1
+    stream.batches.append(batch)
+    stream.sizes.append(size)
+    stream.digests.append(whole.digest())
+
+
+def rows_of(tf: Any, leaf: Any) -> int | None:
+    if isinstance(leaf, tf.compat.v1.SparseTensorValue):
+        return int(leaf.dense_shape[0]) if len(leaf.dense_shape) else None
+    if isinstance(leaf, tf.compat.v1.ragged.RaggedTensorValue):
+        return len(leaf.row_splits) - 1
+    shape = np.shape(leaf)
+    return shape[0] if shape else None
+
+
+def _contents(tf: Any, leaf: Any, size: int) -> list[bytes]:
+    """Each row's content as bytes."""
+    if isinstance(leaf, tf.compat.v1.SparseTensorValue):
+        rows = leaf.indices[:, 0]
+        return [
+            repr((leaf.indices[rows == i, 1:].tolist(), leaf.values[rows == i].tolist())).encode() for i in range(size)
+        ]
+    if isinstance(leaf, tf.compat.v1.ragged.RaggedTensorValue):
+        return [repr(row).encode() for row in leaf.to_list()[:size]]
+    array = np.asarray(leaf)
+    if array.ndim == 0:
+        return [repr(leaf).encode()] * size
+    if array.dtype == object:
+        return [repr(row.tolist() if isinstance(row, np.ndarray) else row).encode() for row in array[:size]]
+    return [np.ascontiguousarray(row).tobytes() for row in array[:size]]
+
+
+def _row(tf: Any, value: Any, row: int) -> Any:
+    """One record's part of a batch, as `key` gets it."""
+    if isinstance(value, Mapping):
+        return {name: _row(tf, part, row) for name, part in value.items()}
+    if isinstance(value, tf.compat.v1.SparseTensorValue):
+        return value.values[value.indices[:, 0] == row]
+    if isinstance(value, tf.compat.v1.ragged.RaggedTensorValue):
+        return value.to_list()[row]
+    if isinstance(value, (tuple, list)):
+        return tuple(_row(tf, part, row) for part in value)
+    return value[row] if np.shape(value) else value
+
+
+def _hashable(value: Any) -> Hashable:
+    if isinstance(value, np.ndarray):
+        return _hashable(value.tolist())
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return tuple(_hashable(part) for part in value)
+    return value
+
+
+def _text(tf: Any, found: list[tuple[str, Any]], row: int) -> str:
+    """The record for a message: labels first, for they are short."""
+    told = []
+    for path, leaf in sorted(found, key=lambda pair: not pair[0].startswith("labels")):
+        value = _row(tf, leaf, row)
+        flat = np.ravel(np.asarray(value, dtype=object)).tolist()
+        shown = ", ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in flat[:4])
+        told.append(f"{path} = {shown}{', …' if len(flat) > 4 else ''}")
+        if len(told) == 3:
+            break
+    return "; ".join(told)

@@ -1,0 +1,94 @@
+"""Packages of others under `estimator-pipeline exec`, unchanged: docs/real-programs.md lists them.
+
+They are installed by tests/programs/packages.txt. Their programs know nothing of us, and what they exported is asked
+in a process of plain TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def needs(package):
+    """Skips where the package is not installed. It must not be imported here: it would bring TensorFlow along."""
+    missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"no {package}: pip install --no-deps -r tests/programs/packages.txt")
+
+
+@pytest.fixture
+def run_program(run_python, programs, tmp_path):
+    """`run_program(name)`: what the program said, one dictionary a line of JSON."""
+
+    def run(name):
+        done = run_python(["-m", "estimator_pipeline", "exec", programs / name, tmp_path], timeout=240)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+    return run
+
+
+@pytest.fixture
+def serve(run_python, programs, native):
+    """`serve(exports, records)`: the outputs of each SavedModel's default signature, name -> values."""
+
+    def ask(exports, records):
+        questions = [{"export": export, "records": records} for export in exports]
+        done = run_python([programs / "serve_examples.py"], stdin=json.dumps(questions))
+        assert done.returncode == 0, done.stderr[-4000:]
+        has_estimator, *answers = [json.loads(line) for line in done.stdout.splitlines()]
+        assert has_estimator == native  # nothing of ours is in the server
+        return answers
+
+    return ask
+
+
+@needs("tensorflow_ranking")
+def test_tensorflow_ranking(run_program, serve):
+    """RankingPipeline over the canned DNN and GAM Estimators, a groupwise model_fn, and a Keras model as Estimator."""
+    random, *said = run_program("ranking_pipeline.py")
+    assert [each["what"] for each in said] == ["dnn", "gam", "groupwise", "keras"]
+    assert 0.45 < random["ndcg"] < 0.6
+    for each in said:
+        assert each["step"] == 150, each
+        # A GAM adds up functions of single features: it cannot see that their worth depends on the query's kind.
+        assert each["ndcg"] > random["ndcg"] + (0.1 if each["what"] == "gam" else 0.3), each
+
+    for each in said[:2]:
+        ((latest,), (best,)) = each["exported"]["latest_model"], each["exported"]["best_model_by_metric"]
+        for answer in serve([latest, best], random["records"]):
+            (scores,) = next(iter(answer.values()))
+            # The Estimator's lists are padded to the longest, the server's one is as long as it is.
+            assert scores == pytest.approx(each["predicted"][: len(scores)], rel=1e-4, abs=1e-4)
+
+
+@needs("neural_structured_learning")
+def test_neural_structured_learning(run_program, serve):
+    """Adversarial and graph regularization around an Estimator's model_fn."""
+    first, plain, adversarial, graph = run_program("nsl_digits.py")
+    for each in (plain, adversarial, graph):
+        assert each["step"] == 300
+        assert each["accuracy"] > 0.8, each  # chance is 0.1
+        # The regularization trains the same weights: there is no second copy of them.
+        assert each["weights"] == ["hidden/bias", "hidden/kernel", "logits/bias", "logits/kernel"]
+    # What adversarial training is for: images that were moved towards the other digits.
+    assert adversarial["moved"] > plain["moved"] + 0.05, (plain, adversarial)
+    assert graph["predicted"] != plain["predicted"]
+    trained = (plain, adversarial, graph)
+    answers = serve([each["exported"] for each in trained], first["records"])
+    for each, answer in zip(trained, answers, strict=True):
+        assert answer["probabilities"][0] == pytest.approx(each["predicted"], rel=1e-4, abs=1e-6)
+
+
+@needs("spleeter")
+def test_spleeter(run_program):
+    """Training as `spleeter train` does it, with train_and_evaluate, and its Separator on a song it has not heard."""
+    (said,) = run_program("spleeter_songs.py")
+    assert said["metrics"]["global_step"] == 60
+    for part in ("vocals", "accompaniment"):
+        # Decibels of what is wanted over what is not.
+        assert said[part]["separated"] > said[part]["halved"] + 1.5, said

@@ -1,0 +1,149 @@
+"""Which repairs are applied: by default all, by name fewer; told by status(). What they mend is tested in clusters."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from estimator_pipeline.cluster import peers
+from estimator_pipeline.compat import repairs
+from estimator_pipeline.errors import CompatError, ConfigError
+
+ALL = frozenset(repairs.NAMES)
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen"),
+    [
+        (None, ALL),
+        ("", ALL),
+        ("all", ALL),
+        ("none", frozenset()),
+        ([], frozenset()),
+        ("sigterm", {"sigterm"}),
+        ("sigterm, lost-peers", {"sigterm", "lost-peers"}),
+        (["best-exporter"], {"best-exporter"}),
+        ("-sigterm,-early-stopping", ALL - {"sigterm", "early-stopping"}),
+    ],
+)
+def test_chosen(asked, chosen):
+    assert repairs.chosen(asked, {}) == chosen
+    if isinstance(asked, str):
+        assert repairs.chosen(None, {"ESTIMATOR_PIPELINE_REPAIRS": asked}) == chosen
+
+
+def test_refused():
+    with pytest.raises(CompatError, match="ESTIMATOR_PIPELINE_REPAIRS names sigter") as error:
+        repairs.chosen(None, {"ESTIMATOR_PIPELINE_REPAIRS": "sigter"})
+    assert "the repairs are train-and-evaluate, every-checkpoint" in str(error.value)
+    with pytest.raises(CompatError, match="mixes names to keep and names to leave out"):
+        repairs.chosen("sigterm,-lost-peers")
+
+
+@pytest.mark.parametrize("given", ["soon", "0", "-1", "nan", "inf"])
+def test_seconds_of_silence(given):
+    assert peers.grace_secs({}) == 60
+    assert peers.grace_secs({"ESTIMATOR_PIPELINE_PEER_SECS": "2.5"}) == 2.5
+    with pytest.raises(ConfigError, match="is no number of seconds above 0"):
+        peers.grace_secs({"ESTIMATOR_PIPELINE_PEER_SECS": given})
+
+
+# What each repair puts its hand on, as a program could see it.
+_LOOK = """
+import json, multiprocessing.spawn, os, sys
+from estimator_pipeline import compat
+from estimator_pipeline.errors import CompatError
+{before}
+tf = compat.install({argument})
+from tensorflow.python.distribute import collective_all_reduce_strategy as mwm
+from tensorflow_estimator.python.estimator import early_stopping, estimator, exporter, training
+
+def ours(function):
+    return function.__code__.co_filename.split(os.sep)[-2] == "repairs"
+
+print(json.dumps({{
+    "on": [repair.name for repair in compat.status().repairs if repair.on],
+    "off": [repair.name for repair in compat.status().repairs if not repair.on],
+    "text": str(compat.status()),
+    "environ": os.environ.get("ESTIMATOR_PIPELINE_REPAIRS"),
+    "patched": {{
+        "train-and-evaluate": ours(tf.estimator.train_and_evaluate) and ours(training.train_and_evaluate)
+            and ours(tf.compat.v1.estimator.train_and_evaluate),
+        "evaluator-strategy": ours(mwm.CollectiveAllReduceExtended._initialize_strategy),
+        "early-stopping": ours(tf.estimator.experimental.make_early_stopping_hook),
+        "short-waits": training._DELAY_SECS_PER_WORKER == 0,
+        "spawned-children": ours(multiprocessing.spawn.get_command_line),
+        "around": ours(estimator.Estimator._train_model),
+    }},
+}}))
+{after}
+"""
+
+
+def look(run_python, argument="", before="", after="", env=None):
+    done = run_python(["-c", _LOOK.format(argument=argument, before=before, after=after)], env=env)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_all_by_default_and_listed(run_python):
+    seen = look(run_python, before="assert not any(repair.on for repair in compat.status().repairs)")
+    assert seen["on"] == list(repairs.NAMES) and seen["off"] == []
+    assert all(seen["patched"].values()), seen["patched"]
+    assert "repair lost-peers (on): a training task whose peer has died ends" in seen["text"]
+
+
+def test_none(run_python):
+    """tf.estimator as it was; and a later call cannot change that."""
+    after = """
+try:
+    compat.install("all")
+except CompatError as error:
+    assert "found: applied: none" in str(error), error
+else:
+    raise AssertionError
+assert compat.install() is compat.install("none") is tf
+"""
+    seen = look(run_python, argument="'none'", after=after)
+    assert seen["on"] == [] and seen["off"] == list(repairs.NAMES)
+    assert not any(seen["patched"].values()), seen["patched"]
+    assert seen["environ"] == "none"
+
+
+def test_all_but_one_by_the_environment(run_python):
+    seen = look(run_python, env={"ESTIMATOR_PIPELINE_REPAIRS": "-early-stopping"})
+    assert seen["off"] == ["early-stopping"]
+    assert [name for name, patched in seen["patched"].items() if not patched] == ["early-stopping"]
+
+
+_SPAWN = """
+import multiprocessing, sys
+
+def with_tensorflow(answers):
+    import tensorflow as tf
+    import tensorflow.estimator
+    answers.put([issubclass(tf.estimator.DNNClassifier, tf.estimator.Estimator), "tf_keras" in tf.keras.__name__])
+
+def without(answers):
+    answers.put("tensorflow" in sys.modules)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    for target in (with_tensorflow, without):
+        child = context.Process(target=target, args=(answers,))
+        child.start()
+        print(answers.get(timeout=100))
+        child.join(60)
+        assert child.exitcode == 0, child.exitcode
+"""
+
+
+def test_a_spawned_child_has_tf_estimator(run_python, tmp_path, native):
+    """And one that needs no TensorFlow imports none."""
+    program = tmp_path / "program.py"
+    program.write_text(_SPAWN)
+    done = run_python(["-m", "estimator_pipeline", "exec", program])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"[True, {not native}]", "False"]
