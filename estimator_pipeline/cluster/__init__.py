@@ -1,7 +1,10 @@
-"""Which task of which cluster this process is: TF_CONFIG read, checked and written. Imports no TensorFlow."""
+"""Which task of which cluster this process is: by TF_CONFIG, or by what a scheduler tells. Imports no TensorFlow."""
 
 from __future__ import annotations
 
+from estimator_pipeline.cluster.detection import ENVIRONMENTS, Detection, detect
+from estimator_pipeline.cluster.environments import Allocation
+from estimator_pipeline.cluster.resolving import Resolved, resolve
 from estimator_pipeline.cluster.spec import (
     DIALECTS,
     TASK_TYPES,
@@ -18,14 +21,20 @@ from estimator_pipeline.cluster.spec import (
 
 __all__ = [
     "DIALECTS",
+    "ENVIRONMENTS",
     "TASK_TYPES",
+    "Allocation",
     "ClusterSpec",
+    "Detection",
+    "Resolved",
     "TFConfig",
     "Task",
     "build_tf_config",
+    "detect",
     "from_environ",
     "local_cluster",
     "num_workers",
     "own_index",
     "parse_tf_config",
+    "resolve",
 ]

@@ -5,12 +5,13 @@ Use it from :mod:`estimator_pipeline.cluster.spec`. Imports no TensorFlow.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from estimator_pipeline.cluster.addresses import nearest, read_addresses
+from estimator_pipeline.cluster.addresses import check_address, nearest, read_addresses
 from estimator_pipeline.cluster.tasks import (
     TASK_TYPES,
     ClusterSpec,
@@ -22,7 +23,7 @@ from estimator_pipeline.cluster.tasks import (
 )
 from estimator_pipeline.errors import ClusterError
 
-__all__ = ["parse_tf_config"]
+__all__ = ["parse_tf_config", "tf_config_problems"]
 
 _TOP_LEVEL = ("cluster", "task", "environment", "rpc_layer")
 
@@ -46,6 +47,88 @@ def parse_tf_config(text_or_mapping: str | Mapping[str, Any], *, source: str = "
         _check_top_level(key, source=source)
     cluster, dialect = _read_cluster(document.get("cluster"), source=source)
     task, task_extra = _read_task(document.get("task"), cluster, source=source)
+    rpc_layer, environment = _read_rest(document, source=source)
+    return TFConfig(
+        cluster=cluster,
+        task=task,
+        environment=environment,
+        rpc_layer=rpc_layer,
+        dialect=dialect,
+        evaluator_in_cluster=cluster is not None and cluster.evaluator is not None,
+        extra={key: value for key, value in document.items() if key not in _TOP_LEVEL},
+        task_extra=task_extra,
+    )
+
+
+def tf_config_problems(text_or_mapping: str | Mapping[str, Any], *, source: str = "TF_CONFIG") -> list[ClusterError]:
+    """Everything that is wrong with a TF_CONFIG document, where :func:`parse_tf_config` tells the first.
+
+    Args:
+        text_or_mapping: As for :func:`parse_tf_config`.
+        source: Where it came from, to begin messages with.
+
+    Returns:
+        The problems, in the order of the document's parts; none where :func:`parse_tf_config` returns. A part is
+        examined by itself where what it belongs to cannot be read: of a cluster with bad addresses the other
+        addresses, the number of its tasks and the task's own index.
+    """
+    problems: dict[str, ClusterError] = {}
+
+    def tried(check: Callable[[], Any]) -> Any:
+        try:
+            return check()
+        except ClusterError as error:
+            problems.setdefault(str(error), error)
+            return None
+
+    document = tried(lambda: _decode(text_or_mapping, source=source))
+    if document is None:
+        return list(problems.values())
+    for key in document:
+        tried(functools.partial(_check_top_level, key, source=source))
+    jobs = document.get("cluster")
+    if isinstance(jobs, Mapping):
+        sound = {name: _sound_part(name, jobs[name], tried, source=source) for name in jobs}
+        sound = {name: addresses for name, addresses in sound.items() if addresses}
+        # What is left has to fit together; where a job that trains is lost, that it is lost has been told.
+        if sound and (sound.keys() & {"chief", "master", "worker"} or len(sound) == len(jobs)):
+            tried(lambda: _read_cluster(sound, source=source))
+    else:
+        tried(lambda: _read_cluster(jobs, source=source))
+    stand_in = _stand_in(jobs)
+    if stand_in is not None or not jobs:
+        tried(lambda: _read_task(document.get("task"), stand_in, source=source))
+    for key in ("rpc_layer", "environment"):
+        tried(functools.partial(_read_rest, {key: document.get(key)}, source=source))
+    return list(problems.values())
+
+
+def _sound_part(name: Any, value: Any, tried: Callable[[Callable[[], Any]], Any], *, source: str) -> list[str]:
+    """The addresses of a job that can be read; what is wrong with the others is told by `tried`."""
+    if name not in (*TASK_TYPES, "master"):
+        tried(lambda: refuse_unknown(name, what="job", source=source))
+        return []
+    if isinstance(value, (list, tuple)) and value:
+        checks = [functools.partial(check_address, a, where=f"{source}: {name}:{i}") for i, a in enumerate(value)]
+        return [address for check in checks if (address := tried(check)) is not None]
+    return list(tried(lambda: read_addresses(value, job=name, source=source)) or ())
+
+
+def _stand_in(jobs: Any) -> ClusterSpec | None:
+    """A cluster with as many tasks as the document names, whatever their addresses: for checks of the own task."""
+    if not isinstance(jobs, Mapping):
+        return None
+    known = {"chief" if name == "master" else name: value for name, value in jobs.items()}
+    counts = {name: len(known[name]) for name in TASK_TYPES if isinstance(known.get(name), (list, tuple, Mapping))}
+    if not counts.get("chief") and not counts.get("worker"):
+        return None
+    # Two chiefs are told of elsewhere, and an evaluator is a task of any cluster.
+    counts = {name: min(n, 1) if name == "chief" else n for name, n in counts.items() if n and name != "evaluator"}
+    return ClusterSpec({name: tuple(f"{name}{i}:1" for i in range(n)) for name, n in counts.items()})
+
+
+def _read_rest(document: Mapping[str, Any], *, source: str) -> tuple[str, str | None]:
+    """The transport and the environment's name."""
     rpc_layer = document.get("rpc_layer") or "grpc"
     if not isinstance(rpc_layer, str):
         raise ClusterError(
@@ -60,16 +143,7 @@ def parse_tf_config(text_or_mapping: str | Mapping[str, Any], *, source: str = "
             found=f'a value of type {type(environment).__name__}; allowed: text, such as "cloud", or none',
             mend="leave environment out.",
         )
-    return TFConfig(
-        cluster=cluster,
-        task=task,
-        environment=environment,
-        rpc_layer=rpc_layer,
-        dialect=dialect,
-        evaluator_in_cluster=cluster is not None and cluster.evaluator is not None,
-        extra={key: value for key, value in document.items() if key not in _TOP_LEVEL},
-        task_extra=task_extra,
-    )
+    return rpc_layer, environment
 
 
 def _decode(text_or_mapping: str | Mapping[str, Any], *, source: str) -> Mapping[str, Any]:

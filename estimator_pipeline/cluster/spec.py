@@ -192,11 +192,7 @@ def _check_range(value: int, *, name: str, low: int, high: int | None, source: s
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not whole or value < low or (high is not None and value >= high):
         allowed = (
-            f"a whole number from {low} on"
-            if high is None
-            else f"{low} to {high - 1}"
-            if high > low + 1
-            else f"{low}"
+            f"a whole number from {low} on" if high is None else f"{low} to {high - 1}" if high > low + 1 else f"{low}"
         )
         raise ClusterError(
             f"{source}: {name} is {value!r}.",

@@ -116,11 +116,7 @@ class ClusterSpec:
         for name in self.jobs:
             if name not in _JOBS:
                 refuse_unknown(name, what="job", source=source)
-        jobs = {
-            name: read_addresses(self.jobs[name], job=name, source=source)
-            for name in _JOBS
-            if name in self.jobs
-        }
+        jobs = {name: read_addresses(self.jobs[name], job=name, source=source) for name in _JOBS if name in self.jobs}
         evaluator = None
         if self.evaluator is not None:
             evaluator = check_address(self.evaluator, where=f"{source}: evaluator:0")

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from estimator_pipeline.launch.local import launch_local, run_local
-from estimator_pipeline.launch.outcome import Failure, Outcome, TaskEnd
-from estimator_pipeline.launch.plan import Plan, Shape, TaskPlan, new_run_id, plan_local
-from estimator_pipeline.launch.ports import HeldPorts, hold_ports
-from estimator_pipeline.launch.view import LineView, LiveView, SilentView, View, view_for
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from estimator_pipeline.launch.attempts import CommandView, plan_command, supervise_command, supervise_local
+    from estimator_pipeline.launch.deadlines import Deadlines
+    from estimator_pipeline.launch.history import Attempt
+    from estimator_pipeline.launch.local import HEARTBEAT_SECS, launch_local, run_local
+    from estimator_pipeline.launch.outcome import Failure, Outcome, TaskEnd
+    from estimator_pipeline.launch.plan import Plan, Shape, TaskPlan, new_run_id, plan_local
+    from estimator_pipeline.launch.policy import Limits
+    from estimator_pipeline.launch.ports import HeldPorts, hold_ports
+    from estimator_pipeline.launch.view import LineView, LiveView, SilentView, View, view_for
 
 __all__ = [
+    "HEARTBEAT_SECS",
+    "Attempt",
+    "CommandView",
+    "Deadlines",
     "Failure",
     "HeldPorts",
+    "Limits",
     "LineView",
     "LiveView",
     "Outcome",
@@ -23,7 +36,64 @@ __all__ = [
     "hold_ports",
     "launch_local",
     "new_run_id",
+    "plan_command",
     "plan_local",
     "run_local",
+    "supervise_command",
+    "supervise_local",
     "view_for",
 ]
+
+# Each task of a cluster tells its progress by a module of this package, and needs nothing else of it.
+_MODULES = {
+    "attempts": (
+        "CommandView",
+        "plan_command",
+        "supervise_command",
+        "supervise_local",
+    ),
+    "deadlines": ("Deadlines",),
+    "history": ("Attempt",),
+    "local": (
+        "HEARTBEAT_SECS",
+        "launch_local",
+        "run_local",
+    ),
+    "outcome": (
+        "Failure",
+        "Outcome",
+        "TaskEnd",
+    ),
+    "plan": (
+        "Plan",
+        "Shape",
+        "TaskPlan",
+        "new_run_id",
+        "plan_local",
+    ),
+    "policy": ("Limits",),
+    "ports": (
+        "HeldPorts",
+        "hold_ports",
+    ),
+    "view": (
+        "LineView",
+        "LiveView",
+        "SilentView",
+        "View",
+        "view_for",
+    ),
+}
+_PUBLIC = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -23,6 +23,9 @@ import time
 from collections.abc import Collection
 
 RUN_ID_VARIABLE = "ESTIMATOR_PIPELINE_RUN_ID"
+# The mark of a supervised command: the run id is the job's, which tasks on other machines share.
+SUPERVISOR_VARIABLE = "ESTIMATOR_PIPELINE_SUPERVISOR"
+MARKS = (RUN_ID_VARIABLE, SUPERVISOR_VARIABLE)
 
 
 def survivors(run_id: str, groups: Collection[int]) -> list[int]:
@@ -37,7 +40,7 @@ def survivors(run_id: str, groups: Collection[int]) -> list[int]:
     """
     if not os.path.isdir("/proc/self"):
         return []
-    mark = f"{RUN_ID_VARIABLE}={run_id}".encode()
+    marks = {f"{name}={run_id}".encode() for name in MARKS}
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
@@ -52,7 +55,7 @@ def survivors(run_id: str, groups: Collection[int]) -> list[int]:
                 found.append(int(name))
                 continue
             with open(f"/proc/{name}/environ", "rb") as environ:
-                if mark in environ.read().split(b"\0"):
+                if not marks.isdisjoint(environ.read().split(b"\0")):
                     found.append(int(name))
         except (OSError, ValueError):
             continue  # ended while we looked, or another user's

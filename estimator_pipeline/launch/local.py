@@ -11,6 +11,7 @@ kernel ends the tasks of a launcher that dies (`shim.py`), and a guard ends thei
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import tempfile
@@ -20,18 +21,31 @@ from pathlib import Path
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch import guard as guard_module
-from estimator_pipeline.launch.cores import TRAINING_JOBS
+from estimator_pipeline.launch.deadlines import Deadlines, Silence
 from estimator_pipeline.launch.outcome import Failure, Outcome, TaskEnd, combined_result, last_lines
-from estimator_pipeline.launch.plan import Plan, Shape, TaskPlan, counted, new_run_id, plan_local
+from estimator_pipeline.launch.plan import Plan, Shape, counted, new_run_id, plan_local
+from estimator_pipeline.launch.policy import BAD_INPUT, DIVERGED, PREEMPTED
 from estimator_pipeline.launch.ports import hold_ports
-from estimator_pipeline.launch.processes import Guard, Interruptions, Process, interruptions
-from estimator_pipeline.launch.progress import LogReader, ProgressReader, TaskState
+from estimator_pipeline.launch.processes import Guard, Interruptions, interruptions
+from estimator_pipeline.launch.progress import PREEMPTED_FILE_VARIABLE
+from estimator_pipeline.launch.running import Running, changed
 from estimator_pipeline.launch.view import SilentView, View
 
-__all__ = ["launch_local", "run_local"]
+__all__ = ["HEARTBEAT_SECS", "launch_local", "run_local"]
+
+# How far apart heartbeats are, and how many may be late before it is told.
+HEARTBEAT_SECS = 2.0
+_HEARTBEATS_MISSED = 3
 
 _POLL = 0.1
+# A look that comes so late: this process did not run, and the tasks may not have either.
+_STOOD_STILL_SECS = 1.0
 _PS_FAREWELL = 5.0
+# A task that fails because of another may have ended long before that one's interpreter has.
+_CULPRIT_SECS = 15.0
+# Tasks that end together, with a checkpoint, are not disturbed at it.
+_PREEMPTED_SECS = 30.0
+_DIVERGED = ("NaN loss during training", "NanLossDuringTrainingError", "training has diverged")
 
 
 def launch_local(
@@ -87,6 +101,8 @@ def run_local(
     grace: float = 5.0,
     timeout: float | None = None,
     linger: float = 120.0,
+    deadlines: Deadlines | None = None,
+    watch_path: Path | None = None,
 ) -> Outcome:
     """Start the processes of a plan and stay with them to their end.
 
@@ -96,14 +112,15 @@ def run_local(
         plan: What to start. Its ports should be held by the caller until this returns.
         view: Who shows what happens; None for nobody.
         environ: The environment that each task's own is added to; None for this process's.
-        grace: Seconds between SIGTERM and SIGKILL. A worker under MultiWorkerMirroredStrategy uses them up:
-            TensorFlow catches SIGTERM there and trains on, unless the program sets a handler of its own after
-            it has made the strategy.
+        grace: Seconds between SIGTERM and SIGKILL. A task that stops training with a checkpoint says so, and has the
+            seconds that it says besides (60, ESTIMATOR_PIPELINE_PREEMPTION_SECS).
         timeout: Seconds after which the job is ended; None for never.
         linger: Seconds that ps and evaluator have, after all training tasks ended well, to end by themselves.
             After that a ps is ended. So is an evaluator of a foreign program; one of ours has a deadline of
             its own. Where only the ps tasks of a foreign program are left, which serve nobody any more and
             mostly wait for ever, they have five seconds.
+        deadlines: How long a task may be silent before it counts as hung; None for any time.
+        watch_path: A file or folder whose changes count as news, for programs that tell nothing else.
 
     Returns:
         How it ended.
@@ -113,7 +130,7 @@ def run_local(
     """
     try:
         plan.log_dir.mkdir(parents=True, exist_ok=True)
-        running = [_Running(task) for task in plan.tasks]
+        running = [Running(task, foreign=plan.foreign, watch=watch_path) for task in plan.tasks]
     except OSError as error:
         raise ConfigError(
             f"The logs cannot be written to {plan.log_dir}.",
@@ -121,7 +138,8 @@ def run_local(
             mend="Give a folder that can be written with --log-dir.",
         ) from error
     base = dict(os.environ if environ is None else environ)
-    job = _Job(plan, running, view or SilentView(), grace=grace, timeout=timeout, linger=linger)
+    limits = deadlines or Deadlines()
+    job = _Job(plan, running, view or SilentView(), grace=grace, timeout=timeout, linger=linger, deadlines=limits)
     with job.view, interruptions() as signals, Guard(plan.run_id) as watcher:
         try:
             for one in running:
@@ -135,57 +153,19 @@ def run_local(
     return outcome
 
 
-class _Running:
-    """A task of the plan, its process once started, and what is known of it."""
-
-    def __init__(self, plan: TaskPlan) -> None:
-        self.plan = plan
-        self.name = str(plan.task)
-        self.trains = plan.task.type in TRAINING_JOBS
-        self.state = TaskState(self.name)
-        # A folder that was used before holds the logs of then; this launch's begin where those end.
-        self.log_offset = _size(plan.log)
-        self._progress = ProgressReader(plan.progress, offset=_size(plan.progress))
-        self._log = LogReader(plan.log, offset=self.log_offset)
-        self._tells = False
-
-    def start(self, base: Mapping[str, str]) -> None:
-        environ = {**base, **self.plan.environ}
-        self.process = Process(self.plan.command, environ=environ, cores=self.plan.cores, log=self.plan.log)
-        self.state.pid = self.process.pid
-        self.state.state = "running"
-
-    @property
-    def started(self) -> bool:
-        return self.state.pid is not None
-
-    @property
-    def alive(self) -> bool:
-        return self.started and self.process.exit_code is None
-
-    def news(self) -> list[dict]:
-        """The task's new events, which its state has taken over."""
-        events = self._progress.read()
-        self._tells = self._tells or bool(events)
-        if not self._tells:
-            events = self._log.read()
-        for event in events:
-            self.state.apply(event)
-        return events
-
-
 class _Job:
     """The watch over the processes of one plan, in a single loop."""
 
     def __init__(
         self,
         plan: Plan,
-        running: list[_Running],
+        running: list[Running],
         view: View,
         *,
         grace: float,
         timeout: float | None,
         linger: float,
+        deadlines: Deadlines,
     ) -> None:
         self.plan = plan
         self.running = running
@@ -193,13 +173,19 @@ class _Job:
         self._grace = grace
         self._timeout = timeout
         self._linger = linger
+        self._deadlines = deadlines
         self._started = time.monotonic()
         self._trained: float | None = None
         self._alone: float | None = None
         self._reason = "done"
         self._exit_code = 0
+        self._failed: list[Running] = []
+        self._first_failed: float | None = None
         self._failure: Failure | None = None
         self._notes: list[str] = []
+        self._signal: int | None = None
+        self._looked = self._started
+        self._stood_still = False
 
     @property
     def _ending(self) -> bool:
@@ -214,25 +200,44 @@ class _Job:
             self._tell_news()
             self._ended(fresh)
             now = time.monotonic()
+            self._excuse(now)
+            self._settle(now)
             if not self._ending and self._timeout is not None and now - self._started > self._timeout:
                 self._end("timeout", 1, f"the job did not end within {self._timeout:g} s; ending it")
+            if not self._ending and self._deadlines:
+                self._listen(now)
             if not self._ending:
                 self._let_go(now)
             for one in self.running:
                 asked = one.process.asked_to_end
-                if one.alive and asked is not None and now - asked > self._grace:
-                    self._note_once(f"{one.name} did not end within {self._grace:g} s; killing it")
+                if one.alive and asked is not None and now - asked > (allowed := self._allowed(one)):
+                    self._note_once(f"{one.name} did not end within {allowed:g} s; killing it")
                     one.process.kill()
             if not any(one.alive for one in self.running):
                 return
             time.sleep(_POLL)
 
+    def _allowed(self, one: Running) -> float:
+        """Seconds from SIGTERM to SIGKILL: more for a task that has told that it writes its last checkpoint."""
+        if self._reason in ("interrupted", "preempted") and one.state.preempting is not None:
+            return self._grace + one.state.preempting
+        return self._grace
+
     def _obey(self, signals: Interruptions) -> None:
+        while signals.passed_on:
+            number = self._signal = signals.passed_on.pop(0)
+            self._note_once(f"{signal.Signals(number).name}: passed on to every task")
+            for one in self.running:
+                if one.alive:
+                    one.process.pass_on(number)
         if not signals.received:
             return
-        number = signals.received[0]
-        if self._reason not in ("interrupted", "failed", "timeout"):
+        self._signal = number = signals.received[0]
+        if not self._ending:
             self._end("interrupted", 128 + number, f"{signal.Signals(number).name}: ending every task")
+            signals.received.pop(0)
+        elif number != signal.SIGINT:
+            # Schedulers repeat themselves, and the tasks may be writing their last checkpoint.
             signals.received.pop(0)
         else:
             # Asked again: the person does not want to wait for the grace.
@@ -247,10 +252,10 @@ class _Job:
                 self.view.event(one.state, event)
         self.view.refresh()
 
-    def _ended(self, fresh: list[_Running]) -> None:
+    def _ended(self, fresh: list[Running]) -> None:
         # Of several that ended since the last look, the one that fell silent first comes first: the others
         # mostly fail because of it.
-        for one in sorted(fresh, key=lambda one: _changed(one.plan.log)):
+        for one in sorted(fresh, key=lambda one: changed(one.plan.log)):
             process, state = one.process, one.state
             code = process.exit_code or 0
             state.exit_code, state.seconds = code, process.seconds
@@ -259,13 +264,92 @@ class _Job:
             elif process.asked_to_end is not None:
                 state.state = "stopped" if self._ending else "released"
             else:
-                state.state = "failed"
+                state.state = "preempted" if code == PREEMPTED else "failed"
             self.view.ended(state)
-            if state.state == "failed" and self._failure is None:
-                self._failure = Failure(
-                    one.name, code, one.plan.log, last_lines(one.plan.log, offset=one.log_offset)
-                )
-                self._end("failed", 2 if code == 2 else 1, "ending the other tasks")
+            if state.state in ("failed", "preempted"):
+                self._failed.append(one)
+
+    def _settle(self, now: float) -> None:
+        """Names the task that failed. One that ended because of another is not it, if that other ends in time."""
+        if not self._failed or self._failure is not None:
+            return
+        if self._first_failed is None:
+            self._first_failed = now
+        names = {one.name: one for one in self.running}
+        for one in self._failed:
+            culprit = names.get(one.state.because or "")
+            if culprit is not None and culprit.alive and now - self._first_failed < _CULPRIT_SECS:
+                continue
+            if culprit in self._failed and culprit is not one:
+                one = culprit
+            code = one.process.exit_code or 0
+            tail = last_lines(one.plan.log, offset=one.log_offset)
+            reason, exit_code = self._why(one, code, tail)
+            if reason == "preempted" and now - self._first_failed < _PREEMPTED_SECS and self._training():
+                return
+            what = {"diverged": "diverged", "preempted": "was asked to end by somebody else"}.get(reason, "")
+            self._failure = Failure(one.name, code, one.plan.log, tail, what)
+            self._end(reason, exit_code, "ending the other tasks")
+            self.view.failed(reason, self._failure)
+            return
+
+    def _why(self, one: Running, code: int, tail: tuple[str, ...]) -> tuple[str, int]:
+        """The reason of a failure, and what the launcher exits with."""
+        said = one.state.ended_as
+        # To somebody else's program the exit code 3 may mean anything.
+        means = code == DIVERGED and not self.plan.foreign
+        if means or said == "diverged" or any(mark in line for line in tail for mark in _DIVERGED):
+            return "diverged", DIVERGED
+        # Where tasks say it in a file, another code is of one that was not asked, and brought the others to their end.
+        by_file = one.plan.environ.get(PREEMPTED_FILE_VARIABLE)
+        if code == PREEMPTED or (said == "preempted" and not by_file):
+            return "preempted", PREEMPTED
+        return "failed", BAD_INPUT if code == BAD_INPUT else 1
+
+    def _training(self) -> bool:
+        return any(one.alive and one.trains for one in self.running)
+
+    def _excuse(self, now: float) -> None:
+        """A machine that stood still, tasks and launcher, has silenced them all; once in a row, or it would be slow."""
+        missed = now - self._looked - _POLL
+        stood_still = missed > _STOOD_STILL_SECS
+        if stood_still and not self._stood_still:
+            for one in self.running:
+                one.listener.excuse(missed, now)
+                if one.process.asked_to_end is not None:
+                    one.process.asked_to_end = min(now, one.process.asked_to_end + missed)
+        self._looked, self._stood_still = now, stood_still
+
+    def _listen(self, now: float) -> None:
+        """Ends the job when a task has been silent for too long."""
+        silent: list[tuple[Running, Silence]] = []
+        for one in self.running:
+            if not one.alive or one.process.asked_to_end is not None:
+                continue
+            one.listen(now)
+            found = one.listener.silence(now, self._deadlines)
+            if found is not None:
+                silent.append((one, found))
+            if one.listener.mute(now, self._deadlines):
+                self._note_once(f"{one.name} tells nothing by which a step could be seen: no deadline for it")
+        if not silent:
+            return
+        one, found = max(silent, key=lambda pair: (self._quiet(pair[0], now), pair[1].seconds))
+        quiet = one.listener.quiet(now)
+        what = found.text()
+        if found.what != "heartbeat" and self._quiet(one, now):
+            what += f" and sent no heartbeat for {quiet:.1f} s"
+        others = [other.name for other, _ in silent if other is not one]
+        self._failure = Failure(one.name, None, one.plan.log, last_lines(one.plan.log, offset=one.log_offset), what)
+        waiting = f"; silent too: {', '.join(others)}" if others else ""
+        one.process.ask_where_it_stands()
+        self._end("hung", 1, f"{one.name} {what}{waiting}; ending every task")
+        self.view.failed("hung", self._failure)
+
+    def _quiet(self, one: Running, now: float) -> bool:
+        """Whether a task's heartbeat is overdue. Of several that wait for each other, it is the one that hangs."""
+        quiet = one.listener.quiet(now)
+        return quiet is not None and quiet > _HEARTBEATS_MISSED * HEARTBEAT_SECS
 
     def _let_go(self, now: float) -> None:
         """After the training: wait for evaluator and ps, each within its bounds."""
@@ -329,6 +413,16 @@ class _Job:
     def outcome(self) -> Outcome:
         """How it all ended."""
         self._tell_news()
+        if self._failure is not None and self._reason == "hung":
+            # Where it stood, it told at its end.
+            one = next(one for one in self.running if one.name == self._failure.task)
+            tail = last_lines(one.plan.log, offset=one.log_offset)
+            self._failure = dataclasses.replace(self._failure, tail=tail)
+        # A program of one's own may end with another code, and tell it all the same.
+        codes = {PREEMPTED if one.ended_as_asked else one.state.exit_code for one in self.running}
+        if self._exit_code == 128 + signal.SIGTERM and codes <= {0, PREEMPTED} and PREEMPTED in codes:
+            # Whoever sent SIGTERM, and no person's Ctrl-C, is told that the job goes on from where it stands.
+            self._reason, self._exit_code = "preempted", PREEMPTED
         return Outcome(
             reason=self._reason,
             exit_code=self._exit_code,
@@ -350,18 +444,5 @@ class _Job:
             failure=self._failure,
             result=combined_result([one.state for one in self.running]),
             notes=tuple(self._notes),
+            signal=self._signal,
         )
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _changed(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0

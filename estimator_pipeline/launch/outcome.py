@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from estimator_pipeline.launch.history import Attempt
 from estimator_pipeline.launch.processes import end_name
 from estimator_pipeline.launch.progress import TaskState, finite
 
@@ -42,24 +43,35 @@ class Failure:
 
     Attributes:
         task: Its name.
-        exit_code: As subprocess gives it: minus the signal's number when a signal ended it.
+        exit_code: As subprocess gives it: minus the signal's number when a signal ended it. None for a task that
+            did not end.
         log: Its log file.
         tail: The last lines of it.
+        what: What it did, where the exit code does not say it: "made no step for 60.1 s".
     """
 
     task: str
-    exit_code: int
+    exit_code: int | None
     log: Path
     tail: tuple[str, ...]
+    what: str = ""
+
+    @property
+    def head(self) -> str:
+        """The failure in one line."""
+        return f"{self.task} {self.what or f'failed with {end_name(self.exit_code or 0)}'}"
+
+    def document(self) -> dict[str, Any]:
+        """As a JSON document."""
+        found = {**self.__dict__, "log": str(self.log), "tail": list(self.tail)}
+        return found if self.what else {key: value for key, value in found.items() if key != "what"}
 
     def text(self) -> str:
         """The failure for people."""
-        head = f"{self.task} failed with {end_name(self.exit_code)}."
+        head = f"{self.head}."
         if not self.tail:
             return f"{head} Its log is empty: {self.log}"
-        return "\n".join(
-            [f"{head} The last lines of {self.log}:", *(f"  {self.task} | {line}" for line in self.tail)]
-        )
+        return "\n".join([f"{head} The last lines of {self.log}:", *(f"  {self.task} | {line}" for line in self.tail)])
 
 
 @dataclass(frozen=True)
@@ -67,14 +79,18 @@ class Outcome:
     """How a launch ended.
 
     Attributes:
-        reason: "done", "failed", "interrupted" or "timeout".
-        exit_code: What the launcher should exit with: 0; 1 for a failure or a time-out; 2 when the task that
-            failed said with its own exit code 2 that its input was bad; 128 plus the signal's number.
+        reason: "done", "failed", "hung", "diverged", "preempted", "interrupted" or "timeout".
+        exit_code: What the launcher should exit with: 0; 1 for a failure, a hung task or a time-out; 2 when the task
+            that failed said with its own exit code 2 that its input was bad; 3 when training diverged; 75 when a
+            task was asked to end by somebody else, and training stands in a checkpoint; 128 plus the signal's number.
         seconds: How long the launch took.
         tasks: How each task ended.
-        failure: Only where `reason` is "failed".
+        failure: Where `reason` is "failed", "hung", "diverged" or "preempted".
         result: What the job came to, see :func:`combined_result`; None where no task told anything.
         notes: What the launcher had to say on the way.
+        signal: The signal that asked the launcher to end, or that it passed on, if one came.
+        attempts: What was tried, under a supervisor; see `history.Attempt`.
+        gave_up: Why there was no further attempt, under a supervisor.
     """
 
     reason: str
@@ -86,6 +102,9 @@ class Outcome:
     failure: Failure | None = None
     result: dict[str, Any] | None = None
     notes: tuple[str, ...] = field(default=())
+    signal: int | None = None
+    attempts: tuple[Attempt, ...] = ()
+    gave_up: str = ""
 
     @property
     def ok(self) -> bool:
@@ -94,9 +113,7 @@ class Outcome:
 
     def document(self) -> dict[str, Any]:
         """As a JSON document."""
-        failure = None
-        if self.failure is not None:
-            failure = {**self.failure.__dict__, "log": str(self.failure.log), "tail": list(self.failure.tail)}
+        failure = None if self.failure is None else self.failure.document()
         return finite(
             {
                 "run_id": self.run_id,
@@ -108,6 +125,8 @@ class Outcome:
                 "failure": failure,
                 "result": self.result,
                 "notes": list(self.notes),
+                "attempts": [attempt.document() for attempt in self.attempts],
+                "gave_up": self.gave_up or None,
             }
         )
 

@@ -16,7 +16,7 @@ from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.launch.cores import available_cores, share_cores, thread_environment
 from estimator_pipeline.launch.guard import RUN_ID_VARIABLE
 from estimator_pipeline.launch.ports import REUSE_VARIABLE
-from estimator_pipeline.launch.progress import PROGRESS_VARIABLE
+from estimator_pipeline.launch.progress import HEARTBEAT_VARIABLE, PROGRESS_VARIABLE
 
 __all__ = ["TASK_VARIABLE", "Plan", "Shape", "TaskPlan", "counted", "new_run_id", "plan_local"]
 
@@ -98,6 +98,7 @@ class TaskPlan:
         cores: The CPUs it may use; empty for all.
         log: The file that takes its standard output and standard error.
         progress: The file that takes its events, see `progress.py`.
+        label: What it is called, where that is not its task.
     """
 
     task: Task
@@ -106,6 +107,12 @@ class TaskPlan:
     cores: tuple[int, ...]
     log: Path
     progress: Path
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is called: "worker:0"."""
+        return self.label or str(self.task)
 
 
 @dataclass(frozen=True)
@@ -151,9 +158,7 @@ class Plan:
         """The plan for people, every command as a shell would take it."""
         first = self.tasks[0].environ
         common = {
-            name: value
-            for name, value in first.items()
-            if all(one.environ.get(name) == value for one in self.tasks)
+            name: value for name, value in first.items() if all(one.environ.get(name) == value for one in self.tasks)
         }
         ports = ", ".join(map(str, self.ports))
         lines = [
@@ -198,6 +203,7 @@ def plan_local(
     hold_ports: bool = True,
     cores: str = "split",
     available: Sequence[int] | None = None,
+    heartbeat: float | None = None,
 ) -> Plan:
     """Lay down which process a local cluster starts for each task. Starts, writes and picks nothing.
 
@@ -214,6 +220,7 @@ def plan_local(
         cores: "split": each task gets CPUs and threads of its own, see :func:`cores.share_cores`. "share":
             all tasks run on all CPUs, and TensorFlow chooses its threads.
         available: The CPUs to share out; None for those that this process may use.
+        heartbeat: How many seconds apart the tasks of ours send heartbeats; None for none.
 
     Raises:
         ClusterError: A cluster that cannot be.
@@ -236,6 +243,8 @@ def plan_local(
         common[REUSE_VARIABLE] = "1"
     if "TF_CPP_MIN_LOG_LEVEL" not in environ:
         common["TF_CPP_MIN_LOG_LEVEL"] = "1"
+    if heartbeat is not None:
+        common[HEARTBEAT_VARIABLE] = f"{heartbeat:g}"
     tasks = []
     for task, document in documents.items():
         name = f"{task.type}-{task.index}"

@@ -84,10 +84,22 @@ class Process:
         return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def ask_to_end(self) -> None:
-        """SIGTERM to the whole group, once."""
+        """SIGTERM to the whole group, once. A stopped process hears it, for it is let go on."""
         if self.asked_to_end is None:
             self.asked_to_end = time.monotonic()
             guard_module.send_to_groups([self.pid], signal.SIGTERM)
+            guard_module.send_to_groups([self.pid], signal.SIGCONT)
+
+    def ask_where_it_stands(self) -> None:
+        """SIGABRT to the process itself, once: a Python under PYTHONFAULTHANDLER tells all its stacks, and ends."""
+        if self.asked_to_end is None:
+            self.asked_to_end = time.monotonic()
+            guard_module.send([self.pid], signal.SIGABRT)
+            guard_module.send_to_groups([self.pid], signal.SIGCONT)
+
+    def pass_on(self, number: int) -> None:
+        """A signal to the whole group, which it may answer as it likes."""
+        guard_module.send_to_groups([self.pid], number)
 
     def kill(self) -> None:
         """SIGKILL to the whole group."""
@@ -114,7 +126,7 @@ class Guard:
             [sys.executable, "-I", "-S", str(Path(guard_module.__file__).resolve()), self._run_id],
             # Not our own environment: inside another launch it would be one of that launch's processes,
             # and be killed together with the launcher that it stands for.
-            env={name: value for name, value in os.environ.items() if name != guard_module.RUN_ID_VARIABLE},
+            env={name: value for name, value in os.environ.items() if name not in guard_module.MARKS},
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -140,27 +152,33 @@ class Guard:
             self._child.stdin.flush()  # type: ignore[union-attr]
 
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+
+
 class Interruptions:
-    """The signals that asked the launcher to end, in the order they came."""
+    """The signals that asked the launcher to end, and those that are for its tasks, in the order they came."""
 
     def __init__(self) -> None:
         self.received: list[int] = []
+        self.passed_on: list[int] = []
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """The signal handler."""
-        self.received.append(number)
+        (self.passed_on if number in _PASSED_ON else self.received).append(number)
 
 
 @contextlib.contextmanager
 def interruptions() -> Iterator[Interruptions]:
     """Collect SIGINT, SIGTERM and SIGHUP instead of dying of them; on the main thread only.
 
-    A signal that is ignored already (`nohup`, a background job of a shell) stays ignored.
+    SIGUSR1 and SIGUSR2 too, by which schedulers give an early warning. A signal that is ignored already (`nohup`, a
+    background job of a shell) stays ignored.
     """
     got = Interruptions()
     before = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (*_ENDING, *_PASSED_ON):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, got.handle)
     try:

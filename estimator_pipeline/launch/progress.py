@@ -11,19 +11,29 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task
 | evaluation | step, metrics {name: value} |
 | checkpoint | step, path |
 | export | path |
+| trained | none: this task has left its last step, and waits for the others or evaluates |
 | result | status, global_step, metrics, exports [paths], steps (this task's own) |
-| end | status |
+| heartbeat | none: the process is there, whatever it is at; or a touch of the file beside, see below. preempting (who |
+| | asked it to end) and seconds (to its end, at the latest), once it stops training with a checkpoint |
+| end | status: "failed", "diverged" or "preempted"; because (the task whose failure was the reason of this one's) |
 
-Every field save `time` and `event` may be left out, and further ones may be added. For programs that know
+ESTIMATOR_PIPELINE_PREEMPTED_FILE is for whoever ends all tasks when one ends with another code than 0, as `srun
+--kill-on-bad-exit` does: a task that was asked to end makes this file and ends with 0 in place of 75.
+
+Every field save `time` and `event` may be left out, and further ones may be added. Heartbeats would fill the file in
+weeks, so a task of ours touches a file beside it instead (:func:`heartbeat_path`), every
+ESTIMATOR_PIPELINE_HEARTBEAT_SECS; where the launcher has not set that, there are none. For programs that know
 nothing of this, :class:`LogReader` makes the same events from the lines that `tf.estimator` logs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,22 +42,98 @@ from typing import Any
 
 __all__ = [
     "EVENTS",
+    "HEARTBEAT_VARIABLE",
+    "PREEMPTED_FILE_VARIABLE",
     "PROGRESS_VARIABLE",
     "LogReader",
     "ProgressReader",
     "ProgressWriter",
     "TaskState",
+    "code_of_preemption",
     "finite",
+    "forget_preemption",
     "from_environ",
+    "heartbeat_path",
+    "start_heartbeat",
 ]
 
 PROGRESS_VARIABLE = "ESTIMATOR_PIPELINE_PROGRESS"
-EVENTS = ("start", "step", "evaluation", "checkpoint", "export", "result", "end")
+HEARTBEAT_VARIABLE = "ESTIMATOR_PIPELINE_HEARTBEAT_SECS"
+PREEMPTED_FILE_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTED_FILE"
+EVENTS = ("start", "step", "evaluation", "checkpoint", "export", "trained", "result", "heartbeat", "end")
 
 
 def from_environ(environ: Mapping[str, str]) -> ProgressWriter:
     """The writer of this task; one that does nothing where no launcher is listening."""
     return ProgressWriter(environ.get(PROGRESS_VARIABLE) or None)
+
+
+def code_of_preemption(environ: Mapping[str, str], code: int) -> int:
+    """What a task that was asked to end exits with: `code`, or 0 where a file is to say it instead, which is made."""
+    path = environ.get(PREEMPTED_FILE_VARIABLE)
+    if not path:
+        return code
+    try:
+        Path(path).touch()
+    except OSError:
+        return code
+    return 0
+
+
+def forget_preemption(environ: Mapping[str, str]) -> None:
+    """Takes away what tasks of an earlier attempt said in that file; for a task that starts."""
+    path = environ.get(PREEMPTED_FILE_VARIABLE)
+    if path:
+        with contextlib.suppress(OSError):
+            Path(path).unlink(missing_ok=True)
+
+
+def heartbeat_path(progress: str | os.PathLike[str]) -> Path:
+    """The file that a task touches while it lives: "worker-0.heartbeat" beside "worker-0.progress.jsonl"."""
+    path = Path(progress)
+    return path.with_name(f"{path.name.removesuffix('.jsonl').removesuffix('.progress')}.heartbeat")
+
+
+_beating: set[tuple[int, str]] = set()
+
+
+def start_heartbeat(environ: Mapping[str, str]) -> bool:
+    """Have a thread of this process send heartbeats to its end, where a launcher has asked for them.
+
+    It beats as long as Python runs: a stopped process, a lost machine and a call that never lets go of the
+    interpreter end it, a training that merely stands still does not. To call it again does nothing.
+
+    Args:
+        environ: Where the launcher's wishes stand.
+
+    Returns:
+        Whether heartbeats are sent.
+    """
+    progress, seconds = environ.get(PROGRESS_VARIABLE), environ.get(HEARTBEAT_VARIABLE)
+    if not progress or not seconds:
+        return False
+    try:
+        interval = float(seconds)
+    except ValueError:
+        return False
+    if not interval > 0:
+        return False
+    path = heartbeat_path(progress)
+    # With the process: a thread does not survive fork.
+    key = (os.getpid(), str(path))
+    if key not in _beating:
+        _beating.add(key)
+        # Not stopped with the training: a program may train again, and to tear TensorFlow down takes its time.
+        threading.Thread(target=_beat, args=(path, interval), name="estimator_pipeline-heartbeat", daemon=True).start()
+    return True
+
+
+def _beat(path: Path, interval: float) -> None:
+    while True:
+        # Training matters more than a full disk.
+        with contextlib.suppress(OSError):
+            path.touch()
+        time.sleep(interval)
 
 
 def finite(value: Any) -> Any:
@@ -229,6 +315,9 @@ class TaskState:
         checkpoint: The step of the last checkpoint that it told.
         exports: Paths of exported models.
         result: The `result` event, once it came.
+        because: The task whose failure this one names as the reason of its own.
+        ended_as: The status of the `end` event: "failed", "diverged" or "preempted".
+        preempting: Once it was asked to end and writes a checkpoint: the seconds that it may take, as it told.
     """
 
     task: str
@@ -244,6 +333,14 @@ class TaskState:
     checkpoint: int | None = None
     exports: list[str] = field(default_factory=list)
     result: dict[str, Any] | None = None
+    because: str | None = None
+    ended_as: str | None = None
+    preempting: float | None = None
+
+    @property
+    def preempted(self) -> bool:
+        """Whether it has told that it ends because it was asked to."""
+        return self.ended_as == "preempted"
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take over what an event tells. A field of a wrong kind is left out."""
@@ -260,6 +357,12 @@ class TaskState:
             self.evaluation = {"step": event.get("step"), "metrics": dict(event["metrics"])}
         if kind == "export" and event.get("path"):
             self.exports.append(str(event["path"]))
+        if kind == "heartbeat" and event.get("preempting"):
+            self.preempting = _number(event.get("seconds"), float, 0.0)
+        if kind == "end" and event.get("because"):
+            self.because = str(event["because"])
+        if kind == "end" and event.get("status"):
+            self.ended_as = str(event["status"])
         if kind == "result":
             self.result = {key: value for key, value in event.items() if key not in ("time", "event")}
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from estimator_pipeline.launch.outcome import Outcome
+from estimator_pipeline.launch.history import attempts_text
+from estimator_pipeline.launch.outcome import Failure, Outcome
 from estimator_pipeline.launch.plan import Plan, counted
 from estimator_pipeline.launch.processes import end_name
 from estimator_pipeline.launch.progress import TaskState
@@ -35,6 +36,9 @@ class View:
 
     def ended(self, state: TaskState) -> None:
         """A task's process has ended."""
+
+    def failed(self, reason: str, failure: Failure) -> None:
+        """The job has failed, hangs, has diverged or was preempted; what still runs is being ended."""
 
     def note(self, text: str) -> None:
         """The launcher did something that a person should know."""
@@ -68,9 +72,7 @@ class LineView(View):
         clock: Seconds from any start; for tests.
     """
 
-    def __init__(
-        self, stream: TextIO, *, every: float = 5.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, stream: TextIO, *, every: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._every = every
         self._clock = clock
@@ -83,6 +85,7 @@ class LineView(View):
             print(f"{self._clock() - self._began:7.1f}s  {text}", file=self._stream, flush=True)
 
     def start(self, plan: Plan, states: Sequence[TaskState]) -> None:
+        self._shown.clear()
         self._write(f"run {plan.run_id}: {counted(len(states), 'task')}, logs in {plan.log_dir}")
         for state in states:
             self._write(f"{state.task} started, pid {state.pid}")
@@ -178,7 +181,7 @@ class LiveView(View):
         for name in ("task", "pid", "state", "step", "steps/s", "loss", "last evaluation"):
             right = name in ("pid", "step", "steps/s", "loss")
             table.add_column(name, justify="right" if right else "left", no_wrap=True)
-        colours = {"failed": "red", "running": "green", "done": "dim", "released": "dim"}
+        colours = {"failed": "red", "preempted": "yellow", "running": "green", "done": "dim", "released": "dim"}
         for state in self._states:
             table.add_row(
                 state.task,
@@ -218,6 +221,8 @@ def summary(outcome: Outcome) -> str:
         if len(result["steps"]) > 1:
             lines.append("; ".join(_share(task, steps, result) for task, steps in result["steps"].items()))
         lines += [f"export: {path}" for path in result["exports"]]
+    if len(outcome.attempts) > 1:
+        lines += ["", attempts_text(outcome.attempts)]
     lines += ["", f"{outcome.reason} after {outcome.seconds:.1f} s"]
     return "\n".join(lines)
 

@@ -1,0 +1,40 @@
+"""PBS Professional, OpenPBS and Torque: one task on each host of the job.
+
+PBS_NODEFILE names a file with a line for each process slot, host by host; PBS_JOBID is "123.server", or
+"123[4].server" for an element of an array; PBS_ENVIRONMENT is PBS_BATCH or PBS_INTERACTIVE (OpenPBS: qsub(1B);
+Torque: "Exported batch environment variables", https://docs.adaptivecomputing.com/torque/). `pbsdsh` numbers its
+processes differently in OpenPBS and in Torque, and differently again with `-u`, so they are found by their host:
+start one task on each, with `pbsdsh -u` (Torque), `pbsdsh` and chunks with `mpiprocs=1` (PBS), or `mpirun`, which
+numbers them itself and comes first.
+
+An interactive shell is no task. A job script that starts a program once cannot be told from a task on the first host;
+it then waits for the other hosts, for a bounded time, and says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from estimator_pipeline.cluster.environments.base import Allocation, in_file, on_own_host, required
+
+__all__ = ["PBS"]
+
+
+class PBS:
+    """A process on a host of a PBS or Torque job."""
+
+    name = "pbs"
+    variables = ("PBS_JOBID", "PBS_NODEFILE", "PBS_ENVIRONMENT")
+
+    def matches(self, environ: Mapping[str, str]) -> bool:
+        if environ.get("PBS_ENVIRONMENT") == "PBS_INTERACTIVE":
+            return False
+        return "PBS_JOBID" in environ and "PBS_NODEFILE" in environ
+
+    def read(self, environ: Mapping[str, str], *, hostname: str) -> Allocation:
+        job = required(environ, "PBS_JOBID", source=self.name)
+        lines = in_file(environ, "PBS_NODEFILE", source=self.name)
+        number = re.match(r"([0-9]+)(?:\[([0-9]+)\])?", job)
+        job_id = job if number is None else ".".join(part for part in number.groups() if part)
+        return on_own_host(self.name, [line[0] for line in lines], hostname, variable="PBS_NODEFILE", job_id=job_id)

@@ -1,0 +1,146 @@
+"""When a task that has not ended counts as hung: which silence is allowed, and whose silence it was.
+
+A clock is handed in as plain numbers, so that all of it can be tested without waiting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Deadlines", "Listener", "Silence"]
+
+# What a training task says while it trains; and what it says when it no longer does.
+_NEWS = ("start", "step", "evaluation", "checkpoint", "export", "trained", "result")
+_TRAINED = ("trained", "result", "end")
+_LAST_WORDS = ("result", "end")
+# A process of ours has ended so many seconds after its last word, unless it was stopped or cannot end.
+_END_SECS = 60.0
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """How long a task may be silent; None: for ever.
+
+    Attributes:
+        step: Seconds without a step, an evaluation, a checkpoint or an export, while a task trains.
+        start: Seconds from its start to its first step.
+        heartbeat: Seconds without a heartbeat, of any task that has sent one.
+    """
+
+    step: float | None = None
+    start: float | None = None
+    heartbeat: float | None = None
+
+    def __bool__(self) -> bool:
+        return any(value is not None for value in (self.step, self.start, self.heartbeat))
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A silence that was too long.
+
+    Attributes:
+        what: What was not heard: "heartbeat", "first step", "step" or "end".
+        seconds: For how long.
+    """
+
+    what: str
+    seconds: float
+
+    def text(self) -> str:
+        """In words, after a task's name."""
+        if self.what == "heartbeat":
+            return f"sent no heartbeat for {self.seconds:.1f} s"
+        if self.what == "end":
+            return f"had told its last word, and did not end within {self.seconds:.1f} s"
+        if self.what == "first step":
+            return f"came to no first step in {self.seconds:.1f} s"
+        return f"made no step for {self.seconds:.1f} s"
+
+
+class Listener:
+    """What one task has said, and when.
+
+    Args:
+        trains: Whether it is a training task. Of the others only the heartbeat is asked for: an evaluator waits for
+            checkpoints, and a parameter server for workers.
+        foreign: Whether it runs somebody else's program, which may have nothing to say.
+        now: The time of its start, in seconds from anywhere.
+    """
+
+    def __init__(self, *, trains: bool, foreign: bool, now: float) -> None:
+        self.trains = trains
+        self.foreign = foreign
+        self.started = now
+        self._spoke = now
+        self._beat: float | None = None
+        self._tells = False
+        self._stepped = False
+        self._trained = False
+        self._leaves = False
+        self._grew = False
+
+    def mute(self, now: float, allowed: Deadlines) -> bool:
+        """Whether it should have told something by now, and is of a kind that may tell nothing."""
+        limits = [limit for limit in (allowed.start, allowed.step) if limit is not None]
+        late = bool(limits) and now - self.started > max(limits)
+        return late and self.trains and self.foreign and not (self._tells or self._grew)
+
+    def event(self, kind: str, now: float) -> None:
+        """It told an event."""
+        if kind == "heartbeat":
+            self.beat(now)
+            return
+        if kind in _NEWS:
+            self._tells, self._spoke = True, now
+        if kind == "start":
+            # A program may train more than once.
+            self._trained = self._leaves = False
+        self._stepped = self._stepped or kind in ("step", "evaluation", "checkpoint")
+        self._trained = self._trained or kind in _TRAINED
+        self._leaves = self._leaves or kind in _LAST_WORDS
+
+    def beat(self, now: float) -> None:
+        """It sent a heartbeat."""
+        self._beat = now
+
+    def grew(self, now: float) -> None:
+        """Its log, or what is watched besides, has changed. That counts for a program that tells nothing else."""
+        self._grew = True
+        if not self._tells:
+            self._spoke = now
+
+    def excuse(self, seconds: float, now: float) -> None:
+        """Nobody has listened for so long, as when the whole machine stood still: that is no silence of the task."""
+        self.started = min(now, self.started + seconds)
+        self._spoke = min(now, self._spoke + seconds)
+        if self._beat is not None:
+            self._beat = min(now, self._beat + seconds)
+
+    def silence(self, now: float, allowed: Deadlines) -> Silence | None:
+        """The silence that is too long, or None."""
+        if self._leaves and not self.foreign and self._beat is not None and allowed.heartbeat is not None:
+            # Its heart beats until the interpreter ends, after which little is left to do.
+            return self._too_long("end", now - self._beat, max(_END_SECS, allowed.heartbeat))
+        beat = self.quiet(now)
+        if allowed.heartbeat is not None and beat is not None and beat > allowed.heartbeat:
+            return Silence("heartbeat", beat)
+        if not self.trains or self._trained:
+            return None
+        if self._grew and not self._tells:
+            # Its log is all there is, which does not tell a start from a step.
+            limits = [limit for limit in (allowed.start, allowed.step) if limit is not None]
+            return self._too_long("step", now - self._spoke, max(limits, default=None))
+        if self._stepped:
+            return self._too_long("step", now - self._spoke, allowed.step)
+        if self.foreign and not self._tells:
+            return None
+        return self._too_long("first step", now - self.started, allowed.start)
+
+    @staticmethod
+    def _too_long(what: str, waited: float, limit: float | None) -> Silence | None:
+        return Silence(what, waited) if limit is not None and waited > limit else None
+
+    def quiet(self, now: float) -> float | None:
+        """Seconds since its last heartbeat; None where none is to be expected."""
+        return None if self._beat is None or self._leaves else now - self._beat

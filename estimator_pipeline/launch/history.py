@@ -1,0 +1,115 @@
+"""What a supervisor did, to be read afterwards: `events.jsonl`, one JSON object a line, and `summary.json`.
+
+| event | fields beside `time` and `attempt` |
+| --- | --- |
+| attempt_started | run_id, log_dir |
+| first_step | task, step, from_step; lost: seconds since the failure before |
+| failed, hung, diverged, preempted | task, exit_code, what, step, checkpoint |
+| attempt_ended | reason, seconds, step, checkpoint |
+| restart_in | seconds, checkpoint, why |
+| done | attempts, seconds |
+| gave_up | attempts, seconds, why |
+| interrupted, timeout | attempts, seconds |
+
+A field that is not known is null. Lines are appended whole; a folder that is used again holds the events of both runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["EVENTS_FILE", "SUMMARY_FILE", "Attempt", "History", "attempts_text"]
+
+EVENTS_FILE = "events.jsonl"
+SUMMARY_FILE = "summary.json"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a job.
+
+    Attributes:
+        number: From 1.
+        run_id: Its own.
+        log_dir: Where its logs are.
+        reason: Why it ended, as in `outcome.Outcome`.
+        why: The same for people.
+        seconds: How long it took.
+        from_step: The step that training went on from; None where no step was told.
+        step: The last step that was told.
+        checkpoint: The step of the last checkpoint that was told.
+        lost: Seconds from the failure before to the first step of this attempt; None for the first attempt, and for
+            one that made no step.
+    """
+
+    number: int
+    run_id: str
+    log_dir: Path
+    reason: str
+    why: str
+    seconds: float
+    from_step: int | None = None
+    step: int | None = None
+    checkpoint: int | None = None
+    lost: float | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As a JSON document."""
+        lost = None if self.lost is None else round(self.lost, 3)
+        return {**self.__dict__, "log_dir": str(self.log_dir), "seconds": round(self.seconds, 3), "lost": lost}
+
+
+class History:
+    """Appends to `events.jsonl`. Never raises for the file's sake: the job matters more.
+
+    Args:
+        folder: Where the file is, which need not be there yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def tell(self, event: str, *, attempt: int, **fields: Any) -> None:
+        """Append one event."""
+        document = {"time": round(time.time(), 3), "attempt": attempt, "event": event, **fields}
+        line = json.dumps(document, default=str).encode() + b"\n"
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            target = os.open(self.folder / EVENTS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                # A single write, so that a reader sees a whole line.
+                os.write(target, line)
+            finally:
+                os.close(target)
+
+    def summarise(self, document: dict[str, Any]) -> None:
+        """Write `summary.json`, whole or not at all."""
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            half = self.folder / f".{SUMMARY_FILE}.{os.getpid()}"
+            half.write_text(json.dumps(document, indent=2, default=str) + "\n")
+            half.replace(self.folder / SUMMARY_FILE)
+
+
+def attempts_text(attempts: Sequence[Attempt]) -> str:
+    """The attempts for people, one a line."""
+    lines = []
+    for one in attempts:
+        parts = [f"attempt {one.number}: {one.why}"]
+        if one.from_step is not None:
+            parts.append(f"trained from step {one.from_step}")
+        if one.step is not None:
+            parts.append(f"came to step {one.step}")
+        if one.checkpoint is not None:
+            parts.append(f"checkpoint {one.checkpoint}")
+        if one.lost is not None:
+            parts.append(f"{one.lost:.1f} s lost before it")
+        lines.append(", ".join([*parts, f"{one.seconds:.1f} s"]))
+    return "\n".join(lines)

@@ -1,0 +1,145 @@
+"""One task of a launch: its plan, its process once started, and what is known of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from estimator_pipeline.launch.cores import TRAINING_JOBS
+from estimator_pipeline.launch.deadlines import Listener
+from estimator_pipeline.launch.plan import TaskPlan
+from estimator_pipeline.launch.processes import Process
+from estimator_pipeline.launch.progress import LogReader, ProgressReader, TaskState, heartbeat_path
+
+__all__ = ["Changes", "Running", "changed", "size"]
+
+_LOOK_SECS = 0.5
+
+
+class Changes:
+    """Whether a file or a folder changes: its own state, that of what is in it, and of what is in its folders.
+
+    Args:
+        path: It need not be there yet.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._seen = self._state()
+
+    def look(self) -> bool:
+        """Whether it has changed since the last look."""
+        before, self._seen = self._seen, self._state()
+        return self._seen != before
+
+    def _state(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        self._add(self.path, found, levels=2)
+        return found
+
+    def _add(self, path: Path, found: dict[str, tuple[int, int]], *, levels: int) -> None:
+        try:
+            stat = path.stat()
+            found[str(path)] = (stat.st_mtime_ns, stat.st_size)
+            if levels and path.is_dir():
+                for entry in list(os.scandir(path)):
+                    self._add(Path(entry.path), found, levels=levels - 1)
+        except OSError:
+            return  # gone while we looked
+
+
+class Running:
+    """A task of a plan, its process once started, and what is known of it.
+
+    Args:
+        plan: What to start.
+        foreign: Whether it is somebody else's program.
+        watch: A file or folder whose changes count as news of this task; None for none.
+    """
+
+    def __init__(self, plan: TaskPlan, *, foreign: bool = True, watch: Path | None = None) -> None:
+        self.plan = plan
+        self.name = plan.name
+        self.trains = plan.task.type in TRAINING_JOBS
+        self.state = TaskState(self.name)
+        # A folder that was used before holds the logs of then; this launch's begin where those end.
+        self.log_offset = size(plan.log)
+        self._progress = ProgressReader(plan.progress, offset=size(plan.progress))
+        self._log = LogReader(plan.log, offset=self.log_offset)
+        self._tells = False
+        self._heartbeat = Changes(heartbeat_path(plan.progress))
+        self._watched = None if watch is None else Changes(watch)
+        self._log_size = self.log_offset
+        self._looked = 0.0
+        self.listener = Listener(trains=self.trains, foreign=foreign, now=time.monotonic())
+
+    def start(self, base: Mapping[str, str]) -> None:
+        """Start its process, with the plan's environment over `base`."""
+        environ = {**base, **self.plan.environ}
+        self.process = Process(self.plan.command, environ=environ, cores=self.plan.cores, log=self.plan.log)
+        self.listener.started = time.monotonic()
+        self.state.pid = self.process.pid
+        self.state.state = "running"
+
+    @property
+    def started(self) -> bool:
+        """Whether its process was started."""
+        return self.state.pid is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self.started and self.process.exit_code is None
+
+    @property
+    def ended_as_asked(self) -> bool:
+        """Whether it ended as it should when it was asked to: it has told so, or had not come to its first word.
+
+        A program of ours hears signals from its first word on. Before that it imports, and dies of SIGTERM.
+        """
+        before_its_time = self.state.exit_code == -signal.SIGTERM and not self._tells and not self.listener.foreign
+        return self.state.preempted or before_its_time
+
+    def news(self) -> list[dict]:
+        """The task's new events, which its state has taken over."""
+        events = self._progress.read()
+        self._tells = self._tells or any(event["event"] != "heartbeat" for event in events)
+        if not self._tells:
+            events += self._log.read()
+        now = time.monotonic()
+        for event in events:
+            self.state.apply(event)
+            self.listener.event(event["event"], now)
+        return events
+
+    def listen(self, now: float) -> None:
+        """Notice heartbeats, and a log that grows."""
+        if now - self._looked < _LOOK_SECS:
+            return
+        self._looked = now
+        if self._heartbeat.look():
+            self.listener.beat(now)
+        before, self._log_size = self._log_size, size(self.plan.log)
+        if self._log_size != before:
+            self.listener.grew(now)
+        if self._watched is not None and self._watched.look():
+            self.listener.grew(now)
+
+
+def size(path: Path) -> int:
+    """The size of a file in bytes, 0 where it is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def changed(path: Path) -> int:
+    """When a file was last changed, in nanoseconds; 0 where it is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,114 @@
+"""What a Slurm job wrote: the logs of its tasks over all requeues, and how far they told that they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline.launch.progress import ProgressReader, TaskState
+from estimator_pipeline.launch.slurm import OUTPUT
+
+__all__ = ["SCRIPT_LABEL", "LogReaders", "progress_of", "progress_text", "runs_of"]
+
+SCRIPT_LABEL = "script"
+
+
+def runs_of(folder: Path) -> list[Path]:
+    """The folders run-0, run-1, ... in their order."""
+    found = [(int(match[1]), path) for path in folder.glob("run-*") if (match := re.fullmatch(r"run-(\d+)", path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def progress_of(folder: Path) -> dict[str, Any]:
+    """What the tasks told last: of the newest run that has told anything."""
+    for run in reversed(runs_of(folder)):
+        # By number: attempt-10 comes after attempt-9.
+        files = sorted(run.glob("attempt-*/*.progress.jsonl"), key=lambda path: (len(path.parent.name), str(path)))
+        for file in reversed(files):
+            state, step = TaskState("all"), -1
+            for event in ProgressReader(file).read():
+                state.apply(event)
+                step = max(step, state.step if state.step is not None else -1)
+            if step >= 0:
+                told = {
+                    "step": step,
+                    "loss": state.loss,
+                    "steps_per_sec": state.steps_per_sec,
+                    "checkpoint": state.checkpoint,
+                    "evaluation": state.evaluation,
+                    "result": state.result,
+                }
+                return {key: value for key, value in told.items() if value is not None}
+    return {}
+
+
+def progress_text(progress: Mapping[str, Any]) -> str:
+    parts = [f"step {progress['step']}"]
+    if "loss" in progress:
+        parts.append(f"loss {progress['loss']:.4g}")
+    if "steps_per_sec" in progress and "result" not in progress:
+        parts.append(f"{progress['steps_per_sec']:.4g} steps/s")
+    if "checkpoint" in progress:
+        parts.append(f"checkpoint {progress['checkpoint']}")
+    evaluation = progress.get("evaluation")
+    if evaluation:
+        metrics = {name: value for name, value in evaluation["metrics"].items() if name != "global_step"}
+        shown = " ".join(f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float))
+        parts.append(f"evaluated at step {evaluation['step']}: {shown}")
+    return ", ".join(parts)
+
+
+class LogReaders:
+    """The lines of a job's logs as they come: those of the script, and of each task in every run.
+
+    Args:
+        folder: With output.log and the runs.
+        tasks: Names by rank.
+        wanted: The task to show; None for all of them and the script.
+        last: How many of the lines that are there at the first look are given, of each file; None: all. Of earlier
+            runs than the newest none are given, unless all are.
+    """
+
+    def __init__(
+        self, folder: Path, tasks: Sequence[str], *, wanted: str | None = None, last: int | None = None
+    ) -> None:
+        self._folder, self._tasks, self._wanted, self._last = folder, tuple(tasks), wanted, last
+        self._offsets: dict[Path, int] = {}
+        self._looked = False
+
+    def read(self, *, whole: bool = True) -> Iterator[tuple[str, str]]:
+        """(who, line) of what is new.
+
+        Args:
+            whole: Whether to keep a last line back until its end is there.
+        """
+        runs = runs_of(self._folder)
+        for path, label in self._files(runs):
+            lines = self._fresh(path, whole=whole)
+            if not self._looked and self._last is not None:
+                stale = path.parent in runs[:-1]
+                lines = [] if stale or not self._last else lines[-self._last :]
+            yield from ((label, line) for line in lines)
+        self._looked = True
+
+    def _files(self, runs: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+        if self._wanted in (None, SCRIPT_LABEL):
+            yield self._folder / OUTPUT, SCRIPT_LABEL
+        for run in runs:
+            for rank, task in enumerate(self._tasks):
+                if self._wanted in (None, task):
+                    yield run / f"task-{rank}.log", task
+
+    def _fresh(self, path: Path, *, whole: bool) -> list[str]:
+        try:
+            with open(path, "rb") as source:
+                source.seek(self._offsets.get(path, 0))
+                fresh = source.read()
+        except OSError:
+            return []
+        if whole:
+            fresh = fresh[: fresh.rfind(b"\n") + 1]
+        self._offsets[path] = self._offsets.get(path, 0) + len(fresh)
+        return fresh.decode("utf-8", "replace").splitlines()

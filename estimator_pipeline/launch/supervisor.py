@@ -1,0 +1,296 @@
+"""A job that is started again when it fails: attempt after attempt, each a launch of its own with fresh ports.
+
+    outcome = supervise(attempt, limits=Limits(max_restarts=3), log_dir=..., run_id=..., view=...)
+
+An attempt is a whole launch (`local.py`): whatever fails, all tasks of it are ended, and nothing of it is left when
+the next one starts. That one goes on from the last checkpoint, as any start in the same model directory does. Whether
+there is a next one, `policy.py` decides; what happened stands in `history.py`'s files.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline.launch.history import Attempt, History
+from estimator_pipeline.launch.outcome import Failure, Outcome
+from estimator_pipeline.launch.plan import Plan
+from estimator_pipeline.launch.policy import AttemptEnd, Limits, Policy
+from estimator_pipeline.launch.processes import Interruptions, interruptions
+from estimator_pipeline.launch.progress import TaskState
+from estimator_pipeline.launch.view import SilentView, View
+
+__all__ = ["ATTEMPT_VARIABLE", "AttemptRunner", "attempt_run_id", "supervise"]
+
+ATTEMPT_VARIABLE = "ESTIMATOR_PIPELINE_ATTEMPT"
+_POLL = 0.1
+
+AttemptRunner = Callable[[int, str, Path, float | None, View], Outcome]
+"""`run(number, run_id, log_dir, timeout, view)`: one attempt, from fresh ports to the last process's end."""
+
+
+def attempt_run_id(run_id: str, number: int) -> str:
+    """The run id of an attempt: the launch's own for the first, and "ID-r1", "ID-r2", ... for those after it.
+
+    A fresh one each time, so that no task takes what an attempt before has left for its own.
+    """
+    return run_id if number == 1 else f"{run_id}-r{number - 1}"
+
+
+def supervise(
+    run: AttemptRunner,
+    *,
+    run_id: str,
+    log_dir: Path,
+    limits: Limits,
+    timeout: float | None = None,
+    view: View | None = None,
+) -> Outcome:
+    """Run a job, and run it again as long as that makes sense.
+
+    On the main thread SIGINT, SIGTERM and SIGHUP end it at any time, the pauses between attempts included.
+
+    Args:
+        run: Runs one attempt.
+        run_id: Of the first attempt, see :func:`attempt_run_id`.
+        log_dir: Where the history is written; attempt N has its logs in `attempt-N` there.
+        limits: How much is tried.
+        timeout: Seconds for all attempts together; None for any time.
+        view: Who shows what happens; None for nobody.
+
+    Returns:
+        The last attempt's outcome, with all attempts in it, and the seconds of all of them.
+    """
+    shown = view or SilentView()
+    policy, history = Policy(limits), History(log_dir)
+    began = time.monotonic()
+    attempts: list[Attempt] = []
+    noticed: float | None = None
+    with shown, interruptions() as signals:
+        while True:
+            number = len(attempts) + 1
+            left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+            own, folder = attempt_run_id(run_id, number), log_dir / f"attempt-{number}"
+            history.tell("attempt_started", attempt=number, run_id=own, log_dir=folder)
+            seen = _Seen(shown, history, number, noticed)
+            outcome = run(number, own, folder, left, seen)
+            attempt = seen.attempt(outcome, folder)
+            attempts.append(attempt)
+            history.tell(
+                "attempt_ended",
+                attempt=number,
+                reason=outcome.reason,
+                seconds=round(outcome.seconds, 3),
+                step=attempt.step,
+                checkpoint=attempt.checkpoint,
+            )
+            noticed = seen.noticed or time.monotonic()
+            decision = policy.decide(seen.end(outcome))
+            asked = outcome.signal or next(iter(signals.received), None)
+            if not decision.restart or asked is not None:
+                why = decision.why if asked is None else f"asked to end by {signal.Signals(asked).name}"
+                break
+            checkpoint = seen.checkpoint_of(attempts)
+            history.tell(
+                "restart_in",
+                attempt=number,
+                seconds=decision.after,
+                checkpoint=checkpoint,
+                why=decision.why,
+            )
+            place = "" if checkpoint is None else f", from the checkpoint of step {checkpoint}"
+            shown.note(f"attempt {number}: {attempt.why}; {decision.why}: again in {decision.after:g} s{place}")
+            stopped = _pause(decision.after, signals, None if timeout is None else began + timeout)
+            if stopped is not None:
+                why = stopped
+                outcome = _stopped(outcome, signals)
+                break
+        outcome = replace(
+            outcome,
+            seconds=time.monotonic() - began,
+            log_dir=log_dir,
+            attempts=tuple(attempts),
+            gave_up="" if outcome.ok else why,
+        )
+        _conclude(history, outcome, why)
+        if not outcome.ok:
+            shown.note(f"no further attempt: {why}")
+        shown.finish(outcome)
+    return outcome
+
+
+def _pause(seconds: float, signals: Interruptions, deadline: float | None) -> str | None:
+    """Wait; gives back why there shall be no further attempt, if something came up."""
+    until = time.monotonic() + seconds
+    while True:
+        now = time.monotonic()
+        if signals.received:
+            return f"asked to end by {signal.Signals(signals.received[0]).name}"
+        if signals.passed_on:
+            return f"asked to end by {signal.Signals(signals.passed_on[0]).name}"
+        if deadline is not None and now >= deadline:
+            return "time has run out"
+        if now >= until:
+            return None
+        time.sleep(min(_POLL, until - now))
+
+
+def _stopped(outcome: Outcome, signals: Interruptions) -> Outcome:
+    """The outcome where the end came between two attempts."""
+    if signals.received:
+        number = signals.received[0]
+        return replace(outcome, reason="interrupted", exit_code=128 + number, signal=number)
+    if signals.passed_on:
+        return replace(outcome, signal=signals.passed_on[0])
+    return replace(outcome, reason="timeout", exit_code=1)
+
+
+def _conclude(history: History, outcome: Outcome, why: str) -> None:
+    last = len(outcome.attempts)
+    seconds = round(outcome.seconds, 3)
+    if outcome.reason in ("done", "interrupted", "timeout"):
+        history.tell(outcome.reason, attempt=last, attempts=last, seconds=seconds)
+    else:
+        history.tell("gave_up", attempt=last, attempts=last, seconds=seconds, why=why)
+    lost = [one.lost for one in outcome.attempts if one.lost is not None]
+    history.summarise(
+        {
+            "run_id": outcome.attempts[0].run_id,
+            "reason": outcome.reason,
+            "exit_code": outcome.exit_code,
+            "why": why,
+            "seconds": seconds,
+            "seconds_lost": round(sum(lost), 3),
+            "restarts": last - 1,
+            "attempts": [attempt.document() for attempt in outcome.attempts],
+        }
+    )
+
+
+class _Seen(View):
+    """Stands between an attempt and the view: keeps what the history wants to know, and passes everything on.
+
+    The end of an attempt is not passed on, for it is not the end of the launch.
+    """
+
+    def __init__(self, inner: View, history: History, number: int, noticed: float | None) -> None:
+        self._inner, self._history, self._number = inner, history, number
+        self._before = noticed
+        self._states: Sequence[TaskState] = ()
+        self._asynchronous = False
+        self._why = ""
+        self._from_step: int | None = None
+        self._lost: float | None = None
+        self._began = False
+        self._told = False
+        self._foreign = False
+        self.noticed: float | None = None
+
+    # -- what the view is told ----------------------------------------------------------------------------------
+
+    def start(self, plan: Plan, states: Sequence[TaskState]) -> None:
+        self._states, self._foreign = states, plan.foreign
+        self._asynchronous = any(state.task.startswith("ps:") for state in states)
+        if self._number > 1:
+            self._inner.note(f"attempt {self._number}")
+        self._inner.start(plan, states)
+
+    def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
+        self._told = True
+        if event["event"] == "step" and not self._began and _trains(state):
+            self._began = True
+            now = time.monotonic()
+            self._lost = None if self._before is None else now - self._before
+            if state.step is not None and state.steps is not None and not self._asynchronous:
+                self._from_step = max(0, state.step - state.steps)
+            self._history.tell(
+                "first_step",
+                attempt=self._number,
+                task=state.task,
+                step=state.step,
+                from_step=self._from_step,
+                lost=None if self._lost is None else round(self._lost, 3),
+            )
+        self._inner.event(state, event)
+
+    def ended(self, state: TaskState) -> None:
+        self._inner.ended(state)
+
+    def failed(self, reason: str, failure: Failure) -> None:
+        self.noticed = time.monotonic()
+        self._why = failure.head
+        self._history.tell(
+            reason,
+            attempt=self._number,
+            task=failure.task,
+            exit_code=failure.exit_code,
+            what=failure.head,
+            step=self.step,
+            checkpoint=self.checkpoint,
+        )
+        self._inner.failed(reason, failure)
+
+    def note(self, text: str) -> None:
+        self._inner.note(text)
+
+    def refresh(self) -> None:
+        self._inner.refresh()
+
+    def close(self) -> None:
+        # A table that stays in place is drawn anew by the next attempt.
+        self._inner.close()
+
+    # -- what is known ------------------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int | None:
+        """The last step that a training task has told."""
+        return max((one.step for one in self._states if one.step is not None and _trains(one)), default=None)
+
+    @property
+    def checkpoint(self) -> int | None:
+        """The step of the last checkpoint that was told."""
+        return max((one.checkpoint for one in self._states if one.checkpoint is not None), default=None)
+
+    @staticmethod
+    def checkpoint_of(attempts: Sequence[Attempt]) -> int | None:
+        """The step of the last checkpoint of all attempts, as far as is known."""
+        # One that was written just before a failure is not told any more; the next attempt went on from it.
+        known = [step for one in attempts for step in (one.checkpoint, one.from_step) if step]
+        return max(known, default=None)
+
+    def end(self, outcome: Outcome) -> AttemptEnd:
+        """What the policy needs to know."""
+        failure = outcome.failure
+        return AttemptEnd(
+            outcome.reason,
+            task=None if failure is None else failure.task,
+            exit_code=None if failure is None else failure.exit_code,
+            step=self.step,
+            checkpoint=self.checkpoint,
+            began=None if self._foreign and not self._told else self._began,
+            from_step=self._from_step,
+        )
+
+    def attempt(self, outcome: Outcome, folder: Path) -> Attempt:
+        """What the history keeps."""
+        return Attempt(
+            number=self._number,
+            run_id=outcome.run_id,
+            log_dir=folder,
+            reason=outcome.reason,
+            why=self._why or outcome.reason,
+            seconds=outcome.seconds,
+            from_step=self._from_step,
+            step=self.step,
+            checkpoint=self.checkpoint,
+            lost=self._lost,
+        )
+
+
+def _trains(state: TaskState) -> bool:
+    return not state.task.startswith(("ps:", "evaluator:"))

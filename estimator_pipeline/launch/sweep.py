@@ -1,0 +1,59 @@
+"""Sweeps: one job with different fields in each element of an array."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from estimator_pipeline.errors import ConfigError
+
+__all__ = ["MOST_ELEMENTS", "read_sweep"]
+
+MOST_ELEMENTS = 1000
+"""Slurm's own MaxArraySize is 1001 by default."""
+
+
+def read_sweep(path: str | Path) -> list[list[str]]:
+    """The changes of each element, as `--set` takes them.
+
+    Args:
+        path: A YAML file: a list of mappings from dotted keys to values, one mapping an element; or one mapping from
+            dotted keys to lists of values, whose product is swept, the last key fastest.
+
+    Raises:
+        ConfigError: It cannot be read, or is neither.
+    """
+    try:
+        found = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        raise ConfigError(
+            f"the sweep {path} cannot be read.",
+            found=" ".join(str(error).split()),
+            mend="name a YAML file.",
+        ) from None
+    if isinstance(found, dict) and found and all(isinstance(values, list) and values for values in found.values()):
+        found = [dict(zip(found, values, strict=True)) for values in itertools.product(*found.values())]
+    if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
+        raise ConfigError(
+            f"the sweep {path} names no elements.",
+            found=f"{found!r:.80}",
+            mend="write a list of mappings (- {train.max_steps: 100}), or one mapping of lists "
+            "(model.optimizer.learning_rate: [0.1, 0.01]).",
+        )
+    if len(found) > MOST_ELEMENTS:
+        raise ConfigError(
+            f"the sweep {path} has {len(found)} elements.",
+            found=f"allowed: up to {MOST_ELEMENTS}",
+            mend="split it into several files.",
+        )
+    return [[f"{key}={_yaml(value)}" for key, value in one.items()] for one in found]
+
+
+def _yaml(value: Any) -> str:
+    # JSON is YAML.
+    return json.dumps(value, default=str)

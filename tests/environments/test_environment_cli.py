@@ -1,0 +1,147 @@
+"""`train` and `exec` where a scheduler has started them: what they say, write and refuse."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+
+from estimator_pipeline.cli.environment import enter, parse_shape, warn_of_tasks
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.launch import Shape
+
+JOB = """
+model: {name: linear}
+input: {source: tfds, name: digits, global_batch_size: 64}
+train: {max_steps: 10}
+run: {model_dir: model, train_distribute: multi_worker_mirrored}
+cluster: {workers: 2}
+"""
+STEP = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_STEP_NODELIST": "n[1-3]",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
+}
+THREE = ["--set", "cluster.ports=agreed", "--set", "cluster.workers=3", "--set", "input.global_batch_size=63"]
+
+
+@pytest.fixture
+def job(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "says"),
+    [
+        ([], STEP, "error: slurm: 3 tasks started, and the job has 2 tasks."),
+        ([], {**STEP, "SLURM_PROCID": "x"}, "error: slurm: SLURM_PROCID='x' is no whole number from 0 on."),
+        (["--environment", "slrum"], STEP, "error: the environment 'slrum' is not known"),
+        (["--environment", "flux"], STEP, "error: flux: the variable FLUX_JOB_ID is not set."),
+        (["--set", "cluster.ports=mine"], STEP, "cluster.ports"),
+        ([*THREE, "--set", "run.model_dir=gs://b/m"], STEP, "error: the tasks cannot agree on ports in 'gs://b/m'"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_tensorflow_starts(run_python, job, options, environ, says):
+    done = run_python(["-X", "importtime", "-m", "estimator_pipeline", "train", job, *options], env=environ)
+    assert done.returncode == 2
+    message = done.stderr[done.stderr.index("error: ") :]
+    assert says in message and "to mend it:" in message and "Traceback" not in message
+    assert "| tensorflow\n" not in done.stderr
+
+
+def test_what_is_written_and_said(capsys):
+    environ = {**STEP, "OTHER": "1"}
+    enter(environ, Shape(workers=3))
+    assert capsys.readouterr().err == (
+        "environment slurm; job 7.0, rank 1 of 3; worker:1 of 3 that train; ports derived\n"
+    )
+    assert json.loads(environ["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
+    assert environ["ESTIMATOR_PIPELINE_RUN_ID"] == "slurm-7.0-0"
+    # A second look finds what the first has written, and says nothing.
+    before = dict(environ)
+    enter(environ, Shape(workers=3))
+    assert environ == before and capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "3"}])
+def test_nothing_is_written_where_nothing_has_started_a_task(environ, capsys):
+    before = dict(environ)
+    enter(environ, Shape(workers=3))
+    enter({**environ, **STEP}, Shape(workers=9), environment="none")
+    assert environ == before and capsys.readouterr().err == ""
+
+
+# exec ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("workers=2,chief,ps=1,evaluator", Shape(workers=2, chief=True, ps=1, evaluator=True)),
+        ("workers=2, chief=0", Shape(workers=2)),
+        ("workers", Shape(workers=3)),
+        ("chief,workers", Shape(workers=2, chief=True)),
+        ("chief,workers,ps=1", Shape(workers=1, chief=True, ps=1)),
+    ],
+)
+def test_shapes(text, shape):
+    assert parse_shape(text, STEP) == shape
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("worker=2", "worker=2"),
+        ("workers=x", "workers=x"),
+        ("workers=1,workers=2", "workers=2"),
+        ("chief=2", "chief=2"),
+        ("", ""),
+    ],
+)
+def test_what_is_no_shape(text, part):
+    with pytest.raises(ConfigError) as caught:
+        parse_shape(text, STEP)
+    assert f"--shape {text!r} does not say" in caught.value.what and repr(part) in caught.value.found
+
+
+def test_workers_without_a_number_need_one_that_is_known():
+    pod = {"JOB_COMPLETION_INDEX": "0", "HOSTNAME": "job-0"}
+    with pytest.raises(ConfigError, match="kubernetes_job says none either"):
+        parse_shape("workers", pod)
+    with pytest.raises(ConfigError, match="has more tasks than there are"):
+        parse_shape("workers,ps=3,chief", STEP)
+    assert parse_shape("workers", {}) == Shape(workers=1)
+
+
+def test_several_tasks_without_a_shape_are_warned(capsys):
+    warn_of_tasks(STEP)
+    said = capsys.readouterr().err
+    assert said.startswith("environment slurm: rank 1 of 3; the program gets no TF_CONFIG")
+    for environ in ({}, {**STEP, "SLURM_PROCID": "x"}, {**STEP, "TF_CONFIG": "{}"}):
+        warn_of_tasks(environ)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_legacy_program_finds_its_tf_config(run_python, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+        import os, sys
+        print(sys.argv[1:], os.environ.get("TF_CONFIG"))
+        """)
+    )
+    command = ["-m", "estimator_pipeline", "exec", "--shape", "chief,workers", program, "--shape", "own"]
+    done = run_python(command, env=STEP)
+    assert done.returncode == 0, done.stderr
+    arguments, _, text = done.stdout.strip().partition("] ")
+    assert arguments == "['--shape', 'own'"
+    document = json.loads(text)
+    assert document["task"] == {"type": "worker", "index": 0}
+    assert [len(document["cluster"][job]) for job in ("chief", "worker")] == [1, 2]
+    assert "worker:0 of 3 that train; ports derived" in done.stderr

@@ -1,0 +1,112 @@
+#!/bin/bash
+# chief_workers_ps: 1 chief, 1 worker, 2 ps, 1 evaluator.
+# Written by `estimator-pipeline submit slurm` (estimator-pipeline 0.1.0). The job is in
+#   /shared/runs/model/slurm/20260101-000000-00000000/job.yaml
+#
+# Ranks: 0 chief:0, 1 worker:0, 2 ps:0, 3 ps:1, 4 evaluator:0.
+# Exit codes: 0 done; 2 bad input, 3 training diverged (the same again would end the same); 1 and others a failure
+# that 3 restarts in a row did not mend; 143 cancelled; 75 stopped with a checkpoint, and not requeued.
+#
+#SBATCH --job-name=chief_workers_ps
+#SBATCH --output=/shared/runs/model/slurm/20260101-000000-00000000/output.log
+#SBATCH --open-mode=append
+#SBATCH --chdir="/home/me/my project"
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@120
+# chief:0, worker:0
+#SBATCH --time=4:00:00
+#SBATCH --ntasks=2
+#SBATCH --partition=gpu
+#SBATCH --cpus-per-task=8
+#SBATCH --gpus-per-task=1
+#SBATCH hetjob
+# ps:0, ps:1
+#SBATCH --time=4:00:00
+#SBATCH --ntasks=2
+#SBATCH --partition=cpu
+#SBATCH --cpus-per-task=4
+#SBATCH --mem=32G
+#SBATCH hetjob
+# evaluator:0
+#SBATCH --time=4:00:00
+#SBATCH --ntasks=1
+#SBATCH --partition=cpu
+#SBATCH --cpus-per-task=2
+
+set -u
+restarts=${SLURM_RESTART_COUNT:-0}
+folder=/shared/runs/model/slurm/20260101-000000-00000000
+logs=$folder/run-$restarts
+mkdir -p "$logs"
+say() { echo "$(date '+%F %T') job $SLURM_JOB_ID: $*"; }
+
+# USR1 comes from Slurm before the time limit, and before some preemptions; TERM from scancel and from a preemption.
+# Both make all tasks stop after the same step with a checkpoint. srun passes USR1 on to them; at TERM it would end them.
+export ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS=SIGTERM,SIGUSR1
+export ESTIMATOR_PIPELINE_PREEMPTION_SECS=110
+# srun ends all tasks once one ends with another code than 0, so a task says by a file that it was asked to end.
+export ESTIMATOR_PIPELINE_PREEMPTED_FILE=$logs/preempted
+asked=
+again=
+child=
+forward() {
+    [ "$asked" = TERM ] || asked=$1
+    again=1
+    [ -z "$child" ] || kill -s USR1 "$child" 2>/dev/null
+}
+trap 'forward USR1' USR1
+trap 'forward TERM' TERM
+
+say "start $restarts on $SLURM_JOB_NODELIST"
+/venv/bin/python -m estimator_pipeline supervise \
+    --max-restarts 3 --grace 120 --log-dir "$logs" -- \
+    srun --het-group=0 --cpus-per-task=8 --kill-on-bad-exit=1 --open-mode=append --output="$logs/task-%t.log" \
+    /venv/bin/python -m estimator_pipeline train /shared/runs/model/slurm/20260101-000000-00000000/job.yaml \
+    : --het-group=1 --cpus-per-task=4 --kill-on-bad-exit=1 --open-mode=append --output="$logs/task-%t.log" \
+    /venv/bin/python -m estimator_pipeline train /shared/runs/model/slurm/20260101-000000-00000000/job.yaml \
+    : --het-group=2 --cpus-per-task=2 --kill-on-bad-exit=1 --open-mode=append --output="$logs/task-%t.log" \
+    /venv/bin/python -m estimator_pipeline train /shared/runs/model/slurm/20260101-000000-00000000/job.yaml &
+child=$!
+
+# A signal ends the wait before the tasks have ended.
+while :; do
+    wait "$child"
+    code=$?
+    [ -n "$again" ] || break
+    again=
+done
+if [ "$code" -eq 0 ] && [ -e "$ESTIMATOR_PIPELINE_PREEMPTED_FILE" ]; then
+    code=75
+fi
+
+if [ "$asked" = TERM ]; then
+    say "ended as asked, exit code $code; the next submission goes on from the last checkpoint"
+    exit 143
+fi
+# A task that has not begun to train when USR1 comes ends by it, and has nothing to save.
+if [ "$asked" = USR1 ] && [ "$code" -ne 0 ] && [ "$code" -ne 2 ] && [ "$code" -ne 3 ] && [ "$code" -ne 75 ]; then
+    code=75
+    say "asked to stop before training had begun"
+    echo "$restarts" >>"$folder/too-early"
+    if [ "$(wc -l <"$folder/too-early")" -ge 3 ]; then
+        say "so it was 3 times in a row: slurm.time is too short for slurm.signal_seconds and the start"
+        exit 75
+    fi
+else
+    rm -f "$folder/too-early"
+fi
+if [ "$code" -eq 75 ]; then
+    if [ "$restarts" -ge 100 ]; then
+        say "stopped with a checkpoint; not requeued, since slurm.max_requeues is 100"
+        exit 75
+    fi
+    say "stopped; back into the queue ($((restarts + 1)) of at most 100)"
+    # Slurm ends what is left of this script with SIGTERM.
+    trap '' TERM
+    if scontrol requeue "$SLURM_JOB_ID"; then
+        exit 75
+    fi
+    say "Slurm did not requeue the job; submit it again to go on"
+fi
+say "ended with exit code $code"
+exit "$code"

@@ -1,0 +1,301 @@
+"""Batch scripts held against golden files; the section `slurm`; sweeps; what the commands say without Slurm."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job, make_job
+from estimator_pipeline.launch.slurm import components_of, plan_slurm
+from estimator_pipeline.launch.slurm_jobs import Submission, _clean, _elements, _fields, find_submission, job_status
+from estimator_pipeline.launch.slurm_logs import LogReaders, progress_of, runs_of
+from estimator_pipeline.launch.sweep import read_sweep
+
+GOLDEN = Path(__file__).parent / "golden"
+CONFIGS = Path(__file__).resolve().parents[2] / "legacy_configs"
+ACCEPT = "ESTIMATOR_PIPELINE_ACCEPT_GOLDEN"
+
+FULL = {
+    "job_name": "night run",
+    "account": "vision",
+    "qos": "long",
+    "partition": "gpu",
+    "time": "1-12:00:00",
+    "signal_seconds": 300,
+    "max_requeues": 20,
+    "max_restarts": 5,
+    "step_timeout": 900,
+    "tasks_per_node": 1,
+    "cpus_per_task": 8,
+    "gpus_per_task": "a100:2",
+    "mem": "64G",
+    "constraint": "a100&ib",
+    "exclusive": True,
+    "setup": ["module load cuda/12", "source /venv/bin/activate"],
+    "env": {"TF_CPP_MIN_LOG_LEVEL": "1", "GREETING": "it's me"},
+    "command": "apptainer exec --nv image.sif estimator-pipeline",
+    "srun": ["--mpi=none"],
+    "sbatch": ["--licenses=data:1"],
+    "mail_user": "me@example.org",
+    "mail_type": "END,FAIL",
+}
+ROLES = {
+    "cpus_per_task": 8,
+    "gpus_per_task": 1,
+    "partition": "gpu",
+    "time": "4:00:00",
+    "roles": {
+        "ps": {"partition": "cpu", "gpus_per_task": 0, "mem": "32G", "cpus_per_task": 4},
+        "evaluator": {"partition": "cpu", "gpus_per_task": 0, "cpus_per_task": 2},
+    },
+}
+
+
+def job(config="digits_cnn_two_workers", **slurm):
+    base = load_job(CONFIGS / f"{config}.yaml", overrides=["run.model_dir=/shared/runs/model"])
+    return make_job({**base.model_dump(exclude_defaults=True), "name": base.name, "slurm": slurm})
+
+
+def plan(loaded, **more):
+    return plan_slurm(
+        loaded,
+        folder="/shared/runs/model/slurm/20260101-000000-00000000",
+        working_dir="/home/me/my project",
+        command=["/venv/bin/python", "-m", "estimator_pipeline"],
+        version="0.1.0",
+        **more,
+    )
+
+
+CASES = {
+    "plain": lambda: plan(job()),
+    "full": lambda: plan(job(**FULL)),
+    "roles": lambda: plan(make_job(with_evaluator(job("chief_workers_ps", **ROLES)))),
+    "array": lambda: plan(job("single", max_requeues=0), elements=[job("single")] * 3, at_once=2),
+}
+
+
+def with_evaluator(loaded):
+    data = loaded.model_dump(exclude_defaults=True)
+    data["eval"] = {**data.get("eval", {}), "during_training": False}
+    return {**data, "name": loaded.name, "cluster": {**data["cluster"], "evaluator": True}}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_script_is_as_it_was(name):
+    path, script = GOLDEN / f"{name}.sh", CASES[name]().script
+    if os.environ.get(ACCEPT):
+        path.write_text(script)
+    diff = difflib.unified_diff(path.read_text().splitlines(), script.splitlines(), "golden", "now", lineterm="")
+    assert script == path.read_text(), "\n".join([*diff, f"If this is meant: {ACCEPT}=1, and look at `git diff`."])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_script_is_bash(name):
+    done = subprocess.run(["bash", "-n"], input=CASES[name]().script, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, CASES[name]().script.splitlines())) < 200
+
+
+def test_roles_with_resources_of_their_own_are_components_in_the_order_of_the_ranks():
+    found = components_of(make_job(with_evaluator(job("chief_workers_ps", **ROLES))))
+    assert [one.text for one in found] == ["chief:0, worker:0", "ps:0, ps:1", "evaluator:0"]
+    assert [one.resources.gpus_per_task for one in found] == [1, 0, 0]
+    assert [one.resources.mem for one in found] == [None, "32G", None]
+    assert len(components_of(job())) == 1
+    same = job(partition="gpu", roles={"evaluator": {"partition": "gpu"}})
+    assert len(components_of(same)) == 1
+
+
+def test_the_job_file_of_the_tasks_hears_the_signals_of_the_script():
+    loaded = job()
+    own = make_job(
+        {**loaded.model_dump(exclude_defaults=True), "name": "x"}, overrides=["run.preemption_signals=[SIGUSR2]"]
+    )
+    text = plan(own).files["job.yaml"]
+    assert re.findall(r"SIG\w+", text) == ["SIGUSR2", "SIGTERM", "SIGUSR1"]
+    assert "preemption_signals" not in plan(loaded).files["job.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("slurm", "says"),
+    [
+        ({"time": "4h"}, "slurm.time: this is no time limit of Slurm.\n  found: '4h'"),
+        ({"mem": "64 GB"}, "slurm.mem: this is no amount of memory.\n  found: '64 GB'"),
+        ({"mem": "1G", "mem_per_cpu": "1G"}, "memory is given for a node and for a CPU."),
+        ({"sbatch": ["-p gpu"]}, "slurm.sbatch.0: this is no option in its long form."),
+        ({"sbatch": ["--output=x"]}, "already.\n  found: '--output=x'\n  to mend it: set slurm.dir."),
+        ({"srun": ["--ntasks 3"]}, "slurm.srun.0: the script has --ntasks already."),
+        ({"env": {"a-b": "1"}}, "this is no name of a variable."),
+        ({"signal_seconds": 5}, "slurm.signal_seconds"),
+        ({"roles": {"ps": {"mem": "1G"}}}, "roles.ps: the cluster has no ps.\n  found: the roles worker, evaluator"),
+        ({"nodes": 2, "roles": {"evaluator": {}}}, "slurm.nodes: the evaluator is a component of its own"),
+        ({"roles": {"boss": {}}}, "slurm.roles"),
+        ({"roles": {"worker": {"time": 3}}}, "'time'"),
+        ({"partion": "gpu"}, "did you mean 'partition'?"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_the_section(slurm, says):
+    with pytest.raises(ConfigError) as caught:
+        job(**slurm)
+    assert says in str(caught.value)
+
+
+def test_memory_of_a_role_takes_the_place_of_the_other_kind():
+    loaded = job(mem_per_cpu="2G", roles={"evaluator": {"mem": "16G"}})
+    evaluator = loaded.slurm.of_role("evaluator")
+    assert (evaluator.mem, evaluator.mem_per_cpu) == ("16G", None)
+    assert loaded.slurm.of_role("worker").mem_per_cpu == "2G"
+
+
+# Sweeps --------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_is_a_list_or_a_product(tmp_path):
+    path = tmp_path / "sweep.yaml"
+    path.write_text("- {train.max_steps: 10}\n- {name: a b, run.devices: [x, y]}\n")
+    assert read_sweep(path) == [["train.max_steps=10"], ['name="a b"', 'run.devices=["x", "y"]']]
+    path.write_text("a: [1, 2]\nb: [x, true]\n")
+    assert read_sweep(path) == [["a=1", 'b="x"'], ["a=1", "b=true"], ["a=2", 'b="x"'], ["a=2", "b=true"]]
+
+
+@pytest.mark.parametrize("text", ["", "3", "[]", "a: 1", "- 1", "a: [", "a: []"])
+def test_a_sweep_that_is_none(tmp_path, text):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"the sweep .*sweep\.yaml (cannot be read|names no elements)"):
+        read_sweep(path)
+
+
+# Commands without Slurm ----------------------------------------------------------------------------------------
+
+
+def cli(run_python, tmp_path, *words):
+    """With a PATH on which no Slurm is."""
+    done = run_python(["-m", "estimator_pipeline", *words], env={"PATH": str(tmp_path)})
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_dry_run_prints_the_script_anywhere_and_writes_nothing(run_python, tmp_path):
+    words = ["submit", "slurm", CONFIGS / "digits_cnn_two_workers.yaml", "--set", f"run.model_dir={tmp_path / 'model'}"]
+    code, out, err = cli(run_python, tmp_path, *words, "--dry-run")
+    assert (code, err) == (0, "") and out.startswith("#!/bin/bash\n# digits_cnn_two_workers: 2 workers, 1 evaluator.\n")
+    assert not (tmp_path / "model").exists()
+    document = json.loads(cli(run_python, tmp_path, *words, "--dry-run", "--json")[1])
+    assert list(document) == ["script", "folder", "files"] and "name: cnn" in document["files"]["job.yaml"]
+    code, out, err = cli(run_python, tmp_path, *words)
+    assert (code, out) == (2, "") and err.startswith("error: there is no sbatch on this machine.\n")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["submit", "slurm", "JOB", "--at-once", "2"], "--at-once is for an array"),
+        (["submit", "slurm", "JOB", "--set", "run.model_dir=gs://b/m"], "need a folder that all nodes share"),
+        (["submit", "slurm", "JOB", "--array", "TMP/one.yaml"], "would train in one model directory"),
+        (["submit", "slurm", "JOB", "--array", "TMP/two.yaml"], "element 1 of the sweep"),
+        (["status", "JOB", "--set", "run.model_dir=TMP/none"], "nothing has been submitted to Slurm here"),
+        (["status", "TMP", "--set", "a=1"], "changes a job file"),
+        (["logs", "17"], "there is no scontrol on this machine"),
+        (["cancel", "TMP"], "nothing has been submitted to Slurm here"),
+    ],
+)
+def test_what_the_commands_refuse(run_python, tmp_path, words, says):
+    (tmp_path / "one.yaml").write_text("- {run.model_dir: x}\n- {run.model_dir: x}\n")
+    (tmp_path / "two.yaml").write_text("- {train.max_steps: 3}\n- {slurm.time: 3}\n")
+    named = [word.replace("TMP", str(tmp_path)).replace("JOB", str(CONFIGS / "single.yaml")) for word in words]
+    code, out, err = cli(run_python, tmp_path, *named)
+    assert (code, out) == (2, "") and err.startswith("error: ") and says in err and "Traceback" not in err
+
+
+def test_records_of_slurm_are_read():
+    text = (
+        "JobId=17 ArrayJobId=17 ArrayTaskId=0,2-3%2 JobName=a b=c JobState=PENDING Reason=Resources Restarts=1 "
+        "Command=/a b/job.sh ExitCode=0:0\nJobId=18 ArrayJobId=17 ArrayTaskId=1 JobState=FAILED ExitCode=75:0\n"
+    )
+    first, second = _fields(text)
+    assert (first["Command"], first["JobState"], first["Restarts"]) == ("/a b/job.sh", "PENDING", "1")
+    assert _elements(first["ArrayTaskId"]) == {0, 2, 3} and _elements(second["ArrayTaskId"]) == {1}
+    assert _fields("") == [] and _elements("N/A") == set()
+
+
+def test_a_job_takes_over_nothing_of_the_task_that_submits_it():
+    environ = {"SLURM_RESTART_COUNT": "3", "SLURM_CONF": "x", "SBATCH_ACCOUNT": "y", "TF_CONFIG": "{}", "HOME": "/"}
+    assert _clean(environ) == {"SLURM_CONF": "x", "SBATCH_ACCOUNT": "y", "HOME": "/"}
+
+
+def fake_scontrol(folder, said):
+    """A scontrol that says one thing."""
+    path = folder / "scontrol"
+    path.write_text(f"#!{shutil.which('sh')}\ncat <<'X'\n{said}\nX\n")
+    path.chmod(0o755)
+    return {"PATH": f"{folder}:/bin:/usr/bin"}
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("JobState=PENDING Reason=Priority Restarts=0", "job 7 (x): waiting in the queue (Priority)"),
+        ("JobState=RUNNING Restarts=2 RunTime=00:01:02 TimeLimit=04:00:00 NodeList=n[1-2]",
+         "job 7 (x): running, 00:01:02 of 04:00:00, on n[1-2], requeued 2 times"),
+        ("JobState=FAILED ExitCode=75:0", "job 7 (x): stopped with a checkpoint, and not requeued (exit code 75)"),
+        ("JobState=FAILED ExitCode=3:0", "job 7 (x): failed: training diverged (exit code 3)"),
+        ("JobState=FAILED ExitCode=0:9", "job 7 (x): failed (exit code 137)"),
+        ("JobState=NODE_FAIL ExitCode=0:0", "job 7 (x): ended because a node failed"),
+        ("JobState=SPECIAL_EXIT", "job 7 (x): special exit"),
+    ],
+)  # fmt: skip
+def test_states_in_words(tmp_path, said, text):
+    environ = fake_scontrol(tmp_path, f"JobId=7 {said}")
+    (found,) = job_status(Submission("7", tmp_path, "x"), environ=environ)
+    assert found.lines() == [text]
+
+
+def test_the_newest_submission_counts(tmp_path):
+    for name, when in [("b", 1.0), ("a", 2.0)]:
+        (tmp_path / "slurm" / name).mkdir(parents=True)
+        record = Submission(name, tmp_path / "elsewhere", "x", submitted=when).document()
+        (tmp_path / "slurm" / name / "submission.json").write_text(json.dumps(record))
+    found = find_submission(str(tmp_path), environ={})
+    assert (found.job_id, found.folder) == ("a", tmp_path / "slurm" / "a")
+    (found.folder / "submission.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is no record of a submission"):
+        find_submission(str(found.folder), environ={})
+
+
+# Logs ----------------------------------------------------------------------------------------------------------
+
+
+def test_logs_over_requeues(tmp_path):
+    (tmp_path / "output.log").write_text("start 0\nstart 1\n")
+    for run in (0, 1, 10):
+        (tmp_path / f"run-{run}").mkdir()
+        (tmp_path / f"run-{run}" / "task-1.log").write_text(f"first {run}\nlast {run}\nhalf")
+    assert [path.name for path in runs_of(tmp_path)] == ["run-0", "run-1", "run-10"]
+    tasks = ("worker:0", "worker:1")
+    assert list(LogReaders(tmp_path, tasks, last=1).read()) == [("script", "start 1"), ("worker:1", "last 10")]
+    readers = LogReaders(tmp_path, tasks, wanted="worker:1")
+    assert [line for _, line in readers.read()] == [f"{w} {run}" for run in (0, 1, 10) for w in ("first", "last")]
+    with open(tmp_path / "run-10" / "task-1.log", "a") as log:
+        log.write(" and half\nrest")
+    assert list(readers.read()) == [("worker:1", "half and half")]
+    assert list(readers.read(whole=False))[-1] == ("worker:1", "rest")
+
+
+def test_progress_is_that_of_the_newest_run_that_told_any(tmp_path):
+    for run, attempt, step in [(0, 1, 900), (1, 9, 20), (1, 10, 30), (2, 1, None)]:
+        folder = tmp_path / f"run-{run}" / f"attempt-{attempt}"
+        folder.mkdir(parents=True)
+        events = [{"event": "start"}, {"event": "checkpoint", "step": step}] if step else [{"event": "start"}]
+        (folder / "command.progress.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    assert progress_of(tmp_path) == {"step": 30, "checkpoint": 30}
+    assert progress_of(tmp_path / "run-0") == {}
