@@ -7,7 +7,7 @@ deadline and says what it waits for:
 ===================== ===================== ======================================================================
 file                  written by            meaning
 ===================== ===================== ======================================================================
-`training.json`       the chief             state "running", "finished" or "failed"; the final step and checkpoint
+`training.json`       the chief             state "running", "finished", "preempted" or "failed"; step, checkpoint
 `tasks/TASK.json`     each training task    it has left training: state, steps, records
 `evaluator.json`      the evaluator         it is there and will bring the result
 `result.json`         who evaluated last    the result, the same for all
@@ -32,14 +32,18 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import Task, TFConfig
-from estimator_pipeline.errors import TaskFailedError, WaitError
+from estimator_pipeline.cluster.peers import PeerWatch
+from estimator_pipeline.errors import PreemptedError, TaskFailedError, WaitError
+
+__all__ = ["DIRECTORY", "GRACE_SECS", "POLL_SECS", "RUN_ID_VARIABLE", "Board"]
 
 RUN_ID_VARIABLE = "ESTIMATOR_PIPELINE_RUN_ID"
 DIRECTORY = "estimator_pipeline"
 
+# What is no news of one run: who trains here, and what the runs of this directory are made of.
+KEPT = ("identity.json", "lock", "lock.lease")
+
 POLL_SECS = 0.2
-# How long a peer's server may be silent before it counts as gone. A busy or restarting chief is given this time.
-PEER_GRACE_SECS = 60.0
 GRACE_SECS = 20.0
 
 
@@ -87,12 +91,24 @@ class Board:
             return None
         return document if document.get("run_id") == self.run_id else None
 
+    def read_any(self, name: str) -> dict[str, Any] | None:
+        """A file of whatever run wrote it last, or None."""
+        tf = compat.install()
+        try:
+            with self._gfile.GFile(self.path(name), "r") as file:
+                document = json.loads(file.read())
+        except (ValueError, tf.errors.OpError):
+            return None
+        return document if isinstance(document, dict) else None
+
     def clear(self) -> None:
         """Removes what earlier runs left. For the tasks without which no run can finish: chief and ps."""
         if self.has_run_id or not self._gfile.exists(self.directory):
             # Files of other runs are ignored by their id, and those of this run are news, not remains.
             return
         for name in self._gfile.listdir(self.directory):
+            if name in KEPT:
+                continue
             path = self.path(name.rstrip("/"))
             if self._gfile.isdir(path):
                 self._gfile.rmtree(path)
@@ -126,7 +142,9 @@ class Board:
         `seconds`. For the evaluator, when no run id tells runs apart."""
         said = self.read("training.json")
         if not self.has_run_id and said is not None and said["state"] != "running":
-            self._doubted, self._doubted_until = said, time.monotonic() + seconds
+            # Whoever starts after a preemption starts to go on from there.
+            until = float("inf") if said["state"] == "preempted" else time.monotonic() + seconds
+            self._doubted, self._doubted_until = said, until
 
     def task_report(self, task: Task) -> dict[str, Any] | None:
         return self.read(_task_file(task))
@@ -149,6 +167,7 @@ class Board:
 
         Raises:
             TaskFailedError: the chief has reported that training failed.
+            PreemptedError: the chief has reported that training was asked to end, and is in a checkpoint.
             WaitError: nothing came within `timeout` seconds, or the chief's server went away.
         """
         deadline = time.monotonic() + timeout
@@ -169,61 +188,22 @@ class Board:
 
     def raise_if_failed(self) -> None:
         training = self.training()
+        if training is not None and training["state"] == "preempted":
+            preempted = PreemptedError(
+                f"training was asked to end ({training.get('by')}), and {self.tf_config.task} ends with it: it stands "
+                f"after step {training.get('global_step')}, in {training.get('checkpoint')}",
+                mend="give the same command again: it goes on from there",
+            )
+            preempted.because = training.get("task")
+            raise preempted
         if training is not None and training["state"] == "failed":
-            raise TaskFailedError(
+            error = TaskFailedError(
                 f"training failed on {training.get('task', 'the chief')}: {training.get('error', 'no message')}",
                 mend="see that task's log; this task only ended because of it",
             )
+            error.because = training.get("task")
+            raise error
 
 
 def _task_file(task: Task) -> str:
     return f"tasks/{task.type}-{task.index}.json"
-
-
-class PeerWatch:
-    """Notices that a peer's server has gone, by trying its port now and then.
-
-    A port that was never open proves nothing (it may be out of reach from here); one that was open and then refuses
-    for :data:`PEER_GRACE_SECS` does. The connection is closed at once and says nothing.
-
-    Args:
-        task: the peer, for the message.
-        address: its "host:port".
-        grace: seconds of silence after which it counts as gone.
-        startup: seconds within which it must have been seen once; None: it may be out of reach from here.
-    """
-
-    INTERVAL_SECS = 5.0
-
-    def __init__(
-        self, task: Task, address: str, *, grace: float = PEER_GRACE_SECS, startup: float | None = None
-    ) -> None:
-        self.task, self.address, self.grace, self.startup = task, address, grace, startup
-        self._born = time.monotonic()
-        self._last_seen: float | None = None
-        self._next = 0.0
-
-    def check(self, what: str) -> None:
-        """Raises WaitError when the peer was there and has been gone for longer than the grace, or never came."""
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + self.INTERVAL_SECS
-        host, _, port = self.address.rpartition(":")
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0):
-                self._last_seen = now
-                return
-        except OSError:
-            pass
-        if self._last_seen is None and self.startup is not None and now - self._born > self.startup:
-            raise WaitError(
-                f"{self.task} did not start its server at {self.address} within {self.startup:.0f} s",
-                mend=f"see the log of {self.task}, and whether that address can be reached from here",
-            )
-        if self._last_seen is not None and now - self._last_seen > self.grace:
-            raise WaitError(
-                f"{self.task} at {self.address} is gone: its server answered before, and not for the last "
-                f"{now - self._last_seen:.0f} s; it was waited on for {what}",
-                mend=f"see the log of {self.task}; start the job again to go on from its last checkpoint",
-            )

@@ -17,28 +17,31 @@ A `master` (TensorFlow 1) is a chief that evaluates during training, as it alway
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
-import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from absl import logging
-
 from estimator_pipeline import compat
-from estimator_pipeline.cluster import Task, TFConfig, from_environ
-from estimator_pipeline.compat import coordination, coordinator, sessions
-from estimator_pipeline.engines import result as results
-from estimator_pipeline.engines.board import Board, PeerWatch
-from estimator_pipeline.engines.evaluation import CheckpointEvaluator, follow_training
-from estimator_pipeline.engines.hooks import checkpoint_hook, checkpoint_step, progress_hook
+from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.compat import coordinator, sessions
+from estimator_pipeline.engines.evaluation import CheckpointEvaluator, EstimatorEvaluator
+from estimator_pipeline.engines.hooks import (
+    checkpoint_hook,
+    checkpoint_step,
+    diverged,
+    finite_hook,
+    finite_listener,
+    progress_hook,
+    stop_hook,
+)
+from estimator_pipeline.engines.identity import Identity, of_inputs
+from estimator_pipeline.engines.ledger import TaskLedger
+from estimator_pipeline.engines.life import TaskLife
 from estimator_pipeline.engines.result import TrainResult
-from estimator_pipeline.errors import ClusterError, ConfigError, TaskFailedError, WaitError
-from estimator_pipeline.launch import progress as progress_protocol
-
-# How long a task's report may come after the chief's: tasks leave synchronous training within a step of each other.
-REPORT_SECS = 30.0
+from estimator_pipeline.engines.settings import Settings, Trained
+from estimator_pipeline.engines.several_steps import SeveralSteps, checked_steps
+from estimator_pipeline.errors import ConfigError, DivergedError
 
 __all__ = ["TrainResult", "train_and_evaluate"]
 
@@ -53,6 +56,14 @@ def train_and_evaluate(
     result_timeout: float = 1800.0,
     checkpoint_timeout: float = 7200.0,
     startup_timeout: float = 1800.0,
+    keep_evaluation: bool = True,
+    literal_delays: bool = False,
+    seed_keras: bool = True,
+    identity: Callable[[], Identity] | None = None,
+    accept_changes: bool = False,
+    preemption_signals: Sequence[str] | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    steps_per_execution: int | str = 1,
     environ: Mapping[str, str] | None = None,
 ) -> TrainResult:
     """Runs this process's task of the job, and returns the job's result, the same on every task.
@@ -73,6 +84,20 @@ def train_and_evaluate(
         result_timeout: seconds that a task waits for the result once training has ended.
         checkpoint_timeout: seconds without a new checkpoint after which the evaluator gives up.
         startup_timeout: seconds that a parameter server waits for the chief to appear.
+        keep_evaluation: whether evaluations share one graph and one session (docs/evaluation.md).
+        literal_delays: whether EvalSpec's `throttle_secs=600` and `start_delay_secs=120` mean what they say. They are
+            its defaults, and read as "not set" otherwise.
+        seed_keras: whether `RunConfig.tf_random_seed` seeds Keras, NumPy and Python as well, without which the seed
+            does not reach Keras initializers.
+        identity: what this run is made of, see :mod:`estimator_pipeline.engines.identity`; None: its seed and what its
+            input function tells.
+        accept_changes: whether the run may go on from a checkpoint of a run that was made of other things.
+        preemption_signals: names of the signals that ask this task to end with a checkpoint (docs/preemption.md).
+            None: what the environment variable ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS says, or SIGTERM.
+        ledger: a folder, the same for all tasks, in which each writes down the records that it consumes
+            (docs/ledger.md).
+        steps_per_execution: train steps for each session call at most, or "auto": as many as are worth it. No result
+            changes by it (docs/performance.md).
         environ: where TF_CONFIG is read; `os.environ` by default.
 
     Returns:
@@ -82,40 +107,36 @@ def train_and_evaluate(
         ConfigError: arguments that cannot work together.
         ClusterError: a TF_CONFIG that cannot work, or workers with different numbers of devices.
         TaskFailedError: this task, or the training it belongs to, failed.
+        PreemptedError: it was asked to end, and stands in a checkpoint.
         WaitError: something waited for did not come in time; the message says what.
     """
     tf = compat.install()
     environ = os.environ if environ is None else environ
     tf_config = from_environ(environ)
     _check(tf, estimator, train_spec, eval_spec, tf_config)
-    job = _Job(
+    task = _EstimatorTask(
         estimator,
         train_spec,
         eval_spec,
         tf_config=tf_config,
         environ=environ,
-        evaluator=evaluator,
-        evaluate_during_training=evaluate_during_training,
-        result_timeout=result_timeout,
-        checkpoint_timeout=checkpoint_timeout,
-        startup_timeout=startup_timeout,
+        settings=Settings(
+            evaluator=evaluator,
+            evaluate_during_training=evaluate_during_training,
+            result_timeout=result_timeout,
+            checkpoint_timeout=checkpoint_timeout,
+            startup_timeout=startup_timeout,
+            identity=identity,
+            accept_changes=accept_changes,
+            preemption_signals=preemption_signals,
+        ),
+        keep_evaluation=keep_evaluation,
+        literal_delays=literal_delays,
+        seed_keras=seed_keras,
+        ledger=ledger,
+        several=SeveralSteps(checked_steps(steps_per_execution), tf_config=tf_config),
     )
-    job.progress.emit("start")
-    if tf_config.is_evaluator:
-        outcome = job.run_evaluator()
-    elif tf_config.is_ps:
-        outcome = job.run_parameter_server()
-    else:
-        outcome = job.run_training_task()
-    job.progress.emit(
-        "result",
-        status=outcome.ended,
-        global_step=outcome.global_step,
-        metrics=dict(outcome.metrics),
-        exports=list(outcome.exports),
-        tasks=outcome.to_dict()["tasks"],
-    )
-    return outcome
+    return task.live()
 
 
 def _check(tf: Any, estimator: Any, train_spec: Any, eval_spec: Any, tf_config: TFConfig) -> None:
@@ -129,7 +150,7 @@ def _check(tf: Any, estimator: Any, train_spec: Any, eval_spec: Any, tf_config: 
             raise ConfigError(f"{name} is a {type(value).__name__}", mend=f"give a tf.estimator.{expected.__name__}")
     if tf_config.is_single_process or not tf_config.is_training_task:
         return
-    if estimator._config.train_distribute is None:
+    if estimator._config.train_distribute is None and not _is_classic(estimator, tf_config):
         raise ConfigError(
             f"{tf_config.task} is one of {tf_config.num_training_tasks} training tasks, and the RunConfig has no "
             "training strategy: each would train a model of its own in the same model_dir",
@@ -138,298 +159,143 @@ def _check(tf: Any, estimator: Any, train_spec: Any, eval_spec: Any, tf_config: 
         )
 
 
-class _Job:
-    """One task's view of the job; see :func:`train_and_evaluate` for the arguments."""
+def _is_classic(estimator: Any, tf_config: TFConfig) -> bool:
+    """Whether this is a parameter-server cluster as Estimator knew it before strategies: each worker puts the
+    variables of its graph on the parameter servers, and RunConfig has taken all of the cluster from TF_CONFIG."""
+    config = estimator._config
+    has_ps = tf_config.cluster is not None and tf_config.cluster.num_ps > 0
+    return has_ps and config.train_distribute is None and bool(config.cluster_spec and config.cluster_spec.as_dict())
+
+
+class _EstimatorTask(TaskLife):
+    """One task of a job that tf.estimator trains; see :func:`train_and_evaluate` for the arguments."""
 
     def __init__(
-        self, estimator: Any, train_spec: Any, eval_spec: Any, *, tf_config: TFConfig, environ: Mapping[str, str],
-        evaluator: bool | None, evaluate_during_training: bool | None, result_timeout: float,
-        checkpoint_timeout: float, startup_timeout: float,
-    ) -> None:  # fmt: skip
+        self,
+        estimator: Any,
+        train_spec: Any,
+        eval_spec: Any,
+        *,
+        tf_config: TFConfig,
+        environ: Mapping[str, str],
+        settings: Settings,
+        keep_evaluation: bool,
+        literal_delays: bool,
+        seed_keras: bool,
+        ledger: str | os.PathLike[str] | None,
+        several: SeveralSteps,
+    ) -> None:
+        super().__init__(
+            estimator.model_dir,
+            tf_config=tf_config,
+            environ=environ,
+            input_fn=train_spec.input_fn,
+            max_steps=train_spec.max_steps,
+            strategy=estimator._config.train_distribute,
+            settings=settings,
+        )
         self.estimator, self.train_spec, self.eval_spec = estimator, train_spec, eval_spec
-        self.tf_config, self.task = tf_config, tf_config.task
-        self.model_dir = estimator.model_dir
-        self.has_evaluator = evaluator
-        if evaluate_during_training is None:
-            evaluate_during_training = not evaluator and (tf_config.is_single_process or tf_config.dialect == "master")
-        self.evaluate_during_training = evaluate_during_training
-        self.result_timeout = result_timeout
-        self.checkpoint_timeout = checkpoint_timeout
-        self.startup_timeout = startup_timeout
-        self.board = Board(self.model_dir, tf_config=tf_config, environ=environ)
-        self.progress = progress_protocol.from_environ(environ)
-        self.strategy = estimator._config.train_distribute
-        self._evaluator: CheckpointEvaluator | None = None
+        self.keep_evaluation, self.literal_delays, self.seed_keras = keep_evaluation, literal_delays, seed_keras
+        self.classic, self.several = _is_classic(estimator, tf_config), several
+        self.ledger = None
+        if ledger is not None and tf_config.is_training_task:
+            self.ledger = TaskLedger(ledger, tf_config=tf_config)
 
-    # -- the training tasks -------------------------------------------------------------------------------------
-
-    def run_training_task(self) -> TrainResult:
-        chief = self.tf_config.is_chief
-        if chief:
-            self.board.clear()
-            self.board.write("training.json", {"state": "running", "task": str(self.task)})
-        try:
-            hook = self._train()
-        except Exception as error:
-            self.board.write(
-                "training.json",
-                {"state": "failed", "task": str(self.task), "error": f"{type(error).__name__}: {error}"[:2000]},
-            )
-            raise
-        self._remove_temporary_checkpoints()
-        report = {"steps": hook.steps, "records": self._records(hook.steps)}
-        if not chief:
-            self.board.write_task(self.task, state="done", **report)
-            return self._wait_for_result()
-        checkpoint = compat.install().train.latest_checkpoint(self.model_dir)
-        training = {
-            "state": "finished",
-            "task": str(self.task),
-            "checkpoint": checkpoint,
-            "global_step": checkpoint_step(checkpoint) if checkpoint else 0,
-            "ended": self._why_ended(hook, checkpoint),
-        }
-        self.board.write_task(self.task, state="done", **report)
-        self.board.write("training.json", training)
-        if self._evaluator_expected():
-            try:
-                return self._wait_for_result()
-            except WaitError as error:
-                logging.warning("%s; the chief evaluates the final checkpoint itself", error)
-        outcome = self._conclude(self._own_evaluator(), training)
-        self._wait_for_others_to_leave()
-        return outcome
-
-    def _train(self) -> Any:
+    def train(self) -> Trained:
         tf = compat.install()
         config = self.estimator._config
         hook = progress_hook(self.progress)
-        hooks = [hook, *self.train_spec.hooks]
+        hooks = [hook, stop_hook(self.stopping.after_step, self.preemption.rearm), *self.train_spec.hooks]
+        if self.tf_config.is_chief and self.progress.enabled:
+            hooks.append(checkpoint_hook(self._tell_checkpoint, model_dir=self.model_dir, every_steps=None))
         if self.tf_config.is_chief and self.evaluate_during_training:
             asynchronous = self.tf_config.cluster is not None and self.tf_config.cluster.num_ps > 0
             every = None if asynchronous else config.save_checkpoints_steps
-            hooks.append(checkpoint_hook(self._evaluate_during, model_dir=self.model_dir, every_steps=every))
-        self._set_start_step()
-        if config.tf_random_seed is not None:
+            hooks.append(checkpoint_hook(self.evaluate_during, model_dir=self.model_dir, every_steps=every))
+        listeners = tuple(self.train_spec.saving_listeners) if self.tf_config.is_chief else ()
+        if self._saves_by_coordinator():
+            hooks.append(finite_hook(every_steps=config.save_checkpoints_steps))
+        elif self.tf_config.is_chief:
+            listeners = (finite_listener(), *listeners)
+        input_fn = self.train_spec.input_fn
+        if self.ledger is not None:
+            input_fn = self.ledger.input_fn(input_fn)
+            hooks.insert(0, self.ledger.hook())
+        if config.tf_random_seed is not None and self.seed_keras:
             # The graph's seed does not reach Keras initializers; without this two runs differ from the first step.
             tf.keras.utils.set_random_seed(config.tf_random_seed)
 
-        def train(local: Any) -> None:
+        def run(local: Any) -> None:
             local.train(
-                input_fn=self.train_spec.input_fn,
+                input_fn=input_fn,
                 max_steps=self.train_spec.max_steps,
-                hooks=hooks,
-                saving_listeners=tuple(self.train_spec.saving_listeners) if self.tf_config.is_chief else (),
+                hooks=[*hooks, *self.several.attach(local)],
+                saving_listeners=listeners,
             )
 
-        with sessions.short_waits():
+        with sessions.short_waits(), self._diverging(hook):
             if self.tf_config.is_single_process:
-                train(coordinator.bind_to_task(self.estimator, train_strategy=self.strategy))
-                return hook
-            assert self.tf_config.cluster is not None
-            _let_sigterm_end_this_process()
-            self._check_devices()
-            coordinator.run_training_task(
-                self.estimator,
-                self.strategy,
-                train,
-                jobs=self.tf_config.cluster.as_dict(),
-                task_type=self.task.type,
-                task_id=self.task.index,
-            )
-        return hook
+                self.set_start_step()
+                run(coordinator.bind_to_task(self.estimator, train_strategy=self.strategy))
+            elif self.classic:
+                self.set_start_step()
+                coordinator.run_classic_task(self.estimator, run)
+            else:
+                assert self.tf_config.cluster is not None
+                sessions.let_sigterm_end_this_process()
+                self.check_devices()
+                self.set_start_step()
+                coordinator.run_training_task(
+                    self.estimator,
+                    self.strategy,
+                    run,
+                    jobs=self.tf_config.cluster.as_dict(),
+                    task_type=self.task.type,
+                    task_id=self.task.index,
+                )
+        return Trained(steps=hook.steps, data_ended=hook.data_ended)
 
-    def _set_start_step(self) -> None:
-        """Lets an addressable input begin at the record where the latest checkpoint stands."""
-        input_fn = self.train_spec.input_fn
-        if not hasattr(input_fn, "start_step"):
-            return
-        latest = compat.install().train.latest_checkpoint(self.model_dir)
-        input_fn.start_step = max(0, checkpoint_step(latest)) if latest else 0
+    def _own_identity(self) -> Identity:
+        return of_inputs(self.input_fn, seed=self.estimator._config.tf_random_seed, num_pipelines=self.num_pipelines)
 
-    def _check_devices(self) -> None:
-        """All workers must have the same number of devices: a collective with another count never completes."""
-        assert self.tf_config.cluster is not None
-        own = len(self.strategy.extended.worker_devices)
-        tasks = [str(task) for task in self.tf_config.cluster.training_tasks]
-        counts = coordination.exchange(
-            "device count", str(own), own=str(self.task), tasks=tasks, timeout=self.startup_timeout
+    def _saves_by_coordinator(self) -> bool:
+        """Whether checkpoints are written by a hook of the distribute coordinator's, which takes no listeners and
+        comes after all other hooks."""
+        return not self.tf_config.is_single_process and not self.classic
+
+    @contextlib.contextmanager
+    def _diverging(self, hook: Any) -> Iterator[None]:
+        """In the block, a loss that is no number is told as what it is, with the step."""
+        try:
+            yield
+        except compat.install().estimator.NanLossDuringTrainingError as error:
+            self.progress.emit("step", step=hook.global_step, loss=float("nan"), steps=hook.steps)
+            raise diverged(f"the loss of step {hook.global_step} is NaN") from error
+        except DivergedError:
+            self.progress.emit("step", step=hook.global_step, steps=hook.steps)
+            raise
+
+    def _tell_checkpoint(self, checkpoint: str) -> None:
+        self.progress.emit("checkpoint", step=checkpoint_step(checkpoint), path=checkpoint)
+
+    def make_evaluator(self) -> CheckpointEvaluator:
+        return EstimatorEvaluator(
+            self.estimator,
+            self.eval_spec,
+            progress=self.progress,
+            keep=self.keep_evaluation,
+            literal_delays=self.literal_delays,
         )
-        if counts is not None and len(set(counts.values())) > 1:
-            raise ClusterError(
-                "the workers have different numbers of devices; synchronous training would never finish a step",
-                found=", ".join(f"{task}: {count}" for task, count in counts.items()),
-                mend="give every worker the same number (CUDA_VISIBLE_DEVICES, num_devices, the scheduler's request)",
-            )
 
-    def _why_ended(self, hook: Any, checkpoint: str | None) -> str:
-        limit = self.train_spec.max_steps
-        if limit is not None and checkpoint is not None and checkpoint_step(checkpoint) >= limit:
-            return results.REACHED
-        return results.DATA_ENDED if hook.data_ended else results.STOPPED
-
-    def _records(self, steps: int) -> int | None:
-        batch = getattr(self.train_spec.input_fn, "global_batch_size", None)
-        if batch is None:
-            return None
-        if self.strategy is None or self.strategy.num_replicas_in_sync <= 1:
-            return steps * batch
-        own = len(self.strategy.extended.worker_devices)
-        return steps * batch * own // self.strategy.num_replicas_in_sync
-
-    def _remove_temporary_checkpoints(self) -> None:
-        """Removes what a worker had to write beside the chief's checkpoints (saving is a collective operation)."""
-        gfile = compat.install().io.gfile
-        path = os.path.join(self.model_dir, f"tmp_{self.task.type}_{self.task.index}")
-        if not self.tf_config.is_chief and gfile.exists(path):
-            gfile.rmtree(path)
-
-    # -- evaluation ---------------------------------------------------------------------------------------------
-
-    def _own_evaluator(self) -> CheckpointEvaluator:
-        if self._evaluator is None:
-            self._evaluator = CheckpointEvaluator(self.estimator, self.eval_spec, progress=self.progress)
-        return self._evaluator
-
-    def _evaluate_during(self, checkpoint: str) -> None:
-        if self._own_evaluator().seconds_to_wait() == 0:
-            self._own_evaluator().evaluate(checkpoint, final=False)
-
-    def run_evaluator(self) -> TrainResult:
-        evaluator = self._own_evaluator()
-
-        def announce() -> None:
-            if self.board.read("evaluator.json") is None:
-                self.board.write("evaluator.json", {"task": str(self.task)})
-
-        announce()
-        training = follow_training(
-            evaluator,
-            board=self.board,
-            model_dir=self.model_dir,
-            eval_spec=self.eval_spec,
-            checkpoint_timeout=self.checkpoint_timeout,
-            announce=announce,
-        )
-        done = self.board.read("result.json")
-        if done is not None:
-            # The chief did not know of this evaluator, or did not wait for it: its result stands.
-            return self._from_board(done)
-        return self._conclude(evaluator, training)
-
-    def _evaluator_expected(self) -> bool:
-        if self.has_evaluator is not None:
-            return self.has_evaluator
-        cluster = self.tf_config.cluster
-        if cluster is None:
-            return False
-        return cluster.evaluator is not None or self.board.read("evaluator.json") is not None
-
-    def _conclude(self, evaluator: CheckpointEvaluator, training: Mapping[str, Any]) -> TrainResult:
-        """Evaluates the final checkpoint and writes the result for all."""
-        if training["checkpoint"] is None:
-            raise TaskFailedError(
-                "training ended without a checkpoint, so there is nothing to evaluate",
-                found=f"no checkpoint in {self.model_dir}",
-                mend="see whether the input has any records, and whether save_checkpoints_steps is set",
-            )
-        final = evaluator.evaluate(training["checkpoint"], final=True)
-        outcome = TrainResult(
-            global_step=training["global_step"],
-            metrics=final.metrics,
-            checkpoint=training["checkpoint"],
-            exports=tuple(evaluator.exports),
-            ended=training["ended"],
-            evaluations=tuple(evaluator.evaluations),
-            tasks=self._task_reports(),
-            evaluated_by=str(self.task),
-            model_dir=self.model_dir,
-            task=str(self.task),
-        )
-        self.board.write("result.json", {"result": outcome.to_dict()})
-        return outcome
-
-    def _task_reports(self) -> dict[str, results.TaskReport]:
-        deadline = time.monotonic() + REPORT_SECS
-        reports: dict[str, results.TaskReport] = {}
-        for task in self._training_tasks():
-            while (report := self.board.task_report(task)) is None and time.monotonic() < deadline:
-                time.sleep(0.1)
-            if report is None:
-                logging.warning("%s has not said what it did within %.0f s", task, REPORT_SECS)
-                continue
-            reports[str(task)] = results.TaskReport(steps=report["steps"], records=report["records"])
-        return reports
-
-    def _training_tasks(self) -> tuple[Task, ...]:
-        cluster = self.tf_config.cluster
-        return (Task("worker"),) if cluster is None else cluster.training_tasks
-
-    # -- the end ------------------------------------------------------------------------------------------------
-
-    def _wait_for_result(self) -> TrainResult:
-        outcome = self._await_result()
-        if not self.tf_config.is_chief:
-            self._say_left()
-        else:
-            self._wait_for_others_to_leave()
-        return outcome
-
-    def _await_result(self) -> TrainResult:
-        done = self.board.wait(
-            "the result of the final evaluation",
-            lambda: self.board.read("result.json"),
-            timeout=self.result_timeout,
-        )
-        return self._from_board(done)
-
-    def _from_board(self, document: Mapping[str, Any]) -> TrainResult:
-        return TrainResult.from_dict(document["result"], task=str(self.task))
-
-    def _say_left(self) -> None:
-        self.board.write(f"tasks/{self.task.type}-{self.task.index}.left.json", {})
-
-    def _wait_for_others_to_leave(self) -> None:
-        """The chief leaves last: it holds the service through which TensorFlow's servers watch each other, and a task
-        that loses it before its own end is torn down as if the job had failed."""
-        others = [task for task in self._training_tasks() if task != self.task]
-        deadline = time.monotonic() + REPORT_SECS
-        for task in others:
-            name = f"tasks/{task.type}-{task.index}.left.json"
-            while self.board.read(name) is None and time.monotonic() < deadline:
-                time.sleep(0.05)
-
-    # -- parameter servers --------------------------------------------------------------------------------------
-
-    def run_parameter_server(self) -> TrainResult:
+    def start_server(self) -> Any:
+        if self.classic:
+            return coordinator.start_server(self.estimator)
         tf = compat.install()
-        cluster = self.tf_config.cluster
-        assert cluster is not None
-        self.board.clear()
-        server = tf.distribute.Server(
-            tf.train.ClusterSpec(cluster.as_dict()),
+        assert self.tf_config.cluster is not None
+        return tf.distribute.Server(
+            tf.train.ClusterSpec(self.tf_config.cluster.as_dict()),
             job_name="ps",
             task_index=self.task.index,
             protocol=self.tf_config.rpc_layer,
             config=self.estimator._config.session_config,
         )
-        watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=self.startup_timeout)
-        self.board.wait("the end of training", self.board.finished, timeout=float("inf"), watch=watch, poll=0.5)
-        deadline = time.monotonic() + REPORT_SECS
-        while self._still_training() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        del server
-        return self._await_result()
-
-    def _still_training(self) -> bool:
-        return any(self.board.task_report(task) is None for task in self._training_tasks())
-
-
-def _let_sigterm_end_this_process() -> None:
-    """Undoes TensorFlow's own SIGTERM handler, which comes with MultiWorkerMirroredStrategy's server.
-
-    That handler notes the signal for a preemption checkpoint of Keras and drops it: an Estimator's worker would train
-    on until it is killed. A handler that the program set itself is left as it is.
-    """
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

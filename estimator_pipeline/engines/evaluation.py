@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import abc
 import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from absl import logging
-
 from estimator_pipeline import compat
+from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat import coordinator
-from estimator_pipeline.engines.board import POLL_SECS, Board, PeerWatch
+from estimator_pipeline.compat.evaluation import RepeatedEvaluation
+from estimator_pipeline.engines.board import POLL_SECS, Board
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.result import Evaluation, plain_metrics
 from estimator_pipeline.errors import WaitError
+from estimator_pipeline.inputs.input_fn import InputFn
 from estimator_pipeline.launch.progress import ProgressWriter
+from estimator_pipeline.log import logger
 
 # The defaults of tf.estimator.EvalSpec. A person who wants every checkpoint evaluated writes neither of them, so
 # these two values are read as "not set"; any other value is kept to.
@@ -23,63 +26,116 @@ DEFAULT_START_DELAY_SECS = 120
 DEFAULT_THROTTLE_SECS = 600
 
 
-class CheckpointEvaluator:
+class CheckpointEvaluator(abc.ABC):
     """Evaluates checkpoints one by one and lets the exporters see each, the last one as the last.
 
+    Close it at the end, or use it in a `with` statement: it may hold a graph and a session.
+
     Args:
-        estimator: the program's Estimator; evaluation runs in this process alone.
         eval_spec: a `tf.estimator.EvalSpec`.
+        exported: what the exporters get as their `estimator`: it has `model_dir` and `export_saved_model`.
+        checkpoint_steps: how many steps there are from one checkpoint to the next; None: they are written by time.
         progress: told of each evaluation and export.
+        literal_delays: whether EvalSpec's own defaults for its two delays mean what they say, and an evaluation that
+            had to wait takes the newest checkpoint alone, as in tf.estimator.
+
+    Attributes:
+        evaluations: what was evaluated, in order.
+        exports: paths of what the exporters wrote.
+        exporters: exporter's name -> the last path that it gave.
+        checkpoint_steps: as given.
+        literal_delays: as given.
     """
 
-    def __init__(self, estimator: Any, eval_spec: Any, *, progress: ProgressWriter) -> None:
-        self._estimator = coordinator.bind_to_task(estimator, eval_strategy=estimator._config.eval_distribute)
+    def __init__(
+        self,
+        eval_spec: Any,
+        *,
+        exported: Any,
+        checkpoint_steps: int | None,
+        progress: ProgressWriter,
+        literal_delays: bool = False,
+    ) -> None:
         self._spec = eval_spec
+        self._subject = exported
         self._progress = progress
         self._exported: set[tuple[str, int]] = set()
         self._last_start = float("-inf")
+        self.checkpoint_steps = checkpoint_steps
+        self.literal_delays = literal_delays
         self.evaluations: list[Evaluation] = []
         self.exports: list[str] = []
+        self.exporters: dict[str, str] = {}
+
+    @abc.abstractmethod
+    def metrics_of(self, checkpoint: str) -> Mapping[str, Any]:
+        """Evaluates one checkpoint: name -> value, `loss` and `global_step` among them."""
+
+    def close(self) -> None:  # noqa: B027 - an engine that keeps nothing has nothing to close
+        """Lets go of what is kept between evaluations. An evaluation after it makes it anew."""
+
+    def __enter__(self) -> CheckpointEvaluator:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     @property
     def last_step(self) -> int:
         """The step that was evaluated last; -1 before the first."""
         return self.evaluations[-1].global_step if self.evaluations else -1
 
+    @property
+    def throttle_secs(self) -> float:
+        """Seconds from the start of one evaluation to the earliest start of the next; 0: no such limit."""
+        return self._asked(self._spec.throttle_secs, default=DEFAULT_THROTTLE_SECS)
+
+    @property
+    def start_delay_secs(self) -> float:
+        """Seconds that an evaluator waits before its first evaluation."""
+        return self._asked(self._spec.start_delay_secs, default=DEFAULT_START_DELAY_SECS)
+
+    def _asked(self, seconds: float | None, *, default: int) -> float:
+        return 0.0 if not seconds or (seconds == default and not self.literal_delays) else float(seconds)
+
+    @property
+    def newest_only(self) -> bool:
+        """Whether, of several new checkpoints, all but the newest are passed over."""
+        return self.literal_delays or self.throttle_secs > 0
+
     def seconds_to_wait(self) -> float:
         """How long EvalSpec.throttle_secs asks to wait before the next evaluation may start."""
-        throttle = self._spec.throttle_secs or 0
-        if throttle == DEFAULT_THROTTLE_SECS:
-            return 0.0
-        return max(0.0, self._last_start + throttle - time.monotonic())
+        return max(0.0, self._last_start + self.throttle_secs - time.monotonic())
 
     def evaluate(self, checkpoint: str, *, final: bool) -> Evaluation:
         """Evaluates one checkpoint, unless it was the last one evaluated, and lets the exporters see it."""
         step = checkpoint_step(checkpoint)
         if step != self.last_step:
             self._last_start = time.monotonic()
-            metrics = self._estimator.evaluate(
-                input_fn=self._spec.input_fn,
-                steps=self._spec.steps,
-                hooks=list(self._spec.hooks),
-                checkpoint_path=checkpoint,
-                name=self._spec.name,
-            )
-            evaluation = Evaluation(global_step=step, metrics=plain_metrics(metrics), checkpoint=checkpoint)
-            self.evaluations.append(evaluation)
-            self._progress.emit("evaluation", step=step, metrics=dict(evaluation.metrics))
-            self._raw_metrics = metrics
+            self._note(checkpoint, step, self.metrics_of(checkpoint))
         self._export(checkpoint, step, final=final)
         return self.evaluations[-1]
 
+    def take(self, checkpoint: str, metrics: Mapping[str, Any]) -> None:
+        """Takes over what the evaluation of a checkpoint gave elsewhere, and lets the exporters see it."""
+        step = checkpoint_step(checkpoint)
+        self._note(checkpoint, step, metrics)
+        self._export(checkpoint, step, final=False)
+
+    def _note(self, checkpoint: str, step: int, metrics: Mapping[str, Any]) -> None:
+        evaluation = Evaluation(global_step=step, metrics=plain_metrics(metrics), checkpoint=checkpoint)
+        self.evaluations.append(evaluation)
+        self._progress.emit("evaluation", step=step, metrics=dict(evaluation.metrics))
+        self._raw_metrics = metrics
+
     def _export(self, checkpoint: str, step: int, *, final: bool) -> None:
-        base = os.path.join(self._estimator.model_dir, "export")
+        base = os.path.join(self._subject.model_dir, "export")
         for exporter in self._spec.exporters or ():
             if (exporter.name, step) in self._exported:
                 # It exported this very checkpoint before the end of training was known.
                 continue
             path = exporter.export(
-                estimator=self._estimator,
+                estimator=self._subject,
                 export_path=os.path.join(base, exporter.name),
                 checkpoint_path=checkpoint,
                 eval_result=self._raw_metrics,
@@ -89,7 +145,66 @@ class CheckpointEvaluator:
                 path = path.decode() if isinstance(path, bytes) else os.fspath(path)
                 self._exported.add((exporter.name, step))
                 self.exports.append(path)
+                self.exporters[exporter.name] = path
                 self._progress.emit("export", path=path)
+
+
+class EstimatorEvaluator(CheckpointEvaluator):
+    """Evaluates the checkpoints of an Estimator; evaluation runs in this process alone.
+
+    Args:
+        estimator: the program's Estimator.
+        eval_spec: see :class:`CheckpointEvaluator`, as for the other arguments.
+        keep: whether graph and session are kept from one evaluation to the next, where that can't be seen in the
+            results (docs/evaluation.md). Then `input_fn` and `model_fn` are called once, not at each evaluation.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        eval_spec: Any,
+        *,
+        progress: ProgressWriter,
+        keep: bool = True,
+        literal_delays: bool = False,
+    ) -> None:
+        self._estimator = coordinator.bind_to_task(estimator, eval_strategy=estimator._config.eval_distribute)
+        super().__init__(
+            eval_spec,
+            exported=self._estimator,
+            checkpoint_steps=self._estimator._config.save_checkpoints_steps,
+            progress=progress,
+            literal_delays=literal_delays,
+        )
+        self._kept = self._kept_evaluation() if keep else None
+
+    def _kept_evaluation(self) -> RepeatedEvaluation:
+        spec = self._spec
+        return RepeatedEvaluation(
+            self._estimator,
+            spec.input_fn,
+            steps=spec.steps,
+            hooks=spec.hooks,
+            name=spec.name,
+            # The Python functions of our own inputs look records up by number: they have no state.
+            input_restarts=isinstance(spec.input_fn, InputFn),
+        )
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+
+    def metrics_of(self, checkpoint: str) -> Mapping[str, Any]:
+        if self._kept is not None:
+            return self._kept.evaluate(checkpoint)
+        metrics: Mapping[str, Any] = self._estimator.evaluate(
+            input_fn=self._spec.input_fn,
+            steps=self._spec.steps,
+            hooks=list(self._spec.hooks),
+            checkpoint_path=checkpoint,
+            name=self._spec.name,
+        )
+        return metrics
 
 
 def checkpoints(model_dir: str) -> list[str]:
@@ -105,17 +220,15 @@ def follow_training(
     *,
     board: Board,
     model_dir: str,
-    eval_spec: Any,
     checkpoint_timeout: float,
     announce: Callable[[], None],
 ) -> Mapping[str, Any]:
     """The evaluator's life: evaluates each checkpoint as it appears and the final one last, then returns.
 
     Args:
-        evaluator: what evaluates.
+        evaluator: what evaluates, and knows EvalSpec's delays.
         board: says when training has ended, and how.
         model_dir: where the checkpoints are.
-        eval_spec: for its delays.
         checkpoint_timeout: seconds without any new checkpoint or word from the chief after which it gives up.
         announce: says on the board that this evaluator is there; called again while it waits.
 
@@ -130,42 +243,98 @@ def follow_training(
     cluster = board.tf_config.cluster
     if cluster is not None:
         watch = PeerWatch(cluster.chief, cluster.address(cluster.chief))
-    delay = eval_spec.start_delay_secs or 0
-    not_before = time.monotonic() + (0 if delay == DEFAULT_START_DELAY_SECS else delay)
-    # Of what an earlier run left, only its last checkpoint is worth an evaluation.
-    seen = {checkpoint_step(path) for path in checkpoints(model_dir)[:-1]}
+    not_before = time.monotonic() + evaluator.start_delay_secs
     news = time.monotonic()
     board.doubt_what_is_there()
+    queue = _Queue(evaluator, board, model_dir)
     while True:
         # Read before the checkpoints: what is finished then has written all of them.
         training = board.finished()
-        pending = [path for path in checkpoints(model_dir) if checkpoint_step(path) not in seen]
+        pending = queue.pending()
         if training is not None:
-            for path in pending:
+            while pending and not evaluator.newest_only:
+                path = queue.take()
                 if path != training["checkpoint"]:
                     _evaluate_if_there(evaluator, path)
+                pending = queue.pending()
             return training
         board.raise_if_failed()
-        may_start = time.monotonic() >= not_before and evaluator.seconds_to_wait() == 0
-        if pending and may_start:
-            throttled = (eval_spec.throttle_secs or 0) not in (0, DEFAULT_THROTTLE_SECS)
-            if throttled:
-                seen.update(checkpoint_step(path) for path in pending[:-1])
-                pending = pending[-1:]
-            seen.add(checkpoint_step(pending[0]))
-            _evaluate_if_there(evaluator, pending[0])
+        if pending and time.monotonic() >= not_before and evaluator.seconds_to_wait() == 0:
+            _evaluate_if_there(evaluator, queue.take())
             news = time.monotonic()
             continue
         announce()
         if watch is not None:
             watch.check("the next checkpoint")
         if time.monotonic() - news > checkpoint_timeout:
+            last = queue.last_step
             raise WaitError(
                 f"{board.tf_config.task} saw no new checkpoint for {checkpoint_timeout:.0f} s",
-                found=f"latest in {model_dir}: step {evaluator.last_step}" if seen else f"none in {model_dir}",
+                found=f"none in {model_dir}" if not last else f"latest in {model_dir}: step {last}",
                 mend="see the chief's log; where checkpoints are farther apart, raise checkpoint_timeout",
             )
         time.sleep(POLL_SECS)
+
+
+class _Queue:
+    """The checkpoints of a run in progress that wait for their evaluation, oldest first.
+
+    Says so where checkpoints were deleted (RunConfig's keep_checkpoint_max) before their turn came.
+    """
+
+    def __init__(self, evaluator: CheckpointEvaluator, board: Board, model_dir: str) -> None:
+        self._evaluator = evaluator
+        self._model_dir = model_dir
+        self._pending: list[str] = []
+        steps = [checkpoint_step(path) for path in checkpoints(model_dir)]
+        # Of what an earlier run left, only its last checkpoint is worth an evaluation. Without the chief's word
+        # this run has not written any yet.
+        said = board.training() or {}
+        first: int | None = said.get("from_step", steps[-1] if steps else None)
+        self._seen = {step for step in steps if first is not None and step < first}
+        self.last_step: int | None = said.get("from_step", max(self._seen, default=None))
+
+    def pending(self) -> list[str]:
+        """The paths that wait now."""
+        known = {checkpoint_step(path) for path in self._pending}
+        found = {checkpoint_step(path): path for path in checkpoints(self._model_dir)}
+        self._pending = [path for step, path in found.items() if step not in self._seen]
+        if not self._evaluator.newest_only:
+            self._tell_of_lost(sorted(known - set(found)))
+        return self._pending
+
+    def take(self) -> str:
+        """The path whose turn it is."""
+        path = self._pending[-1 if self._evaluator.newest_only else 0]
+        step = checkpoint_step(path)
+        if not self._evaluator.newest_only:
+            self._tell_of_gap(step)
+        self._seen.update(checkpoint_step(p) for p in self._pending if checkpoint_step(p) <= step)
+        self.last_step = step
+        self._pending = [p for p in self._pending if checkpoint_step(p) > step]
+        return path
+
+    def _tell_of_lost(self, steps: list[int]) -> None:
+        if steps:
+            self._seen.update(steps)
+            self.last_step = steps[-1]
+            logger.warning("The checkpoints of steps %s were deleted before their evaluation; %s", steps, _MEND)
+
+    def _tell_of_gap(self, step: int) -> None:
+        """Of checkpoints that came and went during one evaluation, only the steps without one tell."""
+        every = self._evaluator.checkpoint_steps
+        if every and self.last_step is not None and step - self.last_step >= 2 * every:
+            logger.warning(
+                "There is no checkpoint between steps %d and %d, though one is written every %d steps: they were "
+                "deleted before their evaluation; %s",
+                *(self.last_step, step, every, _MEND),
+            )
+
+
+_MEND = (
+    "evaluation is slower than training. Raise keep_checkpoint_max to keep them until then, or write fewer "
+    "(save_checkpoints_steps)"
+)
 
 
 def _evaluate_if_there(evaluator: CheckpointEvaluator, path: str) -> None:
@@ -176,4 +345,4 @@ def _evaluate_if_there(evaluator: CheckpointEvaluator, path: str) -> None:
     except (tf.errors.NotFoundError, tf.errors.DataLossError, ValueError):
         if tf.io.gfile.exists(path + ".index"):
             raise
-        logging.warning("%s was deleted before it could be evaluated; raise keep_checkpoint_max to keep it", path)
+        logger.warning("%s was deleted before its evaluation; %s", path, _MEND)

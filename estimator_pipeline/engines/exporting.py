@@ -25,7 +25,7 @@ def serving_receiver(
         tf = compat.install()
         if examples:
             records = tf.compat.v1.placeholder(tf.string, [None], name="examples")
-            features = _parsed(records, features_spec)
+            features = parsed_examples(records, features_spec)
             received = {"examples": records}
             if single:
                 return tf.estimator.export.TensorServingInputReceiver(next(iter(features.values())), received)
@@ -41,7 +41,7 @@ def serving_receiver(
     return receiver
 
 
-def _parsed(records: Any, features_spec: Mapping[str, Any]) -> dict[str, Any]:
+def parsed_examples(records: Any, features_spec: Mapping[str, Any]) -> dict[str, Any]:
     """The features of serialized examples. An example holds float32, int64 and strings; other types are cast."""
     tf = compat.install()
     stored = {}
@@ -73,12 +73,12 @@ def make_exporter(
         ConfigError: what the model takes is not known (own input functions).
     """
     tf = compat.install()
-    if features_spec is None:
-        raise ConfigError(
-            f"eval.exporters: {section.folder} cannot be made, for what an own input function gives is not known",
-            mend="export from Python with tf.estimator.FinalExporter and your own serving_input_receiver_fn",
-        )
-    receiver = serving_receiver(features_spec, single=single, examples=examples)
+    spec = require_features_spec(
+        section,
+        features_spec,
+        mend="export from Python with tf.estimator.FinalExporter and your own serving_input_receiver_fn",
+    )
+    receiver = serving_receiver(spec, single=single, examples=examples)
     if section.kind == "final":
         return tf.estimator.FinalExporter(section.folder, receiver)
     if section.kind == "latest":
@@ -86,12 +86,32 @@ def make_exporter(
     return tf.estimator.BestExporter(
         section.folder,
         receiver,
-        compare_fn=_better(section.metric or "loss", section.mode or "min"),
+        compare_fn=better(section.metric or "loss", section.mode or "min"),
         exports_to_keep=section.exports_to_keep or None,
     )
 
 
-def _better(metric: str, mode: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], bool]:
+def require_features_spec(section: Any, features_spec: Mapping[str, Any] | None, *, mend: str) -> Mapping[str, Any]:
+    """What the model takes, which an exporter must know.
+
+    Raises:
+        ConfigError: it is not known (own input functions).
+    """
+    if features_spec is None:
+        raise ConfigError(
+            f"eval.exporters: {section.folder} cannot be made, for what an own input function gives is not known",
+            mend=mend,
+        )
+    return features_spec
+
+
+def better(metric: str, mode: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], bool]:
+    """Whether, of two results (best, current), the current one is better.
+
+    Raises:
+        ConfigError: when it is called: one of them does not have the metric.
+    """
+
     def compare(best_eval_result: Mapping[str, Any], current_eval_result: Mapping[str, Any]) -> bool:
         for known in (best_eval_result, current_eval_result):
             if not known or metric not in known:

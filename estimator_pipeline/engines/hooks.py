@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.errors import DivergedError
 from estimator_pipeline.launch.progress import ProgressWriter
 
 
@@ -17,8 +18,9 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0) -> An
     The loss and the global step are fetched once in `interval_secs`, not at every step: a fetch costs a copy.
 
     Returns:
-        A `tf.estimator.SessionRunHook` with the attributes `steps` (steps run by this task), `loss` (last one
-        seen) and `data_ended` (whether the input came to its end).
+        A `tf.estimator.SessionRunHook` with the attributes `steps` (steps run by this task), `global_step` (about
+        where it is: exact where no other task counts it on), `loss` (last one seen) and `data_ended` (whether the
+        input came to its end).
     """
     tf: Any = compat.install()
 
@@ -30,6 +32,13 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0) -> An
             self._in_run = False
             self._due = 0.0
             self._mark: tuple[float, int] | None = None
+            self._start, self._read = (0, 0), 0
+
+        @property
+        def global_step(self) -> int:
+            # A step that is fetched beside the training may be the one before; of other tasks it knows all the same.
+            step, steps = self._start
+            return max(step + self.steps - steps, self._read)
 
         def begin(self) -> None:
             losses = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)
@@ -37,6 +46,9 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0) -> An
             if losses:
                 # The estimator adds the reported loss last.
                 self._fetches["loss"] = losses[-1]
+
+        def after_create_session(self, session, coord):
+            self._start = (int(session.run(self._fetches["step"])), self.steps)
 
         def before_run(self, run_context):
             self._in_run = True
@@ -52,12 +64,19 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0) -> An
             now = time.monotonic()
             self._due = now + interval_secs
             values = run_values.results
+            self._read = int(values["step"])
             self.loss = float(values["loss"]) if "loss" in values else None
             rate = None
             if self._mark is not None and now > self._mark[0]:
                 rate = (self.steps - self._mark[1]) / (now - self._mark[0])
             self._mark = (now, self.steps)
-            progress.emit("step", step=int(values["step"]), loss=self.loss, steps_per_sec=rate, steps=self.steps)
+            progress.emit("step", step=self.global_step, loss=self.loss, steps_per_sec=rate, steps=self.steps)
+
+        def steps_passed(self, count: int) -> None:
+            self.steps += count
+
+        def data_ends(self) -> None:
+            self._in_run = True
 
         def end(self, session):
             # A run that was begun and has no end ran out of data: the session swallows that error itself.
@@ -67,6 +86,36 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0) -> An
                 progress.emit("step", step=step, loss=self.loss, steps=self.steps)
 
     return ProgressHook()
+
+
+def stop_hook(after_steps: Callable[[int, int], bool], on_session: Callable[[], None]) -> Any:
+    """A hook that stops training after the step for which `after_steps()` says so, with the final checkpoint.
+
+    Args:
+        after_steps: called after each call of steps with their number, and that of the next call's.
+        on_session: called when the session stands.
+    """
+    tf: Any = compat.install()
+
+    class StopHook(tf.compat.v1.train.SessionRunHook):
+        def __init__(self) -> None:
+            self._passed, self._coming = 0, 1
+
+        def after_create_session(self, session, coord):
+            on_session()
+
+        def steps_passed(self, count: int) -> None:
+            self._passed += count
+
+        def steps_coming(self, count: int) -> None:
+            self._coming = count
+
+        def after_run(self, run_context, run_values):
+            made, self._passed = self._passed + 1, 0
+            if after_steps(made, self._coming):
+                run_context.request_stop()
+
+    return StopHook()
 
 
 def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, every_steps: int | None) -> Any:
@@ -92,6 +141,12 @@ def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, eve
         def after_create_session(self, session, coord):
             self._start = int(session.run(self._global_step))
 
+        def steps_passed(self, count: int) -> None:
+            self._runs += count
+
+        def wanted_steps(self, start: int) -> list[tuple[int, int]]:
+            return [] if every_steps is None else [(every_steps, start + every_steps + 1)]
+
         def after_run(self, run_context, run_values):
             del run_context, run_values
             self._runs += 1
@@ -114,6 +169,82 @@ def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, eve
             return True
 
     return CheckpointHook()
+
+
+def finite_hook(*, every_steps: int | None) -> Any:
+    """A hook that ends training before a checkpoint is written whose variables are no finite numbers.
+
+    A step may have a finite loss and leave NaN behind: its gradient was the first that is no number. Here the trainable
+    variables are looked at when a checkpoint is due; which for a hook that comes before the one that saves is at the
+    end of the same step.
+
+    Args:
+        every_steps: how often a checkpoint is due; None: only when training ends.
+    """
+    tf: Any = compat.install()
+
+    class FiniteHook(tf.compat.v1.train.SessionRunHook):
+        def begin(self) -> None:
+            self._check = _FiniteCheck(tf)
+            self._step = tf.compat.v1.train.get_global_step()
+            self._runs = 0
+
+        def steps_passed(self, count: int) -> None:
+            self._runs += count
+
+        def wanted_steps(self, start: int) -> list[tuple[int, int]]:
+            return [] if every_steps is None else [(every_steps, start + every_steps)]
+
+        def after_run(self, run_context, run_values):
+            self._runs += 1
+            if every_steps is not None and self._runs % every_steps == 0:
+                self.end(run_context.session)
+
+        def end(self, session):
+            self._check(session, int(session.run(self._step)))
+
+    return FiniteHook()
+
+
+def finite_listener() -> Any:
+    """The same as :func:`finite_hook` for a `CheckpointSaverHook`, where one takes listeners."""
+    tf: Any = compat.install()
+
+    class FiniteListener(tf.compat.v1.train.CheckpointSaverListener):
+        def begin(self) -> None:
+            self._check = _FiniteCheck(tf)
+
+        def before_save(self, session, global_step_value):
+            self._check(session, int(global_step_value))
+
+    return FiniteListener()
+
+
+class _FiniteCheck:
+    """Whether the trainable variables of a graph are finite, asked of a session."""
+
+    def __init__(self, tf: Any) -> None:
+        found = [v for v in tf.compat.v1.trainable_variables() if v.dtype.is_floating]
+        self._names = [variable.op.name for variable in found]
+        self._finite = [tf.reduce_all(tf.math.is_finite(variable)) for variable in found]
+
+    def __call__(self, session: Any, step: int) -> None:
+        for name, finite in zip(self._names, session.run(self._finite), strict=True):
+            if not finite:
+                raise diverged(f"after step {step} the variable {name} is no finite number")
+
+
+def diverged(what: str) -> DivergedError:
+    """The error of a training whose loss or variables are no numbers any more.
+
+    Args:
+        what: what was found, and at which step.
+    """
+    return DivergedError(
+        f"training has diverged: {what}",
+        mend="lower the learning rate, clip gradients, or look at the records of that step; the checkpoints from "
+        "before are kept",
+    )
 
 
 def checkpoint_step(path: str) -> int:

@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.engines import keras_checkpoints
 from estimator_pipeline.engines.estimator import train_and_evaluate
 from estimator_pipeline.engines.exporting import make_exporter
+from estimator_pipeline.engines.identity import Identity, of_inputs
 from estimator_pipeline.engines.result import TrainResult
-from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.errors import CompatError, ConfigError
 from estimator_pipeline.job import FunctionInput, Job
+from estimator_pipeline.log import logger
 from estimator_pipeline.model_fn import build_model_fn
 from estimator_pipeline.run_config import build_run_config
+
+if TYPE_CHECKING:
+    from estimator_pipeline.engines.recording import Recording
 
 # A job file's `cache`: keep the records in memory whatever their size, never, or (null) below the inputs' own limit.
 _ALWAYS_IN_MEMORY = 2**62
 
 
-def run_job(job: Job, *, environ: MutableMapping[str, str] | None = None) -> TrainResult:
+def run_job(
+    job: Job, *, recording: Recording | None = None, environ: MutableMapping[str, str] | None = None
+) -> TrainResult:
     """Runs this process's task of a job.
 
     Args:
         job: from :func:`estimator_pipeline.load_job`.
+        recording: what each training step did is written down, and what training starts from is given.
         environ: where TF_CONFIG is read; `os.environ` by default.
 
     Returns:
@@ -39,13 +51,81 @@ def run_job(job: Job, *, environ: MutableMapping[str, str] | None = None) -> Tra
             model, the data and the configuration raises.
     """
     environ = os.environ if environ is None else environ
-    tf = compat.install()
+    evaluation = job.eval
+    has_evaluator = job.cluster.evaluator or None
+    during = True if evaluation.during_training and not has_evaluator else None
+    tf = prepare_process(job)
+    if job.run.engine != "keras" and (given := sorted(job.keras.model_fields_set)):
+        logger.warning("The engine %s reads nothing of the section keras: %s", job.run.engine, ", ".join(given))
+    if job.run.engine != "estimator":
+        from estimator_pipeline.engines import keras3_job, keras_job
+
+        engine = keras3_job if job.run.engine == "keras3" else keras_job
+        return engine.run(
+            job, evaluator=has_evaluator, evaluate_during_training=during, recording=recording, environ=environ
+        )
+    keras_checkpoints.refuse_others(job.run.model_dir, engine="estimator")
     config = _run_config(job, environ)
     data = job_inputs(job)
     estimator = tf.estimator.Estimator(model_fn=job_model_fn(job), config=config, params=dict(job.model.params))
-    train_spec = tf.estimator.TrainSpec(data.train_input_fn, max_steps=_max_steps(job, data))
+    task = from_environ(environ)
+    hooks, train_input_fn = [], data.train_input_fn
+    if recording is not None and task.is_training_task:
+        hooks.append(recording.hook(chief=task.is_chief))
+        train_input_fn = recording.input_fn(train_input_fn, task=str(task.task))
+    return train_and_evaluate(
+        estimator,
+        tf.estimator.TrainSpec(train_input_fn, max_steps=max_steps_of(job, data), hooks=hooks),
+        eval_spec_of(job, data),
+        evaluator=has_evaluator,
+        evaluate_during_training=during,
+        identity=identity_of(job, data, task),
+        accept_changes=job.run.accept_changes,
+        preemption_signals=job.run.preemption_signals,
+        ledger=job.run.ledger_folder,
+        steps_per_execution=job.train.steps_per_execution,
+        environ=environ,
+    )
+
+
+def identity_of(job: Job, data: Any, tf_config: TFConfig) -> Callable[[], Identity]:
+    """What a run of the job is made of, worked out when it is asked for: fingerprints look at all files."""
+
+    def tell() -> Identity:
+        seen = of_inputs(data.train_input_fn, seed=job.run.seed, num_pipelines=tf_config.num_training_tasks)
+        model = job.model.model_dump(mode="json", exclude={"export", "metrics"})
+        told = {f"model.{name}": model.pop(name, None) for name in ("clip_norm", "clip_value")}
+        optimizer = dict(model.pop("optimizer"))
+        fixed = {f"model.{name}": value for name, value in model.items()}
+        fixed["model.optimizer"] = f"{optimizer.pop('name')} ({optimizer.pop('api')})"
+        told |= {f"model.optimizer.{name}": value for name, value in optimizer.items()}
+        return dataclasses.replace(seen, fixed={**seen.fixed, **fixed}, told=told)
+
+    return tell
+
+
+def prepare_process(job: Job) -> ModuleType:
+    """TensorFlow with the Keras that the job's engine trains; the first call of a process decides.
+
+    Raises:
+        CompatError: this TensorFlow has none such, or the process has the other one already.
+    """
+    engine = job.run.engine
+    if engine == "keras3":
+        return compat.use_keras_3()
+    tf = compat.install()
+    if compat.keras_generation() == 3:
+        raise CompatError(
+            f"this process has Keras 3, and the engine {engine} is built on Keras 2",
+            mend="run the job in a process of its own",
+        )
+    return tf
+
+
+def eval_spec_of(job: Job, data: Any) -> Any:
+    """The job's `tf.estimator.EvalSpec`, with its exporters."""
     evaluation = job.eval
-    eval_spec = tf.estimator.EvalSpec(
+    return compat.install().estimator.EvalSpec(
         data.eval_input_fn,
         steps=evaluation.steps,
         name=evaluation.name,
@@ -56,21 +136,17 @@ def run_job(job: Job, *, environ: MutableMapping[str, str] | None = None) -> Tra
                 exporter,
                 data.features_spec,
                 single=data.single_feature is not None,
-                examples=not {"classify", "regress"}.isdisjoint(job.model.export.signatures),
+                examples=takes_examples(job),
             )
             for exporter in evaluation.exporters
         ]
         or None,
     )
-    has_evaluator = job.cluster.evaluator or None
-    return train_and_evaluate(
-        estimator,
-        train_spec,
-        eval_spec,
-        evaluator=has_evaluator,
-        evaluate_during_training=True if evaluation.during_training and not has_evaluator else None,
-        environ=environ,
-    )
+
+
+def takes_examples(job: Job) -> bool:
+    """Whether the job's exports take serialized `tf.Example` records."""
+    return not {"classify", "regress"}.isdisjoint(job.model.export.signatures)
 
 
 def _run_config(job: Job, environ: MutableMapping[str, str]) -> Any:
@@ -111,34 +187,49 @@ def _session_config(job: Job) -> dict[str, Any]:
     return session
 
 
-def job_model_fn(job: Job) -> Callable[..., Any]:
-    """The job's `model_fn`: a model of `model_fns/` by name, an own layers function, or an own `model_fn`."""
+def model_options(job: Job) -> dict[str, Any]:
+    """What a job says of its model, besides the layers: arguments of `build_model_fn`."""
     model = job.model
     options: dict[str, Any] = {
         "optimizer": model.optimizer.model_dump(),
         "clip_norm": model.clip_norm,
         "clip_value": model.clip_value,
         "mixed_precision": model.mixed_precision,
-        "signatures": model.export.signatures,
     }
     if model.loss is not None:
         options["loss"] = model.loss
     if model.metrics:
         options["metrics"] = model.metrics
+    return options
+
+
+def job_model_fn(job: Job) -> Callable[..., Any]:
+    """The job's `model_fn`: a model of `model_fns/` by name, an own layers function, or an own `model_fn`."""
+    model = job.model
+    options = {**model_options(job), "signatures": model.export.signatures}
     if model.name is not None:
         import model_fns
 
         return model_fns.model_fn(model.name, params=model.params, **options)
     own = load_function(model.function or "", field="model.function")
-    first = next(iter(inspect.signature(own).parameters), None)
-    if first == "features":
+    if is_model_fn(own):
         return own
-    if model.loss is None:
+    require_loss(job)
+    return build_model_fn(own, **options)
+
+
+def is_model_fn(function: Callable[..., Any]) -> bool:
+    """Whether an own function is a `model_fn(features, …)`; else it builds layers."""
+    return next(iter(inspect.signature(function).parameters), None) == "features"
+
+
+def require_loss(job: Job) -> None:
+    """Raises where the layers are a function of one's own, and there is no loss for them."""
+    if job.model.loss is None:
         raise ConfigError(
-            f"model.function {model.function} builds layers, and model.loss is not given",
+            f"model.function {job.model.function} builds layers, and model.loss is not given",
             mend="add model.loss, such as sparse_categorical_crossentropy; or name a model_fn(features, labels, mode)",
         )
-    return build_model_fn(own, **options)
 
 
 def job_inputs(job: Job) -> Any:
@@ -180,6 +271,7 @@ def job_inputs(job: Job) -> Any:
             label_key=section.label_key,
             features_key=section.features_key,
             compression="GZIP" if section.compression == "gzip" else None,
+            scale=section.scale,
             **options,
         )
     if section.source == "csv":
@@ -229,7 +321,8 @@ def _bound(reference: str, params: Mapping[str, Any], *, field: str) -> Callable
     return input_fn
 
 
-def _max_steps(job: Job, data: Any) -> int | None:
+def max_steps_of(job: Job, data: Any) -> int | None:
+    """The global step at which training ends, from `max_steps` or `epochs`; None: when the data end."""
     epochs = job.train.epochs
     if epochs is None:
         return job.train.max_steps
@@ -246,7 +339,9 @@ def _feature_spec(features: Mapping[str, Any]) -> dict[str, Any]:
     spec: dict[str, Any] = {}
     for name, feature in features.items():
         dtype = tf.as_dtype(feature.dtype)
-        if feature.kind == "varlen":
+        if feature.kind == "raw":
+            spec[name] = f"raw {feature.dtype}[{','.join(map(str, feature.shape))}]"
+        elif feature.kind == "varlen":
             spec[name] = tf.io.VarLenFeature(dtype)
         else:
             spec[name] = tf.io.FixedLenFeature(feature.shape, dtype, feature.default)

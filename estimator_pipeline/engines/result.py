@@ -46,6 +46,7 @@ class TrainResult:
         metrics: the final checkpoint's evaluation: name -> value, `loss` and `global_step` among them.
         checkpoint: path of the final checkpoint.
         exports: paths of the SavedModels that the exporters wrote, in order.
+        exporters: exporter's name -> the last of these paths that is its own.
         ended: why training ended: "max_steps reached", "data ended" or "stopped".
         evaluations: every evaluation of this run, in order of the step.
         tasks: training task ("worker:1") -> what it did.
@@ -58,6 +59,7 @@ class TrainResult:
     metrics: Mapping[str, Any]
     checkpoint: str | None
     exports: tuple[str, ...] = ()
+    exporters: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ended: str = REACHED
     evaluations: tuple[Evaluation, ...] = ()
     tasks: Mapping[str, TaskReport] = dataclasses.field(default_factory=dict)

@@ -9,6 +9,8 @@
 `from_tfrecord`     TFRecord files with a feature spec
 `from_csv`          CSV files
 `from_arrays`       NumPy arrays
+`partition`         a data set written as TFRecord files, one part for each worker
+`from_partition`    what it wrote
 `Inputs`            what they return
 `InputOptions`      the options that all of them share
 =================== ==============================================================
@@ -26,11 +28,14 @@ _PUBLIC = {
     "InputOptions": "options",
     "Inputs": "input_fn",
     "Order": "order",
+    "Partition": "parts",
     "Replicas": "plan",
     "from_arrays": "arrays",
     "from_csv": "csv_files",
+    "from_partition": "parts",
     "from_tfds": "tfds_source",
     "from_tfrecord": "tfrecord",
+    "partition": "parts",
 }
 
 __all__ = [
@@ -38,11 +43,14 @@ __all__ = [
     "InputOptions",
     "Inputs",
     "Order",
+    "Partition",
     "Replicas",
     "from_arrays",
     "from_csv",
+    "from_partition",
     "from_tfds",
     "from_tfrecord",
+    "partition",
 ]
 
 if TYPE_CHECKING:
@@ -51,6 +59,7 @@ if TYPE_CHECKING:
     from estimator_pipeline.inputs.input_fn import InputFn, Inputs
     from estimator_pipeline.inputs.options import InputOptions
     from estimator_pipeline.inputs.order import Order
+    from estimator_pipeline.inputs.parts import Partition, from_partition, partition
     from estimator_pipeline.inputs.plan import Replicas
     from estimator_pipeline.inputs.tfds_source import from_tfds
     from estimator_pipeline.inputs.tfrecord import from_tfrecord

@@ -89,18 +89,14 @@ def _named(value: Any, name: str, kind: str) -> tuple[dict[str, np.ndarray], boo
     single = not isinstance(value, Mapping)
     arrays = {key: np.asarray(array) for key, array in ({name: value} if single else value).items()}
     for key, array in arrays.items():
-        if array.ndim == 0 or (
-            array.dtype == object and not all(isinstance(v, (str, bytes)) for v in array.flat)
-        ):
+        if array.ndim == 0 or (array.dtype == object and not all(isinstance(v, (str, bytes)) for v in array.flat)):
             raise InputError(
                 f"The {kind} array {key!r} is no array of records",
                 found=f"{array.dtype} of shape {array.shape}",
                 mend="give an array of numbers or text whose first axis counts the records",
             )
         if array.dtype.kind in "OSU":  # TensorFlow's strings are bytes.
-            text = [
-                item.encode() if isinstance(item, str) else bytes(item) for item in array.ravel().tolist()
-            ]
+            text = [item.encode() if isinstance(item, str) else bytes(item) for item in array.ravel().tolist()]
             arrays[key] = np.array([*text, None], dtype=object)[:-1].reshape(array.shape)
     if not arrays:
         raise InputError(f"The {kind} data has no arrays", found="an empty dict", mend="give at least one")

@@ -7,17 +7,28 @@ from typing import Any
 
 import numpy as np
 
+from estimator_pipeline.inputs.order import records_at
 from estimator_pipeline.inputs.plan import EvalPlan, TrainPlan
 from estimator_pipeline.inputs.sources import Source
 
-__all__ = ["eval_batches", "train_batches"]
+__all__ = ["Tell", "eval_batches", "hinted_batches", "train_batches"]
+
+# tell(whether an iterator begins with them, the ids of batches in the order of handing out, what else is known)
+Tell = Callable[..., None]
 
 _BLOCK_STEPS = 64  # Steps fetched by one call into Python: at 64 the call's own cost is lost in the noise.
 _BLOCK_BYTES = 8 * 2**20
 
 
 def train_batches(
-    tf: Any, source: Source, plan: TrainPlan, start_step: int, assemble: Callable[..., Any], *, by_block: bool
+    tf: Any,
+    source: Source,
+    plan: TrainPlan,
+    start_step: int,
+    assemble: Callable[..., Any],
+    *,
+    by_block: bool,
+    tell: Tell | None = None,
 ) -> tuple[Any, int]:
     """The batches of a training stream.
 
@@ -28,6 +39,7 @@ def train_batches(
         start_step: The global step to begin at.
         assemble: Makes (features, labels) of the raw values of a batch.
         by_block: Whether `assemble` may be given many batches at once, along a first axis of their own.
+        tell: Told the ids (within the plan's parts) of the batches as they are fetched, in the order of handing out.
 
     Returns:
         A dataset, and how many batches it has.
@@ -39,6 +51,8 @@ def train_batches(
         first = start + int(block) * steps
         count = steps if plan.full_steps is None else min(steps, plan.full_steps - first)
         ids = plan.ids(first, count)
+        if tell is not None:
+            tell(not block, ids)
         return [value.reshape(ids.shape + value.shape[1:]) for value in source.raw(ids.ravel())]
 
     left = None if plan.full_steps is None else max(plan.full_steps - start, 0)
@@ -51,10 +65,58 @@ def train_batches(
         return dataset, tf.data.INFINITE_CARDINALITY
     tail = plan.tail_ids(start)
     if tail:
-        rest = tf.data.Dataset.range(len(tail))
-        rest = _fetched(tf, source, rest, lambda index: source.raw(tail[int(index)]), [None])
+
+        def fetch_tail(index: np.ndarray) -> list[np.ndarray]:
+            if tell is not None:
+                tell(not left and not index, [tail[int(index)]])
+            return source.raw(tail[int(index)])
+
+        rest = _fetched(tf, source, tf.data.Dataset.range(len(tail)), fetch_tail, [None])
         dataset = dataset.concatenate(_assembled(tf, rest, assemble))
     return dataset, left * plan.replicas.local + len(tail)
+
+
+def hinted_batches(
+    tf: Any,
+    source: Source,
+    plan: TrainPlan,
+    start_step: int,
+    assemble: Callable[..., Any],
+    *,
+    tell: Tell | None = None,
+) -> tuple[Any, int | None]:
+    """The global batches of a training stream whose records TensorFlow shares out.
+
+    Args:
+        tf: TensorFlow.
+        source: The records.
+        plan: For one pipeline, of all of them.
+        start_step: The global step to begin at.
+        assemble: Makes (features, labels) of the raw values of a batch.
+        tell: As for `train_batches`; a batch is not a step's, and which pipeline this is shows in its positions alone.
+
+    Returns:
+        A dataset that has tf.data.experimental.SHARD_HINT in the place of a worker's number, and how many batches it
+        has; None where that depends on who reads.
+    """
+    batch = plan.batch * plan.replicas.num_replicas
+    # Without an end, as many as can be counted, in whole batches.
+    stop = 2**62 // batch * batch if plan.full_steps is None else plan.full_steps * batch
+    begin = min(start_step * batch, stop)
+    hint = tf.data.experimental.SHARD_HINT
+    positions = tf.data.Dataset.range(begin, stop).shard(hint, hint)
+    positions = positions.batch(batch, drop_remainder=True)
+
+    def fetch(at: np.ndarray) -> list[np.ndarray]:
+        ids = records_at(plan.order, at)
+        if tell is not None:
+            workers = int(at[1] - at[0]) if len(at) > 1 else 1
+            told = {"pipelines": workers, "pipeline": int(at[0] - begin) % batch, "records_per_step": batch // workers}
+            tell(int(at[0]) < begin + batch, [ids], **told)
+        return source.raw(ids)
+
+    batches = _fetched(tf, source, positions, fetch, [batch])
+    return _assembled(tf, batches, assemble), tf.data.INFINITE_CARDINALITY if plan.full_steps is None else None
 
 
 def eval_batches(tf: Any, source: Source, plan: EvalPlan, assemble: Callable[..., Any]) -> tuple[Any, int]:
@@ -80,7 +142,8 @@ def _fetched(tf: Any, source: Source, numbers: Any, fetch: Callable[..., Any], a
             value.set_shape([*axes, *shape])
         return tuple(values)
 
-    return numbers.map(call).prefetch(1)
+    # AutoGraph has nothing to do here, and takes longer to find that out than the rest of a small job's graph to build.
+    return numbers.map(tf.autograph.experimental.do_not_convert(call)).prefetch(1)
 
 
 def _block_steps(source: Source, plan: TrainPlan) -> int:

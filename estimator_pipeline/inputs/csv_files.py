@@ -78,9 +78,7 @@ def from_csv(
     wanted = tuple(_column(name, kind) for name, kind in columns.items())
     sources: dict[str, Source] = {}
     for kind, paths in found.items():
-        source = CsvSource(
-            paths, columns=wanted, header=header, delimiter=delimiter, what=f"the {kind} CSV files"
-        )
+        source = CsvSource(paths, columns=wanted, header=header, delimiter=delimiter, what=f"the {kind} CSV files")
         size = sum(os.path.getsize(path) for path in paths) * _STORED_BYTES
         sources[kind] = source.load() if source.num_records and size <= settings.memory_limit else source
     return Inputs(
@@ -285,10 +283,7 @@ def _value(cell: str, column: _Column, path: str, number: int) -> Any:
         )
     try:
         value = float(cell) if column.dtype.startswith("float") else int(cell)
-        if (
-            column.dtype.startswith("int")
-            and not np.iinfo(column.dtype).min <= value <= np.iinfo(column.dtype).max
-        ):
+        if column.dtype.startswith("int") and not np.iinfo(column.dtype).min <= value <= np.iinfo(column.dtype).max:
             raise ValueError
     except ValueError:
         raise InputError(

@@ -33,13 +33,10 @@ def _training(reader: Any, plans: list[TrainPlan]) -> list[str]:
         f"  policy {plan.policy}: {plan.why}",
     ]
     if who.asynchronous:
-        lines.append(
-            f"  each worker steps on its own: {options.global_batch_size} records at each of its steps"
-        )
+        lines.append(f"  each worker steps on its own: {options.global_batch_size} records at each of its steps")
     else:
         lines.append(
-            f"  a step reads {options.global_batch_size} records over {who.num_replicas} replica(s), "
-            f"{plan.batch} each"
+            f"  a step reads {options.global_batch_size} records over {who.num_replicas} replica(s), {plan.batch} each"
         )
     for one in plans:
         if one.policy == "data":
@@ -49,15 +46,16 @@ def _training(reader: Any, plans: list[TrainPlan]) -> list[str]:
                 f"  pipeline {one.replicas.pipeline}: records {first} to {first + share - 1} of each "
                 f"{share * one.replicas.num_pipelines} of the one stream"
             )
+        elif one.policy == "hint":
+            every = one.replicas.num_pipelines
+            lines.append(f"  pipeline {one.replicas.pipeline}: record {one.replicas.pipeline} of each {every} in turn")
         elif one.policy == "file":
             lines.append(f"  pipeline {one.replicas.pipeline}: {_files(source, one.parts)}")
         else:
             lines.append(f"  pipeline {one.replicas.pipeline}: all records, with the seed {one.order.seed}")
     lines.append(f"  order: {_order(plan)}")
     if plan.full_steps is None:
-        lines.append(
-            "  the stream has no end: a step at the end of an epoch goes on with the next, nothing is lost"
-        )
+        lines.append("  the stream has no end: a step at the end of an epoch goes on with the next, nothing is lost")
     else:
         lines.append(f"  {options.epochs} epoch(s): {plan.full_steps} full steps, {_remainder(plans)}")
     lines.append(f"  {_promise(plans)}")
@@ -106,9 +104,7 @@ def _remainder(plans: list[TrainPlan]) -> str:
         return f"{plan.remainder} record(s) at the end fill no batch and are dropped"
     sizes = [len(batch) for one in plans for batch in one.tail_ids()]
     fewer = [index for index, size in enumerate(sizes) if size < max(sizes)]
-    text = (
-        f"then {plan.tail_steps} step(s) with the {plan.remainder} record(s) left over, {max(sizes)} a batch"
-    )
+    text = f"then {plan.tail_steps} step(s) with the {plan.remainder} record(s) left over, {max(sizes)} a batch"
     if fewer and plan.tail_steps == 1:
         text += f", on replica(s) {', '.join(map(str, fewer))} {min(sizes)}"
     return text
@@ -121,7 +117,7 @@ def _promise(plans: list[TrainPlan]) -> str:
             "not promised: workers that step on their own read at their own pace, so a restart goes on "
             "at about, not exactly, the records that come next"
         )
-    if plan.policy == "data":
+    if plan.policy in ("data", "hint"):
         return "promised: what a step reads depends on the seed and the step alone, for any number of workers"
     if plan.policy == "file":
         counts = [one.order.num_records for one in plans]

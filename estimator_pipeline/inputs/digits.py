@@ -39,9 +39,7 @@ def default_data_dir(environ: Mapping[str, str]) -> Path:
     return Path(given) if given else cache_dir(environ) / "tfds"
 
 
-def prepare(
-    data_dir: str | os.PathLike[str] | None = None, *, environ: Mapping[str, str] | None = None
-) -> Path:
+def prepare(data_dir: str | os.PathLike[str] | None = None, *, environ: Mapping[str, str] | None = None) -> Path:
     """Writes the data set's files unless they are there, and says where.
 
     Several processes may call it at once: one writes, the others wait; the files appear by one renaming.
@@ -56,11 +54,7 @@ def prepare(
     Raises:
         InputError: The directory can't be written, or scikit-learn is not installed.
     """
-    base = (
-        Path(data_dir)
-        if data_dir is not None
-        else default_data_dir(os.environ if environ is None else environ)
-    )
+    base = Path(data_dir) if data_dir is not None else default_data_dir(os.environ if environ is None else environ)
     there = base / NAME / VERSION
     if (there / "dataset_info.json").is_file():
         return there
@@ -185,9 +179,7 @@ def _builder_class() -> type[Any]:
                 "test": self._generate_examples(images, bunch.target, test),
             }
 
-        def _generate_examples(
-            self, images: np.ndarray, labels: np.ndarray, chosen: np.ndarray
-        ) -> Iterator[Any]:
+        def _generate_examples(self, images: np.ndarray, labels: np.ndarray, chosen: np.ndarray) -> Iterator[Any]:
             for index in chosen.tolist():
                 yield index, {"image": io.BytesIO(_png(images[index])), "label": int(labels[index])}
 

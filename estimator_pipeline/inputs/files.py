@@ -7,14 +7,12 @@ import os
 from collections.abc import Sequence
 
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs.records import check_file
+from estimator_pipeline.inputs.records import INDEX_SUFFIX, check_file
 
 __all__ = ["find_files"]
 
 
-def find_files(
-    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, what: str
-) -> tuple[str, ...]:
+def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, what: str) -> tuple[str, ...]:
     """The files that names and patterns stand for.
 
     Args:
@@ -35,6 +33,9 @@ def find_files(
         path = os.fspath(entry)
         if glob.has_magic(path) and not os.path.exists(path) and "://" not in path:
             matches = sorted(match for match in glob.glob(path, recursive=True) if os.path.isfile(match))
+            # `data/train-*` means the data, not the indexes beside them.
+            indexed = {match + INDEX_SUFFIX for match in matches}
+            matches = [match for match in matches if match not in indexed]
             if not matches:
                 folder = os.path.dirname(path.split("*")[0].split("?")[0].split("[")[0]) or "."
                 there = "the folder is there" if os.path.isdir(folder) else f"there is no folder {folder}"

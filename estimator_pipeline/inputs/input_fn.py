@@ -15,14 +15,17 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs.blocks import eval_batches, train_batches
+from estimator_pipeline.inputs.blocks import eval_batches, hinted_batches, train_batches
 from estimator_pipeline.inputs.options import InputOptions
 from estimator_pipeline.inputs.order import steps_per_epoch
 from estimator_pipeline.inputs.packing import Packing
 from estimator_pipeline.inputs.plan import EvalPlan, Replicas, TrainPlan
 from estimator_pipeline.inputs.reader import Reader, replicas_of
-from estimator_pipeline.inputs.sources import Source, tensorflow
+from estimator_pipeline.inputs.sources import Source, fingerprint, tensorflow
+from estimator_pipeline.ledger.plans import facts_of, global_ids
 
 __all__ = ["InputFn", "Inputs"]
 
@@ -94,9 +97,7 @@ class Inputs:
         A single feature (see `single_feature`) is under its own name.
         """
         features = self._shapes()[0]
-        return (
-            dict(features) if isinstance(features, Mapping) else {self.single_feature or "features": features}
-        )
+        return dict(features) if isinstance(features, Mapping) else {self.single_feature or "features": features}
 
     @property
     def label_spec(self) -> Any:
@@ -127,9 +128,7 @@ class Inputs:
         """Which records a pipeline reads in evaluation, as arithmetic; opens no file."""
         return self._reader(False).eval_plan(replicas or Replicas())
 
-    def describe(
-        self, num_pipelines: int = 1, *, replicas_per_pipeline: int = 1, asynchronous: bool = False
-    ) -> str:
+    def describe(self, num_pipelines: int = 1, *, replicas_per_pipeline: int = 1, asynchronous: bool = False) -> str:
         """Who reads what, by which policy and why, and what cannot be promised.
 
         Args:
@@ -141,6 +140,34 @@ class Inputs:
 
         return describe(self, num_pipelines, replicas_per_pipeline, asynchronous)
 
+    def identity(self, num_pipelines: int = 1) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """What decides which training records a step reads, and what of that cannot be promised.
+
+        Args:
+            num_pipelines: Input pipelines of the job.
+
+        Returns:
+            Plain values by name, equal for two runs that read the same records at the same step; and words.
+        """
+        reader, options = self._reader(True), self.options
+        policy, _ = reader.policy(num_pipelines)
+        order = reader.order()
+        told: dict[str, Any] = {
+            "global_batch_size": options.global_batch_size,
+            "input.seed": options.seed,
+            "input.records": reader.source.num_records,
+            "input.fingerprint": fingerprint(reader.source),
+            "input.shuffle": options.shuffle,
+            "input.shuffle_window": order.window,
+        }
+        open_ = []
+        if policy in ("file", "off"):
+            # Who reads what depends on how many they are.
+            told["input.shard_policy"], told["input.worker_seeds"] = policy, options.worker_seeds
+            told["input.workers"] = num_pipelines
+            open_.append(f"another number of workers than {num_pipelines} (shard policy {policy})")
+        return told, tuple(open_)
+
     def _reader(self, training: bool) -> Reader:
         reader = self._train if training else self._eval
         if reader is None:
@@ -151,34 +178,89 @@ class Inputs:
             )
         return reader
 
-    def _dataset(self, training: bool, context: Any, start_step: int) -> Any:
+    def train_facts(self, replicas: Replicas | None = None, *, start_step: int = 0) -> dict[str, Any]:
+        """What decides which records a pipeline reads in training, as plain values; what a ledger bears."""
+        reader = self._reader(True)
+        return facts_of(
+            reader.train_plan(replicas or Replicas()),
+            order=reader.order(),
+            part_records=reader.source.part_records,
+            global_batch_size=self.options.global_batch_size,
+            worker_seeds=self.options.worker_seeds,
+            start_step=start_step,
+            what=reader.source.what,
+        )
+
+    def _teller(self, ledger: Any, plan: TrainPlan, start_step: int) -> Callable[..., None]:
+        """Tells a ledger the ids of batches, counted through all parts."""
+        part_records = self._reader(True).source.part_records
+        facts: dict[str, Any] = {"kind": "records", "plan": self.train_facts(plan.replicas, start_step=start_step)}
+        who = plan.replicas
+        facts |= {"pipelines": who.num_pipelines, "pipeline": who.pipeline, "batches_per_step": who.local}
+        stream = ledger.stream(facts)
+
+        def tell(first: bool, batches: Any, **more: Any) -> None:
+            if plan.parts is not None:
+                if isinstance(batches, np.ndarray):
+                    batches = global_ids(batches.ravel(), plan.parts, part_records).reshape(batches.shape)
+                else:
+                    batches = [global_ids(batch, plan.parts, part_records) for batch in batches]
+            stream(first, batches, **more)
+
+        return tell
+
+    def _dataset(self, training: bool, context: Any, start_step: int, ledger: Any = None) -> Any:
         tf = tensorflow()
         self._shapes()  # A transform that can't work is refused here, not from within the dataset.
         replicas = replicas_of(tf, context)
         reader = self._reader(training)
+        policies = tf.data.experimental.AutoShardPolicy
+        # Sharded here already: TensorFlow's own sharding on top of it would lose records.
+        policy, hinted = policies.OFF, False
         if training:
-            dataset = self._batches(tf, reader, reader.train_plan(replicas), start_step)
+            if self.options.shard_policy == "hint":
+                if replicas.num_pipelines > 1:
+                    raise _no_hint(replicas.num_pipelines)
+                hinted = context is None
+                policy = policies.HINT if hinted else policy
+            plan = reader.train_plan(replicas)
+            tell = None if ledger is None else self._teller(ledger, plan, start_step)
+            dataset = self._batches(tf, reader, plan, start_step, hinted=hinted, tell=tell)
         else:
             dataset = self._batches(tf, reader, reader.eval_plan(replicas), 0)
         options = tf.data.Options()
-        # Sharded here already: TensorFlow's own sharding on top of it would lose records.
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        options.experimental_distribute.auto_shard_policy = policy
         options.deterministic = True
         options.autotune.enabled = False
         return dataset.prefetch(self.options.prefetch).with_options(options)
 
-    def _batches(self, tf: Any, reader: Reader, plan: TrainPlan | EvalPlan, start_step: int) -> Any:
+    def _batches(
+        self,
+        tf: Any,
+        reader: Reader,
+        plan: TrainPlan | EvalPlan,
+        start_step: int,
+        *,
+        hinted: bool = False,
+        tell: Callable[..., None] | None = None,
+    ) -> Any:
         source = reader.selected(plan.parts)
         transforms = [self.options.transform]
 
         def assemble(*raw: Any) -> tuple[Any, Any]:
             return self._assemble(tf, source, raw)
 
+        if self.options.record_transform is None:
+            # What is ours needs no AutoGraph, which takes a part of a second; a user's function may.
+            assemble = tf.autograph.experimental.do_not_convert(assemble)
         if isinstance(plan, TrainPlan):
             transforms.insert(0, self.options.train_transform)
+        if isinstance(plan, TrainPlan) and hinted:
+            dataset, count = hinted_batches(tf, source, plan, start_step, assemble, tell=tell)
+        elif isinstance(plan, TrainPlan):
             # In memory nothing but the scale is left to do, and that can be done for many batches at once.
             by_block = source.in_memory and self.options.record_transform is None
-            dataset, count = train_batches(tf, source, plan, start_step, assemble, by_block=by_block)
+            dataset, count = train_batches(tf, source, plan, start_step, assemble, by_block=by_block, tell=tell)
         else:
             dataset, count = eval_batches(tf, source, plan, assemble)
         for function in transforms:
@@ -190,7 +272,7 @@ class Inputs:
                 )
         # Said aloud, for unbatch() loses it, and a strategy that knows that a stream has no end (or how long
         # it is) need not ask all replicas at each step whether they have a batch.
-        return dataset.apply(tf.data.experimental.assert_cardinality(count))
+        return dataset if count is None else dataset.apply(tf.data.experimental.assert_cardinality(count))
 
     def _assemble(self, tf: Any, source: Source, raw: Sequence[Any]) -> tuple[Any, Any]:
         """Raw values of a batch -> (features, labels)."""
@@ -235,9 +317,7 @@ class Inputs:
             pair = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), pair)
             pair = _outputs(tf, options.record_transform, pair)
             if batched:
-                pair = tf.nest.map_structure(
-                    lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), pair
-                )
+                pair = tf.nest.map_structure(lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), pair)
         if batched:
             for function in (options.train_transform if training else None, options.transform):
                 pair = pair if function is None else _outputs(tf, function, pair)
@@ -250,7 +330,11 @@ class InputFn:
     Attributes:
         start_step: For training, where reading begins: a global step, or a function that gives it at each
             call. Set it before training starts to go on where a checkpoint ends.
+        ledger: For training, what is told the ids of the records as they are fetched
+            (:class:`estimator_pipeline.ledger.LedgerWriter`).
     """
+
+    ledger: Any = None
 
     def __init__(self, data: Inputs, *, training: bool) -> None:
         self._data = data
@@ -258,20 +342,26 @@ class InputFn:
         self.start_step: int | Callable[[], int] = data.options.start_step if training else 0
 
     @property
+    def hinted(self) -> bool:
+        """Whether the dataset is for `Strategy.experimental_distribute_dataset`: its shard policy is "hint"."""
+        return self._training and self._data.options.shard_policy == "hint"
+
+    @property
     def global_batch_size(self) -> int:
         """Records that all replicas together read at a step."""
         options = self._data.options
-        return (
-            options.global_batch_size
-            if self._training
-            else options.eval_batch_size or options.global_batch_size
-        )
+        return options.global_batch_size if self._training else options.eval_batch_size or options.global_batch_size
+
+    def identity(self, num_pipelines: int = 1) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """See :meth:`Inputs.identity`."""
+        return self._data.identity(num_pipelines)
 
     def __call__(self, input_context: Any = None) -> Any:
         """The dataset of (features, labels) of one input pipeline.
 
         Args:
-            input_context: tf.distribute.InputContext; None reads for one replica alone.
+            input_context: tf.distribute.InputContext; None reads for one replica alone. With shard_policy "hint" None
+                gives the global batches that `Strategy.experimental_distribute_dataset` takes.
 
         Returns:
             A tf.data.Dataset of batches; the batch of each replica is the global batch divided by the number
@@ -291,7 +381,15 @@ class InputFn:
                 found=f"{self.start_step!r}",
                 mend="give the global step",
             )
-        return self._data._dataset(self._training, input_context, start)
+        return self._data._dataset(self._training, input_context, start, self.ledger)
+
+
+def _no_hint(pipelines: int) -> InputError:
+    return InputError(
+        "shard_policy='hint' leaves the sharing out to Strategy.experimental_distribute_dataset",
+        found=f"an InputContext of {pipelines} input pipelines, with which nobody fills the hint in",
+        mend="give strategy.experimental_distribute_dataset(train_input_fn()), or use shard_policy='data'",
+    )
 
 
 def _pair(value: Any) -> tuple[Any, Any]:
@@ -307,9 +405,7 @@ def _pair(value: Any) -> tuple[Any, Any]:
 def _outputs(tf: Any, function: Callable[..., Any], specs: tuple[Any, Any]) -> tuple[Any, Any]:
     """What a transform makes of these specs."""
     made = tf.function(lambda features, labels: function(features, labels)).get_concrete_function(*specs)
-    return tf.nest.map_structure(
-        tf.type_spec_from_value, _pair(made.structured_outputs), expand_composites=False
-    )
+    return tf.nest.map_structure(tf.type_spec_from_value, _pair(made.structured_outputs), expand_composites=False)
 
 
 def _record_spec(tf: Any, spec: Any) -> Any:

@@ -30,7 +30,7 @@ class InputOptions:
             it).
         drop_remainder: For a finite stream, whether the records that fill no global batch at its end are
             dropped or read as a smaller batch.
-        shard_policy: "auto", "file", "data" or "off": see :mod:`estimator_pipeline.inputs.plan`.
+        shard_policy: "auto", "file", "data", "hint" or "off": see :mod:`estimator_pipeline.inputs.plan`.
         worker_seeds: "same", or with the policy "off" "distinct": each worker reads everything in its own
             order.
         shuffle_window: Data that is not held in memory is shuffled by file, then within windows of so many
@@ -75,6 +75,12 @@ class InputOptions:
         # The order checks its own values; how many records there will be makes no difference to that.
         order.Order(1, seed=self.seed, epochs=self.epochs)
         check_policy(self.shard_policy)
+        if self.shard_policy == "hint" and self.epochs is not None and not self.drop_remainder:
+            raise _bad(
+                "drop_remainder",
+                "False with shard_policy='hint'",
+                "TensorFlow cannot share out a smaller last batch: drop it, or use shard_policy='data'",
+            )
         if self.worker_seeds not in ("same", "distinct"):
             raise _bad("worker_seeds", self.worker_seeds, "use 'same' or 'distinct'")
         if self.worker_seeds == "distinct" and self.shard_policy != "off":

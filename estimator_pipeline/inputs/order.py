@@ -22,6 +22,7 @@ This module is on floor 0.
 from __future__ import annotations
 
 import functools
+import heapq
 import math
 import operator
 from collections.abc import Sequence
@@ -50,9 +51,7 @@ __all__ = [
 MAX_RECORDS = 2**48
 """More records than that are refused, so that no product below can leave 64 bits."""
 
-_ROUNDS = (
-    20  # With 8 the permutations of 5 things are visibly uneven (a test measures it); the cost is small.
-)
+_ROUNDS = 20  # With 8 the permutations of 5 things are visibly uneven (a test measures it); the cost is small.
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment: the golden ratio as a 64-bit fraction, odd.
 _BLOCKS_TAG, _WINDOW_TAG, _PIPELINE_TAG = 1, 2, 3  # Keep the streams of keys apart from one another.
@@ -316,12 +315,13 @@ def split_files(
             mend="use 'records' or 'contiguous'",
         )
     shares: list[list[int]] = [[] for _ in range(num_pipelines)]
-    loads = [0] * num_pipelines
+    # (records, files, pipeline), the lightest first. The number of files breaks ties, so that empty files too are
+    # spread and each pipeline gets one.
+    loads = [(0, 0, pipeline) for pipeline in range(num_pipelines)]
     for index in sorted(range(len(counts)), key=lambda i: (-counts[i], i)):
-        # The number of files breaks ties, so that empty files too are spread and each pipeline gets one.
-        lightest = min(range(num_pipelines), key=lambda p: (loads[p], len(shares[p]), p))
+        held, files, lightest = loads[0]
         shares[lightest].append(index)
-        loads[lightest] += counts[index]
+        heapq.heapreplace(loads, (held + counts[index], files + 1, lightest))
     return tuple(tuple(sorted(share)) for share in shares)
 
 

@@ -11,6 +11,9 @@ step
 - ``file``: each pipeline reads its own files alone, in an order of its own. What a step reads is still a
 function of
   the seed and the step, for one number of workers; another number shares the files out anew.
+- ``hint``: by record, shared out by TensorFlow: the dataset has `SHARD_HINT` in the place of a worker's number, and
+  `Strategy.experimental_distribute_dataset` puts each worker's in. Pipeline p of P takes each P-th position of the one
+  stream from the p-th on, so that a step reads the same records as under ``data``.
 - ``off``: each pipeline reads everything, in the same order or (``worker_seeds="distinct"``) each in its own.
 
 This module is on floor 0.
@@ -37,7 +40,7 @@ from estimator_pipeline.inputs.order import (
 
 __all__ = ["EvalPlan", "Replicas", "TrainPlan", "check_policy", "choose_policy", "eval_plan", "train_plan"]
 
-POLICIES = ("auto", "file", "data", "off")
+POLICIES = ("auto", "file", "data", "hint", "off")
 UNEVEN = 1.25
 """Pipelines step together, so that one with fewer records reads them more often.
 
@@ -86,7 +89,7 @@ class TrainPlan:
     """What one pipeline reads in training.
 
     Attributes:
-        policy: "data", "file" or "off"; never "auto".
+        policy: "data", "file", "hint" or "off"; never "auto".
         why: Why this policy, for people.
         replicas: Who reads.
         batch: Records in the batch of one replica.
@@ -126,6 +129,8 @@ class TrainPlan:
             stride, offset = share * self.replicas.num_pipelines, share * self.replicas.pipeline
         starts = np.arange(step, step + count, dtype=np.int64) * stride + offset
         positions = starts[:, np.newaxis] + np.arange(share, dtype=np.int64)
+        if self.policy == "hint":
+            positions = positions * self.replicas.num_pipelines + self.replicas.pipeline
         return records_at(self.order, positions).reshape(count * self.replicas.local, self.batch)
 
     def tail_ids(self, start_step: int = 0) -> list[np.ndarray]:
@@ -200,7 +205,7 @@ def choose_policy(
         in_memory: Whether the data is held in memory.
 
     Returns:
-        "file", "data" or "off", and the reason.
+        "file", "data", "hint" or "off", and the reason.
 
     Raises:
         InputError: The policy is not known, or cannot be followed.
@@ -259,7 +264,7 @@ def train_plan(
         replicas: Who reads.
         global_batch: Records a step over all replicas (of this worker alone where workers are asynchronous).
         order: The order wished for over all the records. Where it has two levels, its blocks are the parts.
-        policy: "data", "file" or "off".
+        policy: "data", "file", "hint" or "off".
         why: Why this policy.
         worker_seeds: "same", or "distinct" to give each pipeline a seed of its own; needs the policy "off".
 
@@ -303,7 +308,7 @@ def train_plan(
 
     full, tail, remainder = None, 0, 0
     if order.epochs is not None:
-        per_step = share * replicas.num_pipelines if policy == "data" else share
+        per_step = share * replicas.num_pipelines if policy in ("data", "hint") else share
         totals = [count * order.epochs for count in totals]
         full = min(steps_per_epoch(count, per_step).full for count in totals)
         rests = [count - full * per_step for count in totals]

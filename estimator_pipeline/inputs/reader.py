@@ -62,9 +62,7 @@ class Reader:
         if self.options.shard_policy == "file":
             self.policy(replicas.num_pipelines)
         size = self.options.eval_batch_size or self.options.global_batch_size
-        return eval_plan(
-            self.source.part_records, replicas, global_batch=size, policy=self.options.shard_policy
-        )
+        return eval_plan(self.source.part_records, replicas, global_batch=size, policy=self.options.shard_policy)
 
     def selected(self, parts: tuple[int, ...] | None) -> Source:
         if parts not in self._selected:
@@ -88,9 +86,7 @@ class InMemory(Source):
         self.part_names = source.part_names
         self.part_records = source.part_records
         self._specs = source.specs()
-        self.raw_specs = tuple(
-            (spec.dtype.as_numpy_dtype, tuple(spec.shape[1:])) for spec in self._specs.values()
-        )
+        self.raw_specs = tuple((spec.dtype.as_numpy_dtype, tuple(spec.shape[1:])) for spec in self._specs.values())
 
     @property
     def in_memory(self) -> bool:

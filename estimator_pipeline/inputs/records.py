@@ -3,7 +3,11 @@
 The framing of a TFRecord is, for each record: its length (8 bytes, little endian), a masked CRC-32C of the
 length (4 bytes), the data, and a masked CRC-32C of the data (4 bytes); see "TFRecords format details" in
 TensorFlow's guide. The index is made from the lengths alone, each checked against its CRC, and kept in the
-user's cache, so that a file is walked through once and not once a process. This module needs no TensorFlow.
+user's cache, so that a file is walked through once and not once a process.
+
+An index may also lie beside its file, as `FILE.idx`: a line "offset size" for each record, in bytes of the whole
+record with its framing. NVIDIA's DALI and the package `tfrecord` write that form, by `tfrecord2idx`. With one, no
+worker walks through a file whose records it does not read. This module needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -17,26 +21,28 @@ import struct
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from estimator_pipeline.errors import InputError
 
-__all__ = ["RecordFiles", "cache_dir", "check_file", "index_file"]
+__all__ = ["INDEX_SUFFIX", "RecordFiles", "cache_dir", "check_file", "index_file", "write_index"]
+
+INDEX_SUFFIX = ".idx"
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = 4
+_FRAME = _HEADER.size + _FOOTER
 _OPEN_FILES = 64
 _INDEX_VERSION = 1
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
     """Where this package keeps what it can make again: XDG_CACHE_HOME or ~/.cache, and its own name."""
-    base = environ.get("XDG_CACHE_HOME") or os.path.join(
-        environ.get("HOME") or os.path.expanduser("~"), ".cache"
-    )
+    base = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
     return Path(base) / "estimator_pipeline"
 
 
@@ -64,6 +70,8 @@ def check_file(path: str) -> None:
 def index_file(path: str, *, cache: Path | None) -> np.ndarray:
     """Where each record's data begins and how long it is.
 
+    By the index beside the file, where there is one; else by the one in the cache; else the file is walked through.
+
     Args:
         path: An uncompressed TFRecord file.
         cache: Directory for the index, or None to keep none.
@@ -72,9 +80,12 @@ def index_file(path: str, *, cache: Path | None) -> np.ndarray:
         int64 array of shape (records, 2): offset and length, in bytes.
 
     Raises:
-        InputError: It isn't a TFRecord file, or it is cut off or damaged.
+        InputError: It isn't a TFRecord file, or it is cut off or damaged, or the index beside it is another file's.
     """
     check_file(path)
+    beside = _beside(path)
+    if beside is not None:
+        return beside
     stat = os.stat(path)
     if cache is None:
         return _walk(path, _read(path))
@@ -90,15 +101,94 @@ def index_file(path: str, *, cache: Path | None) -> np.ndarray:
     return index
 
 
+def write_index(path: str) -> tuple[int, bool]:
+    """Writes the index of a file beside it, unless a good one is there.
+
+    The whole index is held against the file: every length against its checksum, whoever wrote it.
+
+    Args:
+        path: An uncompressed TFRecord file.
+
+    Returns:
+        The number of records, and whether the index was written: False where it was there.
+
+    Raises:
+        InputError: The file isn't a TFRecord file, or it is damaged or compressed; or the index cannot be written.
+    """
+    check_file(path)
+    if path.endswith(".gz"):
+        raise InputError(
+            "A compressed TFRecord file is not read by record, and has no use for an index",
+            found=path,
+            mend="leave it out, or write it uncompressed",
+        )
+    index = _walk(path, _read(path))
+    rows = np.stack([index[:, 0] - _HEADER.size, index[:, 1] + _FRAME], axis=1).tolist()
+    text = "".join(f"{start} {size}\n" for start, size in rows)
+    there = Path(path + INDEX_SUFFIX)
+    try:
+        if there.exists() and there.read_text(encoding="ascii", errors="replace") == text:
+            return len(index), False
+        # As readable as the file is: others train from it.
+        _write_aside(there, lambda file: file.write(text.encode()), mode=os.stat(path).st_mode & 0o666)
+    except OSError as error:
+        raise InputError(
+            "An index cannot be written", found=f"{there}: {error.strerror}", mend="write it as a user who may"
+        ) from error
+    return len(index), True
+
+
+def _beside(path: str) -> np.ndarray | None:
+    """The index beside a file, as :func:`index_file` gives it; None where there is none."""
+    there = path + INDEX_SUFFIX
+    try:
+        text = Path(there).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(
+            "The index of a TFRecord file cannot be read", found=f"{there}: {error.strerror}", mend="remove it"
+        ) from error
+    try:
+        rows = np.array(text.split(), dtype=np.int64).reshape(-1, 2)
+    except (ValueError, OverflowError):
+        raise _not_its_index(path, "it has other lines than 'offset size'") from None
+    starts, sizes = rows[:, 0], rows[:, 1]
+    ends = np.concatenate([[0], starts + sizes])
+    size = os.path.getsize(path)
+    if (sizes < _FRAME).any() or (ends[:-1] != starts).any() or ends[-1] != size:
+        raise _not_its_index(path, f"its records do not make up the file, which has {size} bytes")
+    return np.stack([starts + _HEADER.size, sizes - _FRAME], axis=1)
+
+
+def _not_its_index(path: str, why: str) -> InputError:
+    return InputError(
+        "An index beside a TFRecord file is not that file's",
+        found=f"{path}{INDEX_SUFFIX}: {why}",
+        mend=f"make it anew with `estimator-pipeline index {path}`, or remove it",
+    )
+
+
 def _keep(path: Path, index: np.ndarray) -> None:
-    """Written aside and renamed, so that another process sees the whole index or none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-            np.save(file, index)
-        os.replace(file.name, path)
+        _write_aside(path, lambda file: np.save(file, index))
     except OSError:
         pass  # A read-only or full cache costs time and nothing else.
+
+
+def _write_aside(path: Path, write: Callable[[Any], Any], *, mode: int | None = None) -> None:
+    """Written aside and renamed, so that another process sees the whole file or none; nothing is left of half a one."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
+        try:
+            write(file)
+            file.flush()
+            if mode is not None:
+                os.chmod(file.name, mode)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
 
 
 def _read(path: str) -> bytes | mmap.mmap:
@@ -119,12 +209,8 @@ def _walk(path: str, data: bytes | mmap.mmap) -> np.ndarray:
         end = position + _HEADER.size + length + _FOOTER
         if end > size:
             # A wrong length shows here first; its CRC tells a foreign file from one that was cut off.
-            if not _lengths_match(
-                np.array([length], dtype=np.uint64), np.array([check], dtype=np.uint32)
-            ).all():
-                raise _damaged(
-                    path, len(places), position, "the length of the record does not match its checksum"
-                )
+            if not _lengths_match(np.array([length], dtype=np.uint64), np.array([check], dtype=np.uint32)).all():
+                raise _damaged(path, len(places), position, "the length of the record does not match its checksum")
             raise _damaged(path, len(places), position, f"cut off: the record ends at byte {end} of {size}")
         places.append((position + _HEADER.size, length))
         checks.append(check)
@@ -179,9 +265,7 @@ class RecordFiles:
             it.
     """
 
-    def __init__(
-        self, paths: Sequence[str], *, compression: str, cache: Path | None, memory_limit: int
-    ) -> None:
+    def __init__(self, paths: Sequence[str], *, compression: str, cache: Path | None, memory_limit: int) -> None:
         self.paths = tuple(paths)
         self.compression = compression
         self._cache = cache
@@ -198,7 +282,12 @@ class RecordFiles:
     def read(self, path: str, records: np.ndarray) -> list[bytes]:
         """The data of records of one file, by number."""
         data, index = self._opened(path)
-        return [bytes(data[start : start + length]) for start, length in index[records].tolist()]
+        places = index[records].tolist()
+        for start, length in places:
+            # An index that lies beside its file may be that of another one of the same size.
+            if _HEADER.unpack_from(data, start - _HEADER.size)[0] != length:
+                raise _not_its_index(path, f"at byte {start - _HEADER.size} begins no record of {length} bytes")
+        return [bytes(data[start : start + length]) for start, length in places]
 
     def _opened(self, path: str) -> tuple[bytes | mmap.mmap, np.ndarray]:
         with self._lock:

@@ -8,7 +8,9 @@ record can be read at any time; that is what lets data be addressed by step.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +18,7 @@ import numpy as np
 
 from estimator_pipeline.errors import InputError
 
-__all__ = ["ArraySource", "Source", "raw_tensor_specs", "tensorflow"]
+__all__ = ["ArraySource", "Source", "fingerprint", "raw_tensor_specs", "tensorflow"]
 
 _DECODE_CHUNK = 4096  # Records decoded in one go while a source is loaded into memory.
 
@@ -83,28 +85,39 @@ class Source(abc.ABC):
         Raises:
             InputError: A record can't be decoded; the message says which one.
         """
+        chunks = list(self.decoded())
+        arrays = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+        return ArraySource(arrays, what=self.what, part_names=self.part_names, part_records=self.part_records)
+
+    def decoded(self) -> Iterator[dict[str, Any]]:
+        """The decoded records in their own order, some thousand at a time; at least one chunk, perhaps an empty one.
+
+        Raises:
+            InputError: A record can't be decoded; the message says which one.
+        """
         tf = tensorflow()
         # In caller-owned threads: this may run inside of a step of another session, whose threads may all be
         # taken.
         config = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, use_per_session_threads=True)
-        chunks: list[dict[str, np.ndarray]] = []
         with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
             raw = self.placeholders(tf)
             values = self.decode(raw)
-            with tf.compat.v1.Session(graph=graph, config=config) as session:
+        session = tf.compat.v1.Session(graph=graph, config=config)
 
-                def run(ids: np.ndarray) -> dict[str, np.ndarray]:
-                    return session.run(values, dict(zip(raw, self.raw(ids), strict=True)))
+        def run(ids: np.ndarray) -> dict[str, Any]:
+            return session.run(values, dict(zip(raw, self.raw(ids), strict=True)))
 
-                for start in range(0, max(self.num_records, 1), _DECODE_CHUNK):
-                    ids = np.arange(start, min(start + _DECODE_CHUNK, self.num_records), dtype=np.int64)
-                    try:
-                        chunks.append(run(ids))
-                    except tf.errors.OpError as error:
-                        # TensorFlow's own error is quoted; its traceback would bury ours.
-                        raise self._undecodable(run, ids, tf, error) from None
-        arrays = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
-        return ArraySource(arrays, what=self.what, part_names=self.part_names, part_records=self.part_records)
+        try:
+            for start in range(0, max(self.num_records, 1), _DECODE_CHUNK):
+                ids = np.arange(start, min(start + _DECODE_CHUNK, self.num_records), dtype=np.int64)
+                try:
+                    chunk = run(ids)
+                except tf.errors.OpError as error:
+                    # TensorFlow's own error is quoted; its traceback would bury ours.
+                    raise self._undecodable(run, ids, tf, error) from None
+                yield chunk
+        finally:
+            session.close()
 
     def place(self, record: int) -> str:
         """Where a record is, for messages: the part and the record's number in it."""
@@ -224,3 +237,21 @@ def _first_line(error: Exception) -> str:
     # In a graph the reason stands below the traceback of the operation's making.
     node = next((number for number, line in enumerate(lines) if line.startswith("Node: ")), -1)
     return lines[node + 1][:300] if node + 1 < len(lines) else lines[0][:300]
+
+
+def fingerprint(source: Source) -> str:
+    """What tells one data set from another without reading it: names, sizes and record counts of its files.
+
+    Folders are left out, for a data set may lie elsewhere on another machine. Arrays that are in no file are told by
+    their content.
+    """
+    digest = hashlib.sha256()
+    if source.part_names is None:
+        for name, array in sorted(getattr(source, "arrays", {}).items()):
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes())
+    else:
+        size = tensorflow().io.gfile.stat
+        for path, records in zip(source.part_names, source.part_records, strict=True):
+            digest.update(f"{os.path.basename(path)} {size(path).length} {records}\n".encode())
+    return digest.hexdigest()[:16]

@@ -69,9 +69,7 @@ def from_tfds(
     features_key, label_key = _keys(name, builder, features_key, label_key)
     if eval_split is None:
         eval_split = next((split for split in ("test", "validation") if split in builder.info.splits), None)
-    fields = [
-        key for keys in (features_key, label_key) for key in ([keys] if isinstance(keys, str) else keys)
-    ]
+    fields = [key for keys in (features_key, label_key) for key in ([keys] if isinstance(keys, str) else keys)]
     # The counts are in the data set's own description: nobody opens a file to count another's records.
     sources = [
         None if split is None else _source(name, builder, split, fields, settings.memory_limit, environ)
@@ -118,9 +116,7 @@ class TfdsSource(Source):
 
     def select(self, parts: Sequence[int]) -> TfdsSource:
         runs = [self._runs[i] for i in parts]
-        return TfdsSource(
-            runs, decoder=self._decoder, fields=self._fields, reader=self._reader, what=self.what
-        )
+        return TfdsSource(runs, decoder=self._decoder, fields=self._fields, reader=self._reader, what=self.what)
 
     def raw(self, ids: np.ndarray) -> list[np.ndarray]:
         part, record = self.locate(ids)
@@ -185,9 +181,7 @@ def _source(
 
 def _keys(name: str, builder: Any, features_key: Any, label_key: Any) -> tuple[Any, Any]:
     supervised = builder.info.supervised_keys
-    simple = (
-        supervised is not None and len(supervised) == 2 and all(isinstance(key, str) for key in supervised)
-    )
+    simple = supervised is not None and len(supervised) == 2 and all(isinstance(key, str) for key in supervised)
     for option, given in (("features_key", features_key), ("label_key", label_key)):
         if given is None and not simple:
             raise InputError(
@@ -238,9 +232,7 @@ def _prepared(name: str, data_dir: Any, download: bool, environ: Mapping[str, st
         # no network.
         builder = tfds.builder(name, data_dir=where, try_gcs=False)
     except tfds.core.DatasetNotFoundError as error:
-        close = difflib.get_close_matches(
-            name.split("/")[0].split(":")[0], [digits.NAME, *tfds.list_builders()], n=3
-        )
+        close = difflib.get_close_matches(name.split("/")[0].split(":")[0], [digits.NAME, *tfds.list_builders()], n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "check the name"
         raise InputError(
             f"There is no TensorFlow Datasets data set {name!r}",
@@ -284,9 +276,7 @@ def _download(name: str, builder: Any, environ: Mapping[str, str]) -> None:
         try:
             builder.download_and_prepare()
         except Exception as error:  # whatever the data set's own code raises, the user needs the same advice
-            raise _not_there(
-                name, builder, f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-            ) from error
+            raise _not_there(name, builder, f"{type(error).__name__}: {str(error).splitlines()[0][:200]}") from error
 
 
 def _not_there(name: str, builder: Any, why: str) -> InputError:

@@ -19,17 +19,16 @@ from estimator_pipeline.inputs.sources import Source, tensorflow
 
 __all__ = ["ExampleSource", "from_tfrecord"]
 
-_TEXT = re.compile(
-    r"^(?:(?P<coding>image|raw|varlen)\s+)?(?P<dtype>[a-z]+[0-9]*)\s*(?:\[(?P<shape>[0-9,\s]*)\])?$"
-)
-_STORED = {
+_TEXT = re.compile(r"^(?:(?P<coding>image|raw|varlen)\s+)?(?P<dtype>[a-z]+[0-9]*)\s*(?:\[(?P<shape>[0-9,\s]*)\])?$")
+# Type of a feature -> the type that an Example holds for it.
+STORED = {
     "float32": "float32",
     "float64": "float32",
     "float16": "float32",
     "string": "string",
     "bool": "int64",
 }
-_STORED.update({f"{sign}int{bits}": "int64" for sign in ("", "u") for bits in (8, 16, 32, 64)})
+STORED.update({f"{sign}int{bits}": "int64" for sign in ("", "u") for bits in (8, 16, 32, 64)})
 _KINDS = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
 
 
@@ -192,9 +191,7 @@ class ExampleSource(Source):
             return
         kind = held[name].WhichOneof("kind")
         wanted = (
-            tf.as_dtype(spec.dtype).name
-            if isinstance(spec, (tf.io.FixedLenFeature, tf.io.VarLenFeature))
-            else None
+            tf.as_dtype(spec.dtype).name if isinstance(spec, (tf.io.FixedLenFeature, tf.io.VarLenFeature)) else None
         )
         if kind is None or wanted is None:
             return
@@ -240,12 +237,12 @@ def _field(name: str, spec: Any) -> _Field:
             raise _bad_spec(name, spec)
         return _Field(spec)
     match = _TEXT.match(spec.strip())
-    if match is None or match["dtype"] not in _STORED:
+    if match is None or match["dtype"] not in STORED:
         raise _bad_spec(name, spec)
     dtype, coding = match["dtype"], match["coding"]
     shape = tuple(int(side) for side in (match["shape"] or "").split(",") if side.strip())
     if coding == "varlen":
-        if _STORED[dtype] != dtype or shape:
+        if STORED[dtype] != dtype or shape:
             raise _bad_spec(name, spec)
         return _Field(tf.io.VarLenFeature(tf.as_dtype(dtype)))
     if coding == "image":
@@ -256,7 +253,7 @@ def _field(name: str, spec: Any) -> _Field:
         if dtype == "string":
             raise _bad_spec(name, spec)
         return _Field(tf.io.FixedLenFeature([], tf.string), coding, dtype, shape)
-    return _Field(tf.io.FixedLenFeature(list(shape), tf.as_dtype(_STORED[dtype])), None, dtype, shape)
+    return _Field(tf.io.FixedLenFeature(list(shape), tf.as_dtype(STORED[dtype])), None, dtype, shape)
 
 
 def _bad_spec(name: str, spec: Any) -> InputError:

@@ -59,11 +59,7 @@ def _as_list(value: Any) -> Any:
 def _function_ref(value: str) -> str:
     module, colon, function = value.rpartition(":")
     dotted = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
-    if (
-        not colon
-        or not re.fullmatch(dotted, function)
-        or not (module.endswith(".py") or re.fullmatch(dotted, module))
-    ):
+    if not colon or not re.fullmatch(dotted, function) or not (module.endswith(".py") or re.fullmatch(dotted, module)):
         raise _explained(
             "this does not name a function.",
             found=f'{value!r}; allowed: "package.module:function" or "path/to/file.py:function"',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,13 @@ __all__ = ["cross_checks"]
 def cross_checks(job: Job) -> Iterator[Problem]:
     """The mistakes between the sections of a job, each with its place and its mend."""
     yield from _parameter_servers(job)
+    yield from _keras(job)
+    yield from _callbacks(job)
     yield from _single_process_strategies(job)
     yield from _batches(job)
     yield from _evaluation(job)
     yield from _dialect(job)
+    yield from _slurm_roles(job)
 
 
 def _parameter_servers(job: Job) -> Iterator[Problem]:
@@ -38,6 +42,55 @@ def _parameter_servers(job: Job) -> Iterator[Problem]:
             f"cluster.ps {ps}",
             "set cluster.ps to 0, or run.train_distribute: parameter_server.",
         )
+
+
+def _keras(job: Job) -> Iterator[Problem]:
+    engine = job.run.engine
+    if engine != "estimator" and job.run.train_distribute == "parameter_server":
+        who = "Model.fit" if engine == "keras" else "the training loop for Keras 3"
+        yield Problem(
+            ("run", "engine"),
+            f"{who} has no training with parameter servers as Estimator has it.",
+            f"engine {engine} with train_distribute parameter_server",
+            "set train_distribute: multi_worker_mirrored and cluster.ps: 0, or engine: estimator.",
+        )
+    if job.run.engine != "keras" and job.input.shard_policy == "hint":
+        yield Problem(
+            ("input", "shard_policy"),
+            "an Estimator calls the input function on each worker, and TensorFlow fills in no hint there.",
+            f"shard_policy hint with engine {job.run.engine}",
+            "set shard_policy: data, which reads the same records at each step, or engine: keras.",
+        )
+
+
+def _callbacks(job: Job) -> Iterator[Problem]:
+    if job.run.engine != "keras":
+        # The section has no meaning there, which the engine says.
+        return
+    unit, interval = job.run.checkpoint_interval
+    for name in job.keras.by_epoch():
+        if unit != "steps":
+            yield Problem(
+                ("keras", name),
+                "epochs are counted, and checkpoints by the clock make no epochs.",
+                f"checkpoints every {interval} seconds",
+                "set run.save_checkpoints_steps, the length of an epoch.",
+            )
+    if job.keras.learning_rate_by_epoch is not None and not isinstance(job.model.optimizer.learning_rate, float | int):
+        yield Problem(
+            ("keras", "learning_rate_by_epoch"),
+            "the learning rate is given by epoch and by step.",
+            f"model.optimizer.learning_rate of kind {job.model.optimizer.learning_rate.kind}",
+            "keep one of them.",
+        )
+    for name, field, folder in job.keras.folders():
+        if posixpath.normpath(folder or ".") == posixpath.normpath(job.run.model_dir):
+            yield Problem(
+                ("keras", name, field),
+                "this is where the engine keeps its own checkpoints, and the two lists of them would be one file.",
+                f"the folder {folder or '.'}, which is run.model_dir",
+                "name another folder, or one in it.",
+            )
 
 
 def _single_process_strategies(job: Job) -> Iterator[Problem]:
@@ -125,4 +178,25 @@ def _dialect(job: Job) -> Iterator[Problem]:
             "the dialect 'evaluator_in_cluster' needs an evaluator.",
             "dialect evaluator_in_cluster with evaluator false",
             "set evaluator: true, or dialect: canonical.",
+        )
+
+
+def _slurm_roles(job: Job) -> Iterator[Problem]:
+    cluster = job.cluster
+    there = {"chief": cluster.chief, "worker": cluster.workers, "ps": cluster.ps, "evaluator": cluster.evaluator}
+    for role in job.slurm.roles:
+        if not there[role]:
+            yield Problem(
+                ("slurm", "roles", role),
+                f"the cluster has no {role}.",
+                f"the roles {', '.join(name for name, count in there.items() if count)}",
+                "leave it out, or add it to the section cluster.",
+            )
+    sharing = [role for role, own in job.slurm.roles.items() if own.nodes is None]
+    if job.slurm.nodes is not None and sharing:
+        yield Problem(
+            ("slurm", "nodes"),
+            f"the {sharing[0]} is a component of its own, and would get as many nodes as the rest.",
+            f"slurm.nodes {job.slurm.nodes}, and slurm.roles.{sharing[0]} without nodes",
+            f"set slurm.roles.{sharing[0]}.nodes, or tasks_per_node in place of nodes.",
         )

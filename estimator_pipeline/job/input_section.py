@@ -32,7 +32,8 @@ class InputCommon(Section):
         seed: Of the order of records.
         shuffle: Whether each epoch has an order of its own.
         shard_policy: How the records are shared out among the training tasks: by "file", by record ("data"),
-            not at all ("off"), or "auto": by file where there are enough files, else by record.
+            by record and by TensorFlow ("hint", on the engine keras), not at all ("off"), or "auto": by file where
+            there are enough files, else by record.
         worker_seeds: "same", or with shard_policy "off" "distinct": every task reads all records, each in
             its own order.
         drop_remainder: Whether records that fill no whole batch are left out, in training.
@@ -44,7 +45,7 @@ class InputCommon(Section):
     eval_batch_size: Annotated[int, Field(gt=0)] | None = None
     seed: Annotated[int, Field(ge=0)] = 0
     shuffle: bool = True
-    shard_policy: Literal["auto", "file", "data", "off"] = "auto"
+    shard_policy: Literal["auto", "file", "data", "hint", "off"] = "auto"
     worker_seeds: Literal["same", "distinct"] = "same"
     drop_remainder: bool = True
     prefetch: Annotated[int, Field(ge=0)] | None = None
@@ -97,26 +98,38 @@ class Feature(Section):
     """One feature of a tf.train.Example.
 
     Fields:
-        dtype: What the record holds.
-        shape: Of a fixed feature; [] is a scalar.
+        dtype: What the record holds; of kind raw also another type of number.
+        shape: Of a fixed or raw feature; [] is a scalar.
         default: For records that lack the feature; null refuses such records.
-        kind: "fixed" length, or "varlen" (a sparse tensor).
+        kind: "fixed" length, "varlen" (a sparse tensor), or "raw" (the bytes of an array).
     """
 
-    dtype: Literal["float32", "int64", "string"]
+    dtype: Literal[
+        "float32", "int64", "string", "bool", "float16", "float64",
+        "int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64",
+    ]  # fmt: skip
     shape: list[Annotated[int, Field(gt=0)]] = []
     default: Any = None
-    kind: Literal["fixed", "varlen"] = "fixed"
+    kind: Literal["fixed", "varlen", "raw"] = "fixed"
 
     def problems(self) -> Iterator[Problem]:
         for field in ("shape", "default"):
-            if self.kind == "varlen" and getattr(self, field):
+            if getattr(self, field) and (self.kind == "varlen" or (self.kind == "raw" and field == "default")):
                 yield Problem(
                     (field,),
-                    f"a varlen feature has no {field}.",
-                    f"{field} {getattr(self, field)!r} with kind varlen",
+                    f"a {self.kind} feature has no {field}.",
+                    f"{field} {getattr(self, field)!r} with kind {self.kind}",
                     f"leave {field} out, or set kind: fixed.",
                 )
+        stored = ("float32", "int64", "string")
+        if (self.kind == "raw" and self.dtype == "string") or (self.kind != "raw" and self.dtype not in stored):
+            allowed = "all but string" if self.kind == "raw" else ", ".join(stored)
+            yield Problem(
+                ("dtype",),
+                f"a {self.kind} feature is not of the type {self.dtype}.",
+                f"dtype {self.dtype} with kind {self.kind}; allowed: {allowed}",
+                "set kind: fixed." if self.kind == "raw" else "set the type that the records hold, or kind: raw.",
+            )
 
 
 class TFRecordInput(InputCommon):
@@ -129,6 +142,7 @@ class TFRecordInput(InputCommon):
         label_key: Which of them is the label.
         features_key: One name, and the model gets its tensor; several, and it gets a dict; null takes a dict of
             all but the label.
+        scale: A factor for the features, as for tfds.
     """
 
     source: Literal["tfrecord"]
@@ -138,6 +152,7 @@ class TFRecordInput(InputCommon):
     label_key: _Text = "label"
     features_key: _Text | list[_Text] | None = None
     compression: Literal["none", "gzip"] = "none"
+    scale: Factor | None = None
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
@@ -159,9 +174,7 @@ class CsvInput(InputCommon):
     source: Literal["csv"]
     train: Paths
     eval: Paths
-    columns: Annotated[
-        dict[str, Literal["float32", "float64", "int32", "int64", "string"]], Field(min_length=1)
-    ]
+    columns: Annotated[dict[str, Literal["float32", "float64", "int32", "int64", "string"]], Field(min_length=1)]
     label_key: _Text = "label"
     features_key: _Text | list[_Text] | None = None
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","

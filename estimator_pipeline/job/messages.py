@@ -13,7 +13,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.base import Problem, nearest
 from estimator_pipeline.job.schema import Job
 
-__all__ = ["Path", "Places", "config_error"]
+__all__ = ["Path", "Places", "config_error", "problems_error", "problems_of"]
 
 Path = tuple[str | int, ...]
 
@@ -89,8 +89,24 @@ def config_error(error: ValidationError, data: dict[str, Any], places: Places) -
         data: What was validated.
         places: Where each field was written.
     """
-    problems = [problem for item in error.errors(include_url=False) for problem in _problems(item, data)]
-    problems.sort(key=lambda problem: places.rank(problem.path))
+    return problems_error(problems_of(error, data), places)
+
+
+def problems_of(error: ValidationError, data: dict[str, Any], *, sections_only: bool = False) -> list[Problem]:
+    """All that pydantic found, in our words, with paths from the top of the job.
+
+    Args:
+        error: What validation raised.
+        data: What was validated.
+        sections_only: Leave out what only shows between several sections.
+    """
+    items = [item for item in error.errors(include_url=False) if item["loc"] or not sections_only]
+    return [problem for item in items for problem in _problems(item, data)]
+
+
+def problems_error(problems: list[Problem], places: Places) -> ConfigError:
+    """One error for several mistakes, sorted by line."""
+    problems = sorted(problems, key=lambda problem: places.rank(problem.path))
     if len(problems) == 1:
         (only,) = problems
         return ConfigError(f"{places.of(only.path)}: {_headed(only)}", found=only.found, mend=only.mend)
@@ -124,9 +140,7 @@ def _problems(item: Any, data: dict[str, Any]) -> Iterator[Problem]:
             path,
             "unknown field.",
             f"{path[-1]!r} with the value {_shown(given)}; allowed: {', '.join(allowed)}",
-            f"did you mean {close!r}?"
-            if close
-            else "leave it out, or move it to the section that it belongs to.",
+            f"did you mean {close!r}?" if close else "leave it out, or move it to the section that it belongs to.",
         )
     elif kind == "missing":
         yield _missing(path, section, data)
@@ -136,9 +150,7 @@ def _problems(item: Any, data: dict[str, Any]) -> Iterator[Problem]:
         choices = re.findall(r"'([^']*)'", context["expected"])
         close = nearest(given, choices) if isinstance(given, str) else None
         mend = f"did you mean {close!r}?" if close else f"set {path[-1]} to one of these."
-        yield Problem(
-            path, "this value is not allowed.", f"{_shown(given)}; allowed: {', '.join(choices)}", mend
-        )
+        yield Problem(path, "this value is not allowed.", f"{_shown(given)}; allowed: {', '.join(choices)}", mend)
     elif kind in ("model_type", "model_attributes_type", "dataclass_type"):
         inner = _section_at((*item["loc"], ""))
         names = f" with the fields {', '.join(inner.model_fields)}" if inner else ""
@@ -264,11 +276,7 @@ def _discriminators(section: type[BaseModel]) -> tuple[Any, ...]:
 
 
 def _shown(value: Any) -> str:
-    text = (
-        {None: "null", True: "true", False: "false"}.get(value)
-        if value is None or isinstance(value, bool)
-        else None
-    )
+    text = {None: "null", True: "true", False: "false"}.get(value) if value is None or isinstance(value, bool) else None
     text = text or repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

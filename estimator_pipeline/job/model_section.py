@@ -205,9 +205,7 @@ class Export(Section):
 
     def problems(self) -> Iterator[Problem]:
         if len(set(self.signatures)) != len(self.signatures):
-            yield Problem(
-                ("signatures",), "a signature is named twice.", f"{self.signatures}", "name each once."
-            )
+            yield Problem(("signatures",), "a signature is named twice.", f"{self.signatures}", "name each once.")
 
 
 class Model(Section):

@@ -15,10 +15,11 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.scalarbool import ScalarBoolean
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job.messages import Path, Places, config_error
+from estimator_pipeline.job.messages import Path, Places, config_error, problems_error
+from estimator_pipeline.job.placeholders import placeholders_in
 from estimator_pipeline.job.schema import Job
 
-__all__ = ["dump_job", "load_job", "make_job"]
+__all__ = ["apply_override", "dump_job", "load_job", "make_job", "yaml_error"]
 
 
 def load_job(path: str | pathlib.Path, *, overrides: Sequence[str] = ()) -> Job:
@@ -40,7 +41,7 @@ def load_job(path: str | pathlib.Path, *, overrides: Sequence[str] = ()) -> Job:
     source = str(path)
     data, places = _read(_text_of(path), source=source)
     for override in overrides:
-        _apply(override, data, places)
+        apply_override(override, data, places)
     job = _build(data, places)
     return job if "name" in data else job.model_copy(update={"name": path.stem})
 
@@ -59,7 +60,7 @@ def make_job(data: Mapping[str, Any], *, source: str = "the job", overrides: Seq
     places = Places(source)
     plain = _plain(data, (), places, ())
     for override in overrides:
-        _apply(override, plain, places)
+        apply_override(override, plain, places)
     return _build(plain, places)
 
 
@@ -119,27 +120,32 @@ def _parse(text: str, *, source: str) -> Any:
     # The round-trip loader is the one that keeps line numbers. It makes no Python objects from tags.
     try:
         return YAML(typ="rt", pure=True).load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark else source
-        line = text.splitlines()[mark.line].strip() if mark and mark.line < len(text.splitlines()) else ""
-        what = str(error.problem or error.context).splitlines()[0].strip()
-        twice = re.match(r"found duplicate key \"(.*?)\" with", what)
-        if twice:
-            what = f"the key {twice[1]!r} stands twice in one mapping"
-        raise ConfigError(
-            f"{place}: {what}." if twice else f"{place}: this is not YAML: {what}.",
-            found=f"the line {line!r:.90}" if line else None,
-            mend="keep one of the two."
-            if twice
-            else "correct it there or just above; indent with spaces, and quote "
-            "text that holds ': ' or begins with a special character.",
-        ) from None
     except (YAMLError, ValueError) as error:
-        raise ConfigError(
+        raise yaml_error(error, text, source=source) from None
+
+
+def yaml_error(error: Exception, text: str, *, source: str) -> ConfigError:
+    """What ruamel or a scalar's constructor raised, as a message with its line."""
+    if not isinstance(error, MarkedYAMLError):
+        return ConfigError(
             f"{source}: this is not YAML: {str(error).splitlines()[0]}.",
             mend="save the file as plain text, and quote dates and special characters.",
-        ) from None
+        )
+    mark = error.problem_mark or error.context_mark
+    place = f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark else source
+    line = text.splitlines()[mark.line].strip() if mark and mark.line < len(text.splitlines()) else ""
+    what = str(error.problem or error.context).splitlines()[0].strip()
+    twice = re.match(r"found duplicate key \"(.*?)\" with", what)
+    if twice:
+        what = f"the key {twice[1]!r} stands twice in one mapping"
+    return ConfigError(
+        f"{place}: {what}." if twice else f"{place}: this is not YAML: {what}.",
+        found=f"the line {line!r:.90}" if line else None,
+        mend="keep one of the two."
+        if twice
+        else "correct it there or just above; indent with spaces, and quote "
+        "text that holds ': ' or begins with a special character.",
+    )
 
 
 def _plain(value: Any, path: Path, places: Places, above: tuple[int, ...]) -> Any:
@@ -188,7 +194,7 @@ def _tag_or_type(value: Any) -> str:
     return f"the tag {tag.value}" if tag is not None and tag.value else f"a {type(value).__name__}"
 
 
-def _apply(override: str, data: dict[str, Any], places: Places) -> None:
+def apply_override(override: str, data: dict[str, Any], places: Places) -> None:
     """Puts one "dotted.key=value" into the data, making mappings on the way."""
     label = f"--set {override}"
     dotted, equals, text = override.partition("=")
@@ -230,6 +236,9 @@ def _apply(override: str, data: dict[str, Any], places: Places) -> None:
 
 
 def _build(data: dict[str, Any], places: Places) -> Job:
+    missing = placeholders_in(data)
+    if missing:
+        raise problems_error(missing, places)
     try:
         return Job.model_validate(data)
     except ValidationError as error:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from estimator_pipeline.job import checks
 from estimator_pipeline.job.base import Problem, Section, nearest
@@ -19,10 +20,16 @@ from estimator_pipeline.job.input_section import (
     TfdsInput,
     TFRecordInput,
 )
+from estimator_pipeline.job.keras_section import Backup, ChiefCheckpoint, Keras, ModelCheckpoint, RateByEpoch
+from estimator_pipeline.job.kubernetes_section import Kubernetes, Pods, RolePods, Toleration, Volume
 from estimator_pipeline.job.model_section import Export, Model, Optimizer, Schedule
+from estimator_pipeline.job.parity_section import Limits, ParitySection
+from estimator_pipeline.job.slurm_section import SlurmResources, SlurmSection
 
 __all__ = [
     "ArraysInput",
+    "Backup",
+    "ChiefCheckpoint",
     "Cluster",
     "Communication",
     "CsvInput",
@@ -33,14 +40,26 @@ __all__ = [
     "FunctionInput",
     "InputCommon",
     "Job",
+    "Limits",
+    "Keras",
+    "Kubernetes",
     "Model",
+    "ModelCheckpoint",
     "Optimizer",
+    "ParitySection",
+    "Pods",
+    "RateByEpoch",
+    "RolePods",
     "Run",
     "Schedule",
+    "SlurmResources",
+    "SlurmSection",
     "TFRecordInput",
     "TfdsInput",
     "Threads",
+    "Toleration",
     "Training",
+    "Volume",
 ]
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -71,16 +90,36 @@ SESSION_FIELDS = (
 )
 
 
+def check_steps(value: object) -> bool:
+    """Whether a value says how many steps a call makes: "auto", or a number from 1 on."""
+    return value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
+
+
+def _steps(value: Any) -> Any:
+    if check_steps(value):
+        return value
+    problem = Problem(
+        (),
+        "this is no number of steps.",
+        f"{value!r}; allowed: auto, or a number of steps from 1 on",
+        "write one of these.",
+    )
+    raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
+
+
 class Training(Section):
-    """How long to train. With neither field: until the input ends or a hook stops it.
+    """How long to train, and in what portions. Without an end: until the input ends or a hook stops it.
 
     Fields:
         max_steps: The global step to stop at, counted over restarts.
         epochs: The same in passes over the training data; parts of one are allowed.
+        steps_per_execution: Train steps that TensorFlow is told to make at a time, at most; "auto": as many as are
+            worth it. No result changes by it.
     """
 
     max_steps: Annotated[int, Field(gt=0)] | None = None
     epochs: Annotated[float, Field(gt=0)] | None = None
+    steps_per_execution: Annotated[Any, AfterValidator(_steps)] = 1
 
     def problems(self) -> Iterator[Problem]:
         if self.max_steps is not None and self.epochs is not None:
@@ -184,6 +223,7 @@ class Run(Section):
 
     Fields:
         model_dir: For checkpoints, events and exports; every task must reach it.
+        engine: What trains: "estimator" (tf.estimator), "keras" (Model.fit of Keras 2) or "keras3" (Keras 3).
         seed: Of variables, dropout and the graph; null leaves them to chance.
         train_distribute: The strategy of training.
         eval_distribute: The strategy of evaluation.
@@ -193,10 +233,14 @@ class Run(Section):
         save_checkpoints_secs: Seconds between checkpoints. Not both; see :attr:`checkpoint_interval`.
         session_config: Fields of tf.compat.v1.ConfigProto.
         protocol: The transport of the TensorFlow server; null is grpc.
+        accept_changes: Go on from a checkpoint although the seed, the data, the global batch or the model has changed.
+        preemption_signals: The signals that ask a task to end with a checkpoint; null is SIGTERM.
+        ledger: Whether each task writes down the records that it consumes, below model_dir; or a folder for that.
         The others: as in tf.estimator.RunConfig.
     """
 
     model_dir: _Text
+    engine: Literal["estimator", "keras", "keras3"] = "estimator"
     seed: Annotated[int, Field(ge=0)] | None = None
     train_distribute: StrategyName = "none"
     eval_distribute: StrategyName = "none"
@@ -215,6 +259,16 @@ class Run(Section):
     max_worker_delay_secs: Annotated[int, Field(ge=0)] | None = None
     session_config: dict[str, Any] = {}
     protocol: _Text | None = None
+    accept_changes: bool = False
+    preemption_signals: list[Literal["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU"]] | None = None
+    ledger: bool | _Text = False
+
+    @property
+    def ledger_folder(self) -> str | None:
+        """Where the ledger is kept; None: nowhere."""
+        if isinstance(self.ledger, str):
+            return self.ledger
+        return f"{self.model_dir.rstrip('/')}/ledger" if self.ledger else None
 
     @property
     def checkpoint_interval(self) -> tuple[Literal["steps", "secs"], int]:
@@ -270,7 +324,7 @@ class Run(Section):
 
 
 class Cluster(Section):
-    """The processes that a launcher starts for the job. One that finds a TF_CONFIG follows that instead.
+    """The job's processes, as a launcher or a scheduler starts them. One that finds a TF_CONFIG follows that instead.
 
     Fields:
         workers: Tasks of the job `worker`; the chief is not one of them. 0 with a chief alone.
@@ -278,6 +332,8 @@ class Cluster(Section):
         ps: Parameter servers.
         evaluator: Whether there is an evaluator.
         dialect: The dialect of TF_CONFIG that the tasks get.
+        ports: How tasks that a scheduler has started find ports: "derived" from the job's id, "agreed" upon in
+            model_dir, or "auto": derived where the scheduler says which task is on which host.
     """
 
     workers: Annotated[int, Field(ge=0)] = 1
@@ -285,6 +341,7 @@ class Cluster(Section):
     ps: Annotated[int, Field(ge=0)] = 0
     evaluator: bool = False
     dialect: Literal["canonical", "master", "evaluator_in_cluster"] = "canonical"
+    ports: Literal["auto", "derived", "agreed"] = "auto"
 
     @property
     def num_training_tasks(self) -> int:
@@ -312,7 +369,11 @@ class Job(Section):
         train: See :class:`Training`.
         eval: See :class:`Evaluation`.
         run: See :class:`Run`.
+        keras: See :class:`Keras`.
         cluster: See :class:`Cluster`.
+        parity: See :class:`ParitySection`.
+        kubernetes: See :class:`Kubernetes`.
+        slurm: See :class:`SlurmSection`.
     """
 
     name: _Text = "job"
@@ -321,7 +382,11 @@ class Job(Section):
     train: Training = Training()
     eval: Evaluation = Evaluation()
     run: Run
+    keras: Keras = Keras()
     cluster: Cluster = Cluster()
+    parity: ParitySection = ParitySection()
+    kubernetes: Kubernetes = Kubernetes()
+    slurm: SlurmSection = SlurmSection()
 
     @model_validator(mode="before")
     @classmethod
@@ -329,7 +394,7 @@ class Job(Section):
         """`eval:` with nothing below it means a section with nothing set."""
         if not isinstance(data, dict):
             return data
-        sections = ("model", "input", "train", "eval", "run", "cluster")
+        sections = ("model", "input", "train", "eval", "run", "keras", "cluster", "parity", "kubernetes", "slurm")
         return {key: {} if value is None and key in sections else value for key, value in data.items()}
 
     def problems(self) -> Iterator[Problem]:

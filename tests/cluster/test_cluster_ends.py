@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import environment
+from launched_jobs import wait_for_first_words
 
 pytestmark = pytest.mark.cluster
 
@@ -111,15 +113,18 @@ def test_a4_unequal_device_counts_are_refused_before_training(launch, tmp_path):
 
 
 def free_ports(count):
-    """Ports that were free a moment ago. Nothing holds them: this is the life without our launcher."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
+    """Ports that were free a moment ago. Nothing holds them: this is the life without our launcher.
+
+    Below those that the system gives out by itself, and by the process from another beginning: they are to stay free.
+    """
+    found = []
+    for port in range(10000 + os.getpid() * 16 % 15000, 30000):
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("", port))
+            found.append(port)
+        if len(found) == count:
+            break
+    return found
 
 
 def start(task, cluster, model_dir, log, *, steps):
@@ -182,9 +187,14 @@ def test_an_evaluator_that_comes_too_late_gives_the_result_that_stands(tmp_path)
     assert outcomes[2]["evaluated_by"] == "worker:0"
 
 
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_every_process(tmp_path, kind):
-    command = [sys.executable, "-m", "estimator_pipeline", "launch", str(TWO_WORKERS), "--evaluator"]
+@pytest.mark.parametrize(("kind", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_a_signal_ends_every_process(tmp_path, kind, code):
+    """A person's Ctrl-C and a scheduler's SIGTERM: both stop training with a checkpoint."""
+    # A script's background processes ignore SIGINT, which the launcher respects.
+    hears = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    hears += "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    command = [sys.executable, "-c", hears, "-m", "estimator_pipeline", "launch", str(TWO_WORKERS), "--evaluator"]
+    command += ["--log-dir", str(tmp_path / "logs")]
     for setting in (f"run.model_dir={tmp_path}/model", "train.max_steps=1000000", "eval.during_training=false"):
         command += ["--set", setting]
     process = subprocess.Popen(
@@ -197,12 +207,14 @@ def test_a_signal_ends_every_process(tmp_path, kind):
             seen.append(line)
             if "worker:0 step" in line or time.monotonic() > deadline:
                 break
+        wait_for_first_words(tmp_path / "logs", 3)
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= 3
         process.send_signal(kind)
         rest, _ = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 128 + kind, "".join(seen) + rest
+    assert process.returncode == code, "".join(seen) + rest
+    assert "training stands after step" in (tmp_path / "logs" / "worker-0.log").read_text()
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive

@@ -6,77 +6,15 @@ Each test starts its cluster through `estimator-pipeline launch --json`, as a pe
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
-import psutil
 import pytest
+from launched_jobs import CONFIGS, SMALL, STEPS, check, tasks_of
 
 from estimator_pipeline.cluster import parse_tf_config
+from estimator_pipeline.launch.plan import Shape
 
 pytestmark = pytest.mark.cluster
-
-ROOT = Path(__file__).resolve().parents[2]
-CONFIGS = ROOT / "legacy_configs"
-STEPS = 24
-# Asynchronous training overshoots: each training task may finish the step that it is in.
-SMALL = [f"train.max_steps={STEPS}", "run.save_checkpoints_steps=12", "run.log_step_count_steps=12"]
-
-
-@pytest.fixture
-def launch(run_python, tmp_path):
-    def run(job, *options, settings=SMALL, timeout=240):
-        model_dir = tmp_path / "model"
-        changes = [x for s in [*settings, f"run.model_dir={model_dir}"] for x in ("--set", s)]
-        done = run_python(
-            ["-m", "estimator_pipeline", "launch", job, "--json", "--timeout", timeout - 20, *options, *changes],
-            timeout=timeout,
-        )
-        assert done.returncode == 0, done.stderr[-6000:]
-        document = json.loads(done.stdout)
-        document["model_dir"] = model_dir
-        return document
-
-    return run
-
-
-def tasks_of(document):
-    return [t["task"] for t in document["tasks"]]
-
-
-def check(document, *, evaluated_by, steps=STEPS):
-    """What holds for every job that ended well."""
-    assert {t["state"] for t in document["tasks"]} == {"done"}
-    asynchronous = any(t.startswith("ps:") for t in tasks_of(document))
-    model_dir = document["model_dir"]
-    results = {}
-    for task in document["tasks"]:
-        assert not psutil.pid_exists(task["pid"]), f"{task['task']} is still there"
-        events = [json.loads(x) for x in Path(task["log"]).with_suffix(".progress.jsonl").read_text().splitlines()]
-        (result,) = [e for e in events if e["event"] == "result"]
-        results[task["task"]] = {k: v for k, v in result.items() if k != "time"}
-    first = next(iter(results.values()))
-    assert all(r == first for r in results.values()), "the result is the same on every task"
-    assert first["status"] == "max_steps reached"
-    assert math.isfinite(first["metrics"]["average_loss"])
-    training = [t for t in tasks_of(document) if t.startswith(("chief", "worker"))]
-    assert list(first["tasks"]) == training
-    if asynchronous:
-        assert steps <= first["global_step"] <= steps + 2 * len(training)
-        # After the final checkpoint a task may finish the step it is in, and one more if it read the step too early.
-        total = sum(t["steps"] for t in first["tasks"].values())
-        assert first["global_step"] <= total <= first["global_step"] + 2 * len(training)
-    else:
-        assert first["global_step"] == steps
-        assert [t["steps"] for t in first["tasks"].values()] == [steps] * len(training)
-        assert len({t["records"] for t in first["tasks"].values()}) == 1
-    board = json.loads((model_dir / "estimator_pipeline" / "result.json").read_text())["result"]
-    assert board["evaluated_by"] == evaluated_by
-    assert board["evaluations"][-1]["global_step"] == first["global_step"], "the final step was evaluated"
-    assert board["metrics"]["global_step"] == first["global_step"]
-    assert not list(model_dir.glob("tmp_*")), "workers' temporary checkpoints are removed"
-    return board
-
 
 SHAPES = [
     # (job file, options, the task that evaluates)
@@ -135,7 +73,21 @@ def test_a_tf_config_of_one_process_runs_as_it_is(run_python, tmp_path, name):
     assert json.loads(done.stdout)["metrics"]["global_step"] == STEPS
 
 
-@pytest.mark.parametrize("name", [name for name in TF_CONFIGS if name not in ALONE])
+# Shape -> a document. What is started follows from the shape alone: documents of one shape are one and the same launch.
+REHEARSED = {Shape.of(config): name for name, config in TF_CONFIGS.items() if name not in ALONE}
+
+
+def test_documents_of_one_shape_are_one_launch():
+    """So that one of each has to be rehearsed: the plans are equal but for their ports."""
+    for name, config in TF_CONFIGS.items():
+        if name not in ALONE:
+            ports = range(3000, 3010)
+            own, other = (Shape.of(each).documents(ports) for each in (config, TF_CONFIGS[REHEARSED[Shape.of(config)]]))
+            assert own == other and len(own) >= len(config.cluster.tasks)
+    assert len(REHEARSED) >= 8
+
+
+@pytest.mark.parametrize("name", REHEARSED.values())
 def test_every_tf_config_document_is_rehearsed(launch, name):
     """The cluster of every recorded TF_CONFIG, its shape and dialect, on this machine."""
     path = CONFIGS / "tf_config" / f"{name}.json"

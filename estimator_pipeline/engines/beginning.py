@@ -1,0 +1,116 @@
+"""Before the first step: the model directory is this run's own, and all workers go on from the same checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.compat import coordination
+from estimator_pipeline.engines import checkpoints, identity, lock
+from estimator_pipeline.engines.board import POLL_SECS, Board
+from estimator_pipeline.engines.hooks import checkpoint_step
+from estimator_pipeline.engines.identity import Identity
+from estimator_pipeline.errors import ClusterError, PipelineError
+
+__all__ = ["agree_on_start", "check_devices", "latest_step", "own_model_dir"]
+
+# How long a shared file system may take to show every task the same checkpoints.
+AGREE_SECS = 60.0
+
+
+@contextlib.contextmanager
+def own_model_dir(
+    model_dir: str,
+    *,
+    board: Board,
+    owner: str,
+    made_of: Callable[[], Identity],
+    accept_changes: bool,
+    on_failure: Callable[[str], None],
+) -> Iterator[int]:
+    """In the block, the model directory is this run's; gives the step of its latest checkpoint, which is whole.
+
+    For the task that writes the checkpoints.
+
+    Args:
+        model_dir: the model directory.
+        board: of this run.
+        owner: this task's name.
+        made_of: what this run is made of.
+        accept_changes: whether it may go on from a run that was made of other things.
+        on_failure: told why the run cannot begin, for the tasks that wait for it.
+
+    Raises:
+        ConfigError: another job trains there, or this run is another one than the checkpoint's.
+        TaskFailedError: there are checkpoints, and none of them is whole.
+    """
+    with lock.hold(model_dir, owner=owner, run_id=board.run_id):
+        try:
+            diverged = (board.read_any("training.json") or {}).get("status") == "diverged"
+            latest = checkpoints.rescue(model_dir, finite=diverged)
+            step = max(0, checkpoint_step(latest)) if latest else 0
+            identity.check(model_dir, made_of(), step=step, accept=accept_changes)
+        except PipelineError as error:
+            on_failure(str(error))
+            raise
+        yield step
+
+
+def latest_step(model_dir: str) -> int:
+    """The step of the newest checkpoint, 0 without one."""
+    latest = compat.install().train.latest_checkpoint(model_dir)
+    return checkpoint_step(latest) if latest else 0
+
+
+def agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> int:
+    """The step of the checkpoint that all workers go on from: the chief's, who has seen that it is whole.
+
+    Where there is no coordination service (a single process, parameter servers) it is the latest that is seen here.
+
+    Raises:
+        ClusterError: this task sees another one than the chief.
+        WaitError: a task did not say what it sees in time.
+    """
+    own = latest_step(model_dir)
+    cluster = tf_config.cluster
+    if cluster is None:
+        return own
+    tasks = [str(task) for task in cluster.training_tasks]
+    told = coordination.exchange("latest checkpoint", str(own), own=str(tf_config.task), tasks=tasks, timeout=timeout)
+    if told is None:
+        return own
+    step = int(told[str(cluster.chief)])
+    # A network file system may show what the chief has just tidied up a moment later.
+    deadline = time.monotonic() + AGREE_SECS
+    while (own := latest_step(model_dir)) != step and time.monotonic() < deadline:
+        time.sleep(POLL_SECS)
+    if own != step:
+        raise ClusterError(
+            f"{tf_config.task} and {cluster.chief} do not see the same checkpoints in {model_dir}",
+            found=f"the latest here: step {own}; there: step {step}",
+            mend="give a model_dir that all tasks share, by the same path; clear copies that a task has of its own",
+        )
+    return step
+
+
+def check_devices(strategy: Any, tf_config: TFConfig, *, timeout: float) -> None:
+    """All workers must have the same number of devices: a collective with another count never completes.
+
+    Raises:
+        ClusterError: they have not.
+        WaitError: a task did not say how many it has in time.
+    """
+    assert tf_config.cluster is not None
+    own = len(strategy.extended.worker_devices)
+    tasks = [str(task) for task in tf_config.cluster.training_tasks]
+    counts = coordination.exchange("device count", str(own), own=str(tf_config.task), tasks=tasks, timeout=timeout)
+    if counts is not None and len(set(counts.values())) > 1:
+        raise ClusterError(
+            "the workers have different numbers of devices; synchronous training would never finish a step",
+            found=", ".join(f"{task}: {count}" for task, count in counts.items()),
+            mend="give every worker the same number (CUDA_VISIBLE_DEVICES, num_devices, the scheduler's request)",
+        )

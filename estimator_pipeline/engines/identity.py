@@ -1,0 +1,125 @@
+"""What a run must have in common with the run whose checkpoint it goes on from, and what it cannot promise.
+
+Resuming is exact because the order of records is arithmetic: with another seed, other data or another global batch the
+same step would read other records, and nobody would see it. So the task that writes the checkpoints writes down what
+the run is made of, and the next run on the same model directory is held against it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.engines.board import DIRECTORY
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.log import logger
+
+__all__ = ["Identity", "check"]
+
+_FILE = "identity.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What a run is made of.
+
+    Attributes:
+        fixed: name -> plain value. A change of one of these between two runs is refused.
+        told: name -> plain value. A change is meant (a smaller learning rate, say), and said in the log.
+        open: what a resumed run cannot promise, in words.
+    """
+
+    fixed: Mapping[str, Any]
+    told: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    open: tuple[str, ...] = ()
+
+
+def of_inputs(input_fn: Any, *, seed: Any, num_pipelines: int) -> Identity:
+    """The identity of a run as far as its seed and its training data tell it.
+
+    Args:
+        input_fn: the training input function. Those of :mod:`estimator_pipeline.inputs` say what they read.
+        seed: of the variables and the graph.
+        num_pipelines: input pipelines of the job.
+    """
+    tell = getattr(input_fn, "identity", None)
+    if tell is None:
+        return Identity(
+            fixed={"seed": seed},
+            open=("an input function of one's own cannot be addressed by step: its data begin anew at each start",),
+        )
+    data, open_ = tell(num_pipelines)
+    return Identity(fixed={"seed": seed, **data}, open=open_)
+
+
+def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> None:
+    """Refuses a run that is another one than the checkpoint's, and writes down what this one is made of.
+
+    Args:
+        model_dir: the model directory.
+        identity: of this run.
+        step: of the checkpoint that training goes on from; 0 without one.
+        accept: whether changes are meant.
+
+    Raises:
+        ConfigError: something that must stay has changed.
+    """
+    tf = compat.install()
+    path = os.path.join(model_dir, DIRECTORY, _FILE)
+    before = _read(tf, path) if step > 0 else None
+    fixed, told = _plain(identity.fixed), _plain(identity.told)
+    changes: list[dict[str, Any]] = list((before or {}).get("changes", []))
+    if before is not None:
+        changed = _changed(before.get("fixed", {}), fixed)
+        if changed and not accept:
+            raise ConfigError(
+                f"this run is not the one that trained to step {step} in {model_dir}: {_words(changed)}",
+                mend="give what it was, give a model_dir of its own, or accept the change with --accept-changes "
+                f"(run.accept_changes): training then goes on at step {step} with what is given now",
+            )
+        meant = changed + _changed(before.get("told", {}), told)
+        if meant:
+            logger.warning("Training goes on at step %d with a change: %s", step, _words(meant))
+            changes.append({"step": step, "time": time.time(), "changed": [one[0] for one in meant]})
+    for words in identity.open:
+        logger.info("Not promised when this run is resumed: %s", words)
+    document = {"fixed": fixed, "told": told, "open": list(identity.open), "changes": changes}
+    tf.io.gfile.makedirs(os.path.dirname(path))
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with tf.io.gfile.GFile(temporary, "w") as file:
+        file.write(json.dumps(document, indent=1, sort_keys=True))
+    tf.io.gfile.rename(temporary, path, overwrite=True)
+
+
+def _read(tf: Any, path: str) -> dict[str, Any] | None:
+    try:
+        with tf.io.gfile.GFile(path, "r") as file:
+            found = json.loads(file.read())
+    except (tf.errors.OpError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON gives them back, so that what was written and what is can be compared."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(values), default=str, sort_keys=True))
+    return plain
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """What both say and say differently. What only one of them knows (another version wrote it) is no change."""
+    return [(name, before[name], now[name]) for name in sorted(now) if name in before and before[name] != now[name]]
+
+
+def _words(changed: list[tuple[str, Any, Any]]) -> str:
+    return "; ".join(f"{name} was {_short(old)} and is {_short(new)}" for name, old, new in changed)
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return text if len(text) <= 120 else f"{text[:117]}..."

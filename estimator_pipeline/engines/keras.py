@@ -1,0 +1,450 @@
+"""The Keras engine: a job through `Model.fit`, with the life of tasks that the Estimator engine has.
+
+A Keras epoch is the stretch from one checkpoint to the next (`save_checkpoints_steps`; one pass over the data where
+checkpoints are not counted in steps), so that both engines write and evaluate checkpoints of the same steps. Data are
+addressed by step: a run that goes on from a checkpoint reads what an uninterrupted one would have read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from estimator_pipeline import compat, event_files
+from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.compat import keras_steps, sessions
+from estimator_pipeline.compat.repairs import lost_peers
+from estimator_pipeline.engines import keras_checkpoints
+from estimator_pipeline.engines.evaluation import CheckpointEvaluator
+from estimator_pipeline.engines.hooks import checkpoint_step
+from estimator_pipeline.engines.identity import Identity, of_inputs
+from estimator_pipeline.engines.keras_backup import Backup
+from estimator_pipeline.engines.keras_callbacks import (
+    check_finite,
+    checkpoint_callback,
+    left_whole,
+    preemption_callback,
+    progress_callback,
+    stop_callback,
+    tensorboard_callback,
+)
+from estimator_pipeline.engines.keras_data import distributed, scope, steps_of
+from estimator_pipeline.engines.keras_serving import KerasServing
+from estimator_pipeline.engines.keras_steps import executions_callback, noting_endless, wanted_by
+from estimator_pipeline.engines.ledger import TaskLedger
+from estimator_pipeline.engines.life import TaskLife
+from estimator_pipeline.engines.result import Evaluation, TrainResult
+from estimator_pipeline.engines.run_lengths import Every
+from estimator_pipeline.engines.settings import Settings, Trained
+from estimator_pipeline.engines.several_steps import SeveralSteps
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.launch.progress import ProgressWriter
+from estimator_pipeline.log import logger
+
+__all__ = ["KerasEvaluator", "KerasPlan", "KerasTask", "train_and_evaluate"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KerasPlan:
+    """What a job is for Keras.
+
+    Attributes:
+        build_model: makes the compiled model; called in the scope of the strategy that trains or evaluates.
+        train_input_fn: `train_input_fn(input_context)` -> a `tf.data.Dataset` of one worker's batches, each of one
+            replica's size.
+        eval_spec: a `tf.estimator.EvalSpec`: input, steps, delays, exporters.
+        serving: what the exporters get.
+        model_dir: shared by all tasks.
+        max_steps: the global step to stop at; None: until the data end.
+        strategy: the training strategy of a training task.
+        eval_strategy: the strategy of an evaluation in this process alone.
+        epoch_steps: steps from one checkpoint to the next, which is Keras's epoch; None: one epoch for all.
+        save_checkpoints_secs: seconds from one checkpoint to the next instead, for a process by itself.
+        keep_checkpoint_max: how many checkpoints are kept; None or 0: all.
+        keep_checkpoint_every_n_hours: one in so many hours is kept besides.
+        summary_steps: steps between the chief's TensorBoard summaries; None: no summaries.
+        log_steps: steps between two lines of the chief's log.
+        callbacks: makes further callbacks for `Model.fit`, for a task that trains.
+        backup: of a run that may be killed between two checkpoints; needs `epoch_steps`.
+        watched: whether these read the loss of every step, as that of all workers.
+        seed: of Keras, NumPy, Python and TensorFlow.
+        ledger: the folder in which each task writes down the records that it consumes.
+        steps_per_execution: train steps in a call of the compiled function at most, or "auto".
+    """
+
+    build_model: Callable[[], Any]
+    train_input_fn: Callable[..., Any]
+    eval_spec: Any
+    serving: KerasServing
+    model_dir: str
+    max_steps: int | None
+    strategy: Any = None
+    eval_strategy: Any = None
+    epoch_steps: int | None = None
+    save_checkpoints_secs: float | None = None
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float | None = None
+    summary_steps: int | None = 100
+    log_steps: int | None = 100
+    callbacks: Callable[[], Sequence[Any]] = tuple
+    backup: Backup | None = None
+    watched: bool = False
+    seed: int | None = None
+    ledger: str | None = None
+    steps_per_execution: int | str = 1
+
+
+def train_and_evaluate(
+    plan: KerasPlan,
+    *,
+    tf_config: TFConfig,
+    settings: Settings | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> TrainResult:
+    """Runs this process's task of a job with `Model.fit`, and returns the job's result, the same on every task.
+
+    Args:
+        plan: what to do.
+        tf_config: which task this is.
+        settings: see :class:`~estimator_pipeline.engines.life.Settings`.
+        environ: for the board and the launcher's progress file; `os.environ` by default.
+
+    Returns:
+        The result: final step, metrics, exports, what each task did.
+
+    Raises:
+        ConfigError: the model directory holds another model's checkpoints.
+        TaskFailedError: this task, or the training it belongs to, failed.
+        PreemptedError: it was asked to end, and stands in a checkpoint.
+        WaitError: something waited for did not come in time.
+    """
+    return KerasTask(
+        plan, tf_config=tf_config, settings=settings or Settings(), environ=os.environ if environ is None else environ
+    ).live()
+
+
+class KerasTask(TaskLife):
+    """One task of a job that Keras trains.
+
+    Attributes:
+        engine: its name in a job file.
+        plan: what to do.
+    """
+
+    engine = "keras"
+
+    def __init__(self, plan: KerasPlan, *, tf_config: TFConfig, settings: Settings, environ: Mapping[str, str]) -> None:
+        compat.install()
+        keras_checkpoints.refuse_others(plan.model_dir, engine=self.engine)
+        super().__init__(
+            plan.model_dir,
+            tf_config=tf_config,
+            environ=environ,
+            input_fn=plan.train_input_fn,
+            max_steps=plan.max_steps,
+            strategy=plan.strategy,
+            settings=settings,
+        )
+        self.plan, self._endless = plan, False
+        self.ledger: TaskLedger | None = None
+        if plan.ledger is not None and tf_config.is_training_task:
+            self.ledger = TaskLedger(plan.ledger, tf_config=tf_config)
+
+    def train(self) -> Trained:
+        tf = compat.install()
+        if not self.tf_config.is_single_process:
+            sessions.let_sigterm_end_this_process()
+            self.check_devices()
+        saved = self.agree_on_start()
+        if self.max_steps is not None and saved >= self.max_steps:
+            return Trained(steps=0, data_ended=False)
+        start = self._start_after(saved)
+        if self.plan.seed is not None:
+            tf.keras.utils.set_random_seed(self.plan.seed)
+        with scope(self.strategy):
+            model = self.build()
+            checkpoint = self.checkpoint_of(model)
+            manager = tf.train.CheckpointManager(
+                checkpoint,
+                keras_checkpoints.write_dir(self.model_dir, self.tf_config),
+                max_to_keep=self.plan.keep_checkpoint_max or None,
+                keep_checkpoint_every_n_hours=self.plan.keep_checkpoint_every_n_hours,
+                checkpoint_name=keras_checkpoints.PREFIXES[self.engine],
+            )
+            if saved:
+                keras_checkpoints.restore(checkpoint, tf.train.latest_checkpoint(self.model_dir), whole=True)
+        log_every = self.plan.log_steps if self.tf_config.is_chief else None
+        progress = progress_callback(self.progress, start_step=start, log_every=log_every)
+        with sessions.short_waits(), self._watching(progress):
+            data = distributed(self.strategy, noting_endless(self._told_input_fn(), self._note_endless))
+            self.fit(
+                model,
+                data,
+                initial_epoch=start // self.plan.epoch_steps if self.plan.epoch_steps else 0,
+                epochs=self._epochs(),
+                steps_per_epoch=self._epoch_steps(start),
+                callbacks=self._callbacks(model, manager, progress, start, restored=start > saved),
+            )
+        return Trained(steps=progress.finished, data_ended=not model.stop_training)
+
+    def _start_after(self, saved: int) -> int:
+        """The step to begin at, after the latest checkpoint's: the data begin there."""
+        start, backup = saved, self.plan.backup
+        if backup is not None:
+            newer = backup.step_after(saved, max_steps=self.max_steps, epoch_steps=self.plan.epoch_steps or 0)
+            if newer is not None:
+                start = newer
+                logger.info("Training goes on from the backup of step %d in %s", newer, backup.folder)
+            elif self.tf_config.is_chief:
+                backup.remove()
+        if hasattr(self.input_fn, "start_step"):
+            self.input_fn.start_step = start
+        return start
+
+    def build(self) -> Any:
+        """The compiled model, made in the scope of the strategy."""
+        return self.plan.build_model()
+
+    def checkpoint_of(self, model: Any) -> Any:
+        """The `tf.train.Checkpoint` of the model and its optimizer."""
+        return keras_checkpoints.of(model)
+
+    def fit(
+        self,
+        model: Any,
+        data: Any,
+        *,
+        initial_epoch: int,
+        epochs: int,
+        steps_per_epoch: int | None,
+        callbacks: list[Any],
+    ) -> None:
+        """Trains; every callback is called as `Model.fit` calls it."""
+        with left_whole(callbacks):
+            model.fit(
+                data,
+                initial_epoch=initial_epoch,
+                epochs=epochs,
+                steps_per_epoch=steps_per_epoch,
+                **self._validation(),
+                callbacks=callbacks,
+                verbose=0,
+            )
+
+    def before_save(self) -> None:
+        """Called on every worker just before a checkpoint is written."""
+
+    def saved(self, step: int, validation: dict[str, float]) -> None:
+        """Called on every worker when the checkpoint of a step has been written, with what `fit` validated."""
+        if self.tf_config.is_chief and validation:
+            self.own_evaluator().take(self.checkpoint_path(step), {**validation, "global_step": step})
+
+    def checkpoint_path(self, step: int) -> str:
+        """Where the chief writes the checkpoint of a step."""
+        return os.path.join(self.model_dir, f"{keras_checkpoints.PREFIXES[self.engine]}-{step}")
+
+    def summaries(self) -> list[Any]:
+        """Callbacks that write the chief's TensorBoard summaries of training."""
+        return [tensorboard_callback(self.model_dir, every_steps=self.plan.summary_steps or 1)]
+
+    def _epochs(self) -> int:
+        """The number of the last epoch, at least; the last step ends training."""
+        if not self.plan.epoch_steps:
+            return 1
+        if self.max_steps is None:
+            # The data end it.
+            return 10**9
+        # One more, for a run that went on with epochs of another length has other borders.
+        return -(-self.max_steps // self.plan.epoch_steps) + 1
+
+    def _epoch_steps(self, start: int) -> int | None:
+        if self.plan.epoch_steps:
+            return self.plan.epoch_steps
+        if self.max_steps is not None:
+            return self.max_steps - start
+        return steps_of(self.strategy, self.input_fn, mend="give train.max_steps, or save_checkpoints_steps")
+
+    def _callbacks(self, model: Any, manager: Any, progress: Any, start: int, *, restored: bool) -> list[Any]:
+        own = list(self.plan.callbacks())
+        executions = self._executions(model, start, own)
+        found = [] if executions is None else [executions]
+        found += [] if self.ledger is None else [self.ledger.callback(start_step=start)]
+        found += [progress, *own]
+        if self.max_steps is not None:
+            found.append(stop_callback(self.max_steps, start_step=start))
+        if self.tf_config.is_chief and self.plan.summary_steps:
+            found += self.summaries()
+
+        def save(step: int) -> None:
+            check_finite(model, step)
+            self.before_save()
+            path = manager.save(checkpoint_number=step)
+            if self.tf_config.is_chief:
+                self.progress.emit("checkpoint", step=step, path=path)
+
+        # A backup that was made at the end of an epoch: its run ended before the checkpoint.
+        at_once = restored and start % (self.plan.epoch_steps or 1) == 0
+        saving = checkpoint_callback(save, self.saved, every_secs=self.plan.save_checkpoints_secs, at_once=at_once)
+        found.append(saving)
+        found.append(
+            preemption_callback(
+                self.stopping.after_step,
+                saving.save_now,
+                on_begin=self.preemption.rearm,
+                asked=lambda: self.tf_config.is_single_process and self.preemption.asked,
+                coming=lambda: 1 if executions is None else executions.coming,
+            )
+        )
+        if self.plan.backup is not None:
+            # The last one: it takes the backup away when the final checkpoint has been written.
+            found.append(self.plan.backup.callback())
+        return found
+
+    def _note_endless(self, endless: bool) -> None:
+        self._endless = endless
+
+    def _executions(self, model: Any, start: int, own: Sequence[Any]) -> Any:
+        """The callback that has several steps made at a time; None where nobody asked for it."""
+        if self.plan.steps_per_execution == 1:
+            return None
+        several = SeveralSteps(self.plan.steps_per_execution, tf_config=self.tf_config)
+        reason = "" if self._endless and self.max_steps is not None else "the data may end in the middle of several"
+        if self.plan.backup is not None:
+            reason = "a backup is kept"
+        ends, every = wanted_by(own, start)
+        reason = reason or every or self.why_single(model)
+        # Also those that the chief alone writes.
+        periods = (self.plan.log_steps, self.plan.summary_steps, self.plan.epoch_steps)
+        ends += [Every(period, start + period) for period in periods if period]
+        if self.max_steps is not None:
+            ends.append(Every(0, self.max_steps))
+        made = executions_callback(several, start_step=start, ends=ends, reason=reason, tell=self.set_steps)
+        if not made.single:
+            self.prepare_steps(model)
+        return made
+
+    def why_single(self, model: Any) -> str:
+        """Why several steps at a time may not be the same as single ones, or ""."""
+        return keras_steps.why_not(model)
+
+    def prepare_steps(self, model: Any) -> None:
+        """Before training that makes several steps at a time."""
+        keras_steps.prepare(model)
+
+    def set_steps(self, model: Any, steps: int) -> None:
+        """The next execution makes so many."""
+        keras_steps.set_steps(model, steps)
+
+    def _told_input_fn(self) -> Any:
+        return self.input_fn if self.ledger is None else self.ledger.input_fn(self.input_fn, strategy=self.strategy)
+
+    def _validation(self) -> dict[str, Any]:
+        """The evaluation data for all workers together, where checkpoints are evaluated during training."""
+        if not self.evaluate_during_training:
+            return {}
+        spec = self.plan.eval_spec
+        return {
+            "validation_data": distributed(self.strategy, spec.input_fn),
+            "validation_steps": spec.steps or steps_of(self.strategy, spec.input_fn, mend="give eval.steps"),
+        }
+
+    def _watching(self, progress: Any) -> Any:
+        cluster = self.tf_config.cluster
+        if cluster is None:
+            return contextlib.nullcontext()
+        peers = {str(task): cluster.address(task) for task in cluster.training_tasks if task != self.task}
+        return lost_peers.watching(str(self.task), peers, progress) if peers else contextlib.nullcontext()
+
+    def _own_identity(self) -> Identity:
+        return of_inputs(self.input_fn, seed=self.plan.seed, num_pipelines=self.num_pipelines)
+
+    def make_evaluator(self) -> KerasEvaluator:
+        return KerasEvaluator(self.plan, progress=self.progress)
+
+    def start_server(self) -> Any:
+        raise ConfigError(
+            f"{self.task} is a parameter server, and Model.fit has none",
+            mend="engine keras trains with none, one_device, mirrored or multi_worker_mirrored; for parameter "
+            "servers keep the engine estimator",
+        )
+
+
+# The final checkpoint's model, with its layers and how it was compiled.
+KERAS_FILE = "model.keras"
+
+
+class KerasEvaluator(CheckpointEvaluator):
+    """Evaluates checkpoints of the Keras engine in this process alone.
+
+    Args:
+        plan: the job's.
+        progress: told of each evaluation and export.
+    """
+
+    def __init__(self, plan: KerasPlan, *, progress: ProgressWriter) -> None:
+        super().__init__(plan.eval_spec, exported=plan.serving, checkpoint_steps=plan.epoch_steps, progress=progress)
+        self._plan = plan
+        name = plan.eval_spec.name
+        self._summaries = os.path.join(plan.model_dir, f"eval_{name}" if name else "eval")
+        self._model: Any = None
+        self._writer: Any = None
+
+    def metrics_of(self, checkpoint: str) -> Mapping[str, Any]:
+        if self._model is None:
+            with scope(self._plan.eval_strategy):
+                self._model = self.build()
+                self._checkpoint = self.checkpoint_of(self._model)
+            self._data = distributed(self._plan.eval_strategy, self._spec.input_fn)
+            self._steps = self._spec.steps or steps_of(
+                self._plan.eval_strategy, self._spec.input_fn, mend="give eval.steps"
+            )
+        keras_checkpoints.restore(self._checkpoint, checkpoint, whole=False)
+        found = self._model.evaluate(self._data, steps=self._steps, return_dict=True, verbose=0)
+        step = checkpoint_step(checkpoint)
+        metrics = {**{name: float(value) for name, value in found.items()}, "global_step": step}
+        self._summarise(metrics, step)
+        return metrics
+
+    def build(self) -> Any:
+        """The compiled model, made in the scope of the strategy of evaluation."""
+        return self._plan.build_model()
+
+    def checkpoint_of(self, model: Any) -> Any:
+        """The `tf.train.Checkpoint` of what evaluation needs of the model."""
+        return keras_checkpoints.of(model)
+
+    def evaluate(self, checkpoint: str, *, final: bool) -> Evaluation:
+        found = super().evaluate(checkpoint, final=final)
+        if final:
+            self._save_keras_file(checkpoint)
+        return found
+
+    def _save_keras_file(self, checkpoint: str) -> None:
+        path = os.path.join(self._plan.model_dir, KERAS_FILE)
+        try:
+            self._plan.serving.save_keras_file(checkpoint, path)
+        except (NotImplementedError, TypeError, ValueError) as error:
+            # A model whose layers have no get_config; the checkpoint holds all that is needed to build it again.
+            logger.warning("%s was not written: %s", path, str(error).strip().splitlines()[0])
+            return
+        self.exports.append(path)
+        self._progress.emit("export", path=path)
+
+    def take(self, checkpoint: str, metrics: Mapping[str, Any]) -> None:
+        super().take(checkpoint, metrics)
+        self._summarise(metrics, checkpoint_step(checkpoint))
+
+    def _summarise(self, metrics: Mapping[str, Any], step: int) -> None:
+        tf = compat.install()
+        if self._writer is None:
+            self._writer = tf.summary.create_file_writer(self._summaries)
+        event_files.write_scalars(self._writer, metrics, step=step)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        self._model = None

@@ -1,0 +1,126 @@
+"""The Keras 3 engine: the life of tasks and the checkpoints of the Keras engine, with a training loop of our own.
+
+Everything that is not Keras's is shared with :mod:`estimator_pipeline.engines.keras`. What differs: the loop
+(:mod:`~estimator_pipeline.engines.keras3_loop`), what a checkpoint holds
+(:mod:`~estimator_pipeline.engines.keras3_variables`), and that checkpoints are evaluated by one process, the evaluator
+or the chief, and not by all workers together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.engines import keras3_loop, keras_checkpoints
+from estimator_pipeline.engines.keras import KerasEvaluator, KerasPlan, KerasTask
+from estimator_pipeline.engines.keras3_variables import ModelVariables
+from estimator_pipeline.engines.keras_callbacks import summary_callback
+from estimator_pipeline.engines.keras_serving import KerasServing
+from estimator_pipeline.engines.result import TrainResult
+from estimator_pipeline.engines.settings import Settings
+from estimator_pipeline.errors import ConfigError
+
+__all__ = ["Keras3Evaluator", "Keras3Serving", "train_and_evaluate"]
+
+
+def train_and_evaluate(
+    plan: KerasPlan,
+    *,
+    tf_config: TFConfig,
+    settings: Settings | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> TrainResult:
+    """Runs this process's task of a job with Keras 3; see :func:`estimator_pipeline.engines.keras.train_and_evaluate`.
+
+    The process has Keras 3 (`compat.use_keras_3()`), and `plan.build_model` gives a built model.
+    """
+    return _Keras3Task(
+        plan, tf_config=tf_config, settings=settings or Settings(), environ=os.environ if environ is None else environ
+    ).live()
+
+
+class _Keras3Task(KerasTask):
+    """One task of a job that trains with Keras 3."""
+
+    engine = "keras3"
+    _variables: ModelVariables
+    # What the next call of the compiled function makes.
+    _steps = 1
+
+    def checkpoint_of(self, model: Any) -> Any:
+        self._variables = ModelVariables(model, strategy=self.strategy)
+        return self._variables.checkpoint()
+
+    def fit(
+        self,
+        model: Any,
+        data: Any,
+        *,
+        initial_epoch: int,
+        epochs: int,
+        steps_per_epoch: int | None,
+        callbacks: list[Any],
+    ) -> None:
+        self._variables.spread_seeds()
+        # Further callbacks are there to see each step; the others read the loss at these steps alone.
+        every = [1 if self.plan.watched else n for n in (self.plan.log_steps, self.plan.summary_steps) if n]
+        keras3_loop.fit(
+            model,
+            data,
+            strategy=self.strategy,
+            initial_epoch=initial_epoch,
+            epochs=epochs,
+            steps_per_epoch=steps_per_epoch,
+            callbacks=callbacks,
+            whole_loss=lambda step: any(step % n == 0 for n in every),
+            own=list(self._variables.own.values()),
+            steps=lambda: self._steps,
+        )
+
+    def why_single(self, model: Any) -> str:
+        # Random numbers come from variables.
+        return ""
+
+    def prepare_steps(self, model: Any) -> None:
+        self._steps = 1
+
+    def set_steps(self, model: Any, steps: int) -> None:
+        self._steps = steps
+
+    def before_save(self) -> None:
+        self._variables.average()
+
+    def saved(self, step: int, validation: dict[str, float]) -> None:
+        if self.tf_config.is_chief and self.evaluate_during_training:
+            self.evaluate_during(self.checkpoint_path(step))
+
+    def summaries(self) -> list[Any]:
+        return [summary_callback(os.path.join(self.model_dir, "train"), every_steps=self.plan.summary_steps or 1)]
+
+    def make_evaluator(self) -> KerasEvaluator:
+        return Keras3Evaluator(self.plan, progress=self.progress)
+
+    def start_server(self) -> Any:
+        raise ConfigError(
+            f"{self.task} is a parameter server, and the training loop for Keras 3 has none",
+            mend="engine keras3 trains with none, one_device, mirrored or multi_worker_mirrored; for parameter "
+            "servers keep the engine estimator",
+        )
+
+
+class Keras3Evaluator(KerasEvaluator):
+    """Evaluates checkpoints of the Keras 3 engine in this process alone."""
+
+    def checkpoint_of(self, model: Any) -> Any:
+        return ModelVariables(model).checkpoint_of_model()
+
+
+class Keras3Serving(KerasServing):
+    """SavedModels and `.keras` files of the Keras 3 engine."""
+
+    def model_of(self, checkpoint_path: str) -> Any:
+        model = self._build()
+        keras_checkpoints.restore(ModelVariables(model).checkpoint(), checkpoint_path, whole=False)
+        return model

@@ -1,0 +1,93 @@
+"""A job file on the Keras 3 engine: the same model, data and cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from estimator_pipeline import compat, keras3_optimizers
+from estimator_pipeline.cluster import from_environ
+from estimator_pipeline.engines import job as jobs
+from estimator_pipeline.engines import keras3, keras_job
+from estimator_pipeline.engines.keras import KerasPlan
+from estimator_pipeline.engines.keras3_exporters import EvaluationSpec, make_exporter
+from estimator_pipeline.engines.keras3_variables import built_as_in_a_new_process
+from estimator_pipeline.engines.result import TrainResult
+from estimator_pipeline.engines.settings import Settings
+from estimator_pipeline.job import Job
+from estimator_pipeline.log import logger
+from estimator_pipeline.optimizers import optimizer_of
+
+if TYPE_CHECKING:
+    from estimator_pipeline.engines.recording import Recording
+
+
+def run(
+    job: Job,
+    *,
+    evaluator: bool | None,
+    evaluate_during_training: bool | None,
+    recording: Recording | None = None,
+    environ: MutableMapping[str, str],
+) -> TrainResult:
+    """Runs this process's task of a job with Keras 3; see :func:`estimator_pipeline.engines.job.run_job`."""
+    tf_config = from_environ(environ)
+    compat.use_keras_3()
+    keras_job.tell_of_ignored(job)
+    difference = keras3_optimizers.differences(optimizer_of(job.model.optimizer.model_dump()))
+    if difference is not None and tf_config.is_chief:
+        logger.warning("The optimizer %s trains otherwise than under the engine keras: %s", job.model.optimizer.name,
+                       difference)  # fmt: skip
+    keras_job.prepare_runtime(job)
+    strategy, eval_strategy = keras_job.strategies_of(job, tf_config)
+    data = jobs.job_inputs(job)
+    plan = plan_of(job, data, strategy=strategy, eval_strategy=eval_strategy)
+    if recording is not None:
+        record = recording
+        plan = dataclasses.replace(
+            plan,
+            callbacks=lambda: [record.keras3_callback(chief=tf_config.is_chief, strategy=strategy)],
+            train_input_fn=record.input_fn(plan.train_input_fn, task=str(tf_config.task)),
+            watched=True,
+        )
+    return keras3.train_and_evaluate(
+        plan,
+        tf_config=tf_config,
+        settings=Settings(
+            evaluator=evaluator,
+            evaluate_during_training=evaluate_during_training,
+            identity=jobs.identity_of(job, data, tf_config),
+            accept_changes=job.run.accept_changes,
+            preemption_signals=job.run.preemption_signals,
+        ),
+        environ=environ,
+    )
+
+
+def plan_of(job: Job, data: Any, *, strategy: Any = None, eval_strategy: Any = None) -> KerasPlan:
+    """What a job is for Keras 3; see :func:`estimator_pipeline.engines.keras_job.plan_of`."""
+    evaluation = job.eval
+    return keras_job.plan_of(
+        job,
+        data,
+        strategy=strategy,
+        eval_strategy=eval_strategy,
+        made=lambda build: _made(build, data.train_input_fn),
+        serving=keras3.Keras3Serving,
+        eval_spec=EvaluationSpec(
+            input_fn=data.eval_input_fn,
+            steps=evaluation.steps,
+            name=evaluation.name,
+            start_delay_secs=evaluation.start_delay_secs,
+            throttle_secs=evaluation.throttle_secs,
+            exporters=tuple(make_exporter(exporter, data.features_spec) for exporter in evaluation.exporters),
+        ),
+    )
+
+
+def _made(build: Callable[[], Any], input_fn: Callable[..., Any]) -> Callable[[], Any]:
+    def build_model() -> Any:
+        return built_as_in_a_new_process(build, input_fn)
+
+    return build_model

@@ -1,0 +1,55 @@
+"""What both Keras engines do with a strategy and an input function."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+
+
+def scope(strategy: Any) -> Any:
+    """The scope of a strategy; of None, a block like any other."""
+    return contextlib.nullcontext() if strategy is None else strategy.scope()
+
+
+def distributed(strategy: Any, input_fn: Callable[..., Any]) -> Any:
+    """An input function's dataset; under a strategy one for each worker, made with its InputContext.
+
+    With the shard policy "hint" it is one dataset for all, in which the strategy gives each worker its part.
+    """
+    hinted = getattr(input_fn, "hinted", False)
+    if strategy is None:
+        return input_fn(compat.install().distribute.InputContext()) if hinted else input_fn()
+    if hinted:
+        return strategy.experimental_distribute_dataset(input_fn())
+    return strategy.distribute_datasets_from_function(input_fn)
+
+
+def steps_of(strategy: Any, input_fn: Callable[..., Any], *, mend: str) -> int | None:
+    """In how many steps all workers together read their datasets; None without a strategy, where Keras sees the end.
+
+    Raises:
+        ConfigError: it cannot be known.
+    """
+    if strategy is None:
+        return None
+    tf = compat.install()
+    extended = strategy.extended
+    # Two replicas of a worker take two of its batches for one step.
+    local = len(extended.worker_devices)
+    pipelines = strategy.num_replicas_in_sync // local
+    sizes = []
+    for pipeline in range(pipelines):
+        context = tf.distribute.InputContext(pipelines, pipeline, strategy.num_replicas_in_sync)
+        sizes.append(int(input_fn(context).cardinality()))
+    if min(sizes) < 0:
+        raise ConfigError(
+            f"how many batches the input function {getattr(input_fn, '__name__', input_fn)} gives is not known, and "
+            "under a strategy Keras must be told the number of steps",
+            found="a dataset without an end" if tf.data.INFINITE_CARDINALITY in sizes else "an unknown cardinality",
+            mend=mend,
+        )
+    return -(-max(sizes) // local)

@@ -1,0 +1,218 @@
+"""A job file on the Keras engine: the same model, data and cluster, through `Model.fit`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from estimator_pipeline import callbacks, compat, strategies
+from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.engines import job as jobs
+from estimator_pipeline.engines import keras
+from estimator_pipeline.engines.keras_backup import Backup
+from estimator_pipeline.engines.keras_serving import KerasServing
+from estimator_pipeline.engines.result import TrainResult
+from estimator_pipeline.engines.settings import Settings
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.heads import Head, head_of
+from estimator_pipeline.job import Job
+from estimator_pipeline.keras_model import build_keras_model
+from estimator_pipeline.log import logger
+from estimator_pipeline.strategies import Communication
+
+if TYPE_CHECKING:
+    from estimator_pipeline.engines.recording import Recording
+
+
+def run(
+    job: Job,
+    *,
+    evaluator: bool | None,
+    evaluate_during_training: bool | None,
+    recording: Recording | None = None,
+    environ: MutableMapping[str, str],
+) -> TrainResult:
+    """Runs this process's task of a job with Keras; see :func:`estimator_pipeline.engines.job.run_job`."""
+    tf_config = from_environ(environ)
+    tell_of_ignored(job)
+    compat.install()
+    prepare_runtime(job)
+    strategy, eval_strategy = strategies_of(job, tf_config)
+    data = jobs.job_inputs(job)
+    plan = plan_of(job, data, strategy=strategy, eval_strategy=eval_strategy)
+    plan = dataclasses.replace(plan, callbacks=lambda: job_callbacks(job, tf_config, recording=recording))
+    if recording is not None:
+        told = recording.input_fn(plan.train_input_fn, task=str(tf_config.task))
+        plan = dataclasses.replace(plan, train_input_fn=told)
+    return keras.train_and_evaluate(
+        plan,
+        tf_config=tf_config,
+        settings=Settings(
+            evaluator=evaluator,
+            evaluate_during_training=evaluate_during_training,
+            identity=jobs.identity_of(job, data, tf_config),
+            accept_changes=job.run.accept_changes,
+            preemption_signals=job.run.preemption_signals,
+        ),
+        environ=environ,
+    )
+
+
+def plan_of(
+    job: Job,
+    data: Any,
+    *,
+    strategy: Any = None,
+    eval_strategy: Any = None,
+    made: Callable[[Callable[[], Any]], Callable[[], Any]] = lambda build: build,
+    serving: type[KerasServing] = KerasServing,
+    eval_spec: Any = None,
+) -> keras.KerasPlan:
+    """What a job is for Keras.
+
+    Args:
+        job: the job.
+        data: its data, from :func:`estimator_pipeline.engines.job.job_inputs`.
+        strategy: of training.
+        eval_strategy: of an evaluation in one process.
+        made: from the function that builds the compiled model, the one that tasks call.
+        serving: the class of what the exporters get.
+        eval_spec: the job's evaluation; None: a `tf.estimator.EvalSpec`.
+    """
+    unit, interval = job.run.checkpoint_interval
+    compiled = job_keras_model(job)
+    loss = compiled.keywords["loss"]
+    build = made(compiled)
+    served = serving(
+        build,
+        model_dir=job.run.model_dir,
+        head=Head(head_of(loss, None), loss),
+        features_spec=data.features_spec,
+        single=data.single_feature is not None,
+        signatures=tuple(job.model.export.signatures),
+    )
+    return keras.KerasPlan(
+        build_model=build,
+        train_input_fn=data.train_input_fn,
+        eval_spec=jobs.eval_spec_of(job, data) if eval_spec is None else eval_spec,
+        serving=served,
+        model_dir=job.run.model_dir,
+        max_steps=jobs.max_steps_of(job, data),
+        strategy=strategy,
+        eval_strategy=eval_strategy,
+        epoch_steps=interval if unit == "steps" else None,
+        save_checkpoints_secs=interval if unit == "secs" else None,
+        keep_checkpoint_max=job.run.keep_checkpoint_max,
+        keep_checkpoint_every_n_hours=job.run.keep_checkpoint_every_n_hours,
+        summary_steps=job.run.save_summary_steps,
+        log_steps=job.run.log_step_count_steps,
+        seed=job.run.seed,
+        backup=_backup(job),
+        ledger=job.run.ledger_folder,
+        steps_per_execution=job.train.steps_per_execution,
+    )
+
+
+def _backup(job: Job) -> Backup | None:
+    section = job.keras.backup
+    if section is None:
+        return None
+    return Backup(folder=section.dir or os.path.join(job.run.model_dir, "backup"), every=section.every)
+
+
+def job_callbacks(job: Job, tf_config: TFConfig, *, recording: Recording | None = None) -> list[Any]:
+    """The callbacks that a job's section `keras` asks for, but for the backup.
+
+    Args:
+        job: the job.
+        tf_config: which task this is.
+        recording: what each step did is written down as well.
+    """
+    section = job.keras
+    found = [] if recording is None else [recording.callback(chief=tf_config.is_chief)]
+    if section.learning_rate_by_epoch is not None:
+        found.append(callbacks.learning_rate_by_epoch(**section.learning_rate_by_epoch.model_dump()))
+    if section.print_learning_rate:
+        found.append(callbacks.print_learning_rate(write=logger.info, tf_config=tf_config))
+    if section.model_checkpoint is not None:
+        options = section.model_checkpoint.model_dump()
+        path = options.pop("path") or os.path.join(job.run.model_dir, "model_checkpoints", "ckpt_{epoch}")
+        found.append(callbacks.model_checkpoint(path, **options))
+    if section.chief_checkpoint is not None:
+        options = section.chief_checkpoint.model_dump()
+        path = options.pop("path") or os.path.join(job.run.model_dir, "chief_checkpoints", "ckpt_{step}")
+        found.append(callbacks.chief_checkpoint(path, tf_config=tf_config, **options))
+    for reference in section.callbacks:
+        found += _own_callbacks(reference)
+    return found
+
+
+def _own_callbacks(reference: str) -> list[Any]:
+    base = compat.install().keras.callbacks.Callback
+    made = jobs.load_function(reference, field="keras.callbacks")()
+    made = list(made) if isinstance(made, list | tuple) else [made]
+    for callback in made:
+        if not isinstance(callback, base):
+            raise ConfigError(
+                f"keras.callbacks: {reference} did not return callbacks",
+                found=f"{type(callback).__module__}.{type(callback).__name__}",
+                mend="return a tf.keras.callbacks.Callback, or a list of them",
+            )
+    return made
+
+
+def job_keras_model(job: Job) -> functools.partial[Any]:
+    """A function that builds and compiles the job's model."""
+    model = job.model
+    options = jobs.model_options(job)
+    if model.name is not None:
+        import model_fns
+
+        options = model_fns.with_loss(model.name, options)
+        layers, params = model_fns.get(model.name).keras_model, model_fns.complete(model.name, model.params)
+    else:
+        layers, params = jobs.load_function(model.function or "", field="model.function"), dict(model.params)
+        if jobs.is_model_fn(layers):
+            raise ConfigError(
+                f"model.function {model.function} is a model_fn, and Keras trains layers",
+                mend="name the function that builds the layers, and give model.loss; or keep the engine estimator",
+            )
+        jobs.require_loss(job)
+    return functools.partial(build_keras_model, layers, params=params, **options)
+
+
+def tell_of_ignored(job: Job) -> None:
+    given = [name for name in ("session_config", "protocol") if getattr(job.run, name)]
+    if given:
+        logger.warning("The engine %s has no session: %s of the job file have no meaning there", job.run.engine,
+                       ", ".join(given))  # fmt: skip
+
+
+def prepare_runtime(job: Job) -> None:
+    """Settings that TensorFlow takes before its runtime starts, and no later."""
+    tf = compat.install()
+    threads = job.run.threads
+    for count, settle in (
+        (threads.intra_op, tf.config.threading.set_intra_op_parallelism_threads),
+        (threads.inter_op, tf.config.threading.set_inter_op_parallelism_threads),
+    ):
+        if count is not None:
+            settle(count)
+    if job.model.mixed_precision and not tf.config.list_physical_devices("GPU"):
+        # As in an Estimator's session: bfloat16 convolutions do not survive the graph optimizer's fusion on CPUs.
+        tf.config.optimizer.set_experimental_options({"remapping": False})
+
+
+def strategies_of(job: Job, tf_config: TFConfig) -> tuple[Any, Any]:
+    run = job.run
+    make: dict[str, Any] = {"tf_config": tf_config, "devices": run.devices, "num_devices": run.num_devices}
+    train = eval_ = None
+    if tf_config.is_training_task:
+        communication = Communication(**run.communication.model_dump())
+        train = strategies.make(run.train_distribute, communication=communication, **make)
+    if tf_config.is_training_task or tf_config.is_evaluator:
+        eval_ = strategies.make(run.eval_distribute, **make)
+    return train, eval_

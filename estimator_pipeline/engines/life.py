@@ -1,0 +1,477 @@
+"""The life of a task, whichever engine trains: what chief, worker, evaluator and parameter server do, and how they end.
+
+An engine subclasses :class:`TaskLife` and says how to train, how to evaluate a checkpoint and how to serve variables.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import Task, TFConfig
+from estimator_pipeline.cluster.peers import PeerWatch
+from estimator_pipeline.compat.repairs import lost_peers
+from estimator_pipeline.engines import beginning, checkpoints, identity
+from estimator_pipeline.engines import result as results
+from estimator_pipeline.engines.board import Board
+from estimator_pipeline.engines.evaluation import CheckpointEvaluator, follow_training
+from estimator_pipeline.engines.hooks import checkpoint_step
+from estimator_pipeline.engines.identity import Identity
+from estimator_pipeline.engines.preemption import Preemption, seconds_of, signals_of
+from estimator_pipeline.engines.result import TrainResult
+from estimator_pipeline.engines.settings import Settings, Trained
+from estimator_pipeline.engines.stopping import Alone, BoardMail, stopping_for
+from estimator_pipeline.errors import (
+    DivergedError,
+    PreemptedError,
+    TaskFailedError,
+    WaitError,
+)
+from estimator_pipeline.launch import progress as progress_protocol
+from estimator_pipeline.log import logger
+
+# How long a task's report may come after the chief's: tasks leave synchronous training within a step of each other.
+REPORT_SECS = 30.0
+
+# What the launcher is told of an end that is no result.
+_STATUS: dict[type[BaseException], str] = {DivergedError: "diverged", PreemptedError: "preempted"}
+
+
+# What becomes of a task that is asked to end when training is over already.
+_BEFORE_RESULT = "training had ended, and the result of its final evaluation was not there yet"
+
+
+class TaskLife(abc.ABC):
+    """One task's view of the job.
+
+    Args:
+        model_dir: shared by all tasks.
+        tf_config: which task this is.
+        environ: for the board and the launcher's progress file.
+        input_fn: of training.
+        max_steps: the global step to stop at, if any.
+        strategy: the training strategy, if any.
+        settings: see :class:`Settings`.
+    """
+
+    def __init__(
+        self,
+        model_dir: str,
+        *,
+        tf_config: TFConfig,
+        environ: Mapping[str, str],
+        input_fn: Any,
+        max_steps: int | None,
+        strategy: Any,
+        settings: Settings,
+    ) -> None:
+        self.model_dir = model_dir
+        self.tf_config, self.task = tf_config, tf_config.task
+        self.input_fn, self.max_steps, self.strategy = input_fn, max_steps, strategy
+        self.settings = settings
+        during = settings.evaluate_during_training
+        if during is None:
+            alone = tf_config.is_single_process or tf_config.dialect == "master"
+            during = not settings.evaluator and alone
+        self.evaluate_during_training = during
+        self.board = Board(model_dir, tf_config=tf_config, environ=environ)
+        self.progress = progress_protocol.from_environ(environ)
+        self._environ = environ
+        self._evaluator: CheckpointEvaluator | None = None
+        self.from_step = 0
+        self.preemption = Preemption(
+            str(self.task),
+            signals=signals_of(settings.preemption_signals, environ),
+            seconds=seconds_of(environ),
+            on_asked=self._asked_to_end,
+            last_word=self._end_without_checkpoint,
+        )
+        self.stopping = Alone(self.preemption)
+
+    # -- what an engine says ------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def train(self) -> Trained:
+        """Trains to the end, writing checkpoints."""
+
+    @abc.abstractmethod
+    def make_evaluator(self) -> CheckpointEvaluator:
+        """What evaluates this engine's checkpoints in this process."""
+
+    @abc.abstractmethod
+    def start_server(self) -> Any:
+        """Starts the server of a parameter server; it runs as long as what is returned is held."""
+
+    # -- the life -----------------------------------------------------------------------------------------------
+
+    def live(self) -> TrainResult:
+        """Runs the task from its first word to the launcher to its last."""
+        progress_protocol.start_heartbeat(self._environ)
+        try:
+            with self.preemption.listening():
+                # Told when signals are heard: whoever waits for this may send one.
+                self.progress.emit("start")
+                outcome = self.run()
+        except TaskFailedError as error:
+            # A launcher that sees this task end first can tell whose failure it was, and whether it is one.
+            self.progress.emit("end", status=_STATUS.get(type(error), "failed"), because=error.because)
+            raise
+        self.progress.emit(
+            "result",
+            status=outcome.ended,
+            global_step=outcome.global_step,
+            metrics=dict(outcome.metrics),
+            exports=list(outcome.exports),
+            tasks=outcome.to_dict()["tasks"],
+        )
+        return outcome
+
+    def run(self) -> TrainResult:
+        """Runs the task to its end."""
+        try:
+            if self.tf_config.is_evaluator:
+                with self.preemption.interruptible("training goes on without it"):
+                    return self.run_evaluator()
+            if self.tf_config.is_ps:
+                return self.run_parameter_server()
+            return self.run_training_task()
+        finally:
+            if self._evaluator is not None:
+                self._evaluator.close()
+
+    # -- the training tasks -------------------------------------------------------------------------------------
+
+    def run_training_task(self) -> TrainResult:
+        if not self.tf_config.is_chief:
+            return self._train_and_conclude()
+        # Checkpoints after this step are this run's, for an evaluator that comes late.
+        with self._own_model_dir() as self.from_step:
+            self.board.clear()
+            self._say("running")
+            return self._train_and_conclude()
+
+    def _own_model_dir(self) -> contextlib.AbstractContextManager[int]:
+        return beginning.own_model_dir(
+            self.model_dir,
+            board=self.board,
+            owner=str(self.task),
+            made_of=self.settings.identity or self._own_identity,
+            accept_changes=self.settings.accept_changes,
+            on_failure=self._say_failed,
+        )
+
+    def _own_identity(self) -> Identity:
+        return identity.of_inputs(self.input_fn, seed=None, num_pipelines=self.num_pipelines)
+
+    @property
+    def num_pipelines(self) -> int:
+        """Input pipelines of training: one a training task."""
+        return len(self._training_tasks())
+
+    def _train_and_conclude(self) -> TrainResult:
+        lost_peers.before_exit.append(self._say_failed)
+        try:
+            trained = self._train_until_asked()
+            # From here on no step is to be expected of this task.
+            self.progress.emit("trained")
+            self._remove_temporary_checkpoints()
+            report = {"steps": trained.steps, "records": self._records(trained.steps)}
+            if self.preemption.asked:
+                self._end_with_checkpoint(report)
+            if self.tf_config.is_chief:
+                with self.preemption.interruptible(_BEFORE_RESULT):
+                    return self._conclude_as_chief(trained, report)
+        except PreemptedError:
+            self._leave_preempted()
+            raise
+        except Exception as error:
+            plain = checkpoints.explained(error, model_dir=self.model_dir)
+            self._say_failed(
+                str(plain) if plain else f"{type(error).__name__}: {error}", status=_STATUS.get(type(error), "failed")
+            )
+            if plain is not None:
+                raise plain from error
+            raise
+        finally:
+            lost_peers.before_exit.remove(self._say_failed)
+        self.board.write_task(self.task, state="done", **report)
+        try:
+            with self.preemption.interruptible(_BEFORE_RESULT):
+                return self._wait_for_result()
+        except PreemptedError:
+            self._leave_preempted()
+            raise
+
+    # -- asked to end -------------------------------------------------------------------------------------------
+
+    def _train_until_asked(self) -> Trained:
+        self.stopping = stopping_for(self.preemption, tf_config=self.tf_config, board=self.board)
+        self.stopping.begin()
+        try:
+            return self.train()
+        finally:
+            self.stopping.close()
+
+    def _asked_to_end(self, by: str) -> None:
+        # A launcher gives such a task the time that it needs.
+        self.progress.emit("heartbeat", preempting=by, seconds=self.preemption.seconds)
+        if self.tf_config.is_ps:
+            # It serves until the chief has written the checkpoint.
+            BoardMail(self.board, []).post("ask", str(self.task))
+        else:
+            self.stopping.ask()
+
+    def _end_with_checkpoint(self, report: Mapping[str, Any]) -> NoReturn:
+        self.board.write_task(self.task, state="preempted", **report)
+        if not self.tf_config.is_chief:
+            # The chief may still be writing it: an end of this task before might end that one.
+            self.board.wait("the last checkpoint", self._end_of_training, timeout=self.preemption.seconds)
+        raise self.preemption.error(self._where_it_stands())
+
+    def _end_of_training(self) -> Mapping[str, Any] | None:
+        said = self.board.training()
+        return said if said is not None and said["state"] in ("preempted", "finished") else None
+
+    def _leave_preempted(self) -> None:
+        if self.tf_config.is_chief:
+            self._say_preempted()
+            self._wait_for_others_to_leave()
+        else:
+            self._say_left()
+
+    def _where_it_stands(self) -> str:
+        latest = compat.install().train.latest_checkpoint(self.model_dir)
+        if latest is None:
+            return "there is no checkpoint yet"
+        return f"training stands after step {checkpoint_step(latest)}, in {latest}"
+
+    def _say_preempted(self) -> None:
+        latest = compat.install().train.latest_checkpoint(self.model_dir)
+        step = checkpoint_step(latest) if latest else 0
+        self._say("preempted", by=self.preemption.by, checkpoint=latest, global_step=step)
+
+    def _end_without_checkpoint(self, error: PreemptedError) -> None:
+        """The last word of a task that cannot stop: a peer is gone, or it takes too long."""
+        self.progress.emit("end", status="preempted", because=error.because)
+        if self.tf_config.is_chief:
+            self._say_preempted()
+
+    # -- the end of training ------------------------------------------------------------------------------------
+
+    def _conclude_as_chief(self, trained: Trained, report: Mapping[str, Any]) -> TrainResult:
+        checkpoint = compat.install().train.latest_checkpoint(self.model_dir)
+        training = {
+            "checkpoint": checkpoint,
+            "global_step": checkpoint_step(checkpoint) if checkpoint else 0,
+            "ended": self._why_ended(trained, checkpoint),
+        }
+        self.board.write_task(self.task, state="done", **report)
+        self._say("finished", **training)
+        if self._evaluator_expected():
+            try:
+                return self._wait_for_result()
+            except WaitError as error:
+                logger.warning("%s; the chief evaluates the final checkpoint itself", error)
+        outcome = self._conclude(self.own_evaluator(), training)
+        self._wait_for_others_to_leave()
+        return outcome
+
+    def _say_failed(self, error: str, status: str = "failed") -> None:
+        """Lets the others know, who would wait for this task otherwise."""
+        try:
+            self._say("failed", error=error[:2000], status=status)
+        except (OSError, compat.install().errors.OpError) as second:
+            # A full disk, mostly: what happened first is what must be told.
+            logger.warning("%s could not be written either: %s", self.board.path("training.json"), second)
+
+    def _say(self, state: str, **more: Any) -> None:
+        self.board.write("training.json", {"state": state, "task": str(self.task), "from_step": self.from_step, **more})
+
+    def set_start_step(self) -> None:
+        """Lets an addressable input begin at the record where the latest checkpoint stands."""
+        step = self.agree_on_start()
+        if hasattr(self.input_fn, "start_step"):
+            self.input_fn.start_step = max(0, step)
+
+    def agree_on_start(self) -> int:
+        """The step of the checkpoint that all workers go on from; see :func:`beginning.agree_on_start`."""
+        return beginning.agree_on_start(self.model_dir, self.tf_config, timeout=self.settings.startup_timeout)
+
+    def check_devices(self) -> None:
+        """See :func:`beginning.check_devices`."""
+        beginning.check_devices(self.strategy, self.tf_config, timeout=self.settings.startup_timeout)
+
+    def _why_ended(self, trained: Trained, checkpoint: str | None) -> str:
+        if self.max_steps is not None and checkpoint is not None and checkpoint_step(checkpoint) >= self.max_steps:
+            return results.REACHED
+        return results.DATA_ENDED if trained.data_ended else results.STOPPED
+
+    def _records(self, steps: int) -> int | None:
+        batch = getattr(self.input_fn, "global_batch_size", None)
+        if batch is None:
+            return None
+        if self.strategy is None or self.strategy.num_replicas_in_sync <= 1:
+            return steps * batch
+        own = len(self.strategy.extended.worker_devices)
+        return steps * batch * own // self.strategy.num_replicas_in_sync
+
+    def _remove_temporary_checkpoints(self) -> None:
+        """Removes what a worker had to write beside the chief's checkpoints (saving is a collective operation)."""
+        gfile = compat.install().io.gfile
+        path = os.path.join(self.model_dir, f"tmp_{self.task.type}_{self.task.index}")
+        if not self.tf_config.is_chief and gfile.exists(path):
+            gfile.rmtree(path)
+
+    # -- evaluation ---------------------------------------------------------------------------------------------
+
+    def own_evaluator(self) -> CheckpointEvaluator:
+        """What evaluates in this process, made when it is first asked for."""
+        if self._evaluator is None:
+            self._evaluator = self.make_evaluator()
+        return self._evaluator
+
+    def evaluate_during(self, checkpoint: str) -> None:
+        if self.own_evaluator().seconds_to_wait() != 0:
+            return
+        with contextlib.suppress(PreemptedError), self.preemption.interruptible("it evaluated a checkpoint"):
+            # Whoever asks training to end does not wait for an evaluation; the checkpoint is there.
+            self.own_evaluator().evaluate(checkpoint, final=False)
+
+    def run_evaluator(self) -> TrainResult:
+        evaluator = self.own_evaluator()
+
+        def announce() -> None:
+            if self.board.read("evaluator.json") is None:
+                self.board.write("evaluator.json", {"task": str(self.task)})
+
+        announce()
+        training = follow_training(
+            evaluator,
+            board=self.board,
+            model_dir=self.model_dir,
+            checkpoint_timeout=self.settings.checkpoint_timeout,
+            announce=announce,
+        )
+        done = self.board.read("result.json")
+        if done is not None:
+            # The chief did not know of this evaluator, or did not wait for it: its result stands.
+            return self._from_board(done)
+        return self._conclude(evaluator, training)
+
+    def _evaluator_expected(self) -> bool:
+        if self.settings.evaluator is not None:
+            return self.settings.evaluator
+        cluster = self.tf_config.cluster
+        if cluster is None:
+            return False
+        return cluster.evaluator is not None or self.board.read("evaluator.json") is not None
+
+    def _conclude(self, evaluator: CheckpointEvaluator, training: Mapping[str, Any]) -> TrainResult:
+        """Evaluates the final checkpoint and writes the result for all."""
+        if training["checkpoint"] is None:
+            raise TaskFailedError(
+                "training ended without a checkpoint, so there is nothing to evaluate",
+                found=f"no checkpoint in {self.model_dir}",
+                mend="see whether the input has any records, and whether save_checkpoints_steps is set",
+            )
+        final = evaluator.evaluate(training["checkpoint"], final=True)
+        outcome = TrainResult(
+            global_step=training["global_step"],
+            metrics=final.metrics,
+            checkpoint=training["checkpoint"],
+            exports=tuple(evaluator.exports),
+            exporters=dict(evaluator.exporters),
+            ended=training["ended"],
+            evaluations=tuple(evaluator.evaluations),
+            tasks=self._task_reports(),
+            evaluated_by=str(self.task),
+            model_dir=self.model_dir,
+            task=str(self.task),
+        )
+        self.board.write("result.json", {"result": outcome.to_dict()})
+        return outcome
+
+    def _task_reports(self) -> dict[str, results.TaskReport]:
+        deadline = time.monotonic() + REPORT_SECS
+        reports: dict[str, results.TaskReport] = {}
+        for task in self._training_tasks():
+            while (report := self.board.task_report(task)) is None and time.monotonic() < deadline:
+                time.sleep(0.1)
+            if report is None:
+                logger.warning("%s has not said what it did within %.0f s", task, REPORT_SECS)
+                continue
+            reports[str(task)] = results.TaskReport(steps=report["steps"], records=report["records"])
+        return reports
+
+    def _training_tasks(self) -> tuple[Task, ...]:
+        cluster = self.tf_config.cluster
+        return (Task("worker"),) if cluster is None else cluster.training_tasks
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def _wait_for_result(self) -> TrainResult:
+        outcome = self._await_result()
+        if not self.tf_config.is_chief:
+            self._say_left()
+        else:
+            self._wait_for_others_to_leave()
+        return outcome
+
+    def _await_result(self) -> TrainResult:
+        cluster = self.tf_config.cluster
+        watch = None
+        if cluster is not None and not self.tf_config.is_chief:
+            # The chief's server is there until everybody has the result.
+            watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), known=True)
+        done = self.board.wait(
+            "the result of the final evaluation",
+            lambda: self.board.read("result.json"),
+            timeout=self.settings.result_timeout,
+            watch=watch,
+        )
+        return self._from_board(done)
+
+    def _from_board(self, document: Mapping[str, Any]) -> TrainResult:
+        return TrainResult.from_dict(document["result"], task=str(self.task))
+
+    def _say_left(self) -> None:
+        self.board.write(f"tasks/{self.task.type}-{self.task.index}.left.json", {})
+
+    def _wait_for_others_to_leave(self) -> None:
+        """The chief leaves last: it holds the service through which TensorFlow's servers watch each other, and a task
+        that loses it before its own end is torn down as if the job had failed."""
+        others = [task for task in self._training_tasks() if task != self.task]
+        deadline = time.monotonic() + REPORT_SECS
+        for task in others:
+            name = f"tasks/{task.type}-{task.index}.left.json"
+            while self.board.read(name) is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+    # -- parameter servers --------------------------------------------------------------------------------------
+
+    def run_parameter_server(self) -> TrainResult:
+        cluster = self.tf_config.cluster
+        assert cluster is not None
+        self.board.clear()
+        server = self.start_server()
+        watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=self.settings.startup_timeout)
+        training = self.board.wait(
+            "the end of training", self._end_of_training, timeout=float("inf"), watch=watch, poll=0.5
+        )
+        deadline = time.monotonic() + REPORT_SECS
+        while self._still_training() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        del server
+        if training["state"] == "preempted":
+            self.preemption.ask(str(training.get("by")))
+            raise self.preemption.error(self._where_it_stands())
+        with self.preemption.interruptible(_BEFORE_RESULT):
+            return self._await_result()
+
+    def _still_training(self) -> bool:
+        return any(self.board.task_report(task) is None for task in self._training_tasks())

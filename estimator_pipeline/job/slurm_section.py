@@ -1,0 +1,180 @@
+"""The section `slurm` of a job file: what `submit slurm` asks Slurm for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from estimator_pipeline.job.base import Problem, Section
+
+__all__ = ["SlurmResources", "SlurmSection", "of_resources"]
+
+_Text = Annotated[str, Field(min_length=1)]
+_Count = Annotated[int, Field(ge=1)]
+Role = Literal["chief", "worker", "ps", "evaluator"]
+
+# What sbatch --time takes: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.
+_TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}")
+_MEMORY = re.compile(r"\d+[KMGT]?")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*")
+# What the script says itself, and would contradict.
+_OWN_OPTIONS = {
+    "array": "submit with --array",
+    "chdir": "submit in that folder",
+    "error": "output goes to slurm.dir",
+    "job-name": "set slurm.job_name",
+    "ntasks": "set the section cluster",
+    "open-mode": "it is append, so that a requeue keeps what was written",
+    "output": "set slurm.dir",
+    "requeue": "set slurm.max_requeues",
+    "no-requeue": "set slurm.max_requeues: 0",
+    "signal": "set slurm.signal_seconds",
+    "time": "set slurm.time",
+}
+
+
+class SlurmResources(Section):
+    """What the tasks of one role get, or those of all roles.
+
+    Fields:
+        partition: Where they run; several with commas.
+        nodes: How many nodes the tasks are spread over; null leaves it to Slurm and tasks_per_node.
+        tasks_per_node: At most so many tasks on a node.
+        cpus_per_task: CPUs of each task.
+        gpus_per_task: GPUs of each task: a number, or "a100:2"; 0 for a role without any.
+        mem: Memory of each node, with a unit: "64G".
+        mem_per_cpu: The same of each CPU; one of the two.
+        constraint: Features that the nodes must have: "a100&ib".
+        exclusive: Whether the nodes are shared with nobody.
+        sbatch: Further options of sbatch, as on its command line: "--licenses=x:1".
+    """
+
+    partition: _Text | None = None
+    nodes: _Count | None = None
+    tasks_per_node: _Count | None = None
+    cpus_per_task: _Count | None = None
+    gpus_per_task: Annotated[int, Field(ge=0)] | _Text | None = None
+    mem: _Text | None = None
+    mem_per_cpu: _Text | None = None
+    constraint: _Text | None = None
+    exclusive: bool | None = None
+    sbatch: list[_Text] | None = None
+
+    def problems(self) -> Iterator[Problem]:
+        if self.mem is not None and self.mem_per_cpu is not None:
+            yield Problem(
+                ("mem_per_cpu",),
+                "memory is given for a node and for a CPU.",
+                f"mem {self.mem} and mem_per_cpu {self.mem_per_cpu}",
+                "keep one of them.",
+            )
+        for field in ("mem", "mem_per_cpu"):
+            value = getattr(self, field)
+            if value is not None and not _MEMORY.fullmatch(value):
+                yield Problem(
+                    (field,),
+                    "this is no amount of memory.",
+                    f"{value!r}; allowed: a whole number and K, M, G or T",
+                    'write for example "64G".',
+                )
+        yield from _option_problems("sbatch", self.sbatch or [], _OWN_OPTIONS)
+
+
+class SlurmSection(SlurmResources):
+    """What `estimator-pipeline submit slurm` asks for. The fields of :class:`SlurmResources` are for all roles.
+
+    Fields:
+        job_name: In Slurm's queue; null takes the job's name.
+        account: Who pays.
+        qos: The quality of service.
+        time: The limit of one run of the job: minutes, "HH:MM:SS" or "D-HH:MM:SS"; null is the partition's.
+        signal_seconds: How long before the limit the tasks are asked to stop with a checkpoint.
+        max_requeues: How often the job goes back into the queue after its time limit or a preemption.
+        max_restarts: How often tasks that fail are started again in place, in a row without progress.
+        step_timeout: A job without a step for so many seconds hangs, and is started again; null: never.
+        setup: Shell lines before the tasks are started: `module load ...`, `source venv/bin/activate`.
+        env: Variables of all tasks.
+        command: How the tasks call estimator-pipeline, such as "apptainer exec image.sif estimator-pipeline"; null
+            takes the Python that submits.
+        srun: Further options of srun: "--mpi=none".
+        mail_user: Who is written to.
+        mail_type: When: "END,FAIL".
+        dir: For scripts, logs and records of submissions, on a file system that all nodes share; null is `slurm` in
+            run.model_dir.
+        roles: What single roles get in place of the fields above: chief, worker, ps, evaluator.
+    """
+
+    job_name: _Text | None = None
+    account: _Text | None = None
+    qos: _Text | None = None
+    time: _Count | _Text | None = None
+    signal_seconds: Annotated[int, Field(ge=30, le=65535)] = 120
+    max_requeues: Annotated[int, Field(ge=0)] = 100
+    max_restarts: Annotated[int, Field(ge=0)] = 3
+    step_timeout: Annotated[float, Field(gt=0)] | None = None
+    setup: list[_Text] = []
+    env: dict[str, str] = {}
+    command: _Text | None = None
+    srun: list[_Text] = []
+    mail_user: _Text | None = None
+    mail_type: _Text | None = None
+    dir: _Text | None = None
+    roles: dict[Role, SlurmResources] = {}
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if isinstance(self.time, str) and not _TIME.fullmatch(self.time):
+            yield Problem(
+                ("time",),
+                "this is no time limit of Slurm.",
+                f'{self.time!r}; allowed: minutes, "HH:MM:SS", "D-HH:MM:SS"',
+                'write for example "4:00:00", in quotes.',
+            )
+        for name in self.env:
+            if not _VARIABLE.fullmatch(name):
+                yield Problem(
+                    ("env", name),
+                    "this is no name of a variable.",
+                    f"{name!r}; allowed: letters, digits and underscores",
+                    "rename it.",
+                )
+        own = {"het-group": "set slurm.roles", "ntasks": "set the section cluster", "output": "set slurm.dir"}
+        yield from _option_problems("srun", self.srun, own)
+
+    def of_role(self, role: str) -> SlurmResources:
+        """What tasks of a role get: the section's own fields, and in their place those that the role names."""
+        common = of_resources(self)
+        named: Mapping[str, SlurmResources] = {str(name): found for name, found in self.roles.items()}
+        own = of_resources(named[role]) if role in named else {}
+        if own.get("mem") or own.get("mem_per_cpu"):
+            common.pop("mem", None)
+            common.pop("mem_per_cpu", None)
+        return SlurmResources(**{**common, **own})
+
+
+def of_resources(section: SlurmResources) -> dict[str, Any]:
+    """The fields of :class:`SlurmResources` that are set."""
+    found = {name: getattr(section, name) for name in SlurmResources.model_fields}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _option_problems(field: str, options: list[str], own: Mapping[str, str]) -> Iterator[Problem]:
+    for i, option in enumerate(options):
+        name = re.match(r"--([a-z0-9-]+)(?=[= ]|$)", option)
+        if name is None or "\n" in option:
+            yield Problem(
+                (field, i),
+                "this is no option in its long form.",
+                f"{option!r}; allowed: --name, --name=value",
+                "write it as on the command line, with two dashes.",
+            )
+        elif name[1] in own:
+            yield Problem(
+                (field, i),
+                f"the script has --{name[1]} already.",
+                f"{option!r}",
+                f"{own[name[1]]}.",
+            )

@@ -1,0 +1,541 @@
+"""Evaluation: kept graphs give what Estimator.evaluate gives, nothing grows, no checkpoint is skipped unasked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import tensorflow_with_three_cpus
+
+import estimator_pipeline as ep
+from estimator_pipeline import inputs
+from estimator_pipeline.cluster import from_environ
+from estimator_pipeline.compat import sessions
+from estimator_pipeline.compat.evaluation import RepeatedEvaluation
+from estimator_pipeline.engines.board import Board
+from estimator_pipeline.engines.evaluation import EstimatorEvaluator, follow_training
+from estimator_pipeline.launch import progress as progress_protocol
+
+tf = tensorflow_with_three_cpus()
+v1 = tf.compat.v1
+RNG = np.random.default_rng(5)
+PIXELS = RNG.random((34, 4, 4, 1), dtype=np.float32)
+COLORS = np.array([b"red", b"green", b"blue", b"none of them"])[np.arange(34) % 4]
+LABELS = (np.arange(34) % 3).astype(np.int64)
+SESSION, GRAPH, NOTHING = "session", "graph", "nothing"
+
+
+# -- models, trained once ---------------------------------------------------------------------------------------------
+
+
+def layers():
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Conv2D(3, 2, input_shape=(4, 4, 1)),
+            tf.keras.layers.BatchNormalization(),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dropout(0.5),
+            tf.keras.layers.Dense(3),
+        ]
+    )
+
+
+keras_model_fn = ep.build_model_fn(layers, loss="sparse_categorical_crossentropy")
+
+
+def config_for(model_dir, **options):
+    options = {"save_checkpoints_steps": 2, "seed": 1, **options}
+    return ep.build_run_config(str(model_dir), environ={}, **options)
+
+
+def keras_estimator(folder, model_fn=keras_model_fn, **options):
+    return tf.estimator.Estimator(model_fn, config=config_for(folder / "keras", **options))
+
+
+def with_own_strategy(folder):
+    """As a program makes it, with what repairs do around an evaluation."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    config = tf.estimator.RunConfig(str(folder / "keras"), eval_distribute=strategy, tf_random_seed=1)
+    return tf.estimator.Estimator(keras_model_fn, config=config)
+
+
+def canned_estimator(folder, **options):
+    column = tf.feature_column.categorical_column_with_vocabulary_file("color", str(folder / "colors.txt"))
+    return tf.estimator.DNNClassifier(
+        hidden_units=[4],
+        feature_columns=[tf.feature_column.indicator_column(column), tf.feature_column.numeric_column("x")],
+        n_classes=3,
+        label_vocabulary=["zero", "one", "two"],
+        dropout=0.3,
+        config=config_for(folder / "canned", **options),
+    )
+
+
+def pixels():
+    return tf.data.Dataset.from_tensor_slices((PIXELS, LABELS)).batch(8)
+
+
+def colors():
+    features = {"color": COLORS, "x": np.arange(34, dtype=np.float32) / 34}
+    return tf.data.Dataset.from_tensor_slices((features, np.array(["zero", "one", "two"])[LABELS])).batch(8)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a trained model of each kind, three checkpoints each."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "colors.txt").write_text("red\ngreen\nblue\n")
+    for make, input_fn in ((keras_estimator, pixels), (canned_estimator, colors)):
+        make(folder).train(lambda input_fn=input_fn: input_fn().repeat(), steps=4)
+    return folder
+
+
+def checkpoints_of(estimator):
+    return list(tf.train.get_checkpoint_state(estimator.model_dir).all_model_checkpoint_paths)
+
+
+# -- inputs and models of every kind ----------------------------------------------------------------------------------
+
+
+def mirrored(dataset=pixels, batches=3):
+    """As many batches as the replicas can share: where the last step of a mirrored evaluation finds data for some of
+    them alone, whether those count differs from one `Estimator.evaluate` to the next. Without the thread that tunes
+    tf.data, for which a session can wait up to a minute when it closes."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return lambda: dataset().take(batches).with_options(options)
+
+
+def shuffled():
+    return pixels().unbatch().shuffle(34).batch(8)
+
+
+def one_shot():
+    return v1.data.make_one_shot_iterator(pixels()).get_next()
+
+
+def initializable():
+    iterator = v1.data.make_initializable_iterator(pixels())
+    v1.add_to_collection(v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    return iterator.get_next()
+
+
+def tensors():
+    return tf.constant(PIXELS), tf.constant(LABELS)
+
+
+def augmented():
+    return pixels().map(lambda x, y: (x + tf.random.uniform(tf.shape(x)), y))
+
+
+def generated():
+    left = iter(range(3))  # as in a program: a fresh one for each call of the input_fn
+
+    def batches():
+        for i in left:
+            yield PIXELS[i : i + 5], LABELS[i : i + 5]
+
+    spec = (tf.TensorSpec((5, 4, 4, 1), tf.float32), tf.TensorSpec((5,), tf.int64))
+    return tf.data.Dataset.from_generator(batches, output_signature=spec)
+
+
+queued = v1.estimator.inputs.numpy_input_fn(PIXELS, LABELS, batch_size=8, num_epochs=1, shuffle=False)
+by_number = inputs.from_arrays(train=(PIXELS, LABELS), eval=(PIXELS, LABELS), global_batch_size=9).eval_input_fn
+
+
+def noisy_model_fn(features, labels, mode, params, config):
+    if mode == tf.estimator.ModeKeys.EVAL:
+        features = features + tf.random.normal(tf.shape(features))
+    return keras_model_fn(features, labels, mode, params, config)
+
+
+def python_metric_model_fn(features, labels, mode, params, config):
+    spec = keras_model_fn(features, labels, mode, params, config)
+    seen = []
+    size = tf.numpy_function(lambda y: np.float32(seen.append(len(y)) or sum(seen)), [labels], tf.float32)
+    return spec._replace(eval_metric_ops={**spec.eval_metric_ops, "seen": v1.metrics.mean(size)})
+
+
+class CountSteps(tf.estimator.SessionRunHook):
+    """Keeps what a session's life was to it."""
+
+    def __init__(self):
+        self.lives = []
+
+    def begin(self):
+        self.lives.append(["begin"])
+        self.step = v1.train.get_global_step()
+
+    def after_create_session(self, session, coord):
+        self.lives[-1].append("after_create_session")
+
+    def before_run(self, run_context):
+        return tf.estimator.SessionRunArgs(self.step)
+
+    def after_run(self, run_context, run_values):
+        self.lives[-1].append(int(run_values.results))
+
+    def end(self, session):
+        self.lives[-1].append("end")
+
+
+class AddsOperations(CountSteps):
+    def begin(self):
+        super().begin()
+        self.step = v1.train.get_global_step() + 0
+
+
+class AddsLater(CountSteps):
+    def begin(self):
+        super().begin()
+        if len(self.lives) > 1:
+            self.step = v1.train.get_global_step() + 0
+
+
+class SummaryOfModel(tf.estimator.SessionRunHook):
+    pass
+
+
+def hooked_model_fn(features, labels, mode, params, config):
+    return keras_model_fn(features, labels, mode, params, config)._replace(evaluation_hooks=[SummaryOfModel()])
+
+
+@dataclasses.dataclass
+class Case:
+    keeps: str
+    input_fn: Any = pixels
+    make: Callable[..., Any] = keras_estimator
+    steps: int | None = None
+    hook: type | None = None
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def over(devices):
+    return {"eval_distribute": "mirrored", "num_devices": devices}
+
+
+CASES = {
+    "keras": Case(SESSION),
+    "canned, with a vocabulary": Case(SESSION, colors, canned_estimator),
+    "a part of a shuffled input": Case(SESSION, shuffled, steps=2),
+    "iterator that its input_fn initializes": Case(SESSION, initializable),
+    "the same tensors at each step": Case(SESSION, tensors, steps=2),
+    "inputs by number": Case(SESSION, by_number),
+    "mirrored": Case(SESSION, mirrored(), options=over(3)),
+    "mirrored, canned, a part": Case(SESSION, mirrored(colors, 4), canned_estimator, steps=1, options=over(2)),
+    "one-shot iterator": Case(GRAPH, one_shot),
+    "random input": Case(GRAPH, augmented),
+    "random model": Case(GRAPH, options={"model_fn": noisy_model_fn}),
+    "hook": Case(GRAPH, hook=CountSteps, steps=3),
+    "mirrored, random, hook": Case(GRAPH, mirrored(augmented, 2), with_own_strategy, hook=CountSteps),
+    "generator": Case(NOTHING, generated),
+    "queues": Case(NOTHING, queued),
+    "metric in Python": Case(NOTHING, options={"model_fn": python_metric_model_fn}),
+    "hooks of the model_fn": Case(NOTHING, options={"model_fn": hooked_model_fn}),
+    "hook that adds operations": Case(NOTHING, hook=AddsOperations),
+    "hook that adds operations later": Case(NOTHING, hook=AddsLater),
+}
+
+
+def same(one, other):
+    assert list(one) == list(other)
+    for key, value in one.items():
+        assert type(value) is type(other[key]), key
+        np.testing.assert_array_equal(value, other[key], err_msg=key)
+
+
+def events(folder):
+    """(step, tag, value) of all summaries in a folder."""
+    found = []
+    for path in sorted(Path(folder).glob("events.*")):
+        for event in v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                content = value.simple_value if value.HasField("simple_value") else value.tensor.string_val[0]
+                found.append((event.step, value.tag, content))
+    return found
+
+
+@pytest.fixture
+def quick():
+    """Sessions of mirrored evaluations close at once; it is the same for both ways."""
+    with sessions.short_waits():
+        yield
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_same_as_estimator_evaluate(trained, case, tmp_path):
+    """Two checkpoints, one of them twice: metrics and summaries bit by bit, and what is kept for it."""
+    estimator = case.make(trained, **case.options)
+    hooks = [[case.hook()] if case.hook else [] for _ in range(2)]
+    name = tmp_path.name
+    first, _, third = checkpoints_of(estimator)
+    kept = RepeatedEvaluation(
+        estimator,
+        case.input_fn,
+        steps=case.steps,
+        hooks=hooks[0],
+        name=f"kept_{name}",
+        input_restarts=case.input_fn is by_number,
+    )
+    results = []
+    for path in (third, first):
+        results.append(kept.evaluate(path))
+        plain = estimator.evaluate(
+            case.input_fn, steps=case.steps, hooks=hooks[1], checkpoint_path=path, name=f"plain_{name}"
+        )
+        same(results[-1], plain)
+    assert results[0]["loss"] != results[1]["loss"], "another checkpoint is another model"
+    v1.summary.FileWriterCache.clear()
+    written = [events(estimator.eval_dir(f"{kind}_{name}")) for kind in ("kept", "plain")]
+    assert written[0] == written[1] and {"loss", "checkpoint_path"} <= {tag for _, tag, _ in written[0]}
+    if case.hook and case.hook is not AddsLater:
+        assert hooks[0][0].lives == hooks[1][0].lives
+    same(kept.evaluate(third), results[0])
+    assert {"session": (1, 1, True), "graph": (1, 3, False), "nothing": (1, None, False)}[case.keeps] == (
+        kept.graphs,
+        kept.sessions if case.keeps != NOTHING else None,
+        kept.keeps_session,
+    )
+    assert (kept.rebuilds_because is not None) == (case.keeps == NOTHING)
+    kept.close()
+
+
+def test_nothing_grows(trained):
+    """After two evaluations and after six: the same graph with as many operations, and one session."""
+    estimator = keras_estimator(trained)
+    kept = RepeatedEvaluation(estimator, pixels, name="grows")
+    path = checkpoints_of(estimator)[0]
+    sizes = []
+    for _ in range(6):
+        kept.evaluate(path)
+        sizes.append((kept.operations, kept.graphs, kept.sessions))
+    assert sizes[1] == sizes[5] and sizes[5][1:] == (1, 1) and sizes[5][0] > 100
+    kept.close()
+    assert kept.operations == 0
+    kept.evaluate(path)
+    assert (kept.graphs, kept.sessions) == (2, 2), "after close() all is made anew"
+    kept.close()
+
+
+def test_a_failure_leaves_nothing_behind(trained, tmp_path):
+    estimator = keras_estimator(trained)
+    kept = RepeatedEvaluation(estimator, pixels, name="fails")
+    path = checkpoints_of(estimator)[0]
+    right = kept.evaluate(path)
+    with pytest.raises((ValueError, tf.errors.OpError)):
+        kept.evaluate(str(tmp_path / "model.ckpt-77"))
+    assert kept.operations == 0
+    same(kept.evaluate(path), right)
+    kept.close()
+
+
+def test_vocabulary_file_that_changed(tmp_path, trained):
+    """A table does not read its file twice in a session; the evaluation goes on in a new one."""
+    (tmp_path / "canned").symlink_to(trained / "canned")
+    (tmp_path / "colors.txt").write_text("red\ngreen\nblue\n")
+    estimator = canned_estimator(tmp_path)
+    path = checkpoints_of(estimator)[0]
+    kept = RepeatedEvaluation(estimator, colors, name="changed")
+    before = kept.evaluate(path)
+    (tmp_path / "colors.txt").write_text("blue\nred\ngreen\n")
+    after = kept.evaluate(path)
+    same(after, estimator.evaluate(colors, checkpoint_path=path, name="changed_plain"))
+    assert after["loss"] != before["loss"] and kept.sessions == 2
+    kept.close()
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_input_is_read_again(trained, tmp_path, cached):
+    """A file that grows between two evaluations: both ways see what is there now."""
+    path = tmp_path / "rows.csv"
+
+    def input_fn():
+        rows = tf.data.TextLineDataset(str(path)).map(lambda line: tf.strings.to_number(tf.strings.split(line, ",")))
+        rows = rows.cache() if cached else rows
+        return rows.map(lambda row: (tf.reshape(row[1:], [4, 4, 1]), tf.cast(row[0], tf.int64))).batch(3)
+
+    estimator = keras_estimator(trained)
+    checkpoint = checkpoints_of(estimator)[0]
+    kept = RepeatedEvaluation(estimator, input_fn, name="again")
+    for count in (7, 12):
+        rows = [",".join(map(str, [label, *image.ravel()])) for image, label in zip(PIXELS, LABELS, strict=True)]
+        path.write_text("\n".join(rows[:count]) + "\n")
+        same(kept.evaluate(checkpoint), estimator.evaluate(input_fn, checkpoint_path=checkpoint, name="again_plain"))
+    assert kept.sessions == 1
+    kept.close()
+
+
+def test_unknown_estimators_evaluate_themselves(trained):
+    estimator = keras_estimator(trained)
+    estimator.evaluate = lambda *args, **kwargs: {"own": 1}
+    kept = RepeatedEvaluation(estimator, pixels)
+    assert kept.evaluate("anything") == {"own": 1}
+    assert kept.rebuilds_because == "EstimatorV2 evaluates in its own way" and kept.graphs == 0
+
+
+# -- the evaluator ----------------------------------------------------------------------------------------------------
+
+
+def evaluator_of(estimator, **options):
+    spec = {k: options.pop(k) for k in ("throttle_secs", "start_delay_secs") if k in options}
+    progress = progress_protocol.from_environ({})
+    return EstimatorEvaluator(
+        estimator, tf.estimator.EvalSpec(pixels, steps=None, name="follow", **spec), progress=progress, **options
+    )
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_evaluator_keeps_if_it_may(trained, keep):
+    calls = []
+
+    def input_fn():
+        calls.append(1)
+        return pixels()
+
+    estimator = keras_estimator(trained)
+    spec = tf.estimator.EvalSpec(input_fn, steps=None, name=f"keep_{keep}")
+    with EstimatorEvaluator(estimator, spec, progress=progress_protocol.from_environ({}), keep=keep) as evaluator:
+        found = [evaluator.evaluate(path, final=False).metrics for path in checkpoints_of(estimator)]
+    assert len(calls) == (1 if keep else 3)
+    assert [m["global_step"] for m in found] == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("spec", "literal", "throttle", "delay", "newest"),
+    [
+        ({}, False, 0, 0, False),
+        ({}, True, 600, 120, True),
+        ({"throttle_secs": 30, "start_delay_secs": 5}, False, 30, 5, True),
+        ({"throttle_secs": 0, "start_delay_secs": 0}, False, 0, 0, False),
+        ({"throttle_secs": 0, "start_delay_secs": 0}, True, 0, 0, True),
+    ],
+)
+def test_delays(trained, spec, literal, throttle, delay, newest):
+    evaluator = evaluator_of(keras_estimator(trained), literal_delays=literal, **spec)
+    assert (evaluator.throttle_secs, evaluator.start_delay_secs, evaluator.newest_only) == (throttle, delay, newest)
+    assert evaluator.seconds_to_wait() == 0
+    evaluator.evaluate(checkpoints_of(keras_estimator(trained))[0], final=False)
+    assert (evaluator.seconds_to_wait() > 0) == (throttle > 0)
+
+
+TASK = {"task": {"type": "evaluator", "index": 0}, "cluster": {"chief": ["localhost:1"]}}
+
+
+class Training:
+    """A model directory as the chief of a run leaves it at one moment after another."""
+
+    def __init__(self, estimator, folder):
+        self.folder = Path(folder)
+        self.trained = Path(estimator.model_dir)
+        environ = {"TF_CONFIG": json.dumps(TASK), "ESTIMATOR_PIPELINE_RUN_ID": "run"}
+        self.board = Board(str(folder), tf_config=from_environ(environ), environ=environ)
+        self.estimator = tf.estimator.Estimator(keras_model_fn, config=config_for(folder, save_checkpoints_steps=10))
+
+    def has(self, *steps):
+        """Makes these the checkpoints that are there: the trained model under other steps."""
+        for path in self.folder.glob("model.ckpt-*"):
+            path.unlink()
+        for step in steps:
+            for ending in ("index", "data-00000-of-00001"):
+                (self.folder / f"model.ckpt-{step}.{ending}").symlink_to(self.trained / f"model.ckpt-4.{ending}")
+        paths = [f"model.ckpt-{step}" for step in steps]
+        v1.train.update_checkpoint_state(str(self.folder), paths[-1], all_model_checkpoint_paths=paths)
+
+    def says(self, state, **more):
+        self.board.write("training.json", {"state": state, **more})
+
+    def ends(self, step):
+        self.says("finished", checkpoint=str(self.folder / f"model.ckpt-{step}"), global_step=step)
+
+    def follow(self, happens, **options):
+        """The steps that an evaluator evaluates; `happens` are called, one after each of its evaluations."""
+        evaluator = evaluator_of(self.estimator, **options)
+        left = list(happens)
+        evaluate = evaluator.evaluate
+
+        def evaluate_and_go_on(path, *, final):
+            found = evaluate(path, final=final)
+            left.pop(0)()
+            return found
+
+        evaluator.evaluate = evaluate_and_go_on
+        with evaluator:
+            follow_training(
+                evaluator,
+                board=self.board,
+                model_dir=str(self.folder),
+                checkpoint_timeout=60,
+                announce=lambda: None,
+            )
+        return [e.global_step for e in evaluator.evaluations]
+
+
+@pytest.fixture
+def training(trained, tmp_path, unreachable_chief):
+    return Training(keras_estimator(trained), tmp_path)
+
+
+@pytest.fixture
+def unreachable_chief(monkeypatch):
+    """No chief runs in these tests: nobody answers at its address, and that is not what they are about."""
+    monkeypatch.setattr("estimator_pipeline.engines.evaluation.PeerWatch.check", lambda self, what: None)
+
+
+def nothing():
+    pass
+
+
+def test_every_checkpoint_of_the_run(training, warnings):
+    """Those written before the evaluator came, and those that came while it was busy; the last is the chief's word."""
+    training.says("running", from_step=10)
+    training.has(0, 5, 10, 20, 30)
+
+    def more():
+        training.has(10, 20, 30, 40, 50, 60)
+
+    def end():
+        training.ends(60)
+
+    assert training.follow([nothing, more, nothing, nothing, end]) == [10, 20, 30, 40, 50]
+    assert not warnings
+
+
+def test_without_the_chiefs_word_old_checkpoints_are_an_earlier_runs(training):
+    training.has(10, 20, 30)
+    assert training.follow([lambda: (training.has(10, 20, 30, 40), training.ends(40))]) == [30]
+
+
+def test_it_says_which_checkpoints_were_deleted_before_their_turn(training, warnings):
+    training.says("running", from_step=0)
+    training.has(10, 20, 30, 40)
+
+    def lose():
+        training.has(30, 40)  # 20 was seen
+
+    def lose_unseen():
+        training.has(70, 80)  # 40 was seen, 50 and 60 never
+
+    assert training.follow([lose, lose_unseen, lambda: training.ends(80)]) == [10, 30, 70]
+    assert len(warnings) == 3
+    assert "steps [20] were deleted before their evaluation" in warnings[0]
+    assert "steps [40] were deleted" in warnings[1]
+    assert "no checkpoint between steps 40 and 70, though one is written every 10 steps" in warnings[2]
+    assert all("Raise keep_checkpoint_max" in text for text in warnings)
+
+
+@pytest.mark.parametrize("options", [{"literal_delays": True, "throttle_secs": 0, "start_delay_secs": 0}])
+def test_newest_alone_where_that_is_asked_for(training, warnings, options):
+    training.says("running", from_step=0)
+    training.has(10, 20, 30)
+
+    def more():
+        training.has(30, 40, 50, 60)
+
+    assert training.follow([more, lambda: (training.has(60, 70, 80), training.ends(80))], **options) == [30, 60]
+    assert not warnings, "what nobody wants evaluated is not missed"

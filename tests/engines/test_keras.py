@@ -1,0 +1,244 @@
+"""The Keras engine in one process: the Estimator engine's numbers, checkpoints, resume, exports, the end of data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, tensorflow_with_three_cpus
+
+import estimator_pipeline as ep
+from estimator_pipeline.engines.job import run_job
+from estimator_pipeline.errors import ConfigError
+
+tf = tensorflow_with_three_cpus()
+JOB = ROOT / "legacy_configs" / "single.yaml"
+SMALL = ["train.max_steps=20", "run.save_checkpoints_steps=10", "run.log_step_count_steps=10"]
+
+
+@pytest.fixture
+def run(tmp_path, digits_dir):
+    def run(*settings, folder="model", job=JOB, environ=None):
+        changes = [*SMALL, f"run.model_dir={tmp_path / folder}", *settings]
+        if job is JOB:
+            changes.append(f"input.data_dir={digits_dir}")
+        return run_job(ep.load_job(job, overrides=changes), environ={} if environ is None else environ)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def digits_dir(tmp_path_factory):
+    from estimator_pipeline.inputs.digits import prepare
+
+    folder = tmp_path_factory.mktemp("tfds")
+    prepare(str(folder))
+    return folder
+
+
+def variables(model_dir, prefix=""):
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(model_dir)))
+    names = [n for n, shape in reader.get_variable_to_shape_map().items() if n.startswith(prefix) and shape]
+    return {name: reader.get_tensor(name) for name in names}
+
+
+@pytest.mark.parametrize("strategy", ["none", "mirrored"])
+@pytest.mark.parametrize("model", ["cnn", "resnet"])
+def test_m1_k1_the_estimators_numbers(run, tmp_path, model, strategy):
+    """The same job by both engines: every evaluation, and every number of the final model, whatever it is called."""
+    settings = [f"model.name={model}", f"run.train_distribute={strategy}", "run.seed=3"]
+    if strategy == "mirrored":
+        settings.append("run.num_devices=2")
+    theirs = run(*settings, folder="estimator")
+    ours = run(*settings, "run.engine=keras", folder="keras")
+    assert [e.global_step for e in ours.evaluations] == [e.global_step for e in theirs.evaluations] == [10, 20]
+    for one, other in zip(ours.evaluations, theirs.evaluations, strict=True):
+        assert one.metrics["average_loss"] == pytest.approx(other.metrics["average_loss"], rel=1e-3)
+        # Of 360 records one or two may lie on the border between two classes.
+        assert one.metrics["accuracy"] == pytest.approx(other.metrics["accuracy"], abs=2.1 / 360)
+    keras, estimator = variables(tmp_path / "keras", "model/"), variables(tmp_path / "estimator")
+    assert sorted(total(keras)) == pytest.approx(
+        sorted(total({n: v for n, v in estimator.items() if "Momentum" not in n})), rel=1e-3, abs=1e-4
+    )
+    assert ours.tasks == theirs.tasks and ours.ended == theirs.ended
+
+
+def total(values):
+    """The sum of each array, whatever its name; those of a step counter left out."""
+    return [float(np.sum(v)) for n, v in values.items() if v.ndim and "SLOT" not in n]
+
+
+@pytest.mark.parametrize("model", ["cnn", "resnet"])
+def test_k8_k11_a_resumed_run_ends_bit_equal(run, tmp_path, model):
+    """Stopped at 10 and gone on to 20, against 20 at once: weights, momentum, moving statistics."""
+    settings = ["run.engine=keras", "run.seed=3", f"model.name={model}", "model.optimizer.name=momentum"]
+    run(*settings, folder="whole")
+    run(*settings, "train.max_steps=10", folder="parts")
+    second = run(*settings, folder="parts")
+    assert second.tasks["worker:0"].steps == 10
+    whole, parts = variables(tmp_path / "whole"), variables(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    for name, value in whole.items():
+        np.testing.assert_array_equal(parts[name], value, err_msg=name)
+    assert any("OPTIMIZER_SLOT" in name for name in whole)
+
+
+def test_a_run_that_is_done_trains_no_more(run):
+    first = run("run.engine=keras")
+    again = run("run.engine=keras")
+    assert again.tasks["worker:0"].steps == 0 and again.global_step == 20
+    assert again.metrics["accuracy"] == first.metrics["accuracy"]
+
+
+def test_k12_k9_checkpoints_are_kept_as_asked(run, tmp_path):
+    run("run.engine=keras", "run.save_checkpoints_steps=5", "run.keep_checkpoint_max=2")
+    assert sorted(path.name for path in (tmp_path / "model").glob("ckpt-*.index")) == ["ckpt-15.index", "ckpt-20.index"]
+
+
+def test_m3_m6_summaries_and_schedule(run, tmp_path):
+    """The chief's TensorBoard run has the loss of training, the validation's, and the evaluations.
+
+    These whatever steps of training are recorded: 10 and 20 are no multiples of 7.
+    """
+    rate = "{kind: exponential, initial_learning_rate: 0.5, decay_steps: 5, decay_rate: 0.5}"
+    run("run.engine=keras", f"model.optimizer.learning_rate={rate}", "run.save_summary_steps=7")
+    found = {}
+    for file in (tmp_path / "model").rglob("events.out.tfevents.*"):
+        for event in tf.compat.v1.train.summary_iterator(str(file)):
+            for value in event.summary.value:
+                found.setdefault(f"{file.parent.name}/{value.tag}", []).append(event.step)
+    assert {"train/epoch_loss", "validation/epoch_accuracy", "eval/accuracy"} <= set(found), sorted(found)
+    assert found["eval/accuracy"] == [10, 20]
+
+
+def test_each_engine_refuses_the_others_checkpoints(run):
+    run("run.engine=keras", "train.max_steps=2", folder="a")
+    with pytest.raises(ConfigError, match="cannot go on from a checkpoint of the Keras engine"):
+        run(folder="a")
+    run("train.max_steps=2", folder="b")
+    with pytest.raises(ConfigError, match="cannot go on from an Estimator's checkpoint"):
+        run("run.engine=keras", folder="b")
+
+
+def test_a_checkpoint_of_another_model(run):
+    run("run.engine=keras", "train.max_steps=2", "model.name=dnn")
+    other = ("run.engine=keras", "model.name=dnn", "model.params={hidden_units: [3, 3]}")
+    with pytest.raises(ConfigError, match=r"model.params was \{\} and is \{\"hidden_units\": \[3, 3\]\}"):
+        run(*other)
+    with pytest.raises(ConfigError, match=r"ckpt-2 is not this model's") as told:
+        run(*other, "run.accept_changes=true")
+    assert "another model_dir" in str(told.value)
+
+
+@pytest.mark.parametrize("signatures", ["[predict]", "[predict, classify]"])
+def test_exports_answer_as_the_estimators_do(run, signatures):
+    """K10: the same signatures, inputs and outputs; the same answers where the weights are the same."""
+    settings = [
+        "model.name=linear", "run.seed=1", f"model.export.signatures={signatures}",
+        "eval.exporters=[{kind: final}, {kind: best, metric: accuracy, mode: max}]",
+    ]  # fmt: skip
+    theirs, ours = run(*settings, folder="estimator"), run(*settings, "run.engine=keras", folder="keras")
+    assert set(ours.exporters) == {"final", "best"}
+    one, other = (tf.saved_model.load(r.exporters["final"]) for r in (ours, theirs))
+    assert set(one.signatures) == set(other.signatures)
+    pixels = np.random.default_rng(1).random((3, 8, 8, 1)).astype(np.float32)
+    for key in one.signatures:
+        function, expected = one.signatures[key], other.signatures[key]
+        (name, spec), *rest = function.structured_input_signature[1].items()
+        assert list(expected.structured_input_signature[1]) == [name] and not rest
+        given = tf.constant(pixels)
+        if spec.dtype == tf.string:
+            feature = {"image": tf.train.Feature(float_list=tf.train.FloatList(value=pixels[0].ravel()))}
+            record = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+            given = tf.constant([record])
+        answers, wanted = function(**{name: given}), expected(**{name: given})
+        assert set(answers) == set(wanted), key
+        for output, value in wanted.items():
+            if value.dtype == tf.string:
+                assert answers[output].numpy().tolist() == value.numpy().tolist()
+            else:
+                np.testing.assert_allclose(answers[output], value, rtol=1e-4, atol=1e-5)
+
+
+def test_m4_m5_k11_the_keras_file_trains_on(run, tmp_path):
+    """Loaded, it evaluates to what the job said, and has the optimizer's step and momentum."""
+    result = run("run.engine=keras", "model.optimizer.name=momentum")
+    path = tmp_path / "model" / "model.keras"
+    assert str(path) in result.exports
+    model = ep.load_keras_model(str(path))
+    data = ep.inputs.from_tfds("digits", data_dir=str(digits_of(tmp_path)), global_batch_size=64, scale=1 / 16)
+    found = model.evaluate(data.eval_input_fn(), return_dict=True, verbose=0)
+    assert found["average_loss"] == pytest.approx(result.metrics["average_loss"], rel=1e-5)
+    assert int(model.optimizer.iterations) == 20
+    assert any(np.abs(w).sum() > 0 for w in model.optimizer.get_weights()[1:])
+
+
+def digits_of(tmp_path):
+    from estimator_pipeline.inputs.digits import prepare
+
+    prepare(str(tmp_path / "tfds"))
+    return tmp_path / "tfds"
+
+
+OWN = """
+import tensorflow as tf
+
+def layers(params):
+    return tf.keras.Sequential([tf.keras.layers.InputLayer(input_shape=(3,)), tf.keras.layers.Dense(1)])
+
+def data(input_context=None, batches=7):
+    features = tf.random.stateless_uniform([batches * 4, 3], [1, 2])
+    dataset = tf.data.Dataset.from_tensor_slices((features, tf.reduce_sum(features, axis=1))).batch(4)
+    return dataset.filter(lambda *pair: True) if batches == 5 else dataset
+
+def model_fn(features, labels, mode):
+    raise NotImplementedError
+"""
+
+
+@pytest.fixture
+def own_job(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        json.dumps(
+            {
+                "model": {"function": f"{tmp_path}/own.py:layers", "loss": "mse"},
+                "input": {
+                    "source": "function",
+                    "train": f"{tmp_path}/own.py:data",
+                    "eval": f"{tmp_path}/own.py:data",
+                    "global_batch_size": 4,
+                },
+                "run": {"model_dir": "m", "engine": "keras", "save_checkpoints_steps": 3},
+            }
+        )
+    )
+    return job
+
+
+def test_data_that_end(run, own_job):
+    """Seven batches and no max_steps: a checkpoint every three steps, and one at the end."""
+    settings = ["train.max_steps=null", "run.save_checkpoints_steps=3"]
+    result = run(*settings, job=own_job)
+    assert (result.global_step, result.ended) == (7, "data ended")
+    assert [e.global_step for e in result.evaluations] == [3, 6, 7]
+
+
+def test_under_a_strategy_the_number_of_batches_must_be_known(run, own_job):
+    settings = ["run.eval_distribute=mirrored", "run.num_devices=2", "input.params={batches: 5}"]
+    with pytest.raises(ConfigError, match="how many batches the input function") as told:
+        run(*settings, "run.train_distribute=mirrored", job=own_job)
+    assert "eval.steps" in str(told.value)
+
+
+def test_a_model_fn_is_none_of_keras(run, own_job):
+    with pytest.raises(ConfigError, match="is a model_fn, and Keras trains layers"):
+        run(f"model.function={Path(own_job).parent}/own.py:model_fn", job=own_job)
+
+
+def test_parameter_servers_are_refused_with_the_line(run):
+    with pytest.raises(ConfigError, match="no training with parameter servers"):
+        run("run.engine=keras", "run.train_distribute=parameter_server", "cluster.ps=1")

@@ -1,0 +1,438 @@
+"""The Keras 3 engine in one process: resume, checkpoints, summaries, exports, `.keras` files, errors, optimizers.
+
+TensorFlow has Keras 2 or Keras 3 for the whole of a process, and this one has Keras 2: jobs run in others, several in
+one where they can (tests/keras3_process.py).
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from conftest import ROOT, tensorflow_with_three_cpus
+
+from estimator_pipeline import keras3_optimizers
+from estimator_pipeline.compat import versions
+from estimator_pipeline.optimizers import NAMES, Optimizer
+
+tf = tensorflow_with_three_cpus()
+JOB = ROOT / "legacy_configs" / "single.yaml"
+SMALL = ["train.max_steps=20", "run.save_checkpoints_steps=10", "run.log_step_count_steps=10", "run.engine=keras3"]
+MIRRORED = ["run.train_distribute=mirrored", "run.num_devices=2"]
+WITH_KERAS_3 = versions.minor(versions.tensorflow_version()) >= versions.FIRST_WITHOUT_ESTIMATOR
+
+keras3 = pytest.mark.skipif(not WITH_KERAS_3, reason="TensorFlow 2.15 has no Keras 3")
+
+
+@pytest.fixture(scope="module")
+def digits_dir(tmp_path_factory):
+    from estimator_pipeline.inputs.digits import prepare
+
+    folder = tmp_path_factory.mktemp("tfds")
+    prepare(str(folder))
+    return folder
+
+
+@pytest.fixture
+def process(run_python):
+    def process(what, asked):
+        done = run_python([ROOT / "tests" / "keras3_process.py", what], stdin=json.dumps(asked),
+                          env={"PYTHONPATH": str(ROOT)}, timeout=200)  # fmt: skip
+        assert done.returncode == 0, done.stderr[-4000:]
+        process.told = done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return process
+
+
+@pytest.fixture
+def run(process, tmp_path, digits_dir):
+    """`run([folder, *settings], ...)`: jobs in one process with Keras 3, a result for each."""
+
+    def run(*jobs, job=JOB):
+        own = [] if job is not JOB else [f"input.data_dir={digits_dir}"]
+        asked = [[str(job), [*SMALL, *own, f"run.model_dir={tmp_path / folder}", *rest]] for folder, *rest in jobs]
+        found = process("jobs", asked)
+        run.told = process.told
+        return found
+
+    return run
+
+
+def variables(model_dir, step=20):
+    reader = tf.train.load_checkpoint(str(model_dir / f"keras3-{step}"))
+    names = [name for name in reader.get_variable_to_shape_map() if name.startswith(("model/", "optimizer/"))]
+    return {name.partition("/.ATTRIBUTES")[0].replace(".S", "/"): reader.get_tensor(name) for name in names}
+
+
+@keras3
+def test_a_resumed_run_ends_bit_equal(run, tmp_path):
+    """Stopped at 10 and gone on to 20, against 20 at once: weights, momentum, moving statistics, seeds of dropout."""
+    kinds = {
+        "cnn": ["model.optimizer.name=momentum"],
+        "dropout": ["model.name=dnn", "model.params={dropout: 0.3}", "model.optimizer={name: adam, api: keras}"],
+        "mirrored": ["model.name=resnet", *MIRRORED, "model.optimizer.name=momentum"],
+        "mirrored-dropout": ["model.name=dnn", "model.params={dropout: 0.3}", *MIRRORED],
+    }
+    jobs = []
+    for kind, settings in kinds.items():
+        jobs += [(f"{kind}-whole", *settings), (f"{kind}-parts", "train.max_steps=10", *settings),
+                 (f"{kind}-parts", *settings)]  # fmt: skip
+    results = run(*jobs)
+    for number, kind in enumerate(kinds):
+        whole, first, second = results[3 * number : 3 * number + 3]
+        assert [r["tasks"]["worker:0"]["steps"] for r in (whole, first, second)] == [20, 10, 10], kind
+        one, other = variables(tmp_path / f"{kind}-whole"), variables(tmp_path / f"{kind}-parts")
+        assert one.keys() == other.keys() and one["optimizer/iter"] == 20
+        for name, value in one.items():
+            np.testing.assert_array_equal(other[name], value, err_msg=f"{kind}: {name}")
+    assert "optimizer/conv2d/kernel/momentum" in variables(tmp_path / "cnn-whole")
+    assert "model/batch_normalization/moving_mean" in variables(tmp_path / "mirrored-whole")
+    seeds = [v for n, v in variables(tmp_path / "dropout-whole").items() if "seed" in n]
+    assert len(seeds) == 2 and all(seed[1] == 20 for seed in seeds), "dropout was drawn in each of the steps"
+
+
+@keras3
+def test_checkpoints_summaries_and_a_run_that_is_done(run, tmp_path):
+    rate = (
+        "model.optimizer.learning_rate={kind: exponential, initial_learning_rate: 0.5, decay_steps: 5, decay_rate: 0.5}"
+    )
+    settings = ["run.save_checkpoints_steps=5", "run.keep_checkpoint_max=2", "run.save_summary_steps=5",
+                "eval.during_training=true", rate]  # fmt: skip
+    first, again = run(("model", *settings), ("model", *settings))
+    assert [e["global_step"] for e in first["evaluations"]] == [5, 10, 15, 20]
+    assert first["ended"] == "max_steps reached" and first["evaluated_by"] == "worker:0"
+    assert first["tasks"]["worker:0"] == {"steps": 20, "records": 1280}
+    assert again["tasks"]["worker:0"]["steps"] == 0 and again["metrics"] == first["metrics"]
+    model = tmp_path / "model"
+    assert sorted(path.name for path in model.glob("*.index")) == ["keras3-15.index", "keras3-20.index"]
+    found = {}
+    for file in sorted(model.rglob("events.out.tfevents.*"), key=lambda file: file.stat().st_mtime_ns):
+        for event in tf.compat.v1.train.summary_iterator(str(file)):
+            for value in event.summary.value:
+                key = f"{file.parent.name}/{value.tag}"
+                found.setdefault(key, []).append((event.step, float(tf.make_ndarray(value.tensor))))
+    assert [step for step, _ in found["train/loss"]] == [5, 10, 15, 20]
+    # The rate of the step to come: halved every five.
+    assert [value for _, value in found["train/learning_rate"]] == pytest.approx([0.25, 0.125, 0.0625, 0.03125])
+    assert {step for step, _ in found["eval/accuracy"]} == {5, 10, 15, 20}
+
+
+@keras3
+def test_exports_and_the_keras_file(run, run_python, tmp_path):
+    """SavedModels that plain TensorFlow serves; the best one over a restart; a `.keras` file that plain Keras reads."""
+    exporters = "eval.exporters=[{kind: final}, {kind: latest, exports_to_keep: 1}, {kind: best, metric: average_loss}]"
+    settings = ["model.export.signatures=[predict, classify]", exporters, "eval.during_training=true",
+                "model.optimizer={name: sgd, learning_rate: 0.1}"]  # fmt: skip
+    # A rate that makes all worse: the second run has no better model than the first.
+    worse = "model.optimizer={name: sgd, learning_rate: 100.0}"
+    first, second = run(("model", *settings), ("model", *settings, "train.max_steps=40", worse))
+    assert set(first["exporters"]) == {"final", "latest", "best"}
+    assert second["metrics"]["average_loss"] > first["metrics"]["average_loss"]
+    assert "best" not in second["exporters"], "a worse model is not exported over a better one"
+    export = tmp_path / "model" / "export"
+    assert [len(list((export / name).iterdir())) for name in ("final", "latest", "best")] == [2, 1, 2]
+    best = json.loads((export / "best.best.json").read_text())
+    assert best["metrics"]["average_loss"] == first["metrics"]["average_loss"]
+
+    served = tf.saved_model.load(first["exporters"]["best"])
+    assert set(served.signatures) == {"serving_default", "predict", "classification"}
+    pixels = np.random.default_rng(1).random((8, 8, 1)).astype(np.float32)
+    feature = {"image": tf.train.Feature(float_list=tf.train.FloatList(value=pixels.ravel()))}
+    record = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+    answer = served.signatures["predict"](examples=tf.constant([record]))
+    assert answer["logits"].shape == (1, 10) and answer["classes"].dtype == tf.string
+    scores = served.signatures["classification"](inputs=tf.constant([record]))["scores"]
+    np.testing.assert_allclose(scores, answer["probabilities"], rtol=1e-6)
+
+    # The first run's model was trained for 20 steps; the file is the last one's. No package of ours is imported.
+    code = """
+import sys, numpy as np, keras
+model = keras.saving.load_model(sys.argv[1])
+assert "estimator_pipeline" not in sys.modules
+logits = model(np.load(sys.argv[2])[None])
+print(int(model.optimizer.iterations), type(model.optimizer).__name__, model.loss.name, model.layers[-1].name)
+np.save(sys.argv[3], logits)
+"""
+    np.save(tmp_path / "pixels.npy", pixels)
+    file = second["exports"][-1]
+    assert file == str(tmp_path / "model" / "model.keras")
+    done = run_python(["-c", code, file, tmp_path / "pixels.npy", tmp_path / "logits.npy"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["40", "SGD", "sparse_categorical_crossentropy", "dense_1"]
+    final = tf.saved_model.load(second["exporters"]["final"]).signatures["predict"]
+    np.testing.assert_allclose(np.load(tmp_path / "logits.npy"), final(examples=tf.constant([record]))["logits"],
+                               rtol=1e-5, atol=1e-6)  # fmt: skip
+
+
+@keras3
+def test_each_engine_refuses_the_others_checkpoints(run, run_python, tmp_path):
+    own = [str(JOB), "--set", "train.max_steps=2", "--set", f"run.model_dir={tmp_path / 'two'}", "--engine", "keras"]
+    assert run_python(["-m", "estimator_pipeline", "train", *own]).returncode == 0
+    two, three, other = run(
+        ("two",), ("three", "train.max_steps=2", "model.name=dnn"),
+        ("three", "model.name=dnn", "model.params={hidden_units: [3, 3]}", "run.accept_changes=true"),
+    )  # fmt: skip
+    assert two["error"].startswith("the Keras 3 engine cannot go on from a checkpoint of the Keras engine")
+    assert three["global_step"] == 2
+    assert "keras3-2 is not this model's" in other["error"] and "another model_dir" in other["error"]
+    own[4] = f"run.model_dir={tmp_path / 'three'}"
+    for engine, name in (("keras", "Keras"), ("estimator", "Estimator")):
+        done = run_python(["-m", "estimator_pipeline", "train", *own[:-1], engine])
+        assert done.returncode == 2
+        assert f"error: the {name} engine cannot go on from a checkpoint of the Keras 3 engine" in done.stderr
+
+
+OWN = """
+import tensorflow as tf
+
+def layers(params):
+    if params.get("subclass"):
+        return Own()
+    # Nothing says what they take in: it is seen from the data.
+    return tf.keras.Sequential([tf.keras.layers.BatchNormalization(), tf.keras.layers.Dense(1)])
+
+class Own(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = tf.keras.layers.Dense(1)
+
+    def call(self, features):
+        return self.inner(features)
+
+def data(input_context=None, batches=7):
+    features = tf.random.stateless_uniform([batches * 4, 3], [1, 2])
+    return tf.data.Dataset.from_tensor_slices((features, tf.reduce_sum(features, axis=1))).batch(4)
+"""
+
+
+@pytest.fixture
+def own_job(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    job = tmp_path / "job.yaml"
+    data = f"{tmp_path}/own.py:data"
+    job.write_text(
+        json.dumps(
+            {
+                "model": {"function": f"{tmp_path}/own.py:layers", "loss": "mse"},
+                "input": {"source": "function", "train": data, "eval": data, "global_batch_size": 4},
+                "run": {"model_dir": "m"},
+            }
+        )
+    )
+    return job
+
+
+@keras3
+def test_layers_of_ones_own_and_data_that_end(run, own_job, tmp_path):
+    """`tf.keras` in a job's own file is Keras 3; layers without an input's shape; seven batches and no max_steps."""
+    whole = ["train.max_steps=null", "run.save_checkpoints_steps=3", "eval.during_training=true"]
+    one, other, mirrored, exporting = run(
+        ("one", *whole), ("other", *whole, "model.params={subclass: true}"), ("mirrored", *whole, *MIRRORED),
+        ("export", *whole, "eval.exporters=[{kind: final}]"), job=own_job,
+    )  # fmt: skip
+    for result in (one, other):
+        assert (result["global_step"], result["ended"]) == (7, "data ended")
+        assert [e["global_step"] for e in result["evaluations"]] == [3, 6, 7]
+        assert result["metrics"]["loss"] == pytest.approx(result["metrics"]["average_loss"], rel=1e-5)
+    # Two of its seven batches make a step: the last one has a replica without data.
+    assert (mirrored["global_step"], mirrored["ended"]) == (4, "data ended")
+    assert np.isfinite(mirrored["metrics"]["loss"])
+    assert exporting["error"].startswith("eval.exporters: final cannot be made") and exporting["exit_code"] == 2
+
+
+@keras3
+def test_replicas_drop_different_units(run, own_job, tmp_path):
+    """With one seed for all, both replicas of a batch that is twice the same would compute the same."""
+    (tmp_path / "own.py").write_text(
+        OWN.replace("[tf.keras.layers.BatchNormalization(), ", "[Seen(), ").replace(
+            "def layers",
+            """
+class Seen(tf.keras.layers.Layer):
+    def build(self, shape):
+        self.dropout = tf.keras.layers.Dropout(0.5)
+        self.seen = self.add_weight(shape=(100,), initializer="zeros", trainable=False, name="seen")
+
+    def call(self, features, training=False):
+        mask = self.dropout(tf.ones([100]), training=training)
+        if training:
+            self.seen.assign(mask)
+        return features
+
+def layers""",
+        )
+    )
+    (result,) = run(("m", "train.max_steps=3", *MIRRORED), job=own_job)
+    assert result["global_step"] == 3
+    seen = {n: v for n, v in variables(tmp_path / "m", 3).items() if n.endswith("/seen")}
+    ((_, mean),) = seen.items()
+    # A mask has zeros and twos. The mean of two different ones has ones as well.
+    assert set(np.unique(mean)) == {0.0, 1.0, 2.0}
+
+
+@keras3
+def test_precision_clipping_and_metrics_of_each_head(run, own_job):
+    clipped = [
+        "train.max_steps=3",
+        "model.loss=binary_crossentropy",
+        "model.metrics=[accuracy, precision, recall, auc]",
+    ]
+    binary, half, brain = run(
+        ("binary", *clipped, "model.clip_norm=0.1", *MIRRORED), ("half", "train.max_steps=3",
+        "model.mixed_precision=true", "model.clip_value=0.1", *MIRRORED),
+        ("brain", "train.max_steps=3", "model.mixed_precision=true", "model.metrics=[label_mean, prediction_mean]"),
+        job=own_job,
+    )  # fmt: skip
+    assert not [r["error"] for r in (binary, half, brain) if "error" in r]
+    assert {"accuracy", "precision", "recall", "auc"} <= set(binary["metrics"])
+    assert half["metrics"]["loss"] > 0 and {"label_mean", "prediction_mean"} <= set(brain["metrics"])
+
+
+@keras3
+def test_16_bits_train_as_32_do(process, digits_dir):
+    """The loss scale of float16 is taken out again, before gradients are clipped to a norm."""
+    cases = [(policy, norm) for norm in (None, 0.1) for policy in (False, "mixed_float16", "mixed_bfloat16")]
+    found = process("precision", {"data_dir": str(digits_dir), "cases": cases})
+    for full, *halves in (found[:3], found[3:]):
+        assert len(full) == 20 and full[-1] < full[0] - 0.1
+        for half, reason in zip(halves, (2e-3, 1e-2), strict=True):  # 11 and 8 bits
+            assert half == pytest.approx(full, rel=reason) and half != full
+    assert found[0][-1] < found[3][-1], "clipping takes effect"
+
+
+@keras3
+def test_what_cannot_be_is_said(run_python, tmp_path):
+    train = ["-m", "estimator_pipeline", "train", JOB, "--engine", "keras3", "--set", f"run.model_dir={tmp_path}/m"]
+    done = run_python(train, env={"KERAS_BACKEND": "jax"})
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: KERAS_BACKEND=jax is set, and the engine keras3 trains with TensorFlow")
+    done = run_python([*train, "--set", "run.train_distribute=parameter_server", "--set", "cluster.ps=1"])
+    assert (
+        done.returncode == 2 and "the training loop for Keras 3 has no training with parameter servers" in done.stderr
+    )
+    code = """
+import estimator_pipeline as ep
+tf = ep.compat.install()
+from estimator_pipeline.engines.job import run_job
+try:
+    run_job(ep.load_job("legacy_configs/single.yaml", overrides=["run.engine=keras3"]), environ={})
+except ep.errors.CompatError as error:
+    print(error)
+"""
+    done = run_python(["-c", code])
+    assert "is already loaded in this process, with Keras 2" in done.stdout, done.stderr[-2000:]
+    code = """
+import estimator_pipeline as ep
+tf = ep.compat.use_keras_3()
+assert ep.compat.install() is tf and tf.keras.layers.Dense.__module__.startswith("keras.src")
+print(ep.compat.status())
+from estimator_pipeline.engines.job import run_job
+try:
+    run_job(ep.load_job("legacy_configs/single.yaml"), environ={})
+except ep.errors.CompatError as error:
+    print(error)
+"""
+    # What another process left in the environment does not decide here.
+    done = run_python(["-c", code], env={"TF_USE_LEGACY_KERAS": "1"})
+    assert "tf.keras: keras 3." in done.stdout, done.stderr[-2000:]
+    assert "this process has Keras 3, and the engine estimator is built on Keras 2" in done.stdout
+
+
+@pytest.mark.skipif(WITH_KERAS_3, reason="for TensorFlow 2.15")
+def test_on_2_15_there_is_no_keras_3(run_python, tmp_path):
+    done = run_python(["-m", "estimator_pipeline", "train", JOB, "--engine", "keras3",
+                       "--set", f"run.model_dir={tmp_path}/m"])  # fmt: skip
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: the engine keras3 needs TensorFlow 2.16 or later"), done.stderr[-2000:]
+    assert "found: TensorFlow 2.15" in done.stderr and "keep the engine keras" in done.stderr
+
+
+# Optimizers ---------------------------------------------------------------------------------------------------
+
+STEPS, ROWS = 12, 7
+RATE = {"kind": "exponential", "initial_learning_rate": 0.2, "decay_steps": 5, "decay_rate": 0.5}
+OPTIONS = {
+    "momentum": {"momentum": 0.8},
+    "nesterov": {"momentum": 0.8},
+    "adam": {"beta1": 0.8, "epsilon": 1e-4},
+    "adagrad": {"initial_accumulator_value": 0.3},
+    "rmsprop": {"decay": 0.7, "momentum": 0.6, "epsilon": 1e-3, "centered": True},
+    "ftrl": {"l1_regularization_strength": 0.01, "l2_regularization_strength": 0.02},
+}
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    random = np.random.default_rng(7)
+    arrays = {
+        "start": random.normal(size=(ROWS, 3)).astype(np.float32),
+        "values": random.normal(size=(STEPS, ROWS, 3)).astype(np.float32),
+        # One of them twice, and not the same ones in each step.
+        "rows": np.array([[1, 4, 1, step % ROWS] for step in range(STEPS)], np.int64),
+    }
+    # Small ones show what is added to a root.
+    arrays["values"][:, :, 2] *= 1e-6
+    path = tmp_path_factory.mktemp("given") / "given.npz"
+    np.savez(path, **arrays)
+    return path, arrays
+
+
+def steps_in_a_session(optimizer, arrays, sparse):
+    """What the Estimator's optimizer does with the same gradients."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        step = tf.compat.v1.train.get_or_create_global_step()
+        variable = tf.compat.v1.get_variable("v", initializer=arrays["start"], use_resource=True)
+        made, _ = optimizer.make(step)
+        value = tf.compat.v1.placeholder(tf.float32, [ROWS, 3])
+        rows = tf.compat.v1.placeholder(tf.int64, [4])
+        gradient = tf.IndexedSlices(value[:4], rows, [ROWS, 3]) if sparse else value
+        counted = {"global_step": step} if isinstance(made, tf.compat.v1.train.Optimizer) else {}
+        train = made.apply_gradients([(gradient, variable)], **counted)
+        session.run(tf.compat.v1.global_variables_initializer())
+        after = []
+        for one, named in zip(arrays["values"], arrays["rows"], strict=True):
+            session.run(train, {value: one, rows: named})
+            after.append(session.run(variable))
+        return np.stack(after)
+
+
+@keras3
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_optimizers_have_the_arithmetic_that_was_asked_for(process, given, tmp_path, replicas):
+    """`api: v1` against tf.compat.v1.train, `api: keras` against tf.keras.optimizers.legacy; dense and sparse."""
+    path, arrays = given
+    cases = []
+    for name in NAMES:
+        for rate in (0.1, RATE):
+            for api, options in (("v1", {}), ("v1", OPTIONS.get(name, {})), ("keras", {})):
+                for sparse in (False, True):
+                    cases.append(({"name": name, "learning_rate": rate, "api": api, "options": options}, sparse))
+    file = tmp_path / "after.npz"
+    process("steps", {"given": str(path), "optimizers": cases, "replicas": replicas, "file": str(file)})
+    exact = {}
+    with np.load(file) as found:
+        for number, (fields, sparse) in enumerate(cases):
+            optimizer = Optimizer(**fields)
+            theirs, ours = steps_in_a_session(optimizer, arrays, sparse), found[str(number)]
+            where = f"{fields}, sparse {sparse}"
+            if keras3_optimizers.differences(optimizer, rows=sparse) is not None:
+                assert np.abs(ours - theirs).max() > 1e-8, f"{where}: there is a difference to tell of"
+                continue
+            # Composed of several operations, the last bits may differ: 1e-4 of a step.
+            np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-5, err_msg=where)
+            if fields["api"] == "v1":
+                exact.setdefault((fields["name"], sparse), []).append(np.array_equal(ours, theirs))
+    # Adam is Keras's own. A row that is named twice is summed in another order where replicas share it.
+    assert set(exact) == {(name, sparse) for name in NAMES for sparse in (False, True)}
+    for (name, sparse), equal in exact.items():
+        assert all(equal) or name == "adam" or (sparse and replicas > 1), f"{name}, sparse {sparse}: to the last bit"
+
+
+def test_differences_are_named():
+    assert keras3_optimizers.differences(Optimizer(name="adagrad", api="v1")) is None
+    assert "under the root" in str(keras3_optimizers.differences(Optimizer(name="adagrad", api="keras")))
+    with_momentum = Optimizer(name="rmsprop", api="keras", options={"momentum": 0.9})
+    assert keras3_optimizers.differences(with_momentum) is None
+    assert keras3_optimizers.differences(Optimizer(name="rmsprop", api="keras")) is not None
+    assert "every row" in str(keras3_optimizers.differences(Optimizer(name="ftrl", api="keras"), rows=True))

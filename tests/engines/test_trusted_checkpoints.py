@@ -1,0 +1,345 @@
+"""Torn, missing and unwritable checkpoints; two jobs in one model directory; a run that is another one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import tensorflow_with_three_cpus
+
+import estimator_pipeline as ep
+import model_fns
+from estimator_pipeline import inputs
+from estimator_pipeline.engines import checkpoints, lock
+from estimator_pipeline.engines.identity import Identity, check
+from estimator_pipeline.errors import ConfigError, TaskFailedError
+
+tf = tensorflow_with_three_cpus()
+RNG = np.random.default_rng(5)
+FEATURES = RNG.random((60, 8, 8, 1), dtype=np.float32)
+LABELS = (FEATURES.mean(axis=(1, 2, 3)) * 10).astype(np.int64)
+
+
+def data(features=FEATURES, **options):
+    options = {"global_batch_size": 12, "seed": 4, **options}
+    return inputs.from_arrays(train=(features, LABELS), eval=(features[:25], LABELS[:25]), **options)
+
+
+def run(model_dir, *, max_steps=10, source=None, seed=1, hooks=(), **options):
+    source = source or data()
+    config = ep.build_run_config(
+        model_dir, environ={}, save_checkpoints_steps=5, seed=seed, checkpoint_save_graph_def=False
+    )
+    return ep.train_and_evaluate(
+        tf.estimator.Estimator(model_fns.model_fn("linear", optimizer={"name": "adam"}), config=config),
+        tf.estimator.TrainSpec(source.train_input_fn, max_steps=max_steps, hooks=list(hooks)),
+        tf.estimator.EvalSpec(source.eval_input_fn, steps=None),
+        environ={},
+        **options,
+    )
+
+
+def variables(path):
+    reader = tf.train.load_checkpoint(path)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def same(one, other):
+    assert set(one) == set(other)
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch, caplog):
+    """What is logged reaches caplog, whatever a test before has done to TensorFlow's logger."""
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
+    # Not the attribute alone: loggers below it remember what they were asked before.
+    caplog.set_level(logging.INFO, "tensorflow")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model directory with the checkpoints of steps 0, 5 and 10, and the variables after 20 steps undisturbed."""
+    folder = tmp_path_factory.mktemp("trained")
+    whole = run(folder / "whole", max_steps=20)
+    run(folder / "ten", max_steps=10)
+    return folder / "ten", variables(whole.checkpoint)
+
+
+@pytest.fixture
+def model_dir(trained, tmp_path):
+    shutil.copytree(trained[0], tmp_path / "model")
+    return tmp_path / "model"
+
+
+def newest(model_dir):
+    return os.path.basename(tf.train.latest_checkpoint(str(model_dir)) or "")
+
+
+def restored(model_dir, backup):
+    """The directory as it was, from the copy in memory: rescue() moves files."""
+    shutil.rmtree(model_dir / "damaged", ignore_errors=True)
+    for name, content in backup.items():
+        (model_dir / name).write_bytes(content)
+
+
+@pytest.mark.parametrize("suffix", ["index", "data-00000-of-00001"])
+def test_a_write_cut_off_at_any_byte_leaves_the_checkpoint_before(model_dir, suffix):
+    backup = {path.name: path.read_bytes() for path in model_dir.iterdir() if path.is_file()}
+    torn = f"model.ckpt-10.{suffix}"
+    whole = len(backup[torn])
+    # All bytes of the index. Of the values, which are all alike, the ends and some of each tensor.
+    sizes = range(whole) if suffix == "index" else sorted({*range(40), *range(0, whole, 97), *range(whole - 40, whole)})
+    for size in sizes:
+        restored(model_dir, {**backup, torn: backup[torn][:size]})
+        assert os.path.basename(checkpoints.rescue(str(model_dir))) == "model.ckpt-5", size
+        assert newest(model_dir) == "model.ckpt-5", size
+        assert not list(model_dir.glob("model.ckpt-10*")), size
+
+
+def test_a_flipped_byte_of_a_tensor_is_damage(model_dir):
+    path = model_dir / "model.ckpt-10.data-00000-of-00001"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+    assert os.path.basename(checkpoints.rescue(str(model_dir))) == "model.ckpt-5"
+
+
+@pytest.mark.parametrize("missing", ["index", "data-00000-of-00001"])
+def test_a_missing_file_is_damage(model_dir, missing):
+    (model_dir / f"model.ckpt-10.{missing}").unlink()
+    assert os.path.basename(checkpoints.rescue(str(model_dir))) == "model.ckpt-5"
+
+
+@pytest.mark.parametrize("content", [b"", b"model_checkpoint_pa", b"\0" * 64, b'model_checkpoint_path: "else-7"\n'])
+def test_a_torn_state_file_is_made_anew_from_what_is_there(model_dir, content):
+    (model_dir / "checkpoint").write_bytes(content)
+    assert os.path.basename(checkpoints.rescue(str(model_dir))) == "model.ckpt-10"
+    assert newest(model_dir) == "model.ckpt-10"
+
+
+def test_training_goes_on_from_the_checkpoint_before_and_ends_the_same(model_dir, trained, caplog):
+    """What a damaged checkpoint costs is time: the weights are those of the run that met none."""
+    (model_dir / "model.ckpt-10.data-00000-of-00001").write_bytes(b"torn")
+    (model_dir / "model.ckpt-15_temp").mkdir()
+    outcome = run(model_dir, max_steps=20)
+    assert outcome.tasks["worker:0"].steps == 15, "from step 5"
+    same(variables(outcome.checkpoint), trained[1])
+    assert "model.ckpt-10 is damaged" in caplog.text and "set aside" in caplog.text
+    assert [path.name for path in (model_dir / "damaged").glob("*/*data*")] == ["model.ckpt-10.data-00000-of-00001"]
+    assert not (model_dir / "model.ckpt-15_temp").exists()
+
+
+def test_where_no_checkpoint_is_whole_training_does_not_begin_at_0(model_dir):
+    for path in model_dir.glob("model.ckpt-*.index"):
+        path.write_bytes(b"")
+    with pytest.raises(TaskFailedError, match=r"no checkpoint in .* can be restored") as failed:
+        run(model_dir, max_steps=20)
+    assert "model.ckpt-10" in str(failed.value) and "give another model_dir" in str(failed.value)
+
+
+def test_without_a_state_file_training_begins_anew_and_says_so(model_dir, caplog):
+    (model_dir / "checkpoint").unlink()
+    assert checkpoints.rescue(str(model_dir)) is None
+    assert "training begins at step 0" in caplog.text
+
+
+def test_values_that_are_not_finite_are_damage_after_a_run_that_diverged(model_dir):
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
+        tf.compat.v1.get_variable("w", initializer=tf.constant([1.0, float("nan")]))
+        session.run(tf.compat.v1.global_variables_initializer())
+        saver = tf.compat.v1.train.Saver()
+        saver.recover_last_checkpoints([str(model_dir / f"model.ckpt-{n}") for n in (0, 5, 10)])
+        path = saver.save(session, str(model_dir / "model.ckpt"), global_step=15)
+    assert checkpoints.damage(path) is None
+    assert "not finite" in checkpoints.damage(path, finite=True)
+    assert os.path.basename(checkpoints.rescue(str(model_dir), finite=True)) == "model.ckpt-10"
+
+
+# -- a disk that is full ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 600 KB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", folder], capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {made.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_full_disk_is_one_clear_error_and_nothing_is_lost(small_disk, tmp_path, trained):
+    model_dir = small_disk / "model"
+
+    class Fill(tf.estimator.SessionRunHook):
+        """Takes all the room that is left, after the checkpoint of step 5."""
+
+        steps = 0
+
+        def after_run(self, run_context, run_values):
+            self.steps += 1
+            if self.steps == 7:
+                with open(small_disk / "ballast", "wb", buffering=0) as file:
+                    try:
+                        while True:
+                            file.write(b"x" * 1024)
+                    except OSError:
+                        pass
+
+    with pytest.raises(TaskFailedError, match="no space left on device") as failed:
+        run(model_dir, max_steps=20, hooks=[Fill()])
+    assert "stands at step 5" in str(failed.value) and "make room" in str(failed.value)
+    (small_disk / "ballast").unlink()
+    outcome = run(model_dir, max_steps=20)
+    assert outcome.tasks["worker:0"].steps == 15, "from step 5"
+    same(variables(outcome.checkpoint), trained[1])
+
+
+def test_a_directory_that_cannot_be_written_is_one_clear_error(small_disk):
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with pytest.raises(ConfigError, match=r"the model directory .* cannot be written") as failed:
+        take(small_disk / "model")
+    assert "Read-only file system" in str(failed.value)
+
+
+# -- two jobs ---------------------------------------------------------------------------------------------------------
+
+
+def take(model_dir, *, wait=0.0):
+    with lock.hold(str(model_dir), owner="worker:0", run_id="second", wait=wait):
+        pass
+
+
+HOLDER = """
+import sys, time
+from estimator_pipeline.engines import lock
+with lock.hold(sys.argv[1], owner="chief:0", run_id="first"):
+    print("held", flush=True)
+    time.sleep(120)
+"""
+
+
+def test_two_jobs_in_one_model_dir_are_refused_until_the_first_is_dead(tmp_path, run_environment):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=run_environment
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ConfigError, match="another job trains in") as refused:
+            take(tmp_path, wait=0.3)
+        assert f"chief:0, process {holder.pid} on " in str(refused.value)
+        killer = threading.Timer(0.5, holder.kill)
+        killer.start()
+        with lock.hold(str(tmp_path), owner="chief:0", run_id="second", wait=30):
+            assert json.loads((tmp_path / "estimator_pipeline" / "lock").read_text())["run_id"] == "second"
+    finally:
+        holder.kill()
+        holder.wait(30)
+        holder.stdout.close()
+    take(tmp_path)
+
+
+def test_a_forked_child_does_not_hold_the_lock_on(tmp_path):
+    child = 0
+    try:
+        with lock.hold(str(tmp_path), owner="chief:0", run_id="first"):
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+        take(tmp_path)
+    finally:
+        if child:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+
+
+def test_a_lease_is_renewed_refused_and_taken_over(tmp_path, monkeypatch):
+    """Where the file system has no locks."""
+    monkeypatch.setattr(lock, "RENEW_SECS", 0.2)
+    monkeypatch.setattr(lock, "_kernel_lock", lambda *_: _Raises())
+    with (
+        lock.hold(str(tmp_path), owner="chief:0", run_id="first"),
+        pytest.raises(ConfigError, match="it is renewed every"),
+    ):
+        take(tmp_path, wait=0.5)
+    path = tmp_path / "estimator_pipeline" / "lock.lease"
+    assert not path.exists()
+    monkeypatch.setattr(lock, "LEASE_SECS", 2.0)
+    path.write_text(json.dumps({"task": "chief:0", "host": "gone", "pid": 7, "renewed": 3}))
+    with lock.hold(str(tmp_path), owner="chief:0", run_id="third", wait=0.5):
+        assert json.loads(path.read_text())["run_id"] == "third"
+
+
+class _Raises:
+    def __enter__(self):
+        raise lock._NoLocks
+
+    def __exit__(self, *error):
+        return False
+
+
+# -- another run ------------------------------------------------------------------------------------------------------
+
+OTHERS = {
+    "seed": ({"seed": 2}, "seed was 1 and is 2"),
+    "order": ({"source": data(seed=5)}, "input.seed was 4 and is 5"),
+    "batch": ({"source": data(global_batch_size=6)}, "global_batch_size was 12 and is 6"),
+    "data": ({"source": data(FEATURES + 1)}, "input.fingerprint was "),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_another_run_is_refused_by_name_or_accepted_by_a_flag(model_dir, case):
+    changed, words = OTHERS[case]
+    with pytest.raises(ConfigError, match="this run is not the one that trained to step 10") as refused:
+        run(model_dir, max_steps=15, **changed)
+    assert words in str(refused.value) and "--accept-changes" in str(refused.value)
+    assert newest(model_dir) == "model.ckpt-10"
+    assert run(model_dir, max_steps=15, accept_changes=True, **changed).global_step == 15
+    assert run(model_dir, max_steps=20, **changed).global_step == 20, "the change has become the run's own"
+
+
+def test_more_steps_and_epochs_are_no_other_run(model_dir):
+    assert run(model_dir, max_steps=15, source=data(epochs=9)).global_step == 15
+
+
+def test_what_is_meant_is_told_and_what_is_new_is_no_change(tmp_path, caplog):
+    first = Identity(fixed={"seed": 1}, told={"rate": 0.1})
+    check(str(tmp_path), first, step=0, accept=False)
+    check(str(tmp_path), Identity(fixed={"seed": 1, "new": 3}, told={"rate": 0.01}), step=5, accept=False)
+    assert "Training goes on at step 5 with a change: rate was 0.1 and is 0.01" in caplog.text
+    kept = json.loads((tmp_path / "estimator_pipeline" / "identity.json").read_text())
+    assert kept["changes"][0]["changed"] == ["rate"] and kept["fixed"] == {"seed": 1, "new": 3}
+    # A run from the start is nobody's heir.
+    check(str(tmp_path), Identity(fixed={"seed": 2}), step=0, accept=False)
+
+
+def test_an_input_function_of_ones_own_says_what_it_cannot_promise(tmp_path):
+    def own():
+        return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS)).batch(12).repeat()
+
+    config = ep.build_run_config(tmp_path, environ={}, save_checkpoints_steps=5, seed=1)
+    ep.train_and_evaluate(
+        tf.estimator.Estimator(model_fns.model_fn("linear"), config=config),
+        tf.estimator.TrainSpec(own, max_steps=5),
+        tf.estimator.EvalSpec(own, steps=1),
+        environ={},
+    )
+    kept = json.loads((tmp_path / "estimator_pipeline" / "identity.json").read_text())
+    assert "begin anew at each start" in kept["open"][0]
