@@ -1,0 +1,36 @@
+"""Whether two trainings are equal: names first, then shapes, types, values; and what a difference comes from.
+
+===================== ==================================================================================
+`run_parity`          a job file by both engines, as processes
+`compare_models`      any Estimator against a Keras model, in this process
+`compare`             two sets of named arrays
+`Tolerance`           what may differ by how much, and why; `Tolerances` for all that is compared
+`Parity`, `Finding`   what came of it
+`summary`, `document` the same in words, and as plain values
+===================== ==================================================================================
+"""
+
+from estimator_pipeline.parity.compare import BIT_EQUAL, Comparison, Difference, Tolerance, compare, ulps
+from estimator_pipeline.parity.diagnosis import Finding
+from estimator_pipeline.parity.models import compare_models
+from estimator_pipeline.parity.result import Parity, StepParity
+from estimator_pipeline.parity.run import run_parity
+from estimator_pipeline.parity.text import document, summary
+from estimator_pipeline.parity.tolerances import Tolerances
+
+__all__ = [
+    "BIT_EQUAL",
+    "Comparison",
+    "Difference",
+    "Finding",
+    "Parity",
+    "StepParity",
+    "Tolerance",
+    "Tolerances",
+    "compare",
+    "compare_models",
+    "document",
+    "run_parity",
+    "summary",
+    "ulps",
+]

@@ -1,0 +1,191 @@
+"""What both exported models answer to the same inputs, and what Keras's layers evaluate to: a process by itself.
+
+    python -m estimator_pipeline.parity.answers FOLDER ENGINE,ENGINE JOB.yaml [KEY=VALUE ...]
+
+FOLDER holds both runs; into it come `answers-ENGINE.npz` of each and `facts.json`. The SavedModels are
+loaded by plain TensorFlow, as a server would.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline import compat, keras_averages
+from estimator_pipeline.errors import PipelineError
+from estimator_pipeline.job import Job, load_job
+from estimator_pipeline.parity.records import write_arrays
+
+__all__ = ["EXPORT", "evaluated_losses", "random_layers", "signature_answers"]
+
+# The folder below `export/` of both runs.
+EXPORT = "parity"
+RECORDS = 64
+# Layers whose output is random in training; those of a rate 0 are not.
+_RANDOM = ("dropout", "drop", "rate", "stddev")
+
+
+def signature_answers(
+    export: str | os.PathLike[str], inputs: Mapping[str, Any], examples: Any = None
+) -> dict[str, Any]:
+    """The signatures of a SavedModel and what they answer.
+
+    Args:
+        export: the SavedModel's folder.
+        inputs: feature name -> array [B, ...].
+        examples: the same records as serialized `tf.Example`, bytes [B], for signatures that take these.
+
+    Returns:
+        "signature KEY, input NAME" -> its type, and "signature KEY, output NAME" -> the answer.
+    """
+    tf = compat.install()
+    loaded = tf.saved_model.load(str(export))
+    found: dict[str, Any] = {}
+    for key, function in sorted(loaded.signatures.items()):
+        _, wanted = function.structured_input_signature
+        given = {}
+        for name, spec in sorted(wanted.items()):
+            found[f"signature {key}, input {name}"] = np.array(f"{spec.dtype.name} {spec.shape}")
+            if spec.dtype == tf.string and name not in inputs and examples is not None:
+                given[name] = tf.constant(examples)
+            elif name in inputs:
+                given[name] = tf.cast(inputs[name], spec.dtype) if spec.dtype != tf.string else inputs[name]
+        if set(given) == set(wanted):
+            answers = function(**given)
+            for name, value in sorted(answers.items()):
+                found[f"signature {key}, output {name}"] = value.numpy()
+    return found
+
+
+def evaluated_losses(model: Any, dataset: Any, *, steps: int | None = None) -> dict[str, tuple[float, float]]:
+    """What a dataset's losses are by the layers as they infer, and as they train.
+
+    The layers' moving statistics are moved by it: the model is for no other use afterwards.
+
+    Returns:
+        "average_loss": the mean over all records, without the regularisers' losses; "loss": the mean over the batches'
+        means, with them, as an Estimator's evaluation has it.
+    """
+    batches = list(dataset if steps is None else dataset.take(steps))
+    with keras_averages.in_place(getattr(model, "averages", None)):  # it is evaluated with them
+        return _losses_of(model, batches)
+
+
+def _losses_of(model: Any, batches: list[Any]) -> dict[str, tuple[float, float]]:
+    tf = compat.install()
+    found: dict[str, list[float]] = {"average_loss": [], "loss": []}
+    for training in (False, True):
+        sizes, each, totals = [], [], []
+        for batch in batches:
+            features, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(batch)
+            outputs = model(features, training=training)
+            sizes.append(int(tf.shape(tf.nest.flatten(labels)[0])[0]))
+            if not model.loss:  # it works its loss out by itself, with what its layers add
+                totals.append(float(model.compute_loss(features, labels, outputs, weights)))
+                each.append(totals[-1] - float(sum(model.losses)))
+            else:
+                each.append(float(model.compiled_loss(labels, outputs, weights, regularization_losses=None)))
+                totals.append(each[-1] + float(sum(model.losses)))
+        found["average_loss"].append(float(np.average(each, weights=sizes)) if batches else math.nan)
+        found["loss"].append(float(np.mean(totals)) if batches else math.nan)
+    return {name: (values[0], values[1]) for name, values in found.items()}
+
+
+def random_layers(model: Any) -> list[str]:
+    """Names of the layers that draw random numbers in training."""
+    tf = compat.install()
+    found = []
+    for layer in getattr(model, "_flatten_layers", lambda: [])():
+        if not isinstance(layer, tf.keras.layers.Layer) or layer is model:
+            continue
+        kind = type(layer).__name__.lower()
+        draws = "dropout" in kind or "gaussian" in kind or kind.startswith("random")
+        if draws and any(getattr(layer, name, 0) for name in _RANDOM):
+            found.append(layer.name)
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Writes the answers and facts of a job's two runs."""
+    folder, engines, path, *settings = arguments
+    base = Path(folder)
+    job = load_job(path, overrides=settings)
+    facts: dict[str, Any] = {"losses": {}, "random_layers": [], "notes": []}
+    try:
+        _facts_of(job, base, engines.split(","), facts)
+    except PipelineError as error:
+        facts["notes"].append(f"predictions were not compared: {error.what}")
+    unfinished = base / "facts.unfinished"
+    unfinished.write_text(json.dumps(facts), encoding="utf-8")
+    os.replace(unfinished, base / "facts.json")
+    return 0
+
+
+def _facts_of(job: Job, base: Path, engines: Sequence[str], facts: dict[str, Any]) -> None:
+    tf = compat.install()
+    from estimator_pipeline.engines import job as jobs
+    from estimator_pipeline.engines import keras_job
+
+    data = jobs.job_inputs(job)
+    model = None
+    if "keras" in engines:
+        serving = keras_job.plan_of(job, data).serving
+        model = serving.model_of(tf.train.latest_checkpoint(str(base / "keras" / "model")))
+        facts["random_layers"] = random_layers(model)
+    if data.features_spec is None:
+        facts["notes"].append(
+            "predictions and signatures were not compared: what an own input function gives is not known"
+        )
+    else:
+        inputs, examples = _inputs(job, data)
+        for engine in engines:
+            answers = signature_answers(_export_of(base / engine / "model"), inputs, examples)
+            write_arrays(base / f"answers-{engine}.npz", answers)
+    if model is not None:
+        facts["losses"] = evaluated_losses(model, data.eval_input_fn(), steps=job.eval.steps)
+
+
+def _export_of(model_dir: Path) -> Path:
+    return max((model_dir / "export" / EXPORT).iterdir(), key=lambda path: int(path.name))
+
+
+def _inputs(job: Job, data: Any) -> tuple[dict[str, np.ndarray], Any]:
+    """The evaluation's first records: as arrays, and as serialized examples where the job's exports take them."""
+    from estimator_pipeline.engines.job import takes_examples
+
+    features, _ = next(iter(data.eval_input_fn()))
+    named = features if isinstance(features, Mapping) else {next(iter(data.features_spec)): features}
+    arrays = {name: value.numpy()[:RECORDS] for name, value in named.items()}
+    return arrays, _examples(arrays) if takes_examples(job) else None
+
+
+def _examples(arrays: Mapping[str, np.ndarray]) -> list[bytes]:
+    tf = compat.install()
+    train = tf.train
+
+    def feature(value: np.ndarray) -> Any:
+        flat = np.ravel(value)
+        if flat.dtype.kind in "OSU":
+            return train.Feature(bytes_list=train.BytesList(value=[bytes(one) for one in flat]))
+        if flat.dtype.kind in "iub":
+            return train.Feature(int64_list=train.Int64List(value=[int(one) for one in flat]))
+        return train.Feature(float_list=train.FloatList(value=[float(one) for one in flat]))
+
+    records = len(next(iter(arrays.values())))
+    return [
+        train.Example(
+            features=train.Features(feature={name: feature(values[i]) for name, values in arrays.items()})
+        ).SerializeToString()
+        for i in range(records)
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,219 @@
+"""What a training did, step by step, on disk: written by one engine's run, read beside the other's.
+
+    DIR/environment.json    where it ran: versions, platform, replicas
+    DIR/initial.npz         the variables before the first step
+    DIR/steps.jsonl         a line for each step: step, loss, learning_rate
+    DIR/step-00000012.npz   the variables after step 12
+    DIR/batches-worker-0    a line for each batch that a task's pipeline read: a checksum (CRC-32) of each record
+
+Each file is written whole or not at all, so that a run that dies leaves what it did. NumPy only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.errors import ConfigError
+
+__all__ = ["BatchWriter", "StepReader", "StepWriter", "initial_of", "read_arrays", "write_arrays"]
+
+_ENVIRONMENT = "environment.json"
+_INITIAL = "initial.npz"
+_STEPS = "steps.jsonl"
+_FILE = re.compile(r"step-(\d+)\.npz")
+_BATCHES = "batches-"
+
+
+class StepWriter:
+    """Writes the record of one run.
+
+    Args:
+        folder: made if it is not there; a record that is in it already is an error, for two would be mixed.
+
+    Raises:
+        ConfigError: there is a record.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        if (self.folder / _STEPS).exists():
+            raise ConfigError(
+                f"{self.folder} holds the record of an earlier run", mend="remove it, or name another folder"
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def environment(self, facts: Mapping[str, Any]) -> None:
+        """Writes where the run takes place: plain values by name."""
+        unfinished = self.folder / f"{_ENVIRONMENT}.unfinished"
+        unfinished.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        os.replace(unfinished, self.folder / _ENVIRONMENT)
+
+    def initial(self, variables: Mapping[str, Any]) -> None:
+        """Writes the variables before the first step."""
+        write_arrays(self.folder / _INITIAL, variables)
+
+    def step(
+        self,
+        step: int,
+        *,
+        loss: float,
+        learning_rate: float | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Writes one step.
+
+        Args:
+            step: the global step after it.
+            loss: of the global batch, before the step.
+            learning_rate: that it was made with, where it is known.
+            variables: after it; None for a step whose variables are not kept.
+        """
+        if variables is not None:
+            write_arrays(self.folder / f"step-{step:08d}.npz", variables)
+        line = {"step": step, "loss": _plain(loss), "learning_rate": _plain(learning_rate)}
+        with open(self.folder / _STEPS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+class BatchWriter:
+    """Writes which records a task's pipeline reads, batch by batch.
+
+    Args:
+        folder: of the record; every task of a run writes to the same one.
+        task: whose pipeline it is, such as "worker:0".
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], task: str) -> None:
+        self.path = Path(folder) / (_BATCHES + task.replace(":", "-"))
+
+    def batch(self, checksums: list[int]) -> None:
+        """Writes one batch: a checksum for each of its records, in order."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(" ".join(map(str, checksums)) + "\n")
+
+
+class StepReader:
+    """Reads the record of one run.
+
+    Args:
+        folder: where it was written.
+
+    Attributes:
+        losses: step -> loss.
+        learning_rates: step -> learning rate, where it was known.
+        steps: those whose variables were kept, in order.
+
+    Raises:
+        ConfigError: there is no record, or it cannot be read.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self.losses: dict[int, float] = {}
+        self.learning_rates: dict[int, float] = {}
+        try:
+            lines = (self.folder / _STEPS).read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise ConfigError(f"{self.folder} holds no record of a run: {error}") from error
+        for number, line in enumerate(lines, 1):
+            try:
+                told = json.loads(line)
+                step = int(told["step"])
+                self.losses[step] = float(told["loss"])
+                if told["learning_rate"] is not None:
+                    self.learning_rates[step] = float(told["learning_rate"])
+            except (ValueError, KeyError, TypeError) as error:
+                if number == len(lines):
+                    # The run died while it wrote this one.
+                    break
+                raise ConfigError(f"{self.folder / _STEPS}, line {number}: {error}", found=line[:200]) from error
+        found = (_FILE.fullmatch(path.name) for path in self.folder.iterdir())
+        self.steps = sorted(int(match[1]) for match in found if match is not None)
+
+    def environment(self) -> dict[str, Any]:
+        """Where the run took place; empty for a record that does not tell.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        path = self.folder / _ENVIRONMENT
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+
+    def initial(self) -> dict[str, np.ndarray]:
+        """The variables before the first step."""
+        return initial_of(self.folder)
+
+    def variables(self, step: int) -> dict[str, np.ndarray]:
+        """The variables after a step."""
+        return read_arrays(self.folder / f"step-{step:08d}.npz")
+
+    def batches(self) -> dict[str, list[list[int]]]:
+        """Task -> a list of checksums for each batch that its pipeline read; empty where that was not recorded."""
+        found = {}
+        for path in sorted(self.folder.glob(f"{_BATCHES}*")):
+            # What comes after the last line's end was not written whole.
+            *lines, _ = path.read_text(encoding="utf-8").split("\n")
+            found[path.name.removeprefix(_BATCHES)] = [[int(one) for one in line.split()] for line in lines]
+        return found
+
+
+def initial_of(folder: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """The variables that a run started from, from its record; the run may not have made a step yet.
+
+    Raises:
+        ConfigError: there is no record, or it cannot be read.
+    """
+    return read_arrays(Path(folder) / _INITIAL)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Writes name -> array as a NumPy archive; texts as bytes."""
+
+    def plain(value: Any) -> np.ndarray:
+        array = np.asarray(value)
+        # Texts of TensorFlow are objects, which an archive keeps as pickles.
+        return array.astype(np.bytes_) if array.dtype.kind == "O" else array
+
+    unfinished = path.with_suffix(".unfinished")
+    with open(unfinished, "wb") as file:
+        # Names hold slashes, which an archive would take for folders: they go into an array of their own.
+        values: dict[str, Any] = {f"value_{number}": plain(value) for number, value in enumerate(arrays.values())}
+        np.savez(file, names=np.array(list(arrays), dtype=np.str_), **values)
+    os.replace(unfinished, path)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """What :func:`write_arrays` has written.
+
+    Raises:
+        ConfigError: it is not there, or cannot be read.
+    """
+    try:
+        # Opened here: NumPy leaves a file open that is no archive.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {str(key): archive[f"value_{number}"] for number, key in enumerate(archive["names"])}
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _plain(value: float | None) -> float | str | None:
+    """JSON has no NaN and no infinity; as texts, float() reads them back."""
+    if value is None:
+        return None
+    value = float(value)
+    return value if math.isfinite(value) else str(value)

@@ -1,0 +1,239 @@
+"""What came of holding two trainings against each other. NumPy only."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.parity import diagnosis
+from estimator_pipeline.parity.compare import BIT_EQUAL, Comparison, Difference, compare
+from estimator_pipeline.parity.diagnosis import Finding
+from estimator_pipeline.parity.records import StepReader
+from estimator_pipeline.parity.tolerances import Tolerances, kind_of
+
+__all__ = ["ENGINES", "Parity", "StepParity", "compare_records"]
+
+ENGINES = ("estimator", "keras")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepParity:
+    """One step: what both tell of it, and their variables after it.
+
+    Attributes:
+        step: the global step after it.
+        losses: of the global batch, before the step.
+        learning_rates: that it was made with, where that is known.
+        update_norms: the length of the change of all weights together.
+        variables: weights, moving statistics and optimizer slots after it.
+    """
+
+    step: int
+    losses: tuple[float, float]
+    learning_rates: tuple[float | None, float | None]
+    update_norms: tuple[float, float]
+    variables: Comparison
+
+    @property
+    def worst(self) -> Difference | None:
+        """The largest difference of a variable."""
+        return self.variables.worst
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parity:
+    """What came of it.
+
+    Attributes:
+        steps: each step that both made, in order.
+        initial: what both started from.
+        records: step -> the records that both read for it; empty where that was not recorded.
+        metrics: the final evaluation's metrics, compared.
+        answers: what both answer to the same inputs, by signature; None where nothing was exported.
+        numbers: step -> comparison of loss, learning rate and update norm.
+        tolerances: what was allowed.
+        findings: what the differences come from, by name.
+        notes: what was not compared and why; where the two differ by nature, and the setting that makes them equal.
+        folder: where both runs and their records are.
+        only: steps that one engine alone has made, with its name.
+        about: what was run, by name; see :func:`estimator_pipeline.parity.about.about`.
+        environments: engine -> where it ran; see :func:`estimator_pipeline.engines.environment.environment_of`.
+        finals: engine -> the final evaluation's metrics, those too that are not compared.
+        arrays: engine -> variable -> its shape and type before the first step.
+    """
+
+    steps: tuple[StepParity, ...]
+    initial: Comparison
+    metrics: Comparison
+    numbers: Mapping[int, Comparison]
+    folder: Path
+    records: Mapping[int, Comparison] = dataclasses.field(default_factory=dict)
+    answers: Comparison | None = None
+    tolerances: Tolerances = dataclasses.field(default_factory=Tolerances)
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    only: tuple[tuple[str, int], ...] = ()
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    environments: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    finals: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    arrays: Mapping[str, Mapping[str, tuple[tuple[int, ...], str]]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def equal(self) -> bool:
+        """Whether all of it is within its tolerances, and both made the same steps."""
+        return self.first_fault is None and not self.only
+
+    @property
+    def first_fault(self) -> tuple[int, Difference] | None:
+        """The first step at which they part, and the largest of its differences; step 0 is the start."""
+        for step, comparison in self._in_order():
+            if comparison.largest_fault is not None:
+                return step, comparison.largest_fault
+        return None
+
+    def _in_order(self) -> list[tuple[int, Comparison]]:
+        found = [(0, self.initial)]
+        for one in self.steps:
+            read = self.records.get(one.step)
+            found += [] if read is None else [(one.step, read)]
+            found += [(one.step, self.numbers[one.step]), (one.step, one.variables)]
+        last = self.steps[-1].step if self.steps else 0
+        return [*found, (last, self.metrics), *([] if self.answers is None else [(last, self.answers)])]
+
+
+def compare_records(
+    folder: Path,
+    *,
+    engines: tuple[str, str] = ENGINES,
+    metrics: Mapping[str, Mapping[str, Any]],
+    tolerances: Tolerances | None = None,
+    facts: diagnosis.Facts | None = None,
+    answers: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None,
+    notes: tuple[str, ...] = (),
+    slots: bool = True,
+    about: Mapping[str, Any] | None = None,
+) -> Parity:
+    """Compares what two runs have recorded.
+
+    Args:
+        folder: holds `estimator/record` and `keras/record`, or those of other engines.
+        engines: the two.
+        metrics: engine -> the final evaluation's metrics.
+        tolerances: what each may differ by.
+        facts: what is known of the job beside the records, for naming what a difference comes from.
+        answers: the outputs of both for the same inputs: name -> array.
+        notes: taken over into the result.
+        slots: whether optimizer slots are compared.
+        about: what was run, by name.
+
+    Raises:
+        ConfigError: a record is not there, or cannot be read.
+    """
+    allowed, known_facts = tolerances or Tolerances(), facts or diagnosis.Facts()
+    one, other = (StepReader(folder / engine / "record") for engine in engines)
+
+    def kept(variables: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in variables.items() if slots or kind_of(name) != "slots"}
+
+    steps, numbers = [], {}
+    before = [one.initial(), other.initial()]
+    starts = [kept(side) for side in before]
+    initial = compare(*starts, sides=engines)
+    for step in (step for step in one.steps if step in other.steps):
+        after = [one.variables(step), other.variables(step)]
+        norms = [_update_norm(*pair) for pair in zip(before, after, strict=True)]
+        told = [
+            {"loss": side.losses[step], "learning_rate": side.learning_rates.get(step), "update_norm": norm}
+            for side, norm in zip((one, other), norms, strict=True)
+        ]
+        known = [name for name in told[0] if all(side[name] is not None for side in told)]
+        # The rest is known to one of them alone: a model_fn need not tell its learning rate.
+        pairs = [{name: np.float32(side[name]) for name in known} for side in told]
+        numbers[step] = compare(*pairs, tolerance=allowed.number, sides=engines)
+        steps.append(
+            StepParity(
+                step=step,
+                losses=(one.losses[step], other.losses[step]),
+                learning_rates=(one.learning_rates.get(step), other.learning_rates.get(step)),
+                update_norms=(norms[0], norms[1]),
+                variables=compare(kept(after[0]), kept(after[1]), tolerance=allowed.variable, sides=engines),
+            )
+        )
+        before = after
+    unused = allowed.unused(initial.names)
+    found = Parity(
+        steps=tuple(steps),
+        initial=initial,
+        records=_records(one, other, engines, [found.step for found in steps], known_facts.batches_per_step),
+        metrics=_metrics(metrics, engines, allowed),
+        answers=None if answers is None else _answers(answers, engines, allowed),
+        numbers=numbers,
+        folder=folder,
+        tolerances=allowed,
+        notes=(*notes, *(f"the tolerance for {pattern!r} fits no variable" for pattern in unused)),
+        only=tuple(
+            (engine, step)
+            for engine, side, against in zip(engines, (one, other), (other, one), strict=True)
+            for step in side.steps
+            if step not in against.steps
+        ),
+        about=about or {},
+        environments=dict(zip(engines, (one.environment(), other.environment()), strict=True)),
+        finals={engine: dict(metrics[engine]) for engine in engines},
+        arrays={
+            engine: {name: (value.shape, str(value.dtype)) for name, value in start.items()}
+            for engine, start in zip(engines, starts, strict=True)
+        },
+    )
+    return dataclasses.replace(found, findings=tuple(diagnosis.diagnose(found, one, other, known_facts)))
+
+
+def _update_norm(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> float:
+    """The length of the change of all weights together."""
+    weights = [name for name in after if kind_of(name) == "weights" and after[name].dtype.kind == "f"]
+    changes = (after[name].astype(np.float64) - before[name].astype(np.float64) for name in weights if name in before)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.sqrt(sum(float(np.sum(change**2)) for change in changes)))
+
+
+def _metrics(metrics: Mapping[str, Mapping[str, Any]], engines: tuple[str, str], allowed: Tolerances) -> Comparison:
+    # Estimator's `loss` is a mean of batch means, which weighs a small last batch too much; `average_loss`, where it is
+    # there, is the mean over all records.
+    weighed = all("average_loss" in metrics[engine] for engine in engines)
+    plain = [
+        {name: np.float32(value) for name, value in metrics[engine].items() if name != "loss" or not weighed}
+        for engine in engines
+    ]
+    return compare(*plain, tolerance=allowed.number("metrics"), sides=engines)
+
+
+def _answers(
+    answers: tuple[Mapping[str, Any], Mapping[str, Any]], engines: tuple[str, str], allowed: Tolerances
+) -> Comparison:
+    return compare(*answers, tolerance=allowed.number("predictions"), sides=engines)
+
+
+def _records(
+    one: StepReader, other: StepReader, engines: tuple[str, str], steps: list[int], per_step: int
+) -> dict[int, Comparison]:
+    """step -> the records of its batches, as far as both have recorded them."""
+    read = [side.batches() for side in (one, other)]
+    found = {}
+    for number, step in enumerate(steps):
+        pair: list[dict[str, Any]] = [
+            {
+                f"records of {task}, batch {batch + 1}": np.array(side[task][batch], np.uint32)
+                for task in side
+                for batch in range(number * per_step, (number + 1) * per_step)
+                # A pipeline reads ahead of the steps; one that ends early has read less.
+                if batch < len(side[task])
+            }
+            for side in read
+        ]
+        if all(pair):
+            found[step] = compare(*pair, tolerance=BIT_EQUAL, sides=engines)
+    return found

@@ -1,0 +1,173 @@
+"""The same job by two engines, from the same values on the same records, held against each other step by step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline import launch
+from estimator_pipeline.errors import ConfigError, TaskFailedError
+from estimator_pipeline.job import Job, load_job
+from estimator_pipeline.parity import known
+from estimator_pipeline.parity.about import about
+from estimator_pipeline.parity.answers import EXPORT
+from estimator_pipeline.parity.diagnosis import Facts
+from estimator_pipeline.parity.records import read_arrays
+from estimator_pipeline.parity.result import ENGINES, Parity, compare_records
+from estimator_pipeline.parity.tolerances import Tolerances
+
+__all__ = ["run_parity"]
+
+
+def run_parity(
+    path: str | Path,
+    *,
+    engines: tuple[str, str] = ENGINES,
+    settings: Sequence[str] = (),
+    workers: int | None = None,
+    steps: int | None = None,
+    tolerances: Any = None,
+    folder: str | os.PathLike[str] | None = None,
+    view: Any = None,
+    timeout: float | None = None,
+) -> Parity:
+    """Runs a job file by two engines and compares them.
+
+    Args:
+        path: the job file.
+        engines: the two, different ones, as `run.engine` calls them; the first is set to what the second starts from.
+        settings: changes to it, as `--set` takes them.
+        workers: training tasks; None: as the file says. Evaluator and parameter servers are left out.
+        steps: how many training steps; None: as the job's section `parity` says.
+        tolerances: what may differ by how much, see :meth:`Tolerances.of`; None: as that section says.
+        folder: where the runs and their records go; a new temporary one by default.
+        view: shows the runs; None shows nothing.
+        timeout: seconds for each run.
+
+    Raises:
+        ConfigError: a job that cannot be compared.
+        TaskFailedError: one of the runs failed; the message has the end of its log.
+    """
+    base = Path(tempfile.mkdtemp(prefix="estimator-pipeline-parity-") if folder is None else folder)
+    if engines[0] == engines[1]:
+        raise ConfigError(f"the engine {engines[0]} was to be compared with itself", mend="name two engines")
+    plain = load_job(path, overrides=list(settings))
+    steps = plain.parity.steps if steps is None else steps
+    if tolerances is None:
+        written = plain.parity.tolerances
+        tolerances = {what: one if isinstance(one, str) else one.model_dump() for what, one in written.items()}
+    allowed = Tolerances.of(tolerances)
+    changes = _changes(plain, settings, workers=workers, steps=steps)
+    metrics: dict[str, Mapping[str, Any]] = {}
+    # The second one first: what it starts from is what the other is started from.
+    for engine in reversed(engines):
+        job = load_job(path, overrides=[*changes, f"run.engine={engine}", f"run.model_dir={base / engine / 'model'}"])
+        start = [] if engine == engines[1] else ["--start", str(base / engines[1] / "record")]
+        metrics[engine] = _run(job, path, changes, engine=engine, base=base, more=start, view=view, timeout=timeout)
+    told, answers = _answers(base, engines, path, changes, timeout=timeout)
+    local = job.run.devices_per_task or 1
+    options = job.model.optimizer.options
+    facts = Facts(
+        replicas=local * job.cluster.num_training_tasks,
+        batches_per_step=local,
+        clip_norm=job.model.clip_norm,
+        beta_1=float(options.get("beta1", options.get("beta_1", 0.9))),
+        losses={name: (pair[0], pair[1]) for name, pair in told["losses"].items()},
+    )
+    notes = (*told["notes"], *known.of_job(job, random_layers=told["random_layers"]))
+    ran = about(path, job, engines=engines, settings=settings, tolerances=allowed)
+    return compare_records(
+        base,
+        engines=engines,
+        metrics=metrics,
+        tolerances=allowed,
+        facts=facts,
+        answers=answers,
+        notes=notes,
+        about=ran,
+    )
+
+
+def _answers(
+    base: Path, engines: tuple[str, str], path: Any, changes: Sequence[str], *, timeout: float | None
+) -> tuple[Any, Any]:
+    """What a process that loads both exports says: facts, and the answers of both."""
+    command = [sys.executable, "-m", "estimator_pipeline.parity.answers", str(base), ",".join(engines), str(path)]
+    environ = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    try:
+        done = subprocess.run(
+            [*command, *changes, f"run.model_dir={base / engines[1] / 'model'}"],
+            env={**environ, "CUDA_VISIBLE_DEVICES": ""},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TaskFailedError(f"the exported models did not answer within {timeout:.0f} s") from error
+    (base / "answers.log").write_text(done.stdout + done.stderr, encoding="utf-8")
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:]
+        raise TaskFailedError(f"the exported models could not be asked: {' '.join(last)}", found=f"{base}/answers.log")
+    facts = json.loads((base / "facts.json").read_text(encoding="utf-8"))
+    paths = [base / f"answers-{engine}.npz" for engine in engines]
+    if not all(path.exists() for path in paths):
+        return facts, None
+    return facts, (read_arrays(paths[0]), read_arrays(paths[1]))
+
+
+def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: int) -> list[str]:
+    if job.run.train_distribute == "parameter_server":
+        raise ConfigError(
+            "parity compares synchronous training, and train_distribute is parameter_server",
+            mend="--set run.train_distribute=multi_worker_mirrored --set cluster.ps=0",
+        )
+    seed = getattr(job.input, "seed", 0)
+    if job.run.seed is None or seed is None:
+        raise ConfigError(
+            "parity needs the same records in the same order, and the same dropout in both",
+            found=f"run.seed {job.run.seed}, input.seed {seed}",
+            mend="--set run.seed=1 --set input.seed=1",
+        )
+    # What own input functions give is not known, and cannot be exported.
+    exporters = "[]" if job.input.source == "function" else f"[{{kind: final, name: {EXPORT}}}]"
+    changes = [*settings, f"train.max_steps={steps}", "train.epochs=null", f"run.save_checkpoints_steps={steps}",
+               "run.save_checkpoints_secs=null", "cluster.evaluator=false", "eval.during_training=false",
+               f"eval.exporters={exporters}"]  # fmt: skip
+    if workers is not None:
+        changes += [f"cluster.workers={workers}", "cluster.chief=false"]
+        if workers > 1:
+            changes.append("run.train_distribute=multi_worker_mirrored")
+    return changes
+
+
+def _run(
+    job: Job, path: Any, changes: Sequence[str], *, engine: str, base: Path, more: Sequence[str], view: Any,
+    timeout: float | None,
+) -> Mapping[str, Any]:  # fmt: skip
+    command = [sys.executable, "-m", "estimator_pipeline", "train", str(path), "--engine", engine]
+    command += ["--record", str(base / engine / "record"), *more]
+    for change in (*changes, f"run.model_dir={base / engine / 'model'}"):
+        command += ["--set", change]
+    shape = launch.Shape(workers=job.cluster.workers, chief=job.cluster.chief)
+    with launch.hold_ports(shape.ports) as held:
+        plan = launch.plan_local(
+            command,
+            shape=shape,
+            ports=held.ports,
+            log_dir=base / engine / "logs",
+            run_id=launch.new_run_id(),
+            environ=os.environ,
+            foreign=False,
+        )
+        outcome = launch.run_local(plan, view=view, timeout=timeout)
+    if outcome.exit_code != 0 or outcome.result is None:
+        told = outcome.failure.text() if outcome.failure is not None else f"it ended as {outcome.reason}"
+        raise TaskFailedError(f"the run by the engine {engine} failed: {told}", found=f"its logs: {plan.log_dir}")
+    metrics: Mapping[str, Any] = outcome.result["metrics"]
+    return metrics

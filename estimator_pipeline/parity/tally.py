@@ -1,0 +1,216 @@
+"""A comparison counted up: each variable over all steps, each step over all variables, and the verdict in a sentence.
+
+Arithmetic on what was compared; what a report, a document and a terminal show is taken from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from estimator_pipeline.parity.compare import Comparison, Difference
+from estimator_pipeline.parity.result import Parity
+
+__all__ = ["SLOTS", "STATES", "WEIGHTS", "Largest", "Variable", "largest_by_step", "one_sided", "variables", "verdict"]
+
+WEIGHTS = "weights and statistics"
+SLOTS = "optimizer slots"
+# How a variable ended, the worst first.
+STATES = ("missing", "shape", "dtype", "beyond", "within", "bit-equal")
+# Kinds of a difference that has a size.
+_VALUES = ("value", "within")
+
+
+@dataclasses.dataclass(frozen=True)
+class Largest:
+    """The largest error of one sort, over all steps.
+
+    Attributes:
+        value: the error; 0 for none.
+        step: after which step; None for none.
+    """
+
+    value: float = 0.0
+    step: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Variable:
+    """One variable over all steps; step 0 is the start.
+
+    Attributes:
+        name: its name.
+        shape: on the first side that has it; None where it is not known.
+        dtype: the same.
+        size: elements.
+        absolute: largest absolute error.
+        relative: largest relative error.
+        ulp: largest error in units in the last place; None for types without.
+        first: first step after which it is not bit-equal; None for none.
+        beyond: first step after which it is not within its tolerance; None for none.
+        state: one of :data:`STATES`.
+        message: its first difference that is not allowed; empty for none.
+    """
+
+    name: str
+    shape: tuple[int, ...] | None
+    dtype: str | None
+    size: int | None
+    absolute: Largest
+    relative: Largest
+    ulp: Largest | None
+    first: int | None
+    beyond: int | None
+    state: str
+    message: str = ""
+
+
+def variables(parity: Parity) -> tuple[Variable, ...]:
+    """Every variable that a side has, the worst first: by state, then by the largest relative error."""
+    found: dict[str, list[tuple[int, Difference]]] = {}
+    for step, comparison in _after_steps(parity):
+        for name in comparison.names:
+            found.setdefault(name, [])
+        for difference in comparison.differences:
+            found.setdefault(difference.name, []).append((step, difference))
+    rows = [_variable(parity, name, differences) for name, differences in found.items()]
+    return tuple(sorted(rows, key=lambda row: (STATES.index(row.state), -row.relative.value, -row.absolute.value)))
+
+
+def _after_steps(parity: Parity) -> Iterator[tuple[int, Comparison]]:
+    yield 0, parity.initial
+    for one in parity.steps:
+        yield one.step, one.variables
+
+
+def _variable(parity: Parity, name: str, differences: Sequence[tuple[int, Difference]]) -> Variable:
+    known = next((side[name] for side in parity.arrays.values() if name in side), None)
+    shape, dtype = (None, None) if known is None else known
+    size = next((difference.size for _, difference in differences if difference.size), None)
+    if shape is not None:
+        size = math.prod(shape)
+    faults = [pair for pair in differences if not pair[1].within]
+    states = {"beyond" if difference.kind == "value" else difference.kind for _, difference in differences}
+    ulps = [(step, float(d.largest_ulp)) for step, d in differences if d.largest_ulp is not None]
+    counted = dtype is None or dtype.startswith("float")
+    return Variable(
+        name=name,
+        shape=shape,
+        dtype=dtype,
+        size=size,
+        absolute=_largest((step, d.largest_absolute) for step, d in differences),
+        relative=_largest((step, d.largest_relative) for step, d in differences),
+        ulp=_largest(ulps) if ulps or (counted and not differences) else None,
+        first=differences[0][0] if differences else None,
+        beyond=faults[0][0] if faults else None,
+        state=next((state for state in STATES if state in states), "bit-equal"),
+        message=faults[0][1].message if faults else "",
+    )
+
+
+def _largest(errors: Iterable[tuple[int, float]]) -> Largest:
+    """The first of the largest."""
+    best = Largest()
+    for step, error in errors:
+        if error > best.value:
+            best = Largest(error, step)
+    return best
+
+
+def largest_by_step(parity: Parity) -> dict[str, list[tuple[int, float]]]:
+    """Series -> (step, largest absolute error) for every step: the loss, weights and optimizer slots, learning rate.
+
+    0 is bit-equal. Without size, and so left out, are names of one side alone and unequal shapes and types. Optimizer
+    slots are there where the optimizer has any, the learning rate where it differs at all.
+    """
+    series: dict[str, list[tuple[int, float]]] = {"loss": [], WEIGHTS: [], SLOTS: [], "learning rate": []}
+    for one in parity.steps:
+        numbers = {difference.name: difference for difference in parity.numbers[one.step].differences}
+        for name, key in (("loss", "loss"), ("learning rate", "learning_rate")):
+            series[name].append((one.step, _of_values([numbers[key]] if key in numbers else [])))
+        slots = [difference for difference in one.variables.differences if " @" in difference.name]
+        weights = [difference for difference in one.variables.differences if " @" not in difference.name]
+        series[WEIGHTS].append((one.step, _of_values(weights)))
+        series[SLOTS].append((one.step, _of_values(slots)))
+    if not any(" @" in name for one in parity.steps for name in one.variables.names):
+        del series[SLOTS]
+    if not any(error for _, error in series["learning rate"]):
+        del series["learning rate"]
+    return series
+
+
+def _of_values(differences: Sequence[Difference]) -> float:
+    return max((d.largest_absolute for d in differences if d.kind in _VALUES), default=0.0)
+
+
+def one_sided(parity: Parity) -> tuple[str, ...]:
+    """What one engine alone has, in sentences: variables, metrics, steps."""
+    told: dict[str, None] = {}
+    for what, comparisons in (
+        ("variable", [comparison for _, comparison in _after_steps(parity)]),
+        ("number", list(parity.numbers.values())),
+        ("metric", [parity.metrics]),
+    ):
+        for comparison in comparisons:
+            # A message names the side that has it.
+            told |= {f"{what} {d.message}": None for d in comparison.differences if d.kind == "missing"}
+    for engine in dict.fromkeys(engine for engine, _ in parity.only):
+        made = [step for by, step in parity.only if by == engine]
+        if made:
+            told[f"{'step' if len(made) == 1 else 'steps'} {_ranges(made)}: made by {engine} alone"] = None
+    return tuple(told)
+
+
+def _ranges(steps: Sequence[int]) -> str:
+    """[1, 2, 3, 7] -> "1 to 3, 7"."""
+    runs: list[list[int]] = []
+    for step in sorted(steps):
+        if runs and step == runs[-1][1] + 1:
+            runs[-1][1] = step
+        else:
+            runs.append([step, step])
+    return ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in runs)
+
+
+def verdict(parity: Parity) -> str:
+    """What came of it, in one sentence."""
+    fault = parity.first_fault
+    if fault is None and parity.only:
+        return f"Not equal: {parity.only[0][0]} alone has made {len(parity.only)} of the steps."
+    if fault is None:
+        return _of_equals(parity)
+    step, difference = fault
+    one, other = parity.initial.sides
+    where = "before the first step" if step == 0 else f"at step {step} of {parity.steps[-1].step}"
+    told = f"Not equal: {one} and {other} part {where}"
+    if difference.kind != "value":
+        return f"{told}: {difference.message}."
+    told = f"{told}, {_place(parity, difference)}"
+    if not math.isfinite(difference.absolute) or not difference.absolute:
+        return f"{told}: {difference.one} in {one}, {difference.other} in {other}."
+    return f"{told}, by {difference.absolute:.3g} (relative {difference.relative:.3g})."
+
+
+def _of_equals(parity: Parity) -> str:
+    one, other = parity.initial.sides
+    steps = len(parity.steps)
+    what = f"{one} and {other} over {steps} {'step' if steps == 1 else 'steps'}, with "
+    what += f"{len(parity.initial.names)} variables after each, and in the final metrics"
+    rows = variables(parity)
+    numbers = [d for c in (*parity.numbers.values(), parity.metrics) for d in c.differences]
+    if not numbers and all(row.state == "bit-equal" for row in rows):
+        return f"Bit-equal: {what}."
+    told = f"Equal within the tolerances: {what}"
+    worst = max(rows, key=lambda row: row.absolute.value, default=None)
+    if worst is None or not worst.absolute.value:
+        return f"{told}; all variables are bit-equal."
+    return f"{told}; variables differ by {worst.absolute.value:.3g} at most ({worst.name}, step {worst.absolute.step})."
+
+
+def _place(parity: Parity, difference: Difference) -> str:
+    if any(difference is fault for fault in parity.metrics.faults):
+        return f"in the final metric {difference.name}"
+    if any(difference is fault for numbers in parity.numbers.values() for fault in numbers.faults):
+        return f"in the {difference.name.replace('_', ' ')}"
+    return f"in the variable {difference.name}"

@@ -1,0 +1,137 @@
+"""A comparison of two engines in words and as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from estimator_pipeline.parity import tally
+from estimator_pipeline.parity.compare import Comparison, Difference
+from estimator_pipeline.parity.result import Parity
+
+__all__ = ["document", "summary"]
+
+
+def summary(parity: Parity) -> str:
+    """A few lines for a terminal: the verdict, where the two part first, the largest difference by kind."""
+    lines = []
+    fault = parity.first_fault
+    steps = len(parity.steps)
+    if fault is None and parity.only:
+        lines.append(f"not equal: {len(parity.only)} steps were made by one of them alone")
+    elif fault is None:
+        read = ", the same records for each" if len(parity.records) == steps else ""
+        asked = "" if parity.answers is None else f", {len(parity.answers.names)} answers of the exports"
+        lines.append(
+            f"equal: {steps} steps{read}, {len(parity.initial.names)} variables after each, the final metrics{asked}"
+        )
+    else:
+        step, difference = fault
+        where = "before the first step" if step == 0 else f"at step {step} of {steps}"
+        lines += [f"not equal: they part {where}", f"  {difference.message}"]
+    for finding in parity.findings:
+        lines += [f"  {line}" for line in str(finding).splitlines()]
+    for engine, step in parity.only[:3]:
+        lines.append(f"  step {step} was made by {engine} alone")
+    if parity.steps:
+        last = parity.steps[-1]
+        lines.append("")
+        lines.append(f"{'':24}{parity.initial.sides[0]:>16}{parity.initial.sides[1]:>16}")
+        lines.append(f"{f'loss of step {last.step}':24}{last.losses[0]:>16.7g}{last.losses[1]:>16.7g}")
+    lines.append("")
+    lines.append(f"{'largest difference':24}{'absolute':>12}{'relative':>12}{'ULP':>10}  where")
+    for name, worst in _largest(parity):
+        lines.append(_row(name, worst))
+    lines.append("")
+    lines += [f"note: {note}" for note in parity.notes]
+    lines.append(f"runs and records: {parity.folder}")
+    return "\n".join(lines)
+
+
+def _largest(parity: Parity) -> list[tuple[str, tuple[int, Difference] | None]]:
+    numbers = [(step, difference) for step, one in parity.numbers.items() for difference in one.differences]
+    variables = [(one.step, difference) for one in parity.steps for difference in one.variables.differences]
+    slots = [pair for pair in variables if " @" in pair[1].name]
+    kinds = {
+        "loss": [pair for pair in numbers if pair[1].name == "loss"],
+        "learning rate": [pair for pair in numbers if pair[1].name == "learning_rate"],
+        "weights, statistics": [pair for pair in variables if pair not in slots],
+        "optimizer slots": slots,
+        "update norm": [pair for pair in numbers if pair[1].name == "update_norm"],
+        "metrics": [(0, difference) for difference in parity.metrics.differences],
+    }
+    if parity.answers is not None:
+        kinds["predictions"] = [(0, difference) for difference in parity.answers.differences]
+    return [
+        (name, max(found, key=lambda pair: pair[1].largest_absolute, default=None)) for name, found in kinds.items()
+    ]
+
+
+def _row(name: str, worst: tuple[int, Difference] | None) -> str:
+    if worst is None:
+        return f"{name:24}{'bit-equal':>12}"
+    step, difference = worst
+    ulp = "" if difference.largest_ulp is None else f"{difference.largest_ulp:.7g}"
+    where = difference.name + (f", step {step}" if step else "")
+    return f"{name:24}{difference.largest_absolute:>12.3g}{difference.largest_relative:>12.3g}{ulp:>10}  {where}"
+
+
+def document(parity: Parity) -> dict[str, Any]:
+    """Plain values, ready for `json.dumps`."""
+    fault = parity.first_fault
+    return {
+        "equal": parity.equal,
+        "findings": [dataclasses.asdict(finding) for finding in parity.findings],
+        "notes": list(parity.notes),
+        "tolerances": dict(parity.tolerances.told()),
+        "first_fault": None if fault is None else {"step": fault[0], **_difference(fault[1])},
+        "initial": _comparison(parity.initial),
+        "steps": [
+            {
+                "step": one.step,
+                "losses": list(one.losses),
+                "learning_rates": list(one.learning_rates),
+                "update_norms": list(one.update_norms),
+                "records": None if one.step not in parity.records else _comparison(parity.records[one.step]),
+                "numbers": _comparison(parity.numbers[one.step]),
+                "variables": _comparison(one.variables),
+            }
+            for one in parity.steps
+        ],
+        "metrics": _comparison(parity.metrics),
+        "answers": None if parity.answers is None else _comparison(parity.answers),
+        "only": [{"engine": engine, "step": step} for engine, step in parity.only],
+        "verdict": tally.verdict(parity),
+        "variables": [dataclasses.asdict(variable) for variable in tally.variables(parity)],
+        "finals": {engine: dict(metrics) for engine, metrics in parity.finals.items()},
+        "about": dict(parity.about),
+        "environments": {engine: dict(facts) for engine, facts in parity.environments.items()},
+        "folder": str(parity.folder),
+    }
+
+
+def _comparison(found: Comparison) -> dict[str, Any]:
+    return {
+        "equal": found.equal,
+        "compared": len(found.names),
+        "differences": [_difference(difference) for difference in found.differences],
+    }
+
+
+def _difference(difference: Difference) -> dict[str, Any]:
+    return {
+        "name": difference.name,
+        "kind": difference.kind,
+        "message": difference.message,
+        "index": list(difference.index),
+        "absolute": difference.absolute,
+        "relative": difference.relative,
+        "of_largest": difference.of_largest,
+        "ulp": difference.ulp,
+        "largest_absolute": difference.largest_absolute,
+        "largest_relative": difference.largest_relative,
+        "largest_ulp": difference.largest_ulp,
+        "count": difference.count,
+        "size": difference.size,
+        "tolerance": str(difference.tolerance),
+    }

@@ -1,0 +1,123 @@
+"""The tolerances of a comparison, by name, and which of them counts for what. NumPy only."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Mapping
+from typing import Any
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job.base import nearest
+from estimator_pipeline.parity.compare import BIT_EQUAL, Tolerance
+from estimator_pipeline.parity.names import GLOBAL_STEP
+
+__all__ = ["KINDS", "NAMED", "Tolerances", "kind_of"]
+
+# TensorFlow may order the same sums otherwise in a session and under `Model.fit`; errors of a few units in the last
+# place grow with each step.
+ROUNDING = Tolerance(rtol=1e-4, of_largest=1e-4, atol=1e-7, reason="the same sums in another order")
+AMPLIFIED = Tolerance(
+    rtol=2e-2,
+    of_largest=2e-2,
+    atol=1e-5,
+    reason="rounding that a ReLU's kink, or a division by a small mean square, makes larger with each step",
+)
+NAMED: Mapping[str, Tolerance] = {"bit_equal": BIT_EQUAL, "rounding": ROUNDING, "amplified": AMPLIFIED}
+
+KINDS = ("loss", "learning_rate", "update_norm", "weights", "statistics", "slots", "metrics", "predictions")
+_DEFAULTS = {
+    **dict.fromkeys(KINDS, ROUNDING),
+    "learning_rate": Tolerance(ulp=4, reason="a schedule's powers and cosines, by another compiler"),
+    # A change is the difference of two weights, each rounded.
+    "update_norm": Tolerance(rtol=1e-3, atol=1e-7, reason="a change keeps fewer digits than the weights it leads to"),
+}
+_STATISTICS = ("moving_mean", "moving_variance")
+
+
+def kind_of(variable: str) -> str:
+    """What a variable of a record is, by its canonical name: "weights", "statistics", "slots" or "step"."""
+    if variable == GLOBAL_STEP:
+        return "step"
+    if " @" in variable:
+        return "slots"
+    return "statistics" if variable.rpartition("/")[2] in _STATISTICS else "weights"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tolerances:
+    """What each thing that is compared may differ by.
+
+    Attributes:
+        given: what is compared (one of :data:`KINDS`, or a pattern of variables' names) -> tolerance. The last that
+            fits counts; what nothing fits has the default.
+    """
+
+    given: Mapping[str, Tolerance] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Any = None) -> Tolerances:
+        """From what a person writes.
+
+        Args:
+            given: None; a tolerance or its name, for everything but learning rates; or a mapping of what is compared
+                to a tolerance, its name, or a mapping of its fields.
+
+        Raises:
+            ConfigError: a name that is not known, a limit without its reason.
+        """
+        if given is None:
+            return cls()
+        if isinstance(given, Tolerances):
+            return given
+        if isinstance(given, Mapping):
+            return cls({str(what): _tolerance(what, value) for what, value in given.items()})
+        one = _tolerance("all", given)
+        return cls({kind: one for kind in KINDS if kind != "learning_rate"})
+
+    def number(self, kind: str) -> Tolerance:
+        """Of one of :data:`KINDS`."""
+        return self.given.get(kind, _DEFAULTS[kind])
+
+    def variable(self, name: str) -> Tolerance:
+        """Of a variable, by its canonical name."""
+        kind = kind_of(name)
+        if kind == "step":
+            return BIT_EQUAL
+        found = _DEFAULTS[kind]
+        for what, tolerance in self.given.items():
+            if what == kind or (what not in KINDS and fnmatch.fnmatchcase(name, what)):
+                found = tolerance
+        return found
+
+    def unused(self, variables: Any) -> tuple[str, ...]:
+        """Patterns that fit none of these variables: a name that was written wrongly allows nothing."""
+        patterns = [what for what in self.given if what not in KINDS]
+        return tuple(p for p in patterns if not any(fnmatch.fnmatchcase(name, p) for name in variables))
+
+    def told(self) -> Mapping[str, str]:
+        """What is compared -> its tolerance in words."""
+        found = {kind: str(self.number(kind)) for kind in KINDS}
+        return {**found, **{what: str(tolerance) for what, tolerance in self.given.items() if what not in KINDS}}
+
+
+def _tolerance(what: Any, given: Any) -> Tolerance:
+    if isinstance(given, Tolerance):
+        return given
+    if isinstance(given, str):
+        if given in NAMED:
+            return NAMED[given]
+        close = nearest(given, NAMED)
+        raise ConfigError(
+            f"tolerances.{what}: {given!r} is the name of no tolerance",
+            found=f"the names: {', '.join(NAMED)}",
+            mend=f"did you mean {close!r}?" if close else "use one of them, or give limits with a reason",
+        )
+    if isinstance(given, Mapping):
+        try:
+            return Tolerance(**given)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"tolerances.{what}: {error}", mend="for example {rtol: 1e-3, reason: why they need not be the same}"
+            ) from error
+    raise ConfigError(f"tolerances.{what} is a {type(given).__name__}", mend="a name, or limits with a reason")

@@ -1,0 +1,249 @@
+"""A legacy model_fn against the Keras model that its people made of it: equal, and each planted fault by its name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import tensorflow_with_three_cpus
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.parity import compare_models
+from estimator_pipeline.testing import ParityError, assert_parity
+
+tf = tensorflow_with_three_cpus()
+
+# tf.compat.v1.layers says that it is old.
+pytestmark = pytest.mark.filterwarnings("ignore:.tf.layers:UserWarning")
+
+MAPPING = {
+    "hidden/kernel": "fc1/kernel",
+    "hidden/bias": "fc1/bias",
+    "norm/gamma": "bn/gamma",
+    "norm/beta": "bn/beta",
+    "norm/moving_mean": "bn/moving_mean",
+    "norm/moving_variance": "bn/moving_variance",
+    "logits/kernel": "fc2/kernel",
+    "logits/bias": "fc2/bias",
+}
+CLIP = 0.05
+RANDOM = np.random.RandomState(5)
+X = RANDOM.uniform(0, 1, [192, 12]).astype("float32")
+Y = np.argmax(X[:, :4] + RANDOM.normal(0, 0.1, [192, 4]), axis=1).astype("int32")
+
+
+def rate(tf_keras_schedule=False):
+    return tf.keras.optimizers.schedules.ExponentialDecay(0.1, 4, 0.5)
+
+
+def optimizer(kind, *, epsilon=1e-7, **options):
+    legacy = tf.keras.optimizers.legacy
+    if kind == "adam":
+        return legacy.Adam(0.01, epsilon=epsilon, **options)
+    return legacy.SGD(rate() if kind == "decayed" else 0.1, momentum=0.9 if kind == "momentum" else 0.0, **options)
+
+
+def model_fn(features, labels, mode, params):
+    """As people wrote them, with a fault that `params` asks for. It knows nothing of estimator_pipeline."""
+    fault, kind = params.get("fault"), params["optimizer"]
+    modes = tf.estimator.ModeKeys
+    training = mode == modes.TRAIN or (fault == "evaluates as it trains" and mode == modes.EVAL)
+    layers = tf.compat.v1.layers
+    found = layers.dense(features, 16, name="fc1")
+    if fault == "swapped layer":
+        found = tf.nn.relu(layers.batch_normalization(found, training=training, name="bn"))
+    else:
+        found = layers.batch_normalization(tf.nn.relu(found), training=training, name="bn")
+    logits = layers.dense(found, 4, name="fc2")
+    if mode == modes.PREDICT:
+        return tf.estimator.EstimatorSpec(mode, predictions={"logits": logits})
+    each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    loss = tf.reduce_mean(each)
+    if mode == modes.EVAL:
+        return tf.estimator.EstimatorSpec(
+            mode,
+            loss=loss,
+            eval_metric_ops={
+                "average_loss": tf.compat.v1.metrics.mean(each),
+                "accuracy": tf.compat.v1.metrics.accuracy(labels, tf.argmax(logits, axis=1)),
+            },
+        )
+    step = tf.compat.v1.train.get_or_create_global_step()
+    replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+    made = optimizer(kind, **({"epsilon": 1e-3} if fault == "epsilon" else {}))
+    made.iterations = step
+    if fault == "late rate":
+        made.learning_rate = tf.convert_to_tensor(rate()(tf.maximum(step - 1, 0)))
+    variables = tf.compat.v1.trainable_variables()
+    gradients = tf.gradients(loss / (1 if fault == "no loss scaling" else replicas), variables)
+    if fault == "clipped before the sum":
+        gradients, _ = tf.clip_by_global_norm([g * replicas for g in gradients], CLIP)
+        gradients = [g / replicas for g in gradients]
+    if fault == "frozen layer":
+        gradients = [g * 0 if "fc1" in v.name else g for g, v in zip(gradients, variables, strict=True)]
+    train_op = made.apply_gradients(zip(gradients, variables, strict=True))
+    if fault != "dropped updates":
+        train_op = tf.group(train_op, *tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS))
+    return tf.estimator.EstimatorSpec(mode, loss=loss / replicas, train_op=train_op)
+
+
+def keras_model(kind, strategy, clip=None):
+    """The same in Keras, under names of its own."""
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = tf.keras.Sequential(
+            [
+                tf.keras.layers.InputLayer(input_shape=(12,)),
+                tf.keras.layers.Dense(16, "relu", name="hidden"),
+                tf.keras.layers.BatchNormalization(name="norm"),
+                tf.keras.layers.Dense(4, name="logits"),
+            ]
+        )
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(
+            optimizer(kind, **({} if clip is None else {"global_clipnorm": clip})),
+            loss,
+            [
+                tf.keras.metrics.SparseCategoricalAccuracy("accuracy"),
+                tf.keras.metrics.SparseCategoricalCrossentropy("average_loss", from_logits=True),
+            ],
+        )
+        model.distribute_reduction_method = "first"
+    return model
+
+
+def data(batch=16, *, twice=False):
+    x, y = X.copy(), Y.copy()
+    if twice:
+        # The 40th record is read again in the place of the 41st: in the third batch of 16.
+        x[41], y[41] = x[40], y[40]
+    return lambda: tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(batch)
+
+
+def eval_data():
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(40)
+
+
+def mirrored():
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice())
+
+
+@pytest.fixture
+def compared(tmp_path):
+    def compared(fault=None, *, kind="sgd", replicas=1, clip=None, steps=6, **options):
+        strategy = mirrored() if replicas > 1 else tf.distribute.get_strategy()
+        model = keras_model(kind, strategy, clip)
+        config = tf.estimator.RunConfig(tf_random_seed=1, train_distribute=mirrored() if replicas > 1 else None)
+        estimator = tf.estimator.Estimator(
+            model_fn, tmp_path / "theirs", config, params={"fault": fault, "optimizer": kind}
+        )
+        options = {"input_fn": data(), "eval_input_fn": eval_data, "mapping": MAPPING, **options}
+        before = [value.copy() for value in model.get_weights()]
+        found = compare_models(estimator, model, steps=steps, folder=tmp_path / "parity", **options)
+        after = model.get_weights()
+        assert all(np.array_equal(*pair) for pair in zip(before, after, strict=True)), "the model is as it was given"
+        assert not (tmp_path / "theirs").exists() or not list((tmp_path / "theirs").iterdir())
+        return found
+
+    return compared
+
+
+@pytest.mark.parametrize(
+    ("kind", "replicas", "clip"),
+    [("sgd", 1, None), ("momentum", 2, None), ("adam", 1, None), ("decayed", 2, None)],
+)
+def test_a_legacy_model_fn_and_its_keras_model_agree(compared, kind, replicas, clip):
+    found = compared(kind=kind, replicas=replicas, clip=clip)
+    assert found.equal, (found.first_fault, found.findings)
+    assert not found.findings and len(found.steps) == 6
+    assert sorted(found.records) == [1, 2, 3, 4, 5, 6] and not any(r.differences for r in found.records.values())
+    assert {"loss", "update_norm"} <= set(found.numbers[1].names)
+    assert {"average_loss", "accuracy"} <= set(found.metrics.names)
+    assert set(MAPPING) <= set(found.initial.names)
+    slots = [name for name in found.initial.names if " @" in name]
+    assert len(slots) == {"sgd": 0, "decayed": 0, "momentum": 6, "adam": 12}[kind]
+    assert all(step.update_norms[0] > 1e-3 for step in found.steps), "it was trained"
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "name", "side", "says"),
+    [
+        ("no loss scaling", {"replicas": 2}, "loss scaling", "estimator", "2 times the other's, and there are 2"),
+        ("no loss scaling", {"replicas": 2, "kind": "momentum"}, "loss scaling", "estimator", "there are 2 replicas"),
+        ("no loss scaling", {"replicas": 2, "kind": "adam"}, "loss scaling", "estimator", "there are 2 replicas"),
+        ("dropped updates", {}, "moving statistics", "estimator", "does not update 2 of 2 moving means and variances"),
+        ("evaluates as it trains", {}, "evaluation", "estimator", "estimator evaluates in training mode"),
+        ("swapped layer", {}, "forward pass", None, "from the same weights and records"),
+        ("epsilon", {"kind": "adam"}, "optimizer", None, "epsilon is about 1.0e-03 in estimator"),
+        ("late rate", {"kind": "decayed"}, "learning rate", None, "it is one step late"),
+        ("clipped before the sum", {"replicas": 2, "clip": CLIP}, "clipping", "estimator", "clipped on each of 2"),
+        ("clipped before the sum", {"replicas": 2, "clip": CLIP, "kind": "adam"}, "clipping", "estimator", "of 2 rep"),
+        ("frozen layer", {}, "gradient", None, "2 of 6 variables (hidden/"),
+    ],
+)  # fmt: skip
+def test_planted_faults_are_caught_by_name(compared, fault, options, name, side, says):
+    found = compared(fault, **options)
+    assert not found.equal and [finding.name for finding in found.findings] == [name], found.findings
+    (finding,) = found.findings
+    assert finding.side == side and says in finding.message, finding
+    assert finding.step == {"evaluates as it trains": 6, "late rate": 2}.get(fault, 1)
+
+
+def test_a_record_that_is_read_twice_is_caught(compared):
+    found = compared(input_fn=data(twice=True), keras_input_fn=data())
+    (finding,) = found.findings
+    assert (finding.name, finding.step, finding.side) == ("records", 3, "estimator")
+    assert "batch 3: estimator reads 1 record twice; 1 of 16 are not those of the other side" in finding.message
+
+
+def test_records_in_another_order_are_caught(compared):
+    def turned():
+        return data()().map(lambda x, y: (tf.reverse(x, [0]), tf.reverse(y, [0])))
+
+    found = compared(input_fn=turned, keras_input_fn=data())
+    (finding,) = found.findings
+    assert finding.name == "records" and "the same 16 records in another order" in finding.message
+
+
+def test_a_wrong_mapping_is_found_out(compared):
+    """Two variables of one shape, the wrong way round: nothing tells by name, the first loss does."""
+    turned = {**MAPPING, "norm/gamma": "bn/beta", "norm/beta": "bn/gamma"}
+    (finding,) = compared(mapping=turned).findings
+    assert (finding.name, finding.step) == ("forward pass", 1) and "mapping of variables" in finding.mend
+
+
+@pytest.mark.parametrize(
+    ("mapping", "says"),
+    [
+        (None, ["weights have no counterpart", "hidden/kernel [12, 16]", "in the Estimator alone: fc1/kernel"]),
+        ({**MAPPING, "norm/gamma": "bn/gama"}, ["names what is not there: the Estimator has no variable bn/gama"]),
+        ({**MAPPING, "nrom/gamma": "bn/gamma"}, ["the Keras model has no weight nrom/gamma"]),
+        ({**MAPPING, "hidden/kernel": "fc2/kernel", "logits/kernel": "fc1/kernel"}, ["hidden/kernel", "shape"]),
+    ],
+)
+def test_a_mapping_that_cannot_be(compared, mapping, says):
+    with pytest.raises(ConfigError) as raised:
+        compared(mapping=mapping)
+    assert all(text in str(raised.value) for text in says), raised.value
+
+
+def test_assert_parity(tmp_path):
+    def pair(fault):
+        model = keras_model("sgd", tf.distribute.get_strategy())
+        params = {"fault": fault, "optimizer": "sgd"}
+        return {"estimator": tf.estimator.Estimator(model_fn, tmp_path / "m", params=params), "model": model}
+
+    options = {"input_fn": data(), "mapping": MAPPING, "steps": 3}
+    assert assert_parity(**pair(None), folder=tmp_path / "equal", **options).equal
+    with pytest.raises(ParityError, match=r"not equal: they part at step 1 of 3(.|\n)*moving statistics: estimator"):
+        assert_parity(**pair("dropped updates"), folder=tmp_path / "fault", **options)
+
+
+def test_the_fixture_of_pytest(assert_parity, tmp_path):
+    """It comes with the package's installation, for any team's tests."""
+    with pytest.raises(ConfigError, match="assert_parity needs a job file, or an estimator and a model"):
+        assert_parity("job.yaml", estimator=object())
+    model = keras_model("sgd", tf.distribute.get_strategy())
+    estimator = tf.estimator.Estimator(model_fn, tmp_path / "m", params={"optimizer": "sgd"})
+    found = assert_parity(estimator=estimator, model=model, input_fn=data(), mapping=MAPPING, steps=2)
+    assert found.equal and found.folder == tmp_path / "parity-2"

@@ -1,0 +1,80 @@
+"""`estimator-pipeline parity` on the functions of a program."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+MAPPING = "dense/kernel: fc/weights\ndense/bias: fc/biases\n"
+
+
+@pytest.fixture
+def parity(run_python, programs, tmp_path):
+    def parity(*options, estimator="make_estimator", mapping=MAPPING, model="make_model"):
+        program = programs / "parity_program.py"
+        command = ["-m", "estimator_pipeline", "parity", "--folder", tmp_path / "runs", "--steps", "5"]
+        command += ["--estimator", f"{program}:{estimator}", "--model", f"{program}:{model}"]
+        command += ["--input-fn", f"{program}:train_input_fn", "--eval-input-fn", f"{program}:eval_input_fn"]
+        if mapping is not None:
+            (tmp_path / "names.yaml").write_text(mapping)
+            command += ["--mapping", tmp_path / "names.yaml"]
+        return run_python([*command, *options], timeout=200)
+
+    return parity
+
+
+def test_a_program_and_its_keras_model(parity):
+    done = parity("--json")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert found["equal"] and len(found["steps"]) == 5 and found["metrics"]["compared"] == 2
+    # V1's Adam and the newer one of Keras keep the same moments; what they differ by unless told is said.
+    assert {step["variables"]["compared"] for step in found["steps"]} == {7}
+    assert any("AdamOptimizer (tf.compat.v1.train) against Adam" in note for note in found["notes"])
+
+
+def test_one_that_differs_is_told(parity):
+    done = parity(estimator="make_wrong_estimator")
+    assert done.returncode == 1, done.stderr[-3000:]
+    assert done.stdout.startswith("not equal: they part at step 1 of 5")
+    assert "  forward pass: from the same weights and records estimator has the loss" in done.stdout
+
+
+def test_metrics_that_have_another_threshold_are_explained(parity):
+    done = parity(estimator="make_estimator_with_recall", model="make_model_with_recall")
+    assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-3000:]
+    assert "evaluation: the trained weights are the same, the metrics are not: recall" in done.stdout
+    assert (
+        "note: recall: tf.compat.v1.metrics.recall takes all but 0 for positive, Keras what is above 0.5" in done.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"mapping": "dense/kernel: [fc/weights]\n"}, "is no mapping of names to names"),
+        ({"mapping": None}, "weights have no counterpart on the other side"),
+        ({"model": "make_estimator"}, "returns a Estimator"),
+        ({"model": "nothing"}, "has no function 'nothing'"),
+    ],
+)
+def test_bad_input(parity, options, says):
+    done = parity(**options)
+    assert done.returncode == 2 and done.stderr.splitlines()[-4:], done.stderr
+    assert any(line.startswith("error: ") and says in line for line in done.stderr.splitlines()), done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ([], "parity needs a job file, or --estimator, --model and --input-fn"),
+        (["--estimator", "a.py:b"], "parity needs a job file, or --estimator, --model and --input-fn"),
+        (["job.yaml", "--model", "a.py:b"], "--model and the job file job.yaml were both given"),
+        (["--workers", "2"], "--workers is for job files, and none was given"),
+    ],
+)
+def test_a_job_file_or_a_program(run_python, command, says):
+    done = run_python(["-m", "estimator_pipeline", "parity", *command], timeout=60)
+    assert done.returncode == 2 and done.stderr.startswith(f"error: {says}"), done.stderr

@@ -1,0 +1,77 @@
+"""The record of a run: what was written is read, whatever happened to the run."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.parity.records import StepReader, StepWriter
+
+
+def written(folder):
+    writer = StepWriter(folder)
+    writer.initial({"a/b": np.arange(3, dtype=np.float32), "global_step": np.int64(0)})
+    for step in (1, 2, 3):
+        kept = {"a/b": np.full(3, step, np.float32), "global_step": np.int64(step)} if step != 2 else None
+        writer.step(step, loss=1.0 / step, learning_rate=0.1 if step < 3 else None, variables=kept)
+    return writer
+
+
+def test_what_was_written_is_read(tmp_path):
+    written(tmp_path / "run")
+    found = StepReader(tmp_path / "run")
+    assert found.losses == {1: 1.0, 2: 0.5, 3: 1.0 / 3} and found.learning_rates == {1: 0.1, 2: 0.1}
+    assert found.steps == [1, 3]
+    assert list(found.initial()) == ["a/b", "global_step"]
+    after = found.variables(3)
+    assert after["a/b"].tolist() == [3, 3, 3] and after["a/b"].dtype == np.float32
+    assert after["global_step"].shape == () and after["global_step"].dtype == np.int64
+    assert not list((tmp_path / "run").glob("*.unfinished"))
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_losses_that_are_no_numbers(tmp_path, loss):
+    StepWriter(tmp_path).step(1, loss=loss)
+    found = StepReader(tmp_path).losses[1]
+    assert found == loss or (math.isnan(found) and math.isnan(loss))
+
+
+def test_a_second_run_does_not_mix_with_the_first(tmp_path):
+    written(tmp_path)
+    with pytest.raises(ConfigError, match="holds the record of an earlier run"):
+        StepWriter(tmp_path)
+
+
+def test_a_run_that_died_in_the_middle_of_a_line(tmp_path):
+    written(tmp_path)
+    with open(tmp_path / "steps.jsonl", "a") as file:
+        file.write('{"step": 4, "lo')
+    assert sorted(StepReader(tmp_path).losses) == [1, 2, 3]
+
+
+def test_damage_is_told_with_its_place(tmp_path):
+    written(tmp_path)
+    lines = (tmp_path / "steps.jsonl").read_text().splitlines()
+    (tmp_path / "steps.jsonl").write_text("\n".join([lines[0], "{}", lines[2]]) + "\n")
+    with pytest.raises(ConfigError, match=r"steps.jsonl, line 2: 'step'"):
+        StepReader(tmp_path)
+    with pytest.raises(ConfigError, match="holds no record of a run"):
+        StepReader(tmp_path / "nothing")
+    written(tmp_path / "other")
+    (tmp_path / "other" / "initial.npz").write_bytes(b"PK\x03\x04half")
+    with pytest.raises(ConfigError, match=r"initial.npz cannot be read"):
+        StepReader(tmp_path / "other").initial()
+
+
+def test_where_it_ran(tmp_path):
+    writer = written(tmp_path)
+    assert StepReader(tmp_path).environment() == {}, "a record of before, or of a run that died at once"
+    facts = {"tensorflow": "2.21.0", "replicas": 2, "variables": {"TF_ENABLE_ONEDNN_OPTS": None}}
+    writer.environment(facts)
+    assert StepReader(tmp_path).environment() == facts and not list(tmp_path.glob("*.unfinished"))
+    (tmp_path / "environment.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"environment\.json cannot be read"):
+        StepReader(tmp_path).environment()
