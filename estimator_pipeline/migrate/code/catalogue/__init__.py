@@ -1,0 +1,262 @@
+"""The catalogue: every construct of Estimator programs, its Keras successor, what to write and how long it takes.
+
+:func:`find` answers for a full name as a program writes it, in any of its spellings, and says whether TensorFlow 2 with
+`compat.install()` has it by that spelling. A test holds the rows against TensorFlow's real API, both ways: every name
+of a row is there, and every public name of tf.estimator, and of V1's layers, losses, metrics, optimizers and hooks, has
+a row.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from estimator_pipeline.migrate.code.catalogue import columns, estimators, graphs, hooks, layers, training
+from estimator_pipeline.migrate.code.catalogue.row import EFFORT, KINDS, Row
+
+__all__ = ["EFFORT", "KINDS", "ROWS", "Match", "Row", "find", "is_private", "is_there", "is_v1_only",
+"private_modules", "row", "shared_names", "spell",
+           "v1_names"]  # fmt: skip
+
+ROWS: tuple[Row, ...] = (
+    *estimators.ROWS,
+    *hooks.ROWS,
+    *columns.ROWS,
+    *layers.ROWS,
+    *training.ROWS,
+    *graphs.ROWS,
+)
+
+# Names that tf and tf.compat.v1 both have, as two things.
+TWO_MEANINGS = frozenset(
+    {
+        *(f"summary.{name}" for name in ("audio", "histogram", "image", "scalar", "text")),
+        "losses.Reduction",
+        "losses.mean_squared_error",
+        "metrics.mean_absolute_error",
+        "metrics.mean_squared_error",
+        "data.Iterator",
+    }
+)
+# What lay below tf.contrib before it had a name of its own.
+_CONTRIB_HOMES = {
+    "tf.contrib.tpu.": "tf.compat.v1.estimator.tpu.",
+    "tf.contrib.estimator.": "tf.estimator.",
+    "tf.contrib.learn.": "tf.estimator.",
+    "tf.contrib.distribute.": "tf.distribute.",
+    "tf.contrib.losses.": "tf.compat.v1.losses.",
+    "tf.contrib.summary.": "tf.compat.v1.summary.",
+    "tf.contrib.feature_column.": "tf.feature_column.",
+    "tf.contrib.data.": "tf.data.experimental.",
+}
+# Private packages -> where the public names of what they define are.
+_PRIVATE_HOMES = {
+    "tensorflow.python.estimator.": ("tf.estimator.", "tf.estimator.export.", "tf.estimator.experimental.",
+                                     "tf.compat.v1.estimator.inputs.", "tf.compat.v1.estimator.tpu."),
+    "tensorflow_estimator.": ("tf.estimator.", "tf.estimator.export.", "tf.estimator.experimental.",
+                              "tf.compat.v1.estimator.inputs.", "tf.compat.v1.estimator.tpu."),
+    "tensorflow.python.training.": ("tf.estimator.", "tf.compat.v1.train."),
+    "tensorflow.python.feature_column.": ("tf.feature_column.",),
+    "tensorflow.python.layers.": ("tf.compat.v1.layers.",),
+    "tensorflow.python.summary.": ("tf.compat.v1.summary.",),
+    "tensorflow.python.ops.losses.": ("tf.compat.v1.losses.",),
+    "tensorflow.python.ops.metrics.": ("tf.compat.v1.metrics.",),
+    "tensorflow.python.ops.": ("tf.compat.v1.",),
+    "tensorflow.python.client.session.": ("tf.compat.v1.",),
+}  # fmt: skip
+# Estimators had hooks and specs by these packages as well.
+_SAME = {
+    "tensorflow_estimator.python.estimator.api._v1.estimator": "tf.compat.v1.estimator",
+    "tensorflow_estimator.python.estimator.api._v2.estimator": "tf.estimator",
+    "tensorflow_estimator._api.v1.estimator": "tf.compat.v1.estimator",
+    "tensorflow_estimator._api.v2.estimator": "tf.estimator",
+    "tensorflow_estimator.estimator": "tf.compat.v1.estimator",
+    "tensorflow.compat.v1": "tf.compat.v1",
+    "tensorflow.compat.v2": "tf",
+    "tensorflow_core": "tf",
+    "tensorflow": "tf",
+}
+
+
+class Match(NamedTuple):
+    """A row, and what of the name led to it.
+
+    Attributes:
+        row: what is known.
+        spelled: the name by which the program reaches it: `tf.layers.dense`.
+        exists: whether TensorFlow 2 under compat has something by that name.
+        ambiguous: whether that something may be TensorFlow 2's own thing of the same name.
+        public: the name of a V1 symbol below `tf.compat.v1.`, where the row speaks of all of them.
+    """
+
+    row: Row
+    spelled: str
+    exists: bool
+    ambiguous: bool = False
+    public: str = ""
+
+
+@functools.cache
+def v1_names() -> Mapping[str, str]:
+    """Name below tf.compat.v1 that tf does not have -> the name below tf of the same object, or ""."""
+    text = importlib.resources.files(__package__).joinpath("v1_names.txt").read_text(encoding="utf-8")
+    pairs = (line.partition(" = ") for line in text.splitlines())
+    return {name: successor for name, _, successor in pairs}
+
+
+@functools.cache
+def shared_names() -> frozenset[str]:
+    """Names that tf and tf.compat.v1 both have, as two things; with a dot behind it, a module of tf.compat.v1.
+
+    Functions that differ by their decorators alone, with one signature and one docstring, are one thing.
+    """
+    text = importlib.resources.files(__package__).joinpath("shared_names.txt").read_text(encoding="utf-8")
+    return frozenset(text.splitlines())
+
+
+@functools.cache
+def private_modules() -> frozenset[str]:
+    """Modules of tensorflow.python that TensorFlow 2.15 and 2.21 both have."""
+    text = importlib.resources.files(__package__).joinpath("private_modules.txt").read_text(encoding="utf-8")
+    return frozenset(f"tensorflow.python.{line}" for line in text.splitlines())
+
+
+# What compat puts back, beside all of the estimator package: see compat/aliases.py and compat/repairs/moved_modules.py.
+_PUT_BACK = (
+    "tensorflow_estimator", "tensorflow.python.estimator", "tensorflow.python.distribute.estimator_training",
+    "tensorflow.python.training.tracking", "tensorflow._api.v2.compat.v1.estimator",
+)  # fmt: skip
+
+
+def is_there(dotted: str) -> bool:
+    """Whether a private module, or what is imported from one, is there on every supported TensorFlow under compat."""
+    if any(dotted == name or dotted.startswith(name + ".") for name in _PUT_BACK):
+        return True
+    module = dotted.removesuffix(".*")
+    if module in private_modules():
+        return True
+    above = module.rpartition(".")[0]
+    # `from package import name`: a module that is gone, where the package holds nothing but modules.
+    return above in private_modules() and not any(one.startswith(above + ".") for one in private_modules())
+
+
+@functools.cache
+def _spellings() -> Mapping[str, Row]:
+    found: dict[str, Row] = {}
+    for one in ROWS:
+        for name in one.spellings:
+            found.setdefault(name, one)
+    return found
+
+
+@functools.cache
+def _by_name() -> Mapping[str, Row]:
+    return {one.name: one for one in ROWS}
+
+
+def row(name: str) -> Row:
+    """The row of a canonical name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return _by_name()[name]
+
+
+def spell(dotted: str) -> str:
+    """A full name as people write it: `tensorflow.compat.v1.layers` is `tf.compat.v1.layers`."""
+    for home, short in _SAME.items():
+        if dotted == home or dotted.startswith(home + "."):
+            dotted = short + dotted[len(home) :]
+            break
+    while dotted.startswith(("tf.compat.v1.compat.v1.", "tf.compat.v2.compat.")):
+        dotted = "tf." + dotted.split(".", 3)[3]
+    for again in ("tf.compat.v1.compat.v2.", "tf.compat.v2."):
+        if dotted.startswith(again):
+            dotted = "tf." + dotted[len(again) :]
+    return dotted
+
+
+def is_private(dotted: str) -> bool:
+    """Whether a full name (of an import) reaches past TensorFlow's public face."""
+    return dotted.startswith(("tensorflow.python.", "tensorflow_estimator.python.", "tensorflow._api.")) and (
+        not spell(dotted).startswith("tf.compat.v1.estimator") and not spell(dotted).startswith("tf.estimator")
+    )
+
+
+def is_v1_only(spelled: str) -> bool:
+    """Whether `tf.X` is a name that TensorFlow 1 had, and TensorFlow 2 has below tf.compat.v1 alone."""
+    if not spelled.startswith("tf.") or spelled.startswith(("tf.compat.", "tf.contrib")):
+        return False
+    below = spelled.removeprefix("tf.")
+    if below in v1_names() or below.startswith("layers."):
+        return True
+    found = _spellings().get(spelled)
+    return found is not None and found.name.startswith("tf.compat.v1.") and below not in TWO_MEANINGS
+
+
+def find(dotted: str) -> Match | None:
+    """The row of a full name, or of the longest part of it that has one; None for what is no construct.
+
+    Args:
+        dotted: the name as the imports of a program lead to it: `tensorflow.estimator.ModeKeys.TRAIN`.
+    """
+    private = _private(dotted)
+    if private is not None:
+        return private
+    parts = spell(dotted).split(".")
+    if parts[0] != "tf" or len(parts) < 2:
+        return None
+    for length in range(len(parts), 1, -1):
+        spelled = ".".join(parts[:length])
+        found = _row_of(spelled)
+        if found is not None:
+            gone = spelled.startswith("tf.contrib")
+            below = spelled.removeprefix("tf.")
+            if found.name == "tf.contrib":
+                return Match(found, ".".join(parts), False)
+            return Match(found, spelled, not gone and not is_v1_only(spelled), below in TWO_MEANINGS)
+    return _v1_symbol(parts)
+
+
+def _row_of(spelled: str) -> Row | None:
+    found = _spellings().get(spelled)
+    if found is not None and found.name != "tf.contrib":
+        return found
+    for home, now in _CONTRIB_HOMES.items():
+        if spelled.startswith(home):
+            moved = _spellings().get(now + spelled[len(home) :])
+            if moved is not None:
+                return moved
+    return found
+
+
+def _v1_symbol(parts: list[str]) -> Match | None:
+    """A V1 symbol without a row of its own."""
+    v1 = parts[:3] == ["tf", "compat", "v1"]
+    below = parts[3:] if v1 else parts[1:]
+    for length in range(len(below), 0, -1):
+        name = ".".join(below[:length])
+        if name in v1_names():
+            spelled = ("tf.compat.v1." if v1 else "tf.") + name
+            return Match(row("v1 symbol"), spelled, v1, public=name)
+    return None
+
+
+def _private(dotted: str) -> Match | None:
+    """What a private module defines, by the last part of its name, where that is a public name too."""
+    if not is_private(dotted):
+        return None
+    for home, publics in _PRIVATE_HOMES.items():
+        if not dotted.startswith(home):
+            continue
+        parts = dotted.split(".")
+        for position in range(len(parts) - 1, 1, -1):
+            for public in publics:
+                found = _spellings().get(public + parts[position])
+                if found is not None and parts[position] not in ("estimator", "flags", "logging"):
+                    return Match(found, ".".join(parts[: position + 1]), True)
+        return None
+    return None

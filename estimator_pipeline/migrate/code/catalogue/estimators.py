@@ -1,0 +1,260 @@
+"""Estimators, their functions, specs and configuration."""
+
+from __future__ import annotations
+
+from estimator_pipeline.migrate.code.catalogue.row import Row, table
+
+__all__ = ["ROWS"]
+
+_FIT = "model.fit(train_data, epochs=..., steps_per_epoch=..., callbacks=[...])"
+_CONTRIB = "tf.contrib.learn."
+
+_ESTIMATORS = (
+    Row(
+        "tf.estimator.Estimator",
+        "estimator",
+        "tf.keras.Model",
+        "model = build_model(params)\nmodel.compile(optimizer=..., loss=..., metrics=[...])",
+        60,
+        also=("tf.contrib.learn.Estimator",),
+        fields=("model_fn", "model_dir", "config", "params", "warm_start_from"),
+    ),
+    *table(
+        "estimator",
+        "tf.estimator.Estimator.",
+        (
+            ("model_fn", "a function that builds a tf.keras.Model", "def build_model(params): ...", 5),
+            ("model_dir", "ModelCheckpoint, BackupAndRestore and TensorBoard name their folders",
+             "callbacks=[tf.keras.callbacks.ModelCheckpoint(os.path.join(model_dir, 'ckpt-{epoch}'))]", 5),
+            ("config", "arguments of fit and callbacks", _FIT, 5),
+            ("params", "an argument of the function that builds the model", "build_model(params)", 1),
+            ("warm_start_from", "load weights before fit",
+             "model.load_weights(path)  # or: estimator-pipeline migrate checkpoint", 15),
+        ),
+    ),
+)  # fmt: skip
+
+_CANNED = table(
+    "canned estimator",
+    "tf.estimator.",
+    (
+        ("BaselineClassifier", "a Dense layer without inputs, or the labels' frequencies",
+         "outputs = tf.keras.layers.Dense(n_classes)(tf.zeros_like(x[:, :1]))", 15),
+        ("BaselineEstimator", "a Dense layer without inputs", "tf.keras.layers.Dense(1)(tf.zeros_like(x[:, :1]))", 15),
+        ("BaselineRegressor", "a Dense layer without inputs, or the labels' mean",
+         "outputs = tf.keras.layers.Dense(1)(tf.zeros_like(x[:, :1]))", 15),
+        ("DNNClassifier", "Dense layers and a cross-entropy from logits",
+         "tf.keras.Sequential([tf.keras.layers.DenseFeatures(columns),\n"
+         "    *[tf.keras.layers.Dense(n, activation='relu') for n in hidden_units],\n"
+         "    tf.keras.layers.Dense(n_classes)])", 60),
+        ("DNNEstimator", "Dense layers and the head's loss",
+         "tf.keras.layers.Dense(n, activation='relu')  # and the head's loss", 60),
+        ("DNNRegressor", "Dense layers and mean_squared_error",
+         "tf.keras.Sequential([tf.keras.layers.DenseFeatures(columns), ..., tf.keras.layers.Dense(1)])", 60),
+        ("DNNLinearCombinedClassifier", "tf.keras.experimental.WideDeepModel",
+         "model = tf.keras.experimental.WideDeepModel(linear, dnn)\n"
+         "model.compile(optimizer=['ftrl', 'adagrad'], loss=...)", 60),
+        ("DNNLinearCombinedEstimator", "tf.keras.experimental.WideDeepModel",
+         "tf.keras.experimental.WideDeepModel(linear, dnn)", 60),
+        ("DNNLinearCombinedRegressor", "tf.keras.experimental.WideDeepModel",
+         "model = tf.keras.experimental.WideDeepModel(linear, dnn)\nmodel.compile(['ftrl', 'adagrad'], 'mse')", 60),
+        ("LinearClassifier", "one Dense layer, or tf.keras.experimental.LinearModel",
+         "tf.keras.experimental.LinearModel(units=n_classes)", 60),
+        ("LinearEstimator", "one Dense layer, or tf.keras.experimental.LinearModel",
+         "tf.keras.experimental.LinearModel()", 60),
+        ("LinearRegressor", "one Dense layer, or tf.keras.experimental.LinearModel",
+         "tf.keras.experimental.LinearModel()  # loss='mse'", 60),
+        ("experimental.KMeans", "no Keras layer; scikit-learn", "sklearn.cluster.MiniBatchKMeans(num_clusters)", 60),
+        ("experimental.LinearSDCA", "no Keras optimizer; Ftrl or SGD", "tf.keras.optimizers.Ftrl(...)", 60),
+        ("experimental.RNNClassifier", "recurrent layers and a Dense layer",
+         "tf.keras.Sequential([tf.keras.layers.LSTM(units), tf.keras.layers.Dense(n_classes)])", 60),
+        ("experimental.RNNEstimator", "recurrent layers and the head's loss",
+         "tf.keras.Sequential([tf.keras.layers.LSTM(units), tf.keras.layers.Dense(n)])", 60),
+        ("experimental.dnn_logit_fn_builder", "Dense layers", "tf.keras.layers.Dense(units, activation='relu')", 15),
+        ("experimental.linear_logit_fn_builder", "one Dense layer", "tf.keras.layers.Dense(units)", 15),
+        ("experimental.call_logit_fn", "a call of the layers", "logits = layers(features)", 5),
+    ),
+)  # fmt: skip
+
+_FUNCTIONS = (
+    Row("model_fn", "model_fn", "a function that builds a tf.keras.Model, and model.compile",
+        "def build_model(params):\n    inputs = tf.keras.Input(...)\n    outputs = ...\n"
+        "    return tf.keras.Model(inputs, outputs)", 60, rule="model_fn"),
+    Row("input_fn", "input_fn", "the same tf.data.Dataset, handed to fit",
+        "model.fit(train_input_fn(), validation_data=eval_input_fn())", 5, rule="input_fn"),
+    Row("serving_input_receiver_fn", "serving input", "a tf.function with an input_signature",
+        "@tf.function(input_signature=[tf.TensorSpec([None], tf.string)])\ndef serve(examples): ...\n"
+        "tf.saved_model.save(model, path, signatures={'serving_default': serve})", 15),
+    Row("tf.estimator.Estimator subclass", "estimator", "a tf.keras.Model of one's own",
+        "class MyModel(tf.keras.Model): ...", 240),
+)  # fmt: skip
+
+_MODE = (
+    Row("tf.estimator.ModeKeys", "model_fn", "the argument `training` of layers; fit, evaluate and predict apart",
+        "def call(self, inputs, training=False): ...", 5, also=("tf.contrib.learn.ModeKeys",), rule="mode"),
+)  # fmt: skip
+
+_SPEC_FIELDS = (
+    "mode", "predictions", "loss", "train_op", "eval_metric_ops", "export_outputs", "training_chief_hooks",
+    "training_hooks", "scaffold", "evaluation_hooks", "prediction_hooks",
+)  # fmt: skip
+_SPEC = (
+    Row("tf.estimator.EstimatorSpec", "spec", "outputs of the model, and model.compile",
+        "model.compile(optimizer=optimizer, loss=loss, metrics=metrics)", 15,
+        also=("tf.contrib.learn.ModelFnOps", "tf.contrib.learn.estimators.model_fn.ModelFnOps"), fields=_SPEC_FIELDS),
+    *table(
+        "spec",
+        "tf.estimator.EstimatorSpec.",
+        (
+            ("mode", "nothing: fit, evaluate and predict are calls of their own", "", 0),
+            ("predictions", "the outputs of the model", "tf.keras.Model(inputs, {'classes': ..., 'logits': logits})",
+             5),
+            ("loss", "the loss of compile, or add_loss", "model.compile(loss=...)", 5),
+            ("train_op", "the optimizer of compile", "model.compile(optimizer=...)", 5),
+            ("eval_metric_ops", "metrics of compile", "model.compile(metrics=[...])", 5),
+            ("export_outputs", "signatures of the SavedModel",
+             "tf.saved_model.save(model, path, signatures={'serving_default': serve})", 15),
+            ("training_chief_hooks", "callbacks; Keras runs them on every worker",
+             "if strategy.cluster_resolver.task_id == 0: callbacks.append(...)", 15),
+            ("training_hooks", "callbacks of fit", "model.fit(..., callbacks=[...])", 15),
+            ("scaffold", "nothing of its kind: initialisers of layers, callbacks at the beginning of training",
+             "class Begin(tf.keras.callbacks.Callback):\n    def on_train_begin(self, logs=None): ...", 60),
+            ("evaluation_hooks", "callbacks of evaluate", "model.evaluate(..., callbacks=[...])", 15),
+            ("prediction_hooks", "callbacks of predict", "model.predict(..., callbacks=[...])", 15),
+        ),
+    ),
+)  # fmt: skip
+
+_CONFIG_FIELDS = (
+    "model_dir", "tf_random_seed", "save_summary_steps", "save_checkpoints_steps", "save_checkpoints_secs",
+    "session_config", "keep_checkpoint_max", "keep_checkpoint_every_n_hours", "log_step_count_steps",
+    "train_distribute", "device_fn", "protocol", "eval_distribute", "experimental_distribute",
+    "experimental_max_worker_delay_secs", "session_creation_timeout_secs", "checkpoint_save_graph_def",
+)  # fmt: skip
+_CONFIG = (
+    Row("tf.estimator.RunConfig", "run config", "arguments of fit, callbacks, a strategy", _FIT, 15,
+        also=("tf.contrib.learn.RunConfig",), fields=_CONFIG_FIELDS),
+    *table(
+        "run config",
+        "tf.estimator.RunConfig.",
+        (
+            ("model_dir", "the folders of callbacks",
+             "tf.keras.callbacks.BackupAndRestore(os.path.join(model_dir, 'backup'))", 5),
+            ("tf_random_seed", "tf.keras.utils.set_random_seed", "tf.keras.utils.set_random_seed(seed)", 1),
+            ("save_summary_steps", "TensorBoard's update_freq",
+             "tf.keras.callbacks.TensorBoard(model_dir, update_freq=save_summary_steps)", 5),
+            ("save_checkpoints_steps", "ModelCheckpoint or BackupAndRestore with save_freq",
+             "tf.keras.callbacks.ModelCheckpoint(path, save_freq=save_checkpoints_steps)", 5),
+            ("save_checkpoints_secs", "a callback of one's own: Keras counts batches, not seconds",
+             "class SaveEvery(tf.keras.callbacks.Callback):\n    def on_train_batch_end(self, batch, logs=None): ...",
+             15),
+            ("session_config", "tf.config", "tf.config.threading.set_intra_op_parallelism_threads(n)\n"
+             "tf.config.experimental.set_memory_growth(gpu, True)", 15),
+            ("keep_checkpoint_max", "tf.train.CheckpointManager's max_to_keep",
+             "tf.train.CheckpointManager(checkpoint, model_dir, max_to_keep=keep_checkpoint_max)", 15),
+            ("keep_checkpoint_every_n_hours", "tf.train.CheckpointManager's keep_checkpoint_every_n_hours",
+             "tf.train.CheckpointManager(checkpoint, model_dir, None, keep_checkpoint_every_n_hours=n)", 15),
+            ("log_step_count_steps", "the progress bar, or a callback that counts steps", "model.fit(..., verbose=1)",
+             1),
+            ("train_distribute", "build and compile the model in the strategy's scope",
+             "with strategy.scope():\n    model = build_model(params)\n    model.compile(...)", 5),
+            ("device_fn", "tf.device, or a strategy", "with tf.device('/GPU:0'): ...", 15),
+            ("protocol", "the strategy's communication options", "tf.distribute.experimental.CommunicationOptions(...)",
+             5),
+            ("eval_distribute", "evaluate in the same strategy's scope", "model.evaluate(eval_data)", 5),
+            ("experimental_distribute", "a strategy's scope", "with strategy.scope(): ...", 5),
+            ("experimental_max_worker_delay_secs", "nothing: workers of a strategy start together", "", 0),
+            ("session_creation_timeout_secs", "nothing: there is no session", "", 0),
+            ("checkpoint_save_graph_def", "nothing: object-based checkpoints hold no graph", "", 0),
+            ("replace", "an ordinary argument", _FIT, 5),
+        ),
+    ),
+)  # fmt: skip
+
+_SPECS = (
+    Row("tf.estimator.TrainSpec", "train and eval spec", "arguments of fit", _FIT, 5,
+        fields=("input_fn", "max_steps", "hooks", "saving_listeners"), rule="train_and_evaluate"),
+    *table(
+        "train and eval spec",
+        "tf.estimator.TrainSpec.",
+        (
+            ("input_fn", "the training data of fit", "model.fit(train_input_fn(), ...)", 1),
+            ("max_steps", "steps_per_epoch and epochs", "model.fit(..., steps_per_epoch=n, epochs=max_steps // n)", 5),
+            ("hooks", "callbacks of fit", "model.fit(..., callbacks=[...])", 15),
+            ("saving_listeners", "callbacks", "class AfterSave(tf.keras.callbacks.Callback): ...", 15),
+        ),
+    ),
+    Row("tf.estimator.EvalSpec", "train and eval spec", "validation_data of fit, or evaluate", _FIT, 5,
+        fields=("input_fn", "steps", "name", "hooks", "exporters", "start_delay_secs", "throttle_secs"),
+        rule="train_and_evaluate"),
+    *table(
+        "train and eval spec",
+        "tf.estimator.EvalSpec.",
+        (
+            ("input_fn", "validation_data", "model.fit(..., validation_data=eval_input_fn())", 1),
+            ("steps", "validation_steps", "model.fit(..., validation_steps=steps)", 1),
+            ("name", "the folder of a TensorBoard callback", "tf.keras.callbacks.TensorBoard(...)", 5),
+            ("hooks", "callbacks of evaluate", "model.evaluate(..., callbacks=[...])", 15),
+            ("exporters", "ModelCheckpoint for the best, tf.saved_model.save at the end",
+             "tf.keras.callbacks.ModelCheckpoint(path, save_best_only=True)", 15),
+            ("start_delay_secs", "nothing: evaluation comes after an epoch", "", 0),
+            ("throttle_secs", "validation_freq", "model.fit(..., validation_freq=1)", 1),
+        ),
+    ),
+)  # fmt: skip
+
+_CALLS = (
+    Row("tf.estimator.train_and_evaluate", "call", "fit with validation_data", _FIT, 15, rule="train_and_evaluate"),
+    *table(
+        "call",
+        "tf.estimator.Estimator.",
+        (
+            ("train", "model.fit", _FIT, 15),
+            ("evaluate", "model.evaluate", "model.evaluate(eval_data, steps=steps, return_dict=True)", 5),
+            ("predict", "model.predict; an array, not a generator", "model.predict(data)", 15),
+            ("export_saved_model", "tf.saved_model.save with signatures",
+             "tf.saved_model.save(model, path, signatures={'serving_default': serve})", 15),
+            ("export_savedmodel", "tf.saved_model.save with signatures",
+             "tf.saved_model.save(model, path, signatures={'serving_default': serve})", 15),
+            ("experimental_export_all_saved_models", "tf.saved_model.save, once for each mode",
+             "tf.saved_model.save(model, path, signatures={...})", 60),
+            ("get_variable_names", "names of model.weights", "[weight.name for weight in model.weights]", 1),
+            ("get_variable_value", "a layer's weights", "model.get_layer(name).get_weights()", 5),
+            ("latest_checkpoint", "tf.train.latest_checkpoint", "tf.train.latest_checkpoint(folder)", 1),
+            ("eval_dir", "the folder of a TensorBoard callback", "os.path.join(model_dir, 'eval')", 1),
+        ),
+    ),
+    Row("tf.contrib.learn.learn_runner.run", "call", "tf.estimator.train_and_evaluate, or fit", _FIT, 60, runs=False),
+    Row("tf.contrib.learn.Experiment", "call", "tf.estimator.train_and_evaluate, or fit", _FIT, 60, runs=False),
+)  # fmt: skip
+
+_KERAS = (
+    Row("tf.keras.estimator.model_to_estimator", "keras estimator", "the Keras model itself", "model.fit(train_data)",
+         5,
+        gives="tf.estimator.Estimator", rule="model_to_estimator"),
+)  # fmt: skip
+
+_TPU = (
+    *table(
+        "tpu",
+        "tf.compat.v1.estimator.tpu.",
+        (
+            ("TPUEstimator", "a Keras model in the scope of tf.distribute.TPUStrategy",
+             "strategy = tf.distribute.TPUStrategy(resolver)\nwith strategy.scope():\n    model = build_model()", 240),
+            ("TPUEstimatorSpec", "outputs of the model, and model.compile",
+             "model.compile(optimizer=..., loss=..., metrics=[...], steps_per_execution=iterations)", 60),
+            ("RunConfig", "tf.distribute.TPUStrategy and arguments of fit", "tf.distribute.TPUStrategy(resolver)", 15),
+            ("TPUConfig", "steps_per_execution of compile", "model.compile(..., steps_per_execution=iterations)", 15),
+            ("InputPipelineConfig", "strategy.distribute_datasets_from_function",
+             "strategy.distribute_datasets_from_function(dataset_fn)", 15),
+        ),
+    ),
+    Row("tf.compat.v1.estimator.tpu.experimental.EmbeddingConfigSpec", "tpu",
+        "tf.tpu.experimental.embedding.TPUEmbedding", "tf.tpu.experimental.embedding.TPUEmbedding(...)",
+        240, runs=False,
+        because="TensorFlow 2.16 removed the TPU embeddings that it is made of; it works on 2.15 alone"),
+    Row("tf.compat.v1.tpu.CrossShardOptimizer", "tpu", "nothing: a strategy sums the gradients",
+        "model.compile(optimizer=optimizer)", 5, also=("tf.contrib.tpu.CrossShardOptimizer",)),
+)  # fmt: skip
+
+ROWS = (*_ESTIMATORS, *_CANNED, *_FUNCTIONS, *_MODE, *_SPEC, *_CONFIG, *_SPECS, *_CALLS, *_KERAS, *_TPU)

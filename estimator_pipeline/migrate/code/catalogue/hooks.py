@@ -1,0 +1,179 @@
+"""Hooks, exporters, heads, export outputs and warm starts."""
+
+from __future__ import annotations
+
+from estimator_pipeline.migrate.code.catalogue.row import Row, table
+
+__all__ = ["ROWS"]
+
+_CALLBACK = "class Mine(tf.keras.callbacks.Callback):\n    def on_train_batch_end(self, batch, logs=None): ..."
+
+
+def _hook(name: str, successor: str, write: str, minutes: int, *, train: bool = True) -> Row:
+    """A hook that TensorFlow has as tf.estimator.X and as tf.train.X."""
+    also = (f"tf.compat.v1.train.{name}",) if train else ()
+    return Row(f"tf.estimator.{name}", "hook", successor, write, minutes, also=also, rule=f"hook:{name}")
+
+
+_HOOKS = (
+    _hook("SessionRunHook", "tf.keras.callbacks.Callback", _CALLBACK, 60),
+    _hook("SessionRunArgs", "a tensor that the callback reads by itself", _CALLBACK, 15),
+    _hook("SessionRunContext", "self.model of a callback", "self.model.stop_training = True", 15),
+    _hook("SessionRunValues", "`logs` of a callback's method", "logs['loss']", 5),
+    _hook("CheckpointSaverHook", "ModelCheckpoint with save_freq",
+          "tf.keras.callbacks.ModelCheckpoint(path, save_freq=save_steps)", 5),
+    _hook("CheckpointSaverListener", "a callback",
+          "class AfterSave(tf.keras.callbacks.Callback):\n    def on_epoch_end(self, epoch, logs=None): ...", 60),
+    _hook("FeedFnHook", "nothing: data come from the data set", "", 60),
+    _hook("FinalOpsHook", "on_train_end of a callback",
+          "class AtEnd(tf.keras.callbacks.Callback):\n    def on_train_end(self, logs=None): ...", 15),
+    _hook("GlobalStepWaiterHook", "nothing: workers of a strategy start together", "", 0),
+    _hook("LoggingTensorHook", "metrics, or LambdaCallback",
+          "tf.keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: print(batch, logs))", 5),
+    _hook("NanTensorHook", "TerminateOnNaN", "tf.keras.callbacks.TerminateOnNaN()", 1),
+    _hook("NanLossDuringTrainingError", "nothing: TerminateOnNaN ends fit without an error",
+          "if np.isnan(history.history['loss'][-1]): ...", 5),
+    _hook("ProfilerHook", "TensorBoard's profile_batch",
+          "tf.keras.callbacks.TensorBoard(model_dir, profile_batch=(10, 20))", 5),
+    _hook("SecondOrStepTimer", "a count of batches in a callback", _CALLBACK, 15),
+    _hook("StepCounterHook", "TensorBoard, or a callback that counts steps",
+          "tf.keras.callbacks.TensorBoard(model_dir, write_steps_per_second=True)", 5),
+    _hook("StopAtStepHook", "steps_per_epoch and epochs", "model.fit(..., steps_per_epoch=n, epochs=last_step // n)",
+    5),
+    _hook("SummarySaverHook", "TensorBoard's update_freq",
+          "tf.keras.callbacks.TensorBoard(model_dir, update_freq=save_steps)", 5),
+    *table(
+        "hook",
+        "tf.estimator.experimental.",
+        (
+            ("InMemoryEvaluatorHook", "validation_data and validation_freq",
+             "model.fit(..., validation_data=eval_data, validation_freq=1)", 5),
+            ("make_early_stopping_hook", "a callback that sets stop_training",
+             "def on_epoch_end(self, epoch, logs=None):\n    self.model.stop_training = should_stop()", 15),
+            ("make_stop_at_checkpoint_step_hook", "steps_per_epoch and epochs", "model.fit(..., epochs=...)", 5),
+            ("stop_if_higher_hook", "a callback that compares the metric with the threshold",
+             "self.model.stop_training = logs['val_' + metric] > threshold", 15),
+            ("stop_if_lower_hook", "a callback that compares the metric with the threshold",
+             "self.model.stop_training = logs['val_' + metric] < threshold", 15),
+            ("stop_if_no_decrease_hook", "EarlyStopping",
+             "tf.keras.callbacks.EarlyStopping('val_loss', patience=..., mode='min')", 5),
+            ("stop_if_no_increase_hook", "EarlyStopping",
+             "tf.keras.callbacks.EarlyStopping('val_accuracy', patience=..., mode='max')", 5),
+        ),
+    ),
+    Row("tf.data.experimental.CheckpointInputPipelineHook", "hook", "BackupAndRestore",
+        "tf.keras.callbacks.BackupAndRestore(folder)", 15, runs=False,
+        because="TensorFlow 2.21 no longer has it"),
+    Row("SessionRunHook subclass", "hook", "a tf.keras.callbacks.Callback subclass",
+        "class Mine(tf.keras.callbacks.Callback):\n"
+        "    def on_train_begin(self, logs=None): ...        # begin, after_create_session\n"
+        "    def on_train_batch_end(self, batch, logs=None): ...  # after_run\n"
+        "    def on_train_end(self, logs=None): ...          # end", 60, rule="hook:subclass"),
+    Row("CheckpointSaverListener subclass", "hook", "a tf.keras.callbacks.Callback subclass",
+        "class AfterSave(tf.keras.callbacks.Callback): ...", 60),
+    *table(
+        "hook",
+        "tf.compat.v1.train.",
+        (
+            ("SessionCreator", "nothing: there is no session", "", 15),
+            ("ChiefSessionCreator", "nothing: there is no session", "", 15),
+            ("WorkerSessionCreator", "nothing: there is no session", "", 15),
+        ),
+    ),
+)  # fmt: skip
+
+_EXPORTERS = (
+    *table(
+        "exporter",
+        "tf.estimator.",
+        (
+            ("Exporter", "a callback that calls tf.saved_model.save", "tf.saved_model.save(model, path)", 60),
+            ("BestExporter", "ModelCheckpoint with save_best_only, then tf.saved_model.save",
+             "tf.keras.callbacks.ModelCheckpoint(path, monitor='val_loss', save_best_only=True)", 15),
+            ("FinalExporter", "tf.saved_model.save after fit",
+             "tf.saved_model.save(model, path, signatures={'serving_default': serve})", 5),
+            ("LatestExporter", "a callback that saves at the end of each epoch",
+             "def on_epoch_end(self, epoch, logs=None):\n    tf.saved_model.save(self.model, path)", 15),
+        ),
+    ),
+    Row("Exporter subclass", "exporter", "a callback that calls tf.saved_model.save",
+        "class Export(tf.keras.callbacks.Callback):\n    def on_epoch_end(self, epoch, logs=None): ...", 60),
+)  # fmt: skip
+
+_HEADS = (
+    *table(
+        "head",
+        "tf.estimator.",
+        (
+            ("Head", "a loss and metrics of compile", "model.compile(loss=..., metrics=[...])", 60),
+            ("BinaryClassHead", "BinaryCrossentropy from logits",
+             "model.compile(loss=tf.keras.losses.BinaryCrossentropy(from_logits=True), metrics=['AUC'])", 15),
+            ("LogisticRegressionHead", "BinaryCrossentropy from logits",
+             "tf.keras.losses.BinaryCrossentropy(from_logits=True)", 15),
+            ("MultiClassHead", "SparseCategoricalCrossentropy from logits",
+             "tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)", 15),
+            ("MultiHead", "a model of several outputs, a loss for each",
+             "model.compile(loss={'a': loss_a, 'b': loss_b}, loss_weights={'a': 1.0, 'b': 0.5})", 60),
+            ("MultiLabelHead", "BinaryCrossentropy from logits",
+             "tf.keras.losses.BinaryCrossentropy(from_logits=True)", 15),
+            ("PoissonRegressionHead", "Poisson", "tf.keras.losses.Poisson()  # of exp(logits)", 15),
+            ("RegressionHead", "MeanSquaredError", "model.compile(loss='mse')", 15),
+            ("add_metrics", "metrics of compile", "model.compile(metrics=[...])", 15),
+            ("classifier_parse_example_spec", "tf.feature_column.make_parse_example_spec and the label's feature",
+             "{**tf.feature_column.make_parse_example_spec(columns), 'label': tf.io.FixedLenFeature([1], tf.int64)}",
+             5),
+            ("regressor_parse_example_spec", "tf.feature_column.make_parse_example_spec and the label's feature",
+             "{**tf.feature_column.make_parse_example_spec(columns), 'label': tf.io.FixedLenFeature([1], tf.float32)}",
+             5),
+        ),
+    ),
+    Row("tf.estimator.Head.create_estimator_spec", "head", "outputs of the model, and model.compile",
+        "model.compile(optimizer=optimizer, loss=loss, metrics=metrics)", 15),
+    Row("Head subclass", "head", "a tf.keras.losses.Loss subclass and metrics",
+        "class MyLoss(tf.keras.losses.Loss):\n    def call(self, y_true, y_pred): ...", 240),
+)  # fmt: skip
+
+_SERVE = "@tf.function(input_signature=[...])\ndef serve(x): return {'scores': model(x)}"
+_OUTPUTS = (
+    *table(
+        "export output",
+        "tf.estimator.export.",
+        (
+            ("ExportOutput", "the dict that a signature's function returns", _SERVE, 15),
+            ("ClassificationOutput", "the dict that a signature's function returns",
+             "return {'classes': ..., 'scores': ...}", 15),
+            ("EvalOutput", "nothing: evaluation is no signature", "", 5),
+            ("PredictOutput", "the dict that a signature's function returns", _SERVE, 5),
+            ("RegressionOutput", "the dict that a signature's function returns", "return {'outputs': ...}", 15),
+        ),
+    ),
+    *table(
+        "serving input",
+        "tf.estimator.export.",
+        (
+            ("ServingInputReceiver", "the input_signature of a tf.function", _SERVE, 15),
+            ("TensorServingInputReceiver", "the input_signature of a tf.function", _SERVE, 15),
+            ("build_parsing_serving_input_receiver_fn", "a signature that parses serialised Examples",
+             "@tf.function(input_signature=[tf.TensorSpec([None], tf.string)])\n"
+             "def serve(examples): return model(tf.io.parse_example(examples, spec))", 15),
+            ("build_raw_serving_input_receiver_fn", "a signature of the features' TensorSpecs",
+             "model.export(path)  # has such a signature by itself", 5),
+        ),
+    ),
+    Row("tf.estimator.experimental.build_raw_supervised_input_receiver_fn", "serving input",
+        "nothing: fit and evaluate take data sets", "", 15),
+)  # fmt: skip
+
+_WARM = (
+    Row("tf.estimator.WarmStartSettings", "warm start", "load weights before fit",
+        "model.load_weights(path)  # or: estimator-pipeline migrate checkpoint", 15),
+    Row("tf.estimator.VocabInfo", "warm start", "a copy of the rows of words that both vocabularies have",
+        "new[i] = old[j]  # for each word that has place i now, and had j", 60,
+        also=("tf.compat.v1.train.VocabInfo",)),
+    Row("tf.compat.v1.train.init_from_checkpoint", "warm start", "load_weights, or assign from tf.train.load_variable",
+        "layer.set_weights([tf.train.load_variable(checkpoint, name)])", 15),
+    Row("tf.compat.v1.train.warm_start", "warm start", "load_weights, or assign from tf.train.load_variable",
+        "layer.set_weights([tf.train.load_variable(checkpoint, name)])", 15),
+)  # fmt: skip
+
+ROWS = (*_HOOKS, *_EXPORTERS, *_HEADS, *_OUTPUTS, *_WARM)

@@ -1,0 +1,126 @@
+"""V1 optimizers, learning rates, gradients; strategies; TF_CONFIG."""
+
+from __future__ import annotations
+
+from estimator_pipeline.migrate.code.catalogue.row import Row, table
+
+__all__ = ["ROWS"]
+
+_OPTIMIZERS = (
+    *table(
+        "optimizer",
+        "tf.compat.v1.train.",
+        (
+            ("AdadeltaOptimizer", "Adadelta", "tf.keras.optimizers.Adadelta(learning_rate, rho, epsilon)", 5),
+            ("AdagradDAOptimizer", "Adagrad; no dual averaging in Keras", "tf.keras.optimizers.Adagrad(learning_rate)",
+             60),
+            ("AdagradOptimizer", "Adagrad",
+             "tf.keras.optimizers.Adagrad(learning_rate, initial_accumulator_value, epsilon=0.0)", 5),
+            ("AdamOptimizer", "Adam; the place of epsilon is another",
+             "tf.keras.optimizers.Adam(learning_rate, beta_1, beta_2, epsilon)", 5),
+            ("FtrlOptimizer", "Ftrl", "tf.keras.optimizers.Ftrl(learning_rate, ...)", 5),
+            ("GradientDescentOptimizer", "SGD", "tf.keras.optimizers.SGD(learning_rate)", 1),
+            ("MomentumOptimizer", "SGD with momentum; what a velocity is differs",
+             "tf.keras.optimizers.SGD(learning_rate, momentum)", 5),
+            ("Optimizer", "tf.keras.optimizers.Optimizer", "class Mine(tf.keras.optimizers.Optimizer): ...", 60),
+            ("ProximalAdagradOptimizer", "no Keras optimizer; Adagrad and regularisers",
+             "tf.keras.optimizers.Adagrad(learning_rate)", 60),
+            ("ProximalGradientDescentOptimizer", "no Keras optimizer; SGD and regularisers",
+             "tf.keras.optimizers.SGD(learning_rate)", 60),
+            ("RMSPropOptimizer", "RMSprop; the place of epsilon is another",
+             "tf.keras.optimizers.RMSprop(learning_rate, rho, momentum, epsilon)", 5),
+            ("SyncReplicasOptimizer", "nothing: a strategy sums the gradients",
+             "with tf.distribute.MultiWorkerMirroredStrategy().scope(): ...", 60),
+            ("experimental.DynamicLossScale", "LossScaleOptimizer",
+             "tf.keras.mixed_precision.LossScaleOptimizer(inner)",
+             5),
+            ("experimental.FixedLossScale", "LossScaleOptimizer",
+             "tf.keras.mixed_precision.LossScaleOptimizer(inner, dynamic=False, initial_scale=scale)", 5),
+            ("experimental.LossScale", "LossScaleOptimizer", "tf.keras.mixed_precision.LossScaleOptimizer(inner)", 5),
+            ("experimental.MixedPrecisionLossScaleOptimizer", "LossScaleOptimizer",
+             "tf.keras.mixed_precision.LossScaleOptimizer(inner)", 5),
+            ("experimental.disable_mixed_precision_graph_rewrite", "a policy",
+             "tf.keras.mixed_precision.set_global_policy('float32')", 1),
+            ("experimental.enable_mixed_precision_graph_rewrite", "a policy",
+             "tf.keras.mixed_precision.set_global_policy('mixed_float16')", 15),
+            ("sdca_optimizer", "no Keras optimizer; Ftrl", "tf.keras.optimizers.Ftrl(...)", 60),
+            ("sdca_fprint", "no Keras optimizer; Ftrl", "tf.keras.optimizers.Ftrl(...)", 60),
+            ("sdca_shrink_l1", "no Keras optimizer; Ftrl", "tf.keras.optimizers.Ftrl(...)", 60),
+        ),
+    ),
+    Row("minimize", "optimizer", "the optimizer of compile: fit applies the gradients",
+        "model.compile(optimizer=optimizer, loss=loss)", 5, rule="train_op"),
+    Row("Optimizer subclass", "optimizer", "a tf.keras.optimizers.Optimizer subclass",
+        "class Mine(tf.keras.optimizers.Optimizer):\n    def update_step(self, gradient, variable): ...", 240),
+)  # fmt: skip
+
+_SCHEDULE = "tf.keras.optimizers.schedules."
+_RATES = table(
+    "learning rate",
+    "tf.compat.v1.train.",
+    (
+        ("cosine_decay", "CosineDecay", _SCHEDULE + "CosineDecay(learning_rate, decay_steps, alpha)", 5),
+        ("cosine_decay_restarts", "CosineDecayRestarts",
+         _SCHEDULE + "CosineDecayRestarts(learning_rate, first_decay_steps)", 5),
+        ("exponential_decay", "ExponentialDecay",
+         _SCHEDULE + "ExponentialDecay(learning_rate, decay_steps, decay_rate, staircase)", 5),
+        ("inverse_time_decay", "InverseTimeDecay",
+         _SCHEDULE + "InverseTimeDecay(learning_rate, decay_steps, decay_rate, staircase)", 5),
+        ("linear_cosine_decay", "a schedule of one's own",
+         "class Mine(tf.keras.optimizers.schedules.LearningRateSchedule):\n    def __call__(self, step): ...", 15),
+        ("natural_exp_decay", "ExponentialDecay with exp(-decay_rate)",
+         _SCHEDULE + "ExponentialDecay(learning_rate, decay_steps, math.exp(-decay_rate))", 5),
+        ("noisy_linear_cosine_decay", "a schedule of one's own",
+         "class Mine(tf.keras.optimizers.schedules.LearningRateSchedule):\n    def __call__(self, step): ...", 15),
+        ("piecewise_constant", "PiecewiseConstantDecay", _SCHEDULE + "PiecewiseConstantDecay(boundaries, values)", 5),
+        ("piecewise_constant_decay", "PiecewiseConstantDecay", _SCHEDULE + "PiecewiseConstantDecay(boundaries, values)",
+         5),
+        ("polynomial_decay", "PolynomialDecay",
+         _SCHEDULE + "PolynomialDecay(learning_rate, decay_steps, end_learning_rate, power, cycle)", 5),
+    ),
+)  # fmt: skip
+
+_STEPS = table(
+    "variable",
+    "tf.compat.v1.train.",
+    (
+        ("assert_global_step", "nothing: optimizer.iterations is the step", "", 1),
+        ("create_global_step", "optimizer.iterations", "model.optimizer.iterations", 1),
+        ("get_global_step", "optimizer.iterations", "model.optimizer.iterations", 1),
+        ("get_or_create_global_step", "optimizer.iterations", "model.optimizer.iterations", 1),
+        ("global_step", "optimizer.iterations", "int(model.optimizer.iterations)", 1),
+    ),
+)
+
+_SCOPE = "with strategy.scope():\n    model = build_model()\n    model.compile(...)"
+_STRATEGIES = (
+    *table(
+        "strategy",
+        "tf.distribute.",
+        (
+            ("MirroredStrategy", "the same, around building and compiling the model", _SCOPE, 5),
+            ("OneDeviceStrategy", "the same, around building and compiling the model", _SCOPE, 5),
+            ("MultiWorkerMirroredStrategy", "the same, around building and compiling the model", _SCOPE, 15),
+            ("TPUStrategy", "the same, around building and compiling the model", _SCOPE, 15),
+            ("experimental.MultiWorkerMirroredStrategy", "tf.distribute.MultiWorkerMirroredStrategy", _SCOPE, 15),
+            ("experimental.CentralStorageStrategy", "the same, around building and compiling the model", _SCOPE, 15),
+            ("experimental.TPUStrategy", "tf.distribute.TPUStrategy", _SCOPE, 15),
+            ("experimental.ParameterServerStrategy",
+             "tf.distribute.ParameterServerStrategy with a ClusterCoordinator", _SCOPE, 240),
+            ("ParameterServerStrategy", "the same, with a ClusterCoordinator", _SCOPE, 240),
+        ),
+    ),
+    Row("tf.compat.v1.train.replica_device_setter", "strategy", "tf.distribute.ParameterServerStrategy", _SCOPE, 240),
+    Row("tf.compat.v1.train.Server", "strategy", "tf.distribute.Server", "tf.distribute.Server(cluster, job, index)",
+         5),
+    Row("tf.train.ClusterSpec", "strategy", "the same", "tf.train.ClusterSpec(cluster)", 0),
+    Row("tf.contrib.distribute.CollectiveAllReduceStrategy", "contrib", "tf.distribute.MultiWorkerMirroredStrategy",
+        _SCOPE, 15, runs=False),
+)  # fmt: skip
+
+_TF_CONFIG = (
+    Row("TF_CONFIG", "tf_config", "the same: MultiWorkerMirroredStrategy reads it",
+        "tf.distribute.cluster_resolver.TFConfigClusterResolver()", 5),
+)  # fmt: skip
+
+ROWS = (*_OPTIMIZERS, *_RATES, *_STEPS, *_STRATEGIES, *_TF_CONFIG)

@@ -1,0 +1,79 @@
+"""A scan as one HTML page that stands alone: sums, and every finding beside its source.
+
+It holds its style, asks for nothing from elsewhere and runs no script; everything of the program is escaped.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from typing import Any
+
+import jinja2
+
+from estimator_pipeline import __version__
+from estimator_pipeline.migrate.code import catalogue
+from estimator_pipeline.migrate.code.reports.text import MEANING, duration, headline
+from estimator_pipeline.migrate.code.result import TREATMENTS, Finding, Scan
+
+__all__ = ["page"]
+
+_TEMPLATE = "scan.html.jinja"
+_AROUND = 2  # lines of source around a finding
+
+
+def page(scan: Scan) -> str:
+    """The page, as text."""
+    jinja = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    template = jinja.from_string(importlib.resources.files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8"))
+    return template.render(
+        scan=scan,
+        headline=headline(scan),
+        treatments=[
+            {"name": name, "mark": name.replace(" ", "-"), "count": scan.count(name), "meaning": MEANING[name],
+             "effort": duration(scan.minutes(name))}
+            for name in TREATMENTS
+        ],
+        kinds=[
+            {"name": catalogue.KINDS[kind], "counts": [scan.count(name, kind) for name in TREATMENTS]}
+            for kind in scan.kinds()
+        ],
+        files=[
+            {"path": path, "anchor": f"file-{number}", "blocks": _blocks(scan, findings),
+             "counts": [sum(one.treatment == name for one in findings) for name in TREATMENTS]}
+            for number, (path, findings) in enumerate(scan.by_file().items())
+        ],
+        effort=catalogue.EFFORT,
+        version=__version__,
+    )  # fmt: skip
+
+
+def _blocks(scan: Scan, findings: list[Finding]) -> list[dict[str, Any]]:
+    """One for each line with findings: the line, the lines before it that stand alone, and its findings."""
+    found: list[dict[str, Any]] = []
+    for finding in findings:
+        if not found or (found[-1]["cell"], found[-1]["line"]) != (finding.cell, finding.line):
+            found.append({"cell": finding.cell, "line": finding.line, "findings": []})
+        found[-1]["findings"].append(finding)
+    shown: dict[int | None, int] = {}
+    for block, after in zip(found, [*found[1:], None], strict=True):
+        cell, line = block["cell"], block["line"]
+        path = findings[0].path
+        source = scan.texts.get(path if cell is None else f"{path}#{cell}", "").splitlines()
+        first = max(1, shown.get(cell, 0) + 1, line - _AROUND)
+        last = line if after is not None and after["cell"] == cell else line + _AROUND
+        block["gap"] = cell in shown and first > shown[cell] + 1
+        block["new"] = cell not in shown
+        shown[cell] = last
+        # The worst of a line: by hand before automatic before stays.
+        worst = max((one.treatment for one in block["findings"]), key=TREATMENTS.index)
+        block["lines"] = [
+            {"number": number, "text": source[number - 1], "mark": worst.replace(" ", "-") if number == line else ""}
+            for number in range(first, min(last, len(source)) + 1)
+        ]
+    return found

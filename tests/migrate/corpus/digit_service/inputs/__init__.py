@@ -1,0 +1,3 @@
+from .npz import NpzInputs
+
+__all__ = ['NpzInputs']

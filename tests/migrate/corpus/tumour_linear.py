@@ -1,0 +1,85 @@
+"""Is a tumour benign? A linear classifier with Ftrl, labels as words, and examples weighted by the pathologist's doubt.
+
+The weights of the model are printed, since the clinic wants to read them.
+"""
+from __future__ import print_function
+
+import argparse
+import collections
+import csv
+
+import tensorflow as tf
+
+MEASURES = ['radius', 'texture', 'perimeter', 'area', 'smoothness', 'compactness', 'concavity',
+            'concave_points', 'symmetry', 'fractal_dimension']
+COLUMNS = ['mean_' + name for name in MEASURES] + ['hospital', 'sure', 'diagnosis']
+DEFAULTS = [[0.0]] * len(MEASURES) + [['unknown'], [1.0], ['']]
+
+
+def quantiles(path, name, parts=8):
+    """Boundaries that cut a column into parts of the same size."""
+    with open(path) as f:
+        values = sorted(float(row[name]) for row in csv.DictReader(f))
+    found = [values[len(values) * i // parts] for i in range(1, parts)]
+    return sorted(set(found))
+
+
+def input_fn(path, num_epochs=None, shuffle=True, batch_size=32):
+    def decode(line):
+        features = collections.OrderedDict(zip(COLUMNS, tf.io.decode_csv(line, DEFAULTS)))
+        label = features.pop('diagnosis')
+        return features, label
+
+    ds = tf.data.TextLineDataset(path).skip(1)
+    if shuffle:
+        ds = ds.apply(tf.data.experimental.shuffle_and_repeat(1000, num_epochs, seed=60))
+    else:
+        ds = ds.repeat(num_epochs)
+    return ds.map(decode).batch(batch_size)
+
+
+def linear_columns(path):
+    buckets = {}
+    for name in COLUMNS[:len(MEASURES)]:
+        buckets[name] = tf.feature_column.bucketized_column(
+            tf.feature_column.numeric_column(name), boundaries=quantiles(path, name))
+    hospital = tf.feature_column.categorical_column_with_vocabulary_list(
+        'hospital', ['north', 'south', 'west'], num_oov_buckets=1)
+    crossed = tf.feature_column.crossed_column(
+        [buckets['mean_radius'], buckets['mean_texture']], hash_bucket_size=100, hash_key=7)
+    return list(buckets.values()) + [hospital, crossed]
+
+
+def main(args):
+    classifier = tf.estimator.LinearClassifier(
+        feature_columns=linear_columns(args.train),
+        n_classes=2,
+        label_vocabulary=['benign', 'malignant'],
+        weight_column=tf.feature_column.numeric_column('sure'),
+        optimizer=lambda: tf.keras.optimizers.legacy.Ftrl(
+            learning_rate=0.1, l1_regularization_strength=0.01, l2_regularization_strength=0.01),
+        sparse_combiner='sum',
+        model_dir=args.model_dir,
+        config=tf.estimator.RunConfig(tf_random_seed=60))
+    classifier.train(lambda: input_fn(args.train), max_steps=args.steps)
+    metrics = classifier.evaluate(lambda: input_fn(args.test, num_epochs=1, shuffle=False), name='test')
+    print('accuracy {0:.4f} auc {1:.4f}'.format(metrics['accuracy'], metrics['auc']))
+
+    # What the model weighs.
+    for name in classifier.get_variable_names():
+        if name.endswith('weights') and 'hospital' in name:
+            print(name, classifier.get_variable_value(name).ravel())
+    for i, said in enumerate(classifier.predict(lambda: input_fn(args.test, 1, False), yield_single_examples=True)):
+        if i == 3:
+            break
+        print(said['classes'][0].decode(), said['probabilities'])
+
+
+if __name__ == '__main__':
+    tf.get_logger().setLevel('ERROR')
+    parser = argparse.ArgumentParser()
+    parser.add_argument('train')
+    parser.add_argument('test')
+    parser.add_argument('--model_dir', default=None)
+    parser.add_argument('--steps', type=int, default=400)
+    main(parser.parse_args())

@@ -1,0 +1,96 @@
+"""House prices by a DNNRegressor over normalised columns.
+
+    python house_prices.py --train housing_train.csv --test housing_test.csv
+"""
+
+import argparse
+import os
+
+import numpy as np
+import pandas as pd
+import tensorflow as tf
+
+from estimator_pipeline import keras_canned, keras_columns
+
+LABEL = 'price'
+NUMBERS = ['rooms', 'area', 'age', 'tax', 'crime', 'distance']
+LOGGED = {'crime'}
+
+
+def zscore(mean, std):
+    # A function of its own: a lambda in the loop would see the last column's values.
+    return lambda x: (tf.cast(x, tf.float32) - mean) / std
+
+
+def columns_of(frame):
+    columns = []
+    for name in NUMBERS:
+        values = np.log1p(frame[name]) if name in LOGGED else frame[name]
+        normalizer = zscore(values.mean(), values.std())
+        if name in LOGGED:
+            normalizer = lambda x, inner=normalizer: inner(tf.math.log1p(x))
+        columns.append(keras_columns.numeric_column(name, normalizer_fn=normalizer))
+    zone = keras_columns.categorical_column_with_vocabulary_list('zone', sorted(frame['zone'].unique()))
+    river = keras_columns.categorical_column_with_identity('river', num_buckets=2)
+    columns += [keras_columns.indicator_column(column) for column in (zone, river)]
+    return columns
+
+
+def batches(x, y=None, batch_size=128, num_epochs=1, shuffle=False):
+    """Batches of arrays or the columns of a data frame, and of their labels; without end where num_epochs is None."""
+    if hasattr(x, 'columns'):
+        x = {name: column.to_numpy() for name, column in x.items()}
+    y = y.to_numpy() if hasattr(y, 'to_numpy') else y
+    data = tf.data.Dataset.from_tensor_slices(x if y is None else (x, y))
+    if shuffle:
+        data = data.shuffle(len(data))
+    return data.repeat(num_epochs).batch(batch_size)
+
+
+def examples(predicted, keys=None):
+    """A dict for each example, of a dict of arrays."""
+    for row in zip(*(predicted[key] for key in keys or predicted)):
+        yield dict(zip(keys or predicted, row))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--train', required=True)
+    parser.add_argument('--test', required=True)
+    parser.add_argument('--model-dir', default='/tmp/houses')
+    parser.add_argument('--steps', type=int, default=1500)
+    parser.add_argument('--batch-size', type=int, default=32)
+    args = parser.parse_args()
+
+    train = pd.read_csv(args.train)
+    test = pd.read_csv(args.test)
+    train_y, test_y = train.pop(LABEL), test.pop(LABEL)
+    scale = train_y.std()
+
+    tf.keras.utils.set_random_seed(3)
+    callbacks = [
+        tf.keras.callbacks.BackupAndRestore(os.path.join(args.model_dir, 'backup'), save_freq=1000),
+        tf.keras.callbacks.TensorBoard(args.model_dir, update_freq=100),
+    ]
+    model = keras_canned.DNNRegressor(
+        hidden_units=[32, 32], feature_columns=columns_of(train),
+        optimizer=tf.keras.optimizers.legacy.Adagrad(learning_rate=0.1),
+        loss_reduction=tf.keras.losses.Reduction.SUM_OVER_BATCH_SIZE)
+
+    train_input = batches(x=train, y=train_y / scale, batch_size=args.batch_size, num_epochs=None, shuffle=True)
+    test_input = batches(x=test, y=test_y / scale, num_epochs=1, shuffle=False)
+
+    model.fit(train_input, steps_per_epoch=args.steps, callbacks=callbacks, verbose=2)
+    model.save_weights(os.path.join(args.model_dir, 'weights'))
+    evaluation = model.evaluate(test_input, return_dict=True, verbose=0)
+    rmse = scale * np.sqrt(evaluation['average_loss'])
+    print('rmse %.3f, of a constant %.3f' % (rmse, test_y.std()))
+
+    predicted = [float(each['predictions'][0]) * scale for each in examples(model.predict(test_input, verbose=0))]
+    table = pd.DataFrame({'price': test_y, 'predicted': predicted})
+    table.to_csv(os.path.join(args.model_dir, 'predicted.csv'), index=False)
+    print('correlation %.4f' % table.corr().iloc[0, 1])
+
+
+if __name__ == '__main__':
+    main()

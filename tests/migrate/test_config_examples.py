@@ -1,0 +1,116 @@
+"""Every example of another era gives the job file beside it, accounts for all its fields, and can be completed."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+
+import pytest
+from config_cases import CONFIGS, EXAMPLES, FOLDERS, GIVEN, ROOT, converted
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
+from estimator_pipeline.launch.kubernetes import render
+from estimator_pipeline.launch.sweep import read_sweep
+from estimator_pipeline.migrate.config import STATES
+from estimator_pipeline.migrate.config.detection import read
+from estimator_pipeline.migrate.config.documents import read_text
+
+IDS = [example.path for example in EXAMPLES]
+
+
+@pytest.fixture(autouse=True)
+def _in_the_repository(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=IDS)
+def test_the_job_file_is_as_recorded(example):
+    made = converted(f"legacy_configs/{example.path}", **example.arguments)
+    assert made.format == example.format
+    if os.environ.get("ACCEPT_GOLDEN"):
+        example.golden.write_text(made.text)
+    recorded = example.golden.read_text()
+    diff = "".join(difflib.unified_diff(recorded.splitlines(True), made.text.splitlines(True), "recorded", "made"))
+    assert made.text == recorded, f"ACCEPT_GOLDEN=1 accepts this:\n{diff}"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=IDS)
+def test_every_value_of_the_source_is_accounted_for(example):
+    """In the report and in the job file: nothing is dropped silently."""
+    path = CONFIGS / example.path
+    made = converted(path, **example.arguments)
+    _, document = read(read_text(path), source=str(path), wanted=example.format)
+    said = [finding.item.path for finding in made.findings]
+    leaves = list(document.leaves())
+    assert leaves
+    for leaf in [leaf for leaf in leaves if not any(path == leaf[: len(path)] for path in said)]:
+        # Told with another field: the value of a flag with the flag, a mount with its volume, a printed protocol
+        # buffer by its own fields.
+        item = document.item(*leaf[:1]) if example.format == "flags" else document.item(*leaf)
+        text = item.value["text"] if isinstance(item.value, dict) else str(item.value)
+        if example.format == "flags" or "args" in leaf or "command" in leaf:
+            assert not text.startswith("-") and any(text in str(f.item.value) for f in made.findings), leaf
+        elif "volumeMounts" in leaf:
+            name = document.item(*leaf[:-1], "name").value
+            assert any(isinstance(f.item.value, dict) and f.item.value.get("name") == name for f in made.findings)
+        else:
+            assert leaf == ("_session_config",) and any(path[0] == leaf[0] for path in said), leaf
+    comments = " ".join(re.sub(r"^\s*# ?", " ", line) for line in made.text.splitlines())
+    comments = re.sub(r"\s+", " ", comments)
+    for finding in made.findings:
+        assert finding.state in STATES and (finding.why or finding.state == "taken")
+        assert finding.item.place in comments, finding
+    lined = [f.item for f in made.findings if f.item.line is None]
+    assert not lined, "every field has a line"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=IDS)
+def test_a_job_with_open_fields_is_refused_by_name_and_a_completed_one_loads(example):
+    made = converted(CONFIGS / example.path, **example.arguments)
+    assert made.placeholders
+    with pytest.raises(ConfigError) as caught:
+        load_job(example.golden)
+    names = [".".join(map(str, path)) for path in made.placeholders]
+    for name in names:
+        assert f"{name}: the value is still to be given." in str(caught.value)
+    assert "found: ???" in str(caught.value) and "line" in str(caught.value)
+    needed = {*names, "input.name"} if "input.source" in names else set(names)
+    settings = [f"{name}={value}" for name, value in GIVEN.items() if name in needed]
+    job = load_job(example.golden, overrides=settings)
+    assert job.model.function == "trainer.model:model_fn"
+    # The same from the command line: nothing is left open, and the text is loaded as it stands.
+    whole = converted(CONFIGS / example.path, **example.arguments, settings=settings)
+    assert not whole.placeholders and "???" not in whole.text
+    if example.format == "tfjob":
+        image = ["kubernetes.image=x:1", "run.model_dir=gs://bucket/models"]
+        render(load_job(example.golden, overrides=[*settings, *image]))
+
+
+def test_the_sweep_is_one_that_slurm_arrays_take(tmp_path):
+    example = next(example for example in EXAMPLES if "hptuning" in example.path)
+    made = converted(CONFIGS / example.path, **example.arguments)
+    path = tmp_path / "sweep.yaml"
+    path.write_text(made.sweep_text)
+    elements = read_sweep(path)
+    assert len(elements) == 4 * 3 * 3 * 4
+    settings = [
+        f"{n}={v}"
+        for n, v in GIVEN.items()
+        if n in ("model.function", "input.source", "run.model_dir", "train.max_steps")
+    ]
+    job = load_job(example.golden, overrides=[*settings, "input.name=digits", *elements[-1]])
+    assert (job.model.optimizer.name, job.model.optimizer.learning_rate) == ("ftrl", 0.1)
+    assert job.model.params == {"hidden1": 400} and job.input.global_batch_size == 128
+
+
+def test_the_readme_names_every_example():
+    readme = (CONFIGS / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `(\w+/[\w.]+)` \|", readme, flags=re.MULTILINE))
+    there = {p.relative_to(CONFIGS).as_posix() for f in FOLDERS for p in (CONFIGS / f).iterdir()}
+    assert named == {name for name in there if not name.endswith(".job.yaml")}
+    assert {example.path for example in EXAMPLES} == named - {"flags/common.flags"}
+    assert {name for name in there if name.endswith(".job.yaml")} == {
+        example.golden.relative_to(CONFIGS).as_posix() for example in EXAMPLES
+    }

@@ -1,0 +1,413 @@
+"""`migrate convert`: golden conversions, what stays byte for byte, notes on what is left, what is written and when."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from estimator_pipeline.cli import main
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.migrate.code import convert, diff, scan
+from estimator_pipeline.migrate.code.edits import Edit, Lines, apply
+
+HERE = Path(__file__).resolve().parent
+# Programs of the corpus, respelled as they were in TensorFlow 1; conversions/ has what they are converted to.
+GOLDEN = ("mnist_tf1", "ads_v1_canned", "demand_rnn")
+OLD = "import tensorflow as tf\nx = tf.log(1.)\n"
+
+
+def of_tensorflow_1(name: str) -> str:
+    """A program of the corpus as it was before it was moved to tensorflow.compat.v1."""
+    text = (HERE / "corpus" / f"{name}.py").read_text(encoding="utf-8")
+    text, count = re.subn("^import tensorflow.compat.v1 as tf$", "import tensorflow as tf", text, flags=re.MULTILINE)
+    assert count == 1
+    return text.replace("tf.disable_v2_behavior()\n", "")
+
+
+def converted(tmp_path: Path, text: str, **options) -> str:
+    (tmp_path / "one.py").write_text(text, encoding="utf-8", newline="")
+    (made,) = convert(tmp_path / "one.py", **options).files
+    ast.parse(made.after)
+    return made.after
+
+
+def run(arguments, capsys) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main.app([str(one) for one in arguments], prog_name="estimator-pipeline")
+    printed = capsys.readouterr()
+    return ended.value.code or 0, printed.out, printed.err
+
+
+# Whole programs ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden(tmp_path, name):
+    """To accept a change: migrate convert --to estimator the respelled program, and copy it to conversions/."""
+    after = converted(tmp_path, of_tensorflow_1(name), to="estimator")
+    assert after == (HERE / "conversions" / f"{name}.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_converted_program_has_nothing_left_that_does_not_run(tmp_path, name):
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text(of_tensorflow_1(name))
+    after.write_text(convert(before, to="estimator").files[0].after)
+    old, new = scan(before), scan(after)
+    assert old.count("automatic") > 10 and old.count("by hand") == 0
+    # What is automatic still is what goes to Keras.
+    assert new.count("by hand") == 0 and convert(after, to="estimator").files[0].after == after.read_text()
+    # Nothing was lost on the way: the switch of behaviour is the one that is new.
+    lost = len(old.findings) - len(new.findings)
+    assert lost == -1 and [one.name for one in new.findings if one.kind == "behavior"] == [
+        "tf.compat.v1.disable_v2_behavior"
+    ]
+
+
+@pytest.mark.parametrize("notes", ["by-hand", "all", "none"])
+@pytest.mark.parametrize("name", [*GOLDEN, "left"])
+def test_converting_twice_changes_nothing(tmp_path, name, notes):
+    text = LEFT if name == "left" else of_tensorflow_1(name)
+    once = converted(tmp_path, text, notes=notes)
+    assert once != text and converted(tmp_path, once, notes=notes) == once
+
+
+def test_programs_of_today_are_not_touched():
+    """Of the corpus, which runs unchanged, not a byte changes where its Estimators are to stay."""
+    made = convert(HERE / "corpus", to="estimator")
+    assert len(made.files) > 20 and not made.changed and not any(one.changes for one in made.files)
+
+
+# Names -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # gone, with a name of today for the same object
+        ("tf.log(x)", "tf.math.log(x)"),
+        ("tf.random_normal([1])", "tf.random.normal([1])"),
+        ("tf.train.SessionRunHook", "tf.estimator.SessionRunHook"),
+        # gone but for compat.v1
+        ("tf.layers.dense(x, 1)", "tf.compat.v1.layers.dense(x, 1)"),
+        ("tf.to_float(x)", "tf.compat.v1.to_float(x)"),
+        ("tf.estimator.inputs.numpy_input_fn(x)", "tf.compat.v1.estimator.inputs.numpy_input_fn(x)"),
+        # there, for another thing
+        ("tf.losses.mean_squared_error(a, b)", "tf.compat.v1.losses.mean_squared_error(a, b)"),
+        ("tf.summary.scalar('a', x)", "tf.compat.v1.summary.scalar('a', x)"),
+        ("tf.estimator.DNNClassifier([1], c)", "tf.compat.v1.estimator.DNNClassifier([1], c)"),
+        ("tf.data.Dataset.range(3).make_one_shot_iterator()",
+         "tf.compat.v1.data.Dataset.range(3).make_one_shot_iterator()"),
+        ("tf.nn.dropout(x, 0.5)", "tf.compat.v1.nn.dropout(x, 0.5)"),
+        # there, and the same by these arguments
+        ("tf.reduce_mean(x, axis=1)", "tf.reduce_mean(x, axis=1)"),
+        ("tf.reduce_mean(x, keep_dims=True)", "tf.compat.v1.reduce_mean(x, keep_dims=True)"),
+        ("tf.argmax(x, 1)", "tf.argmax(x, 1)"),
+        ("tf.argmax(x, dimension=1)", "tf.compat.v1.argmax(x, dimension=1)"),
+        ("tf.squeeze(x, [1])", "tf.squeeze(x, [1])"),
+        ("tf.squeeze(x, squeeze_dims=[1])", "tf.compat.v1.squeeze(x, squeeze_dims=[1])"),
+        ("tf.reduce_sum(*a)", "tf.compat.v1.reduce_sum(*a)"),
+        ("f = tf.reduce_sum", "f = tf.compat.v1.reduce_sum"),
+        ("tf.constant(1, shape=[2])", "tf.compat.v1.constant(1, shape=[2])"),
+        # there, and the same object
+        ("tf.nn.relu(tf.matmul(a, b))", "tf.nn.relu(tf.matmul(a, b))"),
+        ("tf.estimator.RunConfig('m')", "tf.estimator.RunConfig('m')"),
+        ("tf.estimator.ModeKeys.TRAIN", "tf.estimator.ModeKeys.TRAIN"),
+        # a module by itself, and by getattr
+        ("losses = tf.losses", "losses = tf.compat.v1.losses"),
+        ("getattr(tf.train, 'AdamOptimizer')(1)", "getattr(tf.compat.v1.train, 'AdamOptimizer')(1)"),
+        # contrib
+        ("tf.contrib.rnn.GRUCell(3)", "tf.compat.v1.nn.rnn_cell.GRUCell(3)"),
+        ("tf.contrib.layers.xavier_initializer()", "tf.compat.v1.glorot_uniform_initializer()"),
+        ("tf.contrib.layers.xavier_initializer(uniform=False)", None),
+        ("tf.contrib.layers.l2_regularizer(0.1)", "tf.keras.regularizers.l2(0.5 * 0.1)"),
+        ("tf.contrib.layers.l2_regularizer(a + b)", "tf.keras.regularizers.l2(0.5 * (a + b))"),
+        ("tf.contrib.layers.l2_regularizer((a + b))", "tf.keras.regularizers.l2((0.5 * (a + b)))"),
+        ("tf.contrib.layers.l2_regularizer(scale=0.1)", None),
+        ("tf.contrib.layers.fully_connected(x, 3)", None),
+        # over several lines, with comments inside
+        ("tf.layers.dense(  # wide\n    x,\n\n    1)", "tf.compat.v1.layers.dense(  # wide\n    x,\n\n    1)"),
+        ("(tf\n .layers\n .dense)(x, 1)", "(tf.compat.v1.layers.dense)(x, 1)"),
+    ],
+)  # fmt: skip
+def test_names(tmp_path, before, after):
+    """In a file that is known for one of TensorFlow 1 by its first line."""
+    head, new_head = OLD, OLD.replace("tf.log", "tf.math.log")
+    found = converted(tmp_path, f"{head}{before}\n", notes="none")
+    assert found == f"{new_head}{after or before}\n"
+
+
+def test_names_of_a_file_of_today_are_not_guessed_at(tmp_path):
+    for text in (
+        "import tensorflow as tf\ny = tf.argmax(x, 1, name='a')\nz = tf.losses.mean_squared_error(a, b)\n",
+        "import tensorflow.compat.v1 as tf\ny = tf.layers.dense(x)\n",
+        "try:\n  import tensorflow.compat.v1 as tf\nexcept ImportError:\n  import tensorflow as tf\ntf.log(x)\n",
+        "import tensorflow as tf\ntry:\n  f = tf.log\nexcept AttributeError:\n  f = tf.math.log\n",
+        "import tensorflow as tf\nif tf.__version__ < '2':\n  f = tf.log\n",
+    ):
+        assert converted(tmp_path, text) == text
+
+
+def test_a_half_moved_file(tmp_path):
+    """Where somebody has begun with tf.compat.v1, a name that both have may be TensorFlow 2's by now."""
+    text = OLD + "tf.compat.v1.layers.dense(x, 1)\ntf.summary.scalar('a', 1)\ntf.nn.dropout(x, rate=0.1)\n"
+    assert converted(tmp_path, text, notes="none") == text.replace("tf.log", "tf.math.log")
+    assert [one.name for one in convert(tmp_path / "one.py").files[0].left] == ["tf.compat.v1.summary.scalar"]
+
+
+def test_imports_of_names(tmp_path):
+    text = "from tensorflow import layers as L, nn\nL.dense(nn.relu(x), 1)\n"
+    assert converted(tmp_path, text) == text.replace("tensorflow import", "tensorflow.compat.v1 import")
+    for left in ("from tensorflow.layers import dense\ndense(x, 1)\n", "from tensorflow import *\nlog(x)\n"):
+        assert converted(tmp_path, left, notes="none") == left
+        assert convert(tmp_path / "one.py").files[0].left
+
+
+def test_a_class_is_converted_by_its_base(tmp_path):
+    (tmp_path / "base.py").write_text("import tensorflow as tf\nclass Base(tf.train.SessionRunHook):\n  pass\n")
+    (tmp_path / "mine.py").write_text("from base import Base\nclass Mine(Base):\n  pass\n")
+    found = scan(tmp_path)
+    assert [one.treatment for one in found.findings] == ["automatic", "automatic"]
+    base, mine = convert(tmp_path).files
+    assert "class Base(tf.estimator.SessionRunHook):" in base.after and not mine.changed
+
+
+# The switch of behaviour -------------------------------------------------------------------------------------
+
+_RUN = "\nif __name__ == '__main__':\n  tf.app.run()\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "after"),
+    [
+        ('"""Doc."""\nimport os\nimport tensorflow as tf\n\nA = 1\n',
+         '"""Doc."""\nimport os\nimport tensorflow as tf\n\ntf.compat.v1.disable_v2_behavior()\n\nA = 1\n'),
+        ("import tensorflow\nimport os  # last\n# of A\nA = tensorflow.log(1.)\nimport tensorflow as tf\n",
+         "import tensorflow\nimport os  # last\n\ntensorflow.compat.v1.disable_v2_behavior()\n# of A\n"
+         "A = tensorflow.math.log(1.)\nimport tensorflow as tf\n"),
+        ("import tensorflow as tf\ntf.enable_eager_execution()\n",
+         "import tensorflow as tf\ntf.compat.v1.enable_eager_execution()\n"),
+    ],
+)  # fmt: skip
+def test_the_module_that_is_run_says_that_it_is_one_of_tensorflow_1(tmp_path, head, after):
+    assert converted(tmp_path, head + _RUN) == after + _RUN.replace("tf.app", "tf.compat.v1.app")
+
+
+def test_other_modules_do_not_say_it(tmp_path):
+    assert "disable" not in converted(tmp_path, OLD)
+
+
+# Bytes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_line_ends_are_kept(tmp_path, newline):
+    text = f"import os\n\nimport tensorflow as tf\nx = '''a\nb'''\ny = tf.log(1.)\ntf.contrib.slim.f()\n{_RUN}"
+    after = converted(tmp_path, text.replace("\n", newline))
+    assert set(re.findall(r"\r\n|\r|\n", after)) == {newline}
+    assert after.replace(newline, "\n") == converted(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "# -*- coding: latin-1 -*-\nimport tensorflow as tf\nx = tf.log(1.)  # gr\xf6\xdfe\n".encode("latin-1"),
+        "import tensorflow as tf\nx = tf.log(1.)  # größe \U0001f600 ab \n".encode(),
+        b"\xef\xbb\xbfimport tensorflow as tf\nx = tf.log(1.)\n",
+        b"import tensorflow as tf\n\x0c\nx = 1;  y = tf.log(1.) ;\n\tz = 1\n".replace(b"\tz", b"z"),
+        b"import tensorflow as tf\nif x:\n\ty = tf.log( 1. )",
+    ],
+)
+def test_bytes_are_kept(tmp_path, capsys, content):
+    """Encoding, byte order mark, tabs, form feeds, a last line without an end."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "one.py").write_bytes(content)
+    assert run(["migrate", "convert", tmp_path / "in", "--output", tmp_path / "out"], capsys)[0] == 0
+    assert (tmp_path / "out" / "one.py").read_bytes() == content.replace(b"tf.log", b"tf.math.log")
+
+
+def test_a_text_that_libcst_does_not_keep_is_left_alone(tmp_path):
+    """Line ends of CR alone within a string."""
+    text = OLD.replace("\n", "\r") + "y = '''a\rb'''\r"
+    assert converted(tmp_path, text) == text
+    (made,) = convert(tmp_path / "one.py").files
+    assert made.kept == "it would not be kept byte for byte" and len(made.left) == 1
+
+
+def test_edits():
+    assert apply("abc", [Edit(1, 1, "x"), Edit(1, 1, "y"), Edit(1, 2, "B"), Edit(3, 3, "!")]) == "axyBc!"
+    with pytest.raises(ValueError, match="two edits overlap at 1"):
+        apply("abc", [Edit(0, 2, ""), Edit(1, 3, "")])
+    lines = Lines("a\r\nb\rc\nd")
+    assert lines.starts == [0, 3, 5, 7] and [lines.newline(one) for one in (1, 2, 3, 4)] == ["\r\n", "\r", "\n", "\r\n"]
+
+
+# Notes -------------------------------------------------------------------------------------------------------
+
+LEFT = '''import tensorflow as tf
+
+def f(x):
+  """Doc.
+
+  # estimator_pipeline: not a note, but a text.
+  """
+  # ours
+  if x:
+    pass
+  elif tf.contrib.slim.g(x):  # behind
+    y = (1 +
+         tf.contrib.slim.h(x) + tf.contrib.slim.h(x))
+  return tf.log(x) ; z = tf.contrib.training.HParams(a=1)
+'''
+
+
+def test_what_is_left_has_a_note_above_its_statement(tmp_path):
+    lines = converted(tmp_path, LEFT).splitlines()
+    at = [number for number, line in enumerate(lines) if line.lstrip().startswith("# estimator_pipeline: tf.contrib")]
+    assert len(at) == 3  # one for the two calls of h in one statement
+    said = [" ".join(line.strip().removeprefix("# estimator_pipeline: ") for line in lines[n : n + 3]) for n in at]
+    assert all(one.startswith("tf.contrib") and "does not run: tf.contrib is gone since" in one for one in said)
+    # Of code nothing has changed but the one name.
+    kept = [line for line in lines if "# estimator_pipeline:" not in line or "not a note" in line]
+    assert kept == LEFT.replace("tf.log", "tf.math.log").splitlines()
+    assert all(len(line) <= 100 for line in lines)
+
+
+def test_notes_on_all_and_on_nothing(tmp_path):
+    text = "import tensorflow as tf\n\nconfig = tf.estimator.RunConfig('m')\n"
+    assert converted(tmp_path, text) == text == converted(tmp_path, text, notes="none")
+    told = converted(tmp_path, text, notes="all")
+    assert "# estimator_pipeline: tf.estimator.RunConfig stays: it runs under compat. In Keras: arguments of" in told
+    assert converted(tmp_path, told, notes="none") == text
+
+
+def test_a_note_goes_when_the_construct_is_gone(tmp_path):
+    told = converted(tmp_path, "import tensorflow as tf\nx = tf.contrib.slim.g(1)\n")
+    assert "# estimator_pipeline" in told
+    assert converted(tmp_path, told.replace("tf.contrib.slim.g", "g")) == "import tensorflow as tf\nx = g(1)\n"
+
+
+# The command -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def program(tmp_path) -> Path:
+    folder = tmp_path / "trainer"
+    (folder / "models").mkdir(parents=True)
+    (folder / "old.py").write_text(OLD + "tf.contrib.slim.g(x)\n")
+    (folder / "models" / "plain.py").write_text("print(1)\n")
+    (folder / "models" / "two.py").write_bytes(b"import tensorflow as tf\nprint 'a', tf.log(1)\n")
+    cell = {"cell_type": "code", "source": "import tensorflow as tf\ntf.log(1)"}
+    (folder / "book.ipynb").write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4}))
+    (folder / "run").write_text("#!/usr/bin/env python\nimport tensorflow as tf\ntf.log(1)\n")
+    (folder / "run").chmod(0o755)
+    (folder / "data.csv").write_text("1,2\n")
+    return folder
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_command(program, tmp_path, capsys):
+    before = files_of(program)
+    code, out, err = run(["migrate", "convert", program, "--output", tmp_path / "new" / "out"], capsys)
+    assert code == 0 and err == ""
+    after = files_of(tmp_path / "new" / "out")
+    assert files_of(program) == before and os.listdir(tmp_path / "new") == ["out"]
+    assert set(after) == set(before) - {"data.csv"}
+    assert {name for name in after if after[name] != before[name]} == {"old.py", "run"}
+    assert os.access(tmp_path / "new" / "out" / "run", os.X_OK)
+    assert out.startswith(f"{program}: 2 changes in 2 of 5 files; 3 left to be written by hand, 0 constructs stay\n")
+    for line in ("  old.py:2:5  tf.log -> tf.math.log", "  old.py:3:1  by hand: tf.contrib.slim.g: tf.contrib is gone",
+                 "book.ipynb: copied as it is: notebooks are not converted",
+                 "models/two.py: copied as it is: it cannot be read"):  # fmt: skip
+        assert line in out
+
+
+def test_json(program, tmp_path, capsys):
+    code, out, _ = run(["migrate", "convert", program, "--output", tmp_path / "out", "--json"], capsys)
+    document = json.loads(out)
+    assert code == 0 and document["schema"] == "estimator-pipeline/migrate-convert/1"
+    assert (document["changes"], document["by_hand"], document["stays"]) == (2, 3, 0)
+    assert document["output"] == str(tmp_path / "out") and [one["path"] for one in document["files"]] == sorted(
+        set(files_of(program)) - {"data.csv"}
+    )
+    (old,) = [one for one in document["files"] if one["path"] == "old.py"]
+    assert old["changes"] == [
+        {"line": 2, "column": 5, "before": "tf.log", "after": "tf.math.log", "rule": "tensorflow-1-name"}
+    ]
+    assert old["by_hand"][0]["name"] == "tf.contrib.slim.g" and old["by_hand"][0]["successor"]
+
+
+def test_a_dry_run_prints_a_diff_and_writes_nothing(program, tmp_path, capsys):
+    before = files_of(tmp_path)
+    code, out, err = run(["migrate", "convert", program, "--dry-run"], capsys)
+    assert code == 0 and files_of(tmp_path) == before and "2 changes" in err
+    assert out == diff(convert(program))
+    assert "--- a/old.py\n+++ b/old.py\n" in out and "-x = tf.log(1.)\n+x = tf.math.log(1.)\n" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["trainer"], "there is no --output"),
+        (["nowhere", "--output", "out"], "nowhere: there is no such file or folder"),
+        (["trainer", "--output", "there"], "--output there is there already"),
+        (["trainer", "--output", "trainer"], "--output trainer: the program itself lies there"),
+        (["trainer", "--output", "trainer/out"], "--output trainer/out: the program itself lies there"),
+        (["trainer/models", "--output", "trainer", "--overwrite"], "the program itself lies there"),
+        (["trainer/old.py", "--output", "trainer", "--overwrite"], "the program itself lies there"),
+        (["trainer", "--output", "there/file"], "--output there/file is no folder"),
+        (["trainer", "--output", "there/file/out"], "the program cannot be written"),
+        (["trainer", "--output", "out", "--notes", "some"], "notes 'some': there are none of that kind"),
+    ],
+)
+def test_bad_input(program, tmp_path, monkeypatch, capsys, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").write_text("mine")
+    before = files_of(tmp_path)
+    code, out, err = run(["migrate", "convert", *arguments], capsys)
+    assert (code, out) == (2, "") and says in err and "Traceback" not in err
+    assert files_of(tmp_path) == before
+
+
+def test_overwrite_replaces_files_and_keeps_others(program, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("old.py", "mine.txt"):
+        (out / name).write_text("mine")
+    assert run(["migrate", "convert", program, "--output", out, "--overwrite"], capsys)[0] == 0
+    assert (out / "mine.txt").read_text() == "mine" and "tf.math.log" in (out / "old.py").read_text()
+
+
+def test_nothing_of_a_new_folder_is_left_when_writing_fails(program, tmp_path, monkeypatch):
+    from estimator_pipeline.migrate.code import writing
+
+    made, real = convert(program), writing._write
+
+    def full(one, *rest):
+        if one.path == "run":
+            raise OSError(28, "No space left on device", "run")
+        real(one, *rest)
+
+    monkeypatch.setattr(writing, "_write", full)
+    before = files_of(tmp_path)
+    with pytest.raises(ConfigError, match="No space left on device"):
+        writing.write(made, tmp_path / "out")
+    assert files_of(tmp_path) == before and os.listdir(tmp_path) == ["trainer"]
+
+
+def test_what_cannot_be_read_afterwards_is_not_written(program, monkeypatch):
+    """A defect of a rule costs the conversion of a file, not the file."""
+    from estimator_pipeline.migrate.code import respelling
+
+    monkeypatch.setattr(respelling, "_successor", lambda name, *rest: "no name")
+    made = {one.path: one for one in convert(program).files}["old.py"]
+    assert not made.changed and not made.changes and made.kept.startswith("what was written cannot be read")

