@@ -9,8 +9,13 @@ imports no TensorFlow:
 `build_model_fn`   a `model_fn` from a function that builds Keras layers
 `build_run_config` a `RunConfig` from names: strategies, communication, threads
 `train_and_evaluate` every task of a cluster, with a result on each
+`callbacks`        for `Model.fit` on several workers: checkpoints of the chief, the learning rate
 `cluster`          TF_CONFIG: `parse_tf_config`, `from_environ`, `build_tf_config`
+`doctor`           what is wrong with a job before it starts: `examine`
+`ledger`           which records each worker consumed at which step: `read`, `check`
+`migrate`          a program to Keras: `migrate_checkpoint`, `migrate_export`, `code`, `config`
 `load_job`         a job file, validated
+`testing`          `check_input_fn`, `check_model_fn`: checks for a team's own code
 `errors`           what can go wrong, each with its mend
 ================== =====================================================================================
 """
@@ -20,39 +25,62 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from estimator_pipeline import seams as _seams
+
 __version__ = "0.1.0"
 
 # Public name -> (module, attribute); no attribute: the module itself.
 _PUBLIC: dict[str, tuple[str, str | None]] = {
+    "callbacks": ("estimator_pipeline.callbacks", None),
     "cluster": ("estimator_pipeline.cluster", None),
     "compat": ("estimator_pipeline.compat", None),
+    "doctor": ("estimator_pipeline.doctor", None),
     "errors": ("estimator_pipeline.errors", None),
     "inputs": ("estimator_pipeline.inputs", None),
+    "ledger": ("estimator_pipeline.ledger", None),
+    "migrate": ("estimator_pipeline.migrate", None),
     "load_job": ("estimator_pipeline.job", "load_job"),
+    "build_keras_model": ("estimator_pipeline.keras_model", "build_keras_model"),
+    "load_keras_model": ("estimator_pipeline.keras_model", "load_keras_model"),
+    "save_keras_model": ("estimator_pipeline.keras_model", "save_keras_model"),
     "build_model_fn": ("estimator_pipeline.model_fn", "build_model_fn"),
     "build_run_config": ("estimator_pipeline.run_config", "build_run_config"),
     "train_and_evaluate": ("estimator_pipeline.engines.estimator", "train_and_evaluate"),
+    "testing": ("estimator_pipeline.testing", None),
     "TrainResult": ("estimator_pipeline.engines.result", "TrainResult"),
 }
 
 __all__ = [
     "TrainResult",
     "__version__",
+    "build_keras_model",
     "build_model_fn",
     "build_run_config",
+    "callbacks",
     "cluster",
     "compat",
+    "doctor",
     "errors",
     "inputs",
+    "ledger",
     "load_job",
+    "load_keras_model",
+    "migrate",
+    "save_keras_model",
+    "testing",
     "train_and_evaluate",
 ]
 
+# What the lower floors call by name.
+_seams.provide("legacy train_and_evaluate", "estimator_pipeline.engines.legacy", "train_and_evaluate")
+_seams.provide("legacy own_model_dir", "estimator_pipeline.engines.legacy", "own_model_dir")
+
 if TYPE_CHECKING:
-    from estimator_pipeline import cluster, compat, errors, inputs
+    from estimator_pipeline import callbacks, cluster, compat, doctor, errors, inputs, ledger, migrate, testing
     from estimator_pipeline.engines.estimator import train_and_evaluate
     from estimator_pipeline.engines.result import TrainResult
     from estimator_pipeline.job import load_job
+    from estimator_pipeline.keras_model import build_keras_model, load_keras_model, save_keras_model
     from estimator_pipeline.model_fn import build_model_fn
     from estimator_pipeline.run_config import build_run_config
 

@@ -13,8 +13,10 @@ __all__ = [
     "ClusterError",
     "CompatError",
     "ConfigError",
+    "DivergedError",
     "InputError",
     "PipelineError",
+    "PreemptedError",
     "TaskFailedError",
     "WaitError",
 ]
@@ -31,7 +33,8 @@ class PipelineError(Exception):
 
     Attributes:
         exit_code: What the command line returns for this error. 2: the input was bad and a new try
-            with the same input will fail in the same way. 1: the work failed while it ran.
+            with the same input will fail in the same way. 1: the work failed while it ran. 3: training
+            diverged. 75: the task was asked to end, and the same command goes on from its checkpoint.
     """
 
     exit_code = 2
@@ -76,9 +79,29 @@ class CompatError(PipelineError):
 
 
 class TaskFailedError(PipelineError):
-    """A task of a running job failed. The input was not at fault, as far as is known."""
+    """A task of a running job failed. The input was not at fault, as far as is known.
+
+    Attributes:
+        because: The task ("worker:1") whose failure was the reason, where this one only ends because of it.
+    """
 
     exit_code = 1
+    because: str | None = None
+
+
+class DivergedError(TaskFailedError):
+    """Training came to numbers that are none (NaN, infinite). The same training comes to them again."""
+
+    exit_code = 3
+
+
+class PreemptedError(TaskFailedError):
+    """The task was asked to end (SIGTERM, a scheduler's early signal), and training stands in a checkpoint.
+
+    The same command goes on from there. The exit code is EX_TEMPFAIL of sysexits.h: "try again later".
+    """
+
+    exit_code = 75
 
 
 class WaitError(TaskFailedError):

@@ -152,13 +152,37 @@ class Head:
             outputs["predict"] = export.PredictOutput(dict(predictions))
         if "classify" in signatures and "probabilities" in predictions:
             probabilities = predictions["probabilities"]
-            names = tf.strings.as_string(tf.range(tf.shape(probabilities)[-1]))
-            classes = tf.tile(tf.expand_dims(names, 0), [tf.shape(probabilities)[0], 1])
-            outputs["classification"] = export.ClassificationOutput(scores=probabilities, classes=classes)
+            outputs["classification"] = export.ClassificationOutput(
+                scores=probabilities, classes=_class_names(tf, probabilities)
+            )
         if "regress" in signatures:
             value = predictions.get("predictions", predictions.get("logistic"))
             if value is not None:
                 outputs["regression"] = export.RegressionOutput(value)
+        return outputs
+
+    def signature_outputs(self, signatures: Sequence[str]) -> dict[str, Callable[[Any], dict[str, Any]]]:
+        """Signature key -> function of the logits that gives its outputs by name; the same as `export_outputs`.
+
+        For SavedModels that are not made by an Estimator.
+        """
+        tf = compat.install()
+
+        def classification(logits: Any) -> dict[str, Any]:
+            scores = self.predictions(logits)["probabilities"]
+            return {"scores": scores, "classes": _class_names(tf, scores)}
+
+        def regression(logits: Any) -> dict[str, Any]:
+            found = self.predictions(logits)
+            return {"outputs": found["predictions"] if "predictions" in found else found["logistic"]}
+
+        outputs: dict[str, Callable[[Any], dict[str, Any]]] = {"serving_default": self.predictions}
+        if "predict" in signatures:
+            outputs["predict"] = self.predictions
+        if "classify" in signatures and self.kind in ("multi_class", "one_hot", "binary"):
+            outputs["classification"] = classification
+        if "regress" in signatures and self.kind in ("regression", "binary"):
+            outputs["regression"] = regression
         return outputs
 
     def metric(self, name: str, labels: Any, predictions: Mapping[str, Any]) -> Any:
@@ -198,6 +222,12 @@ class Head:
         if name == "auc":
             return metrics.auc(fitted, tf.squeeze(predictions["logistic"], axis=-1))
         return getattr(metrics, name)(fitted, ids)
+
+
+def _class_names(tf: Any, scores: Any) -> Any:
+    """The names of the classes beside their scores: "0", "1", … for each example."""
+    names = tf.strings.as_string(tf.range(tf.shape(scores)[-1]))
+    return tf.tile(tf.expand_dims(names, 0), [tf.shape(scores)[0], 1])
 
 
 _CLASSES = ("accuracy", "top_5_accuracy")

@@ -76,24 +76,58 @@ class Optimizer:
             global_step: the graph's global step variable. A Keras optimizer counts with it.
         """
         tf = compat.install()
-        v1_name, v1_options, keras_name, keras_options = _CLASSES[self.name]
+        v1_name, v1_options, _, _ = _CLASSES[self.name]
         rate = learning_rate(self.learning_rate)
         if self.api == "v1":
             kind = getattr(tf.compat.v1.train, v1_name)
             value = rate(global_step) if callable(rate) else rate
             return _construct(kind, value, {**v1_options, **self.options}), value
-        kind = getattr(tf.keras.optimizers.legacy, keras_name)
         # Keras evaluates a schedule itself, on its own counter; that counter is made the global step.
         given = rate if not callable(rate) or _is_schedule(tf, rate) else rate(global_step)
-        optimizer = _construct(kind, given, {**keras_options, **self.options})
+        optimizer = self.construct_keras(given, self.options)
         optimizer.iterations = global_step
         return optimizer, rate(global_step) if callable(rate) else rate
+
+    def construct_keras(self, rate: Any, options: Mapping[str, Any]) -> Any:
+        """The Keras optimizer of this name, with this learning rate and these arguments.
+
+        It is one of `tf.keras.optimizers.legacy`; in a process with Keras 3, one of `tf.keras.optimizers`.
+        """
+        _, _, keras_name, keras_options = _CLASSES[self.name]
+        module = compat.install().keras.optimizers
+        if compat.keras_generation() == 2:
+            module = module.legacy
+        return _construct(getattr(module, keras_name), rate, {**keras_options, **options})
+
+
+def optimizer_of(given: str | Mapping[str, Any] | Optimizer) -> Optimizer:
+    """An optimizer from its name, from its fields, or as it is.
+
+    Raises:
+        ConfigError: none of these.
+    """
+    if isinstance(given, Optimizer):
+        return given
+    if isinstance(given, str):
+        return Optimizer(name=given)
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"the optimizer is a {type(given).__name__}",
+            mend="give its name, or a mapping with name, learning_rate, api, options",
+        )
+    try:
+        return Optimizer(**given)
+    except TypeError as error:
+        raise ConfigError(
+            f"the optimizer {dict(given)} cannot be read: {error}",
+            mend="use the fields name, learning_rate, api, options",
+        ) from error
 
 
 def _construct(kind: type, rate: Any, options: Mapping[str, Any]) -> Any:
     try:
         return kind(learning_rate=rate, **options)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         parameters = [n for n in inspect.signature(kind).parameters if n != "kwargs"]
         raise ConfigError(
             f"{kind.__name__} does not take the options {dict(options)}: {error}",

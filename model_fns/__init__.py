@@ -54,11 +54,17 @@ def model_fn(name: str, *, params: Mapping[str, Any] | None = None, **options: A
     """
     import estimator_pipeline
 
+    layers = get(name).keras_model
+    return estimator_pipeline.build_model_fn(layers, params=complete(name, params or {}), **with_loss(name, options))
+
+
+def with_loss(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """`options` with the model's own loss where they name none, and its metrics where the loss is its own."""
     module = get(name)
-    options.setdefault("loss", module.LOSS)
-    if options["loss"] == module.LOSS:
-        options.setdefault("metrics", module.METRICS)
-    return estimator_pipeline.build_model_fn(module.keras_model, params=complete(name, params or {}), **options)
+    found = {"loss": module.LOSS, **options}
+    if found["loss"] == module.LOSS:
+        found.setdefault("metrics", module.METRICS)
+    return found
 
 
 def complete(name: str, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,14 +25,14 @@ DEFAULTS: dict[str, Any] = {
 
 def keras_model(params: Mapping[str, Any]) -> Any:
     """Builds the layers. See `DEFAULTS` for the parameters."""
-    layers = compat.install().keras.layers
-    regularizers = compat.install().keras.regularizers
+    keras = compat.install().keras
+    layers = keras.layers
 
     def l2() -> Any:
-        return regularizers.l2(params["l2"]) if params["l2"] else None
+        return keras.regularizers.l2(params["l2"]) if params["l2"] else None
 
     stack = [
-        layers.InputLayer(input_shape=tuple(params["input_shape"])),
+        keras.Input(shape=tuple(params["input_shape"])),
         layers.Conv2D(params["filters"], params["kernel_size"], activation="relu", kernel_regularizer=l2()),
         layers.MaxPooling2D(),
         layers.Flatten(),
@@ -41,4 +41,4 @@ def keras_model(params: Mapping[str, Any]) -> Any:
     if params["dropout"]:
         stack.append(layers.Dropout(params["dropout"]))
     stack.append(layers.Dense(params["classes"]))
-    return compat.install().keras.Sequential(stack)
+    return keras.Sequential(stack)

@@ -26,7 +26,7 @@ def keras_model(params: Mapping[str, Any]) -> Any:
     """Builds the layers. See `DEFAULTS` for the parameters."""
     keras = compat.install().keras
     layers = keras.layers
-    stack = [layers.InputLayer(input_shape=tuple(params["input_shape"])), layers.Flatten()]
+    stack = [keras.Input(shape=tuple(params["input_shape"])), layers.Flatten()]
     for units in params["hidden_units"]:
         regularizer = keras.regularizers.l2(params["l2"]) if params["l2"] else None
         stack.append(layers.Dense(units, activation=params["activation"], kernel_regularizer=regularizer))

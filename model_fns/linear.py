@@ -21,7 +21,7 @@ def keras_model(params: Mapping[str, Any]) -> Any:
     regularizer = keras.regularizers.l2(params["l2"]) if params["l2"] else None
     return keras.Sequential(
         [
-            keras.layers.InputLayer(input_shape=tuple(params["input_shape"])),
+            keras.Input(shape=tuple(params["input_shape"])),
             keras.layers.Flatten(),
             keras.layers.Dense(params["classes"], kernel_regularizer=regularizer),
         ]

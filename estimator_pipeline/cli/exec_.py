@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,30 +16,74 @@ def command(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="SCRIPT.py | -m MODULE [ARGS]...", show_default=False)
     ] = None,
+    repairs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Which faults of tf.estimator are mended: all, none, -NAME,-NAME (all but these) or NAME,NAME.",
+            show_default="all",
+        ),
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TASKS",
+            help="The cluster, for tasks that a scheduler has started: workers=2,chief,ps=1,evaluator, or workers for "
+            "workers alone. TF_CONFIG is then written for the program.",
+        ),
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which scheduler tells this process its task; none: none but TF_CONFIG."),
+    ] = None,
+    ports: Annotated[
+        str, typer.Option(metavar="HOW", help="auto, derived (from the job's id) or agreed (in --shared-dir).")
+    ] = "auto",
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write down which records each training of an Estimator consumes, for `inspect`."
+        ),
+    ] = None,
+    shared_dir: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="A folder that all tasks share, in which they agree on ports.")
+    ] = None,
 ) -> None:
     """Run a program that uses tf.estimator, as `python` would: SCRIPT.py ARGS or -m MODULE ARGS.
 
     `tf.estimator` and its old import paths are put back first. The program sees its own sys.argv and is
     __main__; its exit code is this command's, and a traceback shows its own lines.
     """
+    import os
+
+    from estimator_pipeline.cli.environment import enter, parse_shape, warn_of_tasks
     from estimator_pipeline.compat import runner
 
     given = list(arguments or [])
     if given[:1] == ["--"]:
         given = given[1:]
     if not given:
-        raise ConfigError(
-            "exec was given no program", mend="name one: exec SCRIPT.py ARGS, or exec -m MODULE ARGS"
-        )
+        raise ConfigError("exec was given no program", mend="name one: exec SCRIPT.py ARGS, or exec -m MODULE ARGS")
+    if shape is not None:
+        cluster = parse_shape(shape, os.environ, environment=environment)
+        enter(os.environ, cluster, environment=environment, ports=ports, directory=shared_dir)
+    elif environment is None:
+        warn_of_tasks(os.environ)
+    if ledger is not None:
+        from estimator_pipeline import compat
+        from estimator_pipeline.engines.ledger import keep_for_every_training
+
+        compat.install(repairs)
+        keep_for_every_training(ledger)
     if given[0] == "-m":
         if len(given) < 2:
             raise ConfigError("exec -m was given no module", mend="name one: exec -m package.module ARGS")
-        raise typer.Exit(runner.run_module(given[1], given[2:]))
+        raise typer.Exit(runner.run_module(given[1], given[2:], repairs=repairs))
     if given[0].startswith("-m") and len(given[0]) > 2:
-        raise typer.Exit(runner.run_module(given[0][2:], given[1:]))
+        raise typer.Exit(runner.run_module(given[0][2:], given[1:], repairs=repairs))
     if given[0].startswith("-"):
         raise ConfigError(
             f"exec has no option {given[0]!r}",
             mend="options come after the program, and are the program's own: exec SCRIPT.py --its-option",
         )
-    raise typer.Exit(runner.run_script(given[0], given[1:]))
+    raise typer.Exit(runner.run_script(given[0], given[1:], repairs=repairs))

@@ -10,34 +10,42 @@ import tempfile
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand
 
+from estimator_pipeline.cli.train import with_engine
 from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
+    from estimator_pipeline.launch import Deadlines, Outcome
     from estimator_pipeline.launch.plan import Shape
 
-_COMMAND_KEY = "estimator_pipeline.command"
+COMMAND_KEY = "estimator_pipeline.command"
 
 
-class _CommandAfterDashes(TyperCommand):
+class CommandAfterDashes(TyperCommand):
     """Takes everything after the first `--` away, before options are looked for."""
+
+    pieces = "[OPTIONS] JOB.yaml  |  [OPTIONS] -- COMMAND [ARGS]..."
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--" in args:
             at = args.index("--")
-            ctx.meta[_COMMAND_KEY] = args[at + 1 :]
+            ctx.meta[COMMAND_KEY] = args[at + 1 :]
             args = args[:at]
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return ["[OPTIONS] JOB.yaml  |  [OPTIONS] -- COMMAND [ARGS]..."]
+        return [self.pieces]
 
 
-SETTINGS = {"cls": _CommandAfterDashes}
+SETTINGS = {"cls": CommandAfterDashes}
+
+# Of a supervised job, where nothing is said; 0 asks for none.
+HEARTBEAT_TIMEOUT = 60.0
+HEARTBEAT_HELP = "60 with --max-restarts, else none; 0: none"
 
 
 class Cores(Enum):
@@ -67,6 +75,21 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the job file; may be repeated."),
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="NAME", help="estimator, keras or keras3, in the place of run.engine.")
+    ] = None,
+    accept_changes: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changes", help="Go on from the checkpoint although seed, data, global batch or model changed."
+        ),
+    ] = False,
+    ledger: Annotated[
+        bool | None,
+        typer.Option(
+            "--ledger/--no-ledger", help="Write down which records are consumed, in model_dir/ledger, for `inspect`."
+        ),
+    ] = None,
     log_dir: Annotated[Path | None, typer.Option(help="Where the tasks' logs go.")] = None,
     cores: Annotated[
         Cores, typer.Option(help="Own CPUs and threads for each task, or all CPUs for all.")
@@ -76,6 +99,22 @@ def command(
         float, typer.Option(help="Seconds that ps and evaluator have to end after the training.")
     ] = 120.0,
     grace: Annotated[float, typer.Option(help="Seconds between SIGTERM and SIGKILL.")] = 5.0,
+    max_restarts: Annotated[
+        int, typer.Option(min=0, help="Start the job again when it fails, so often in a row without progress.")
+    ] = 0,
+    step_timeout: Annotated[
+        float | None, typer.Option(min=0, help="A task that trains and makes no step for so many seconds hangs.")
+    ] = None,
+    start_timeout: Annotated[
+        float | None, typer.Option(min=0, help="A task without a first step after so many seconds hangs.")
+    ] = None,
+    heartbeat_timeout: Annotated[
+        float | None,
+        typer.Option(min=0, help="A task without a heartbeat for so many seconds hangs.", show_default=HEARTBEAT_HELP),
+    ] = None,
+    backoff: Annotated[
+        float, typer.Option(min=0, help="Seconds before the first restart; they double with each in a row.")
+    ] = 1.0,
     hold_ports: Annotated[
         bool,
         typer.Option(
@@ -84,12 +123,8 @@ def command(
             "server is not TensorFlow's.",
         ),
     ] = True,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be started, and stop.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on standard output.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
     """Run every task of a cluster on this machine, each a process with its own TF_CONFIG.
 
@@ -97,12 +132,18 @@ def command(
     the place of what the file says. Everything after -- is a program of your own that reads TF_CONFIG;
     without options it runs as two workers.
 
-    The exit code is 0 when all went well, 2 for bad input, 1 when a task failed or time ran out, and 130 or
-    143 when SIGINT or SIGTERM ended the launch.
+    The exit code is 0 when all went well, 2 for bad input, 1 when a task failed or hung or time ran out, 3 when
+    training diverged, 75 when a task was preempted, and 130 or 143 when SIGINT or SIGTERM ended the launch.
     """
     from estimator_pipeline import launch
 
-    program: list[str] | None = context.meta.get(_COMMAND_KEY)
+    if job is None and ledger:
+        raise ConfigError(
+            "--ledger is for a job file, and there is none.",
+            mend="Give it to the program: `launch -- estimator-pipeline exec --ledger DIR PROGRAM`.",
+        )
+    program: list[str] | None = context.meta.get(COMMAND_KEY)
+    settings = with_engine(settings, engine, ledger, accept_changes)
     _check_usage(job=job, program=program, settings=settings)
     given: dict[str, Any] = {
         "workers": workers,
@@ -116,13 +157,33 @@ def command(
         cluster = {**_shape_of_file(tf_config).__dict__, **cluster}
     run_id = launch.new_run_id()
     if job is not None:
-        run, shape, folder = _job_file(job, settings=settings or [], cluster=cluster)
+        run, shape, folder = _job_file(job, settings=settings, cluster=cluster)
     else:
-        run, shape, folder = _found_program(program or []), launch.Shape(**cluster), None
+        run, shape, folder = found_program(program or []), launch.Shape(**cluster), None
     folder = log_dir or (folder / "logs" / run_id if folder is not None else None)
     if folder is None and not dry_run:
         folder = Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
 
+    deadlines = deadlines_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
+    view = launch.view_for(sys.stderr if as_json else sys.stdout)
+    if max_restarts > 0 and not dry_run:
+        assert folder is not None
+        outcome = launch.supervise_local(
+            run,
+            shape=shape,
+            log_dir=folder.absolute(),
+            run_id=run_id,
+            limits=launch.Limits(max_restarts=max_restarts, backoff=backoff),
+            foreign=job is None,
+            hold=hold_ports,
+            cores=cores.value,
+            view=view,
+            grace=grace,
+            timeout=timeout,
+            linger=linger,
+            deadlines=deadlines,
+        )
+        end(outcome, as_json=as_json)
     with launch.hold_ports(shape.ports) as held:
         plan = launch.plan_local(
             run,
@@ -134,6 +195,7 @@ def command(
             foreign=job is None,
             hold_ports=hold_ports,
             cores=cores.value,
+            heartbeat=launch.HEARTBEAT_SECS if deadlines.heartbeat is not None else None,
         )
         if dry_run:
             typer.echo(json.dumps(plan.document(), indent=2) if as_json else plan.text())
@@ -142,11 +204,26 @@ def command(
             held.release()
         outcome = launch.run_local(
             plan,
-            view=launch.view_for(sys.stderr if as_json else sys.stdout),
+            view=view,
             grace=grace,
             timeout=timeout,
             linger=linger,
+            deadlines=deadlines,
         )
+    end(outcome, as_json=as_json)
+
+
+def deadlines_of(step: float | None, start: float | None, heartbeat: float | None, *, supervised: bool) -> Deadlines:
+    """How long a task may be silent, from what was given on the command line."""
+    from estimator_pipeline.launch import Deadlines
+
+    if heartbeat is None and supervised:
+        heartbeat = HEARTBEAT_TIMEOUT
+    return Deadlines(step=step or None, start=start or None, heartbeat=heartbeat or None)
+
+
+def end(outcome: Outcome, *, as_json: bool) -> NoReturn:
+    """Say how it ended, and leave with its exit code."""
     if as_json:
         typer.echo(json.dumps(outcome.document(), indent=2))
     if outcome.failure is not None:
@@ -187,9 +264,7 @@ def _shape_of_file(path: Path) -> Shape:
     return Shape.of(parse_tf_config(text, source=str(path)))
 
 
-def _job_file(
-    path: Path, *, settings: Sequence[str], cluster: dict[str, Any]
-) -> tuple[list[str], Shape, Path | None]:
+def _job_file(path: Path, *, settings: Sequence[str], cluster: dict[str, Any]) -> tuple[list[str], Shape, Path | None]:
     """The tasks' command, the cluster, and the folder of the model where it is on this machine."""
     from estimator_pipeline.job import load_job
     from estimator_pipeline.launch import Shape
@@ -215,7 +290,7 @@ def _yaml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _found_program(program: list[str]) -> list[str]:
+def found_program(program: list[str]) -> list[str]:
     if shutil.which(program[0]) is None:
         raise ConfigError(
             f"The command {program[0]!r} cannot be run.",

@@ -10,6 +10,8 @@ To add a subcommand, write `cli/NAME.py` and a line in :data:`COMMANDS`. The fil
   takes a program's own arguments says `SETTINGS = {"context_settings": {"allow_interspersed_args": False}}`
   and has a last `list[str]` argument: everything after the first argument then goes there untouched.
 
+A command that is a list of commands, such as `submit`, has them in `group`, each with a file of its own.
+
 The file may import `typer` and the standard library at its top. What takes long to import, such as
 TensorFlow or rich, is imported inside `command`, so that `--help` stays quick.
 """
@@ -17,13 +19,15 @@ TensorFlow or rich, is imported inside `command`, so that `--help` stays quick.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
-from estimator_pipeline.errors import PipelineError
+from estimator_pipeline import startup
+from estimator_pipeline.errors import PipelineError, PreemptedError
 
 __all__ = ["COMMANDS", "CommandEntry", "app", "main"]
 
@@ -35,16 +39,55 @@ class CommandEntry(NamedTuple):
         name: What a person types.
         module: The module that defines `command`.
         help: One line for the list.
+        group: Where it is a list of commands itself, these; `module` is not imported then.
     """
 
     name: str
     module: str
     help: str
+    group: tuple[CommandEntry, ...] = ()
 
 
 COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("train", "estimator_pipeline.cli.train", "Run this process's task of a job file."),
     CommandEntry("launch", "estimator_pipeline.cli.launch", "Run a whole cluster on this machine."),
+    CommandEntry("supervise", "estimator_pipeline.cli.supervise", "Run a command, and again when it fails."),
+    CommandEntry("doctor", "estimator_pipeline.cli.doctor", "Examine a job before it starts."),
+    CommandEntry(
+        "submit",
+        "",
+        "Run a job file on a cluster, by its scheduler.",
+        group=(
+            CommandEntry("slurm", "estimator_pipeline.cli.submit_slurm", "A batch script, with requeues and arrays."),
+            CommandEntry("kubernetes", "estimator_pipeline.cli.submit_kubernetes", "An Indexed Job, JobSet or TFJob."),
+        ),
+    ),
+    CommandEntry("status", "estimator_pipeline.cli.status", "Say how a submitted job stands."),
+    CommandEntry("logs", "estimator_pipeline.cli.logs", "Print a submitted job's logs."),
+    CommandEntry("cancel", "estimator_pipeline.cli.cancel", "End a submitted job."),
+    CommandEntry("parity", "estimator_pipeline.cli.parity", "Compare a job by tf.estimator with itself by Keras."),
+    CommandEntry("partition", "estimator_pipeline.cli.partition", "Write a job's data as files, one part a worker."),
+    CommandEntry("index", "estimator_pipeline.cli.index", "Write where the records of TFRecord files begin."),
+    CommandEntry("inspect", "estimator_pipeline.cli.inspect", "Show who reads which record; check a ledger."),
+    CommandEntry(
+        "migrate",
+        "",
+        "Take a program to Keras: code, checkpoints, exports, configs.",
+        group=(
+            CommandEntry("scan", "estimator_pipeline.cli.migrate_scan", "What there is, and what becomes of it."),
+            CommandEntry("convert", "estimator_pipeline.cli.migrate_convert", "TensorFlow 1 code for TensorFlow 2."),
+            CommandEntry(
+                "checkpoint", "estimator_pipeline.cli.migrate_checkpoint", "A training's state to another engine."
+            ),
+            CommandEntry(
+                "export", "estimator_pipeline.cli.migrate_export", "An export's signatures from a Keras model."
+            ),
+            CommandEntry(
+                "config", "estimator_pipeline.cli.migrate_config", "A configuration of another era as a job file."
+            ),
+        ),
+    ),
+    CommandEntry("bench", "estimator_pipeline.cli.bench", "Measure speed side by side with plain code."),
     CommandEntry("exec", "estimator_pipeline.cli.exec_", "Run a tf.estimator program unchanged."),
 )
 """In the order of the help: from the plain case to the special ones."""
@@ -53,13 +96,21 @@ COMMANDS: tuple[CommandEntry, ...] = (
 class _LazyGroup(TyperGroup):
     """A group whose commands are imported when they are called."""
 
+    own: tuple[CommandEntry, ...] | None = None  # None: the command's own list
+
+    @property
+    def entries(self) -> tuple[CommandEntry, ...]:
+        return COMMANDS if self.own is None else self.own
+
     def list_commands(self, ctx: Any) -> list[str]:
-        return [entry.name for entry in COMMANDS]
+        return [entry.name for entry in self.entries]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        entry = next((entry for entry in COMMANDS if entry.name == cmd_name), None)
+        entry = next((entry for entry in self.entries if entry.name == cmd_name), None)
         if entry is None:
             return None
+        if entry.group:
+            return _group(entry)
         module = importlib.import_module(entry.module)
         single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
         single.command(name=entry.name, **getattr(module, "SETTINGS", {}))(module.command)
@@ -67,14 +118,35 @@ class _LazyGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(entry.name, entry.help) for entry in COMMANDS])
+            formatter.write_dl([(entry.name, entry.help) for entry in self.entries])
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except PipelineError as error:
             typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(error.exit_code) from error
+            raise typer.Exit(_exit_code(error)) from error
+
+
+def _exit_code(error: PipelineError) -> int:
+    if not isinstance(error, PreemptedError):
+        return error.exit_code
+    from estimator_pipeline.launch.progress import code_of_preemption
+
+    return code_of_preemption(os.environ, error.exit_code)
+
+
+def _group(entry: CommandEntry) -> Any:
+    inner = typer.Typer(
+        name=entry.name,
+        cls=type("_Group", (_LazyGroup,), {"own": entry.group}),
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    inner.callback(help=entry.help)(lambda: None)
+    return typer.main.get_group(inner)
 
 
 def _version(wanted: bool) -> None:
@@ -114,4 +186,5 @@ def _start(
 
 def main() -> None:
     """The console script."""
+    startup.own_process()
     app(prog_name="estimator-pipeline")

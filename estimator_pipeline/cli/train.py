@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+
+def with_engine(
+    settings: list[str] | None, engine: str | None, ledger: bool | None = None, accept_changes: bool = False
+) -> list[str]:
+    """The changes to a job file that --set, --engine, --ledger and --accept-changes ask for."""
+    changes = [*(settings or []), *([] if engine is None else [f"run.engine={engine}"])]
+    # A folder that the job file or --set names stays what it is.
+    named = any(change.startswith("run.ledger=") for change in changes)
+    if ledger is not None and not (ledger and named):
+        changes.append(f"run.ledger={str(ledger).lower()}")
+    return [*changes, "run.accept_changes=true"] if accept_changes else changes
 
 
 def command(
@@ -16,35 +30,87 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the job file; may be repeated."),
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="NAME", help="estimator, keras or keras3, in the place of run.engine.")
+    ] = None,
+    accept_changes: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changes", help="Go on from the checkpoint although seed, data, global batch or model changed."
+        ),
+    ] = False,
+    ledger: Annotated[
+        bool | None,
+        typer.Option(
+            "--ledger/--no-ledger", help="Write down which records are consumed, in model_dir/ledger, for `inspect`."
+        ),
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write down what each training step did, for `parity`.")
+    ] = None,
+    start: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Start from the values that the record in DIR starts from.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON document on standard output.")
     ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="No log lines of TensorFlow below warnings.")
-    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No log lines of TensorFlow below warnings.")] = False,
+    environment: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which scheduler tells this process its task; none: none but TF_CONFIG."),
+    ] = None,
 ) -> None:
-    """Run the task that TF_CONFIG gives this process, or the whole job where there is no TF_CONFIG.
+    """Run the task that TF_CONFIG or a scheduler gives this process, or the whole job where there is neither.
 
-    Start it with the same arguments on every task of the cluster. Training goes on from the latest checkpoint.
+    Start it with the same arguments on every task of the cluster: by srun, mpirun, an Indexed Job and so on, each task
+    finds its part by itself. Training goes on from the latest checkpoint.
     The exit code is 0 when the job is done, 2 for bad input, 1 when it failed.
     """
     import os
 
+    from estimator_pipeline.cli.environment import enter
     from estimator_pipeline.cluster import from_environ
     from estimator_pipeline.job import load_job
+    from estimator_pipeline.launch.progress import forget_preemption
 
+    forget_preemption(os.environ)
     # Both are checked before TensorFlow is imported: a mistake is told in half a second, not in ten.
-    loaded = load_job(job, overrides=settings or [])
+    loaded = load_job(job, overrides=with_engine(settings, engine, ledger, accept_changes))
+    enter(
+        os.environ,
+        loaded.cluster,
+        environment=environment,
+        ports=loaded.cluster.ports,
+        directory=loaded.run.model_dir,
+        dialect=loaded.cluster.dialect,
+    )
     from_environ(os.environ)
 
-    from estimator_pipeline import compat
-    from estimator_pipeline.engines.job import run_job
+    from estimator_pipeline.engines.job import prepare_process, run_job
 
-    tf = compat.install()
+    tf = prepare_process(loaded)
+    # A library that logs through absl gives the root logger a handler, and TensorFlow's lines would come twice.
+    logging.getLogger("tensorflow").propagate = False
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN if quiet else tf.compat.v1.logging.INFO)
-    result = run_job(loaded)
+    result = run_job(loaded, recording=_recording(record, start))
     if as_json:
         json.dump(result.to_dict(), sys.stdout, indent=2)
         print()
     else:
         print(result)
+
+
+def _recording(folder: Path | None, start: Path | None) -> Any:
+    if folder is None and start is None:
+        return None
+    from estimator_pipeline.engines.recording import Recording, SilentWriter
+    from estimator_pipeline.parity.names import GLOBAL_STEP, canonical
+    from estimator_pipeline.parity.records import BatchWriter, StepWriter, initial_of
+
+    values = None if start is None else {k: v for k, v in initial_of(start).items() if k != GLOBAL_STEP}
+    return Recording(
+        writer=SilentWriter if folder is None else functools.partial(StepWriter, folder),
+        canonical=canonical,
+        start=values,
+        batches=None if folder is None else lambda task: BatchWriter(folder, task).batch,
+    )

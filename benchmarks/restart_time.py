@@ -1,0 +1,135 @@
+"""How long a restart takes beside a first start, and what heartbeats cost.
+
+    python benchmarks/restart_time.py [--runs 3] [--engines estimator keras] [--json FILE]
+
+A supervised launch of two workers trains the digits; worker 1 is killed with SIGKILL once it has trained past a
+checkpoint. Measured, in the same run: from the launch's first process to the first step (a cold start), and from the
+moment that the death is noticed to the first step of the next attempt: the others ended, the pause, the new start, the
+checkpoint read. Their ratio is what a restart costs, in starts. The pause is 0 here; its default is one second.
+
+The cost of heartbeats: one process trains in turns with a heartbeat thread a hundred times as busy as the launcher
+asks for, and without one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import common
+
+from estimator_pipeline.bench.restarts import restart
+
+JOB = common.ROOT / "legacy_configs" / "multi_worker_estimator.yaml"
+# The launcher asks for one each two seconds.
+_BEAT_SECS = 0.02
+
+
+def environ() -> dict[str, str]:
+    """The environment of a launch, with this checkout first."""
+    found = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(common.ROOT), os.environ.get("PYTHONPATH")]))
+    return found
+
+
+def heartbeats() -> dict[str, Any]:
+    """Steps per second of a small model with and without heartbeats, in turns; their ratio, the median of pairs."""
+    import threading
+
+    import estimator_pipeline as ep
+    from estimator_pipeline.launch.progress import heartbeat_path
+
+    tf = ep.compat.install()
+    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
+    import model_fns
+
+    pairs: list[tuple[float, float]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        data = ep.inputs.from_tfds("digits", global_batch_size=32, scale=1 / 16)
+        config = ep.build_run_config(f"{folder}/model", save_checkpoints_steps=10**6, environ={})
+        estimator = tf.estimator.Estimator(model_fns.model_fn("cnn", optimizer={"name": "sgd"}), config=config)
+        beating, over = threading.Event(), threading.Event()
+        path = heartbeat_path(f"{folder}/worker-0.progress.jsonl")
+
+        def beat() -> None:
+            while not over.is_set():
+                if beating.is_set():
+                    path.touch()
+                over.wait(_BEAT_SECS)
+
+        class Turns(tf.estimator.SessionRunHook):
+            """200 steps without, 200 with, and so on; the first 200 are not counted."""
+
+            def __init__(self) -> None:
+                self.steps, self.since, self.rates = 0, time.monotonic(), []
+
+            def after_run(self, run_context: Any, run_values: Any) -> None:
+                self.steps += 1
+                if self.steps % 200:
+                    return
+                now = time.monotonic()
+                self.rates.append(200 / (now - self.since))
+                (beating.clear, beating.set)[self.steps // 200 % 2 == 0]()
+                self.since = now
+
+        turns = Turns()
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            estimator.train(data.train_input_fn, hooks=[turns], steps=200 * 21)
+        finally:
+            over.set()
+            thread.join()
+        # Off from the 200th step on, on from the 400th, and so on.
+        counted = turns.rates[1:]
+        pairs = list(zip(counted[::2], counted[1::2], strict=True))
+    without, with_beats = [one for one, _ in pairs], [one for _, one in pairs]
+    ratio = statistics.median(b / a for a, b in pairs)
+    return {"without": statistics.median(without), "with": statistics.median(with_beats), "ratio": ratio}
+
+
+def row(engine: str, found: list[Mapping[str, float]]) -> dict[str, Any]:
+    """A line of the table: medians over runs."""
+    return {
+        "engine": engine,
+        "runs": len(found),
+        "first start s": statistics.median(one["cold"] for one in found),
+        "death to step s": statistics.median(one["restart"] for one in found),
+        "ratio": statistics.median(one["restart"] / one["cold"] for one in found),
+    }
+
+
+def main() -> None:
+    options = common.parser(__doc__.splitlines()[0])
+    options.add_argument("--runs", type=int, default=3)
+    options.add_argument("--engines", nargs="+", default=["estimator", "keras"])
+    chosen = options.parse_args()
+    if chosen.runs < 1:
+        options.error("--runs must be at least 1")
+    if chosen.measure:
+        print(json.dumps(heartbeats()))
+        return
+    rows = []
+    for engine in chosen.engines:
+        found = []
+        for _ in range(chosen.runs):
+            with tempfile.TemporaryDirectory() as folder:
+                found.append(restart(JOB, engine, Path(folder), environ=environ()))
+        rows.append(row(engine, found))
+    common.report("restart_time", rows, chosen.json)
+    beats = common.in_child(sys.argv[0], "heartbeats")
+    print(
+        f"\nheartbeats, {round(2 / _BEAT_SECS)} times as many as the launcher asks for: "
+        f"{beats['with']:.1f} steps/s with, {beats['without']:.1f} without, ratio {beats['ratio']:.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

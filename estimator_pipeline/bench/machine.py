@@ -1,0 +1,58 @@
+"""The machine and the versions that figures were measured with: its size, no names."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from typing import Any
+
+from estimator_pipeline import __version__
+from estimator_pipeline.launch.cores import available_cores
+
+__all__ = ["about", "load"]
+
+
+def about() -> dict[str, Any]:
+    """What stays the same during a run: cores, memory, architecture, versions."""
+    return {
+        "cores": len(available_cores()),
+        "memory_gib": round(_memory_bytes() / 2**30),
+        "processor": _processor(),
+        "architecture": platform.machine(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "tensorflow": _version("tensorflow"),
+        "tf_keras": _version("tf-keras") or _version("keras"),
+        "tensorflow_estimator": _version("tensorflow-estimator"),
+        "estimator_pipeline": __version__,
+    }
+
+
+def load() -> float | None:
+    """Processes that wanted a core in the last minute, on average; None where that is not told."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0
+
+
+def _processor() -> str:
+    """The processor's model as Linux tells it; its maker's name for it, not the machine's."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    except OSError:
+        found = ""
+    return found or platform.processor()

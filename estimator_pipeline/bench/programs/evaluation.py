@@ -1,0 +1,135 @@
+"""The evaluation cycle: from a checkpoint to its metrics, several times in one process, by each contender.
+
+The checkpoint is made first, by a few steps of training; each cycle evaluates a copy of it with a step of its own, so
+that nobody may skip one as already seen.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline.bench import work
+from estimator_pipeline.bench.programs import (
+    own_estimator,
+    own_keras,
+    plain_data,
+    plain_estimator,
+    plain_keras,
+    plain_layers,
+)
+
+STEPS = 4
+
+
+def run(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds of each cycle, and the metrics, which are the same each time."""
+    model = work.MODELS[spec["model"]]
+    cycle = {
+        "plain_estimator": _plain_estimator,
+        "estimator": _estimator,
+        "plain_keras": _plain_keras,
+        "keras": _keras,
+    }[spec["contender"]](spec, model)
+    seconds: list[float] = []
+    metrics: Mapping[str, Any] = {}
+    for number in range(spec["evaluations"]):
+        begun = time.monotonic()
+        metrics = cycle(number)
+        seconds.append(time.monotonic() - begun)
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"seconds": seconds, "metrics": {name: float(value) for name, value in metrics.items()}, "peak_mib": peak}
+
+
+def _copies(checkpoint: str, count: int) -> list[str]:
+    """The checkpoint under further steps, as a training would write it."""
+    import shutil
+
+    base, _, step = checkpoint.rpartition("-")
+    found = []
+    for number in range(count):
+        copy = f"{base}-{int(step) + number + 1}"
+        for path in Path(checkpoint).parent.glob(f"{Path(checkpoint).name}.*"):
+            shutil.copy(path, f"{copy}{path.name[len(Path(checkpoint).name) :]}")
+        found.append(copy)
+    return found
+
+
+def _plain_estimator(spec: Mapping[str, Any], model: work.Model) -> Callable[[int], Mapping[str, Any]]:
+    from estimator_pipeline import compat
+
+    tf = compat.install("none")
+    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
+    estimator = plain_estimator.make_estimator(spec)
+    estimator.train(plain_estimator.train_input_fn_of(spec, model), max_steps=STEPS)
+    copies = _copies(estimator.latest_checkpoint(), spec["evaluations"])
+
+    def input_fn() -> Any:
+        return plain_data.dataset(spec["data"], model.data, work.BATCH, split="eval")
+
+    return lambda number: estimator.evaluate(input_fn, checkpoint_path=copies[number])
+
+
+def _estimator(spec: Mapping[str, Any], model: work.Model) -> Callable[[int], Mapping[str, Any]]:
+    import estimator_pipeline as ep
+
+    tf = ep.compat.install()
+    from estimator_pipeline.engines.evaluation import EstimatorEvaluator
+    from estimator_pipeline.launch.progress import ProgressWriter
+
+    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
+    estimator = own_estimator.make_estimator(spec, model)
+    data = own_estimator.inputs_of(spec, model, global_batch_size=work.BATCH, seed=1)
+    estimator.train(data.train_input_fn, max_steps=STEPS)
+    copies = _copies(estimator.latest_checkpoint(), spec["evaluations"])
+    evaluator = EstimatorEvaluator(
+        estimator,
+        tf.estimator.EvalSpec(data.eval_input_fn, steps=None),
+        progress=ProgressWriter(None),
+        keep=True,
+        literal_delays=False,
+    )
+    return lambda number: evaluator.evaluate(copies[number], final=False).metrics
+
+
+def _plain_keras(spec: Mapping[str, Any], model: work.Model) -> Callable[[int], Mapping[str, Any]]:
+    plain_layers.import_tensorflow()
+    network = plain_keras.compiled(spec["model"])
+    data = plain_data.dataset(spec["data"], model.data, work.BATCH)
+    network.fit(data, epochs=1, steps_per_epoch=STEPS, verbose=0)
+    path = os.path.join(spec["model_dir"], f"weights-{STEPS}")
+    network.save_weights(path)
+    evaluated = plain_data.dataset(spec["data"], model.data, work.BATCH, split="eval")
+
+    def cycle(number: int) -> Mapping[str, Any]:
+        network.load_weights(path).expect_partial()
+        found: Mapping[str, Any] = network.evaluate(evaluated, verbose=0, return_dict=True)
+        return found
+
+    return cycle
+
+
+def _keras(spec: Mapping[str, Any], model: work.Model) -> Callable[[int], Mapping[str, Any]]:
+    from estimator_pipeline import compat
+    from estimator_pipeline.engines import keras, keras_checkpoints
+    from estimator_pipeline.launch.progress import ProgressWriter
+
+    tf = compat.install()
+    plan = own_keras.plan_of(spec, model)
+    trained = plan.build_model()
+    data = plan.train_input_fn()
+    trained.fit(data, epochs=1, steps_per_epoch=STEPS, verbose=0)
+    manager = tf.train.CheckpointManager(
+        keras_checkpoints.of(trained),
+        spec["model_dir"],
+        max_to_keep=None,
+        checkpoint_name=keras_checkpoints.PREFIXES["keras"],
+    )
+    copies = _copies(manager.save(checkpoint_number=STEPS), spec["evaluations"])
+    evaluator = keras.KerasEvaluator(plan, progress=ProgressWriter(None))
+    return lambda number: evaluator.evaluate(copies[number], final=False).metrics

@@ -1,0 +1,61 @@
+"""The bare way to a first step: TensorFlow imported, the graph built, one step run; nothing else.
+
+For an Estimator that is a graph of TensorFlow 1 with its session; for Keras a compiled function. The batch is zeros, in
+memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from estimator_pipeline.bench import work
+from estimator_pipeline.bench.clock import tell_first_step
+from estimator_pipeline.bench.programs import plain_data, plain_layers
+
+
+def run(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes one step and tells when."""
+    (_graph if spec["contender"] == "bare_graph" else _function)(spec["model"])
+    tell_first_step()
+    return {}
+
+
+def _batch() -> tuple[Any, Any]:
+    import numpy as np
+
+    side = work.IMAGE_SIDE
+    return np.zeros((work.BATCH, side, side, 1), np.float32), np.zeros(work.BATCH, np.int64)
+
+
+def _graph(name: str) -> None:
+    from estimator_pipeline import compat
+
+    # What a program of Estimators imports; no repair is applied.
+    tf = compat.install("none")
+    images, labels = _batch()
+    with tf.Graph().as_default():
+        features = tf.compat.v1.placeholder(tf.float32, images.shape)
+        wanted = tf.compat.v1.placeholder(tf.int64, labels.shape)
+        logits = plain_layers.network(name)(features, training=True)
+        loss = tf.reduce_mean(plain_data.loss_of(work.MODELS[name].data)(wanted, logits))
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(work.LEARNING_RATE)
+        step = optimizer.minimize(loss, global_step=tf.compat.v1.train.get_or_create_global_step())
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            session.run(step, {features: images, wanted: labels})
+
+
+def _function(name: str) -> None:
+    tf = plain_layers.import_tensorflow()
+    images, labels = _batch()
+    network, optimizer = plain_layers.network(name), tf.keras.optimizers.SGD(work.LEARNING_RATE)
+    variables = network.trainable_variables
+
+    @tf.function
+    def step(features: Any, wanted: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(plain_data.loss_of(work.MODELS[name].data)(wanted, network(features, training=True)))
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    step(tf.constant(images), tf.constant(labels))

@@ -1,0 +1,79 @@
+"""Training by the Keras engine of this package, of a job as a job file has it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline.bench import work
+from estimator_pipeline.bench.clock import Clock
+
+
+def job_of(spec: Mapping[str, Any], model: work.Model, *, engine: str) -> dict[str, Any]:
+    """The job, as plain values of a job file."""
+    images = model.data == "images"
+    together = spec["workers"] if spec["kind"] == "workers" else 1
+    folder = Path(spec["data"])
+    source = {
+        "source": "tfrecord",
+        "train": work.files_of(folder, model.data),
+        "eval": work.files_of(folder, model.data, "eval"),
+        "features": work.feature_fields(model.data),
+        "global_batch_size": work.BATCH * together,
+        "eval_batch_size": work.BATCH * together,
+        "seed": 1,
+    }
+    run: dict[str, Any] = {
+        "model_dir": spec["model_dir"],
+        "engine": engine,
+        "save_checkpoints_steps": spec["checkpoint_steps"],
+    }
+    if spec["kind"] == "workers":
+        run["train_distribute"] = "multi_worker_mirrored"
+    return {
+        "model": {
+            "name": model.name,
+            "params": _plain(model.params),
+            "optimizer": {"name": "sgd", "learning_rate": work.LEARNING_RATE},
+            "metrics": ["accuracy"],
+        },
+        "input": {**source, **({"features_key": "image", "scale": 1 / 255} if images else {})},
+        "train": {"max_steps": spec["steps"], "steps_per_execution": work.STEPS_PER_EXECUTION},
+        "eval": {"steps": 1},
+        "run": run,
+    }
+
+
+def _plain(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in params.items()}
+
+
+def plan_of(spec: Mapping[str, Any], model: work.Model) -> Any:
+    """What the Keras engine makes of the job, in this process's task; without summaries, as plain `fit` has none."""
+    from estimator_pipeline.cluster import from_environ
+    from estimator_pipeline.engines import job as jobs
+    from estimator_pipeline.engines import keras_job
+    from estimator_pipeline.job import make_job
+
+    job = make_job(job_of(spec, model, engine="keras"))
+    jobs.prepare_process(job)
+    keras_job.prepare_runtime(job)
+    strategy, eval_strategy = keras_job.strategies_of(job, from_environ(os.environ))
+    data = jobs.job_inputs(job)
+    plan = keras_job.plan_of(job, data, strategy=strategy, eval_strategy=eval_strategy)
+    return dataclasses.replace(plan, summary_steps=None)
+
+
+def run(spec: Mapping[str, Any]) -> None:
+    """Trains; see `training.py` for what the spec has."""
+    from estimator_pipeline.cluster import from_environ
+    from estimator_pipeline.engines import keras
+
+    model = work.MODELS[spec["model"]]
+    clock = Clock(spec["out"], last=spec["steps"], warm=spec["warm"], facts={"batch": work.BATCH})
+    plan = plan_of(spec, model)
+    plan = dataclasses.replace(plan, callbacks=lambda: [clock.callback(steps_per_epoch=spec["checkpoint_steps"])])
+    keras.train_and_evaluate(plan, tf_config=from_environ(os.environ))

@@ -1,0 +1,43 @@
+"""Training by `Model.fit` as a tutorial has it; `tf.keras` is Keras 2, as everywhere in this benchmark."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from estimator_pipeline.bench import work
+from estimator_pipeline.bench.clock import Clock, first_step_callback
+from estimator_pipeline.bench.programs import plain_data, plain_layers
+
+
+def compiled(name: str) -> Any:
+    """The compiled model."""
+    import tensorflow as tf
+
+    network = plain_layers.network(name)
+    losses = tf.keras.losses
+    images = work.MODELS[name].data == "images"
+    network.compile(
+        optimizer=tf.keras.optimizers.SGD(learning_rate=work.LEARNING_RATE),
+        loss=(losses.SparseCategoricalCrossentropy if images else losses.BinaryCrossentropy)(from_logits=True),
+        metrics=["accuracy" if images else tf.keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)],
+    )
+    return network
+
+
+def run(spec: Mapping[str, Any]) -> None:
+    """Trains; see `training.py` for what the spec has."""
+    tf = plain_layers.import_tensorflow()
+    model = work.MODELS[spec["model"]]
+    strategy = tf.distribute.MultiWorkerMirroredStrategy() if spec["kind"] == "workers" else None
+    workers = strategy.num_replicas_in_sync if strategy else 1
+    # The batch of all workers, of which each gets its part by TensorFlow's own sharding.
+    data = plain_data.dataset(spec["data"], model.data, work.BATCH * workers)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        network = compiled(spec["model"])
+    clock = Clock(spec["out"], last=spec["steps"], warm=spec["warm"], facts={"batch": work.BATCH})
+    first = os.environ.get("ESTIMATOR_PIPELINE_BENCH_FIRST_STEP")
+    marks = first_step_callback() if first else clock.callback(steps_per_epoch=spec["steps"])
+    network.fit(data, epochs=1, steps_per_epoch=spec["steps"], callbacks=[marks], verbose=0)

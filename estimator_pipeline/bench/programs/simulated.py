@@ -1,0 +1,105 @@
+"""The arithmetic of shards and schedules at sizes that no machine here has: time and memory against the size.
+
+Nothing is read: the plans and orders of `inputs/` are asked what workers would read. Along each axis one size grows and
+the others stay. Where sizes allow it, what all workers are told together is held against what the step should read.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import tracemalloc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.errors import PipelineError
+from estimator_pipeline.inputs.order import Order, record_ids, split_files, steps_per_epoch
+from estimator_pipeline.inputs.plan import Replicas, eval_plan, train_plan
+
+BATCH = 64
+
+
+def run(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """All axes; `spec["largest"]` limits them: records, workers, files, steps."""
+    largest = spec["largest"]
+    workers, records = largest["workers"], largest["records"]
+    rows: list[dict[str, Any]] = []
+    for size in _tens(1000, records):
+        rows.append(_row("records", size, functools.partial(_step, size, min(workers, max(1, size // BATCH)), 1000)))
+    for size in _twos(workers):
+        rows.append(_row("workers", size, functools.partial(_step, records, size, 1000)))
+    for size in _tens(1, largest["steps"]):
+        rows.append(_row("steps", size, functools.partial(_step, records, workers, size)))
+    for size in _tens(10, largest["files"]):
+        rows.append(_row("files", size, functools.partial(_files, size, min(workers, size))))
+    for size in _twos(workers):
+        rows.append(_row("a step of all workers", size, functools.partial(_whole_step, records, size)))
+    return {"rows": rows, "epoch_steps": steps_per_epoch(records, BATCH * workers).full}
+
+
+def _tens(first: int, last: int) -> list[int]:
+    sizes = [first]
+    while sizes[-1] * 10 <= last:
+        sizes.append(sizes[-1] * 10)
+    return sizes
+
+
+def _twos(last: int) -> list[int]:
+    return [size for size in (1, 4, 16, 64, 256, 1024, 4096) if size <= last]
+
+
+def _row(axis: str, size: int, work: Callable[[], None]) -> dict[str, Any]:
+    work()
+    seconds = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - begun)
+        if sum(seconds) > 2:
+            break
+    tracemalloc.start()
+    work()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return {"axis": axis, "size": size, "seconds": float(np.median(seconds)), "bytes": peak}
+
+
+def _plan(records: int, workers: int, worker: int) -> Any:
+    return train_plan(
+        [records],
+        Replicas(workers, worker, workers),
+        global_batch=BATCH * workers,
+        order=Order(records, seed=1),
+        policy="data",
+    )
+
+
+def _step(records: int, workers: int, step: int) -> None:
+    """The plan of the last worker, and its batch of one step; the same for evaluation."""
+    ids = _plan(records, workers, workers - 1).ids(step)
+    _hold(ids.shape == (1, BATCH) and 0 <= int(ids.min()) and int(ids.max()) < records, "ids out of range")
+    found = eval_plan([records], Replicas(workers, workers - 1, workers), global_batch=BATCH * workers, policy="data")
+    last = found.ids(found.num_batches - 1)
+    _hold(len(last) == 0 or int(last[-1]) == records - 1, "the last worker does not evaluate the last record")
+
+
+def _whole_step(records: int, workers: int) -> None:
+    """All workers' batches of one step: together the positions of the step, no record twice."""
+    step, batch = 12345, BATCH * workers
+    ids = np.concatenate([_plan(records, workers, worker).ids(step)[0] for worker in range(workers)])
+    _hold(np.array_equal(ids, record_ids(Order(records, seed=1), step * batch, (step + 1) * batch)), "other records")
+    # Within an epoch each record comes once.
+    _hold((step + 1) * batch > records or len(np.unique(ids)) == batch, "a record is read twice in one step")
+
+
+def _files(files: int, workers: int) -> None:
+    """Files shared out by records, of unequal sizes: each once."""
+    shares = split_files([1000 + index % 7 for index in range(files)], workers)
+    _hold(sum(map(len, shares)) == files, "a file is left out, or read twice")
+
+
+def _hold(good: bool, what: str) -> None:
+    if not good:
+        raise PipelineError(f"simulated: {what}")

@@ -1,0 +1,113 @@
+"""A supervised job that loses a worker: seconds of its first start, and from the death to the next step."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline.errors import TaskFailedError
+from estimator_pipeline.launch.processes import Process
+from estimator_pipeline.launch.progress import ProgressReader
+
+__all__ = ["restart"]
+
+_POLL_SECS = 0.02
+# For the launcher to end its tasks.
+_END_SECS = 60.0
+
+
+def restart(
+    job: Path, engine: str, folder: Path, *, environ: Mapping[str, str], timeout: float = 280
+) -> dict[str, Any]:
+    """Launches a job of two workers, kills worker 1 past its first checkpoint, and ends the job after its next step.
+
+    The supervisor's pause before a restart is 0 here; its default is one second.
+
+    Args:
+        job: the job file.
+        engine: "estimator" or "keras".
+        folder: for the model and the logs; must be empty.
+        environ: of the launcher.
+        timeout: seconds for each of the two starts.
+
+    Returns:
+        "cold": seconds from the launch's first process to the first step; "restart": from the moment that the death
+        is noticed to the first step of the next attempt; "from_step": where that went on.
+
+    Raises:
+        TaskFailedError: it did not come so far.
+    """
+    settings = {
+        "run.model_dir": folder / "model",
+        "run.save_checkpoints_steps": 20,
+        "train.max_steps": 100_000,
+        "cluster.evaluator": "false",
+        "eval.during_training": "false",
+    }
+    command = [sys.executable, "-m", "estimator_pipeline", "launch", str(job), "--engine", engine]
+    command += ["--max-restarts", "1", "--backoff", "0", "--log-dir", str(folder / "logs")]
+    command += ["--timeout", str(2 * timeout)]
+    command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    # It ends with this process, whatever becomes of that, and its own guard ends its tasks.
+    launch = Process(tuple(command), environ=environ, cores=(), log=folder / "launch.log")
+    logs = folder / "logs"
+    try:
+        pid = _until(lambda: _pid_of("worker:1", folder / "launch.log"), launch, timeout, folder)
+        _until(lambda: _checkpoint(logs / "attempt-1") >= 20, launch, timeout, folder)
+        os.kill(pid, signal.SIGKILL)
+        second = _until(lambda: _event(logs, "first_step", attempt=2), launch, timeout, folder)
+    finally:
+        launch.ask_to_end()
+        deadline = time.monotonic() + _END_SECS
+        while not launch.look() and time.monotonic() < deadline:
+            time.sleep(_POLL_SECS)
+        launch.kill()
+        while not launch.look():
+            time.sleep(_POLL_SECS)
+        launch.reap()
+    first, began = _event(logs, "first_step", attempt=1), _event(logs, "attempt_started", attempt=1)
+    assert first is not None and began is not None
+    return {"cold": first["time"] - began["time"], "restart": second["lost"], "from_step": second["from_step"]}
+
+
+def _pid_of(task: str, log: Path) -> int | None:
+    for line in log.read_text(errors="replace").splitlines():
+        if f"{task} started, pid " in line:
+            with contextlib.suppress(ValueError):
+                return int(line.rpartition(" ")[2])
+    return None
+
+
+def _until(look: Callable[[], Any], launch: Process, seconds: float, folder: Path) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        if launch.look() or time.monotonic() > deadline:
+            said = (folder / "launch.log").read_text(errors="replace").splitlines()[-12:]
+            raise TaskFailedError(
+                "a supervised launch did not come to its next step", found="\n    ".join([str(folder), *said])
+            )
+        time.sleep(_POLL_SECS)
+    return found
+
+
+def _event(logs: Path, name: str, *, attempt: int) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError):
+        # Without the last line, which may be half written.
+        for line in (logs / "events.jsonl").read_text().split("\n")[:-1]:
+            event: dict[str, Any] = json.loads(line)
+            if (event["event"], event["attempt"]) == (name, attempt):
+                return event
+    return None
+
+
+def _checkpoint(logs: Path) -> int:
+    events = [event for path in logs.glob("*.jsonl") for event in ProgressReader(path).read()]
+    told = [event["step"] for event in events if event["event"] == "checkpoint"]
+    return max(told, default=0)

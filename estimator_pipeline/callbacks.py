@@ -1,0 +1,232 @@
+"""Callbacks for `Model.fit` on the workers of TF_CONFIG.
+
+    from estimator_pipeline import callbacks
+
+    model.fit(..., callbacks=[
+        callbacks.chief_checkpoint("weights/ckpt_{epoch}"),
+        callbacks.learning_rate_by_epoch(boundaries=[3, 7], values=[1e-3, 1e-4, 1e-5]),
+        callbacks.print_learning_rate(),
+    ])
+
+Each is the same program on every worker, as a collective wants it: what only one of them is to do, the callback decides
+by itself. In job files they are the section `keras`.
+"""
+
+from __future__ import annotations
+
+import os
+import string
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.errors import ConfigError
+
+__all__ = ["chief_checkpoint", "learning_rate_by_epoch", "model_checkpoint", "print_learning_rate"]
+
+
+def chief_checkpoint(
+    path: str,
+    *,
+    every: str | int = "epoch",
+    tf_config: TFConfig | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Any:
+    """Saves the model's weights and its optimizer's state: the chief's copy is kept, no other.
+
+    Every worker saves, each to a path of its own: values that each replica has of its own (BatchNorm's moving
+    statistics) are gathered from all of them, and a chief that saves alone would wait for the others for ever. What the
+    others wrote is removed at once. `Model.load_weights` reads the files.
+
+    Args:
+        path: of the files, with `{epoch}` (from 1) or `{step}` (the optimizer's) where each is to have a name of its
+            own. Ending in .h5 it is one HDF5 file with the weights alone, else a TensorFlow checkpoint.
+        every: "epoch", or every so many batches, counted by the optimizer's step: a run that goes on saves at the steps
+            at which an uninterrupted one would.
+        tf_config: which task this is; read from `environ` where it is not given.
+        environ: where TF_CONFIG is looked up; `os.environ` by default.
+
+    Returns:
+        A `tf.keras.callbacks.Callback`.
+
+    Raises:
+        ConfigError: another field in `path`, or an interval that is none.
+    """
+    tf = compat.install()
+    _check_every("chief_checkpoint", every)
+    fields = {name for _, name, _, _ in string.Formatter().parse(path) if name is not None}
+    if not fields <= {"epoch", "step"}:
+        raise ConfigError(
+            f"chief_checkpoint does not know the field {{{min(fields - {'epoch', 'step'})}}}",
+            found=f"path {path!r}",
+            mend="use {epoch} and {step}",
+        )
+    task = _task(tf_config, environ)
+    base: Any = tf.keras.callbacks.Callback
+
+    class ChiefCheckpoint(base):
+        _supports_tf_logs = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._epoch = self._step = self._begun = 0
+
+        def on_epoch_begin(self, epoch, logs=None):
+            # Not when training begins: a callback that restores may come after this one.
+            self._epoch, self._step = epoch, int(self.model.optimizer.iterations.numpy())
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self._begun = batch
+
+        def on_train_batch_end(self, batch, logs=None):
+            before = self._step
+            # With steps_per_execution, one call is for several steps.
+            self._step += batch - self._begun + 1
+            if isinstance(every, int) and self._step // every > before // every:
+                self._save()
+
+        def on_epoch_end(self, epoch, logs=None):
+            if every == "epoch":
+                self._save()
+
+        def _save(self):
+            target = path.format(epoch=self._epoch + 1, step=self._step)
+            folder, name = os.path.split(target)
+            if not task.is_chief:
+                folder = os.path.join(folder, f"tmp_{task.task.type}_{task.task.index}")
+            gfile = tf.io.gfile
+            if folder:
+                gfile.makedirs(folder)
+            self.model.save_weights(os.path.join(folder, name))
+            if not task.is_chief:
+                gfile.rmtree(folder)
+
+    return ChiefCheckpoint()
+
+
+def model_checkpoint(
+    path: str,
+    *,
+    every: str | int = "epoch",
+    save_best_only: bool = False,
+    monitor: str = "val_loss",
+    mode: str = "auto",
+    save_weights_only: bool = True,
+) -> Any:
+    """`tf.keras.callbacks.ModelCheckpoint`, that refuses to look for the best by a value that there is not.
+
+    On several workers Keras gives each a path of its own, and removes all but the chief's.
+
+    Args:
+        path: of the files, with `{epoch}` (from 1) and names of metrics.
+        every: "epoch", or every so many batches (`save_freq`).
+        save_best_only: whether only a model that is better than all before it is saved. It is the best of this run: one
+            that goes on begins anew.
+        monitor: the value that "best" means.
+        mode: "min", "max", or "auto" by its name.
+        save_weights_only: the weights with the optimizer's state, or the whole model.
+
+    Returns:
+        The callback. It raises `ConfigError` where `monitor` is not among the values of an epoch; Keras would say so in
+        its log, and save nothing.
+    """
+    tf = compat.install()
+    _check_every("model_checkpoint", every)
+    base: Any = tf.keras.callbacks.ModelCheckpoint
+
+    class BestOfWhatThereIs(base):
+        def on_epoch_end(self, epoch, logs=None):
+            if save_best_only and every == "epoch" and monitor not in (logs or {}):
+                raise ConfigError(
+                    f"model_checkpoint keeps the best by {monitor!r}, and an epoch has no such value",
+                    found=f"its values: {', '.join(logs or {})}",
+                    mend="name one of them; val_ ones are there where checkpoints are evaluated during training",
+                )
+            super().on_epoch_end(epoch, logs)
+
+    return BestOfWhatThereIs(
+        path,
+        monitor=monitor,
+        save_best_only=save_best_only,
+        save_weights_only=save_weights_only,
+        mode=mode,
+        save_freq=every,
+    )
+
+
+def learning_rate_by_epoch(*, boundaries: Sequence[int], values: Sequence[float]) -> Any:
+    """`tf.keras.callbacks.LearningRateScheduler` with one rate for each stretch of epochs.
+
+    Args:
+        boundaries: the epochs, counted from 0, from which the next value holds; rising.
+        values: the rates, one more than boundaries.
+
+    Returns:
+        The callback. It raises `ConfigError` where the optimizer has a schedule of its own.
+    """
+    tf = compat.install()
+    bounds, rates = list(boundaries), [float(value) for value in values]
+    if len(rates) != len(bounds) + 1 or sorted(set(bounds)) != bounds:
+        raise ConfigError(
+            "learning_rate_by_epoch needs rising boundaries, and one value more than boundaries",
+            found=f"boundaries {bounds}, values {rates}",
+            mend="give one value for the epochs before each boundary, and one for those from the last one on",
+        )
+    base: Any = tf.keras.callbacks.LearningRateScheduler
+
+    class ByEpoch(base):
+        def on_train_begin(self, logs=None):
+            if callable(self.model.optimizer.learning_rate):
+                raise ConfigError(
+                    "the learning rate is given by epoch, and the optimizer has a schedule by step",
+                    found=type(self.model.optimizer.learning_rate).__name__,
+                    mend="keep one of the two",
+                )
+
+    return ByEpoch(lambda epoch, rate=None: rates[sum(epoch >= bound for bound in bounds)])
+
+
+def print_learning_rate(
+    *,
+    write: Callable[[str], Any] = print,
+    tf_config: TFConfig | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Any:
+    """Says the learning rate at the end of each epoch, on the chief alone.
+
+    Args:
+        write: called with the line.
+        tf_config: which task this is; read from `environ` where it is not given.
+        environ: where TF_CONFIG is looked up; `os.environ` by default.
+
+    Returns:
+        A `tf.keras.callbacks.Callback`.
+    """
+    task = _task(tf_config, environ)
+    tf = compat.install()
+    base: Any = tf.keras.callbacks.Callback
+
+    class PrintLearningRate(base):
+        _supports_tf_logs = True
+
+        def on_epoch_end(self, epoch, logs=None):
+            if not task.is_chief:
+                return
+            optimizer = self.model.optimizer
+            rate = optimizer.learning_rate
+            # A schedule is asked for the step that comes next.
+            value = rate(tf.convert_to_tensor(optimizer.iterations)) if callable(rate) else rate
+            write(f"Learning rate for epoch {epoch + 1} is {float(tf.convert_to_tensor(value)):.6g}")
+
+    return PrintLearningRate()
+
+
+def _task(tf_config: TFConfig | None, environ: Mapping[str, str] | None) -> TFConfig:
+    return tf_config if tf_config is not None else from_environ(os.environ if environ is None else environ)
+
+
+def _check_every(name: str, every: str | int) -> None:
+    good = every == "epoch" or (isinstance(every, int) and not isinstance(every, bool) and every >= 1)
+    if not good:
+        raise ConfigError(f"{name}: every is {every!r}", mend="give 'epoch', or a number of batches from 1 on")

@@ -1,0 +1,234 @@
+"""`estimator-pipeline inspect`: who would read what, and whether a ledger has every record once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from estimator_pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from estimator_pipeline.job import Job
+    from estimator_pipeline.ledger.layout import Layout
+
+_TABLE = 10  # Steps of the table, where none are asked for.
+_PICTURE = 400  # Steps of a picture, at most, where none are asked for.
+
+
+def command(
+    job: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]", help="The job file.")] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Check this ledger, instead of what would be read.")
+    ] = None,
+    input_fn: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:FUNCTION", help="An input function of a program, in the place of a job file."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Tasks that train, in the place of the job's `cluster`.")
+    ] = None,
+    steps: Annotated[
+        str | None, typer.Option(metavar="FIRST:LAST", help="Which steps are shown; the first one is 1.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw it as well: FILE.png, .svg or .pdf.")
+    ] = None,
+    count_data: Annotated[
+        bool,
+        typer.Option("--count-data", help="For a ledger of fingerprints: read the data once, to know what is missing."),
+    ] = False,
+    epoch_records: Annotated[
+        int | None, typer.Option(min=1, help="For --count-data: how many records an epoch has, where data have no end.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the job file; may be repeated."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+) -> None:
+    """Show which records each worker would read at which step, or check the ledger of a training.
+
+    A ledger is written by `train --ledger`, `launch --ledger` and `exec --ledger DIR`. The exit code is 0 when all is
+    well, 1 when the check has found something, 2 for bad input.
+    """
+    from estimator_pipeline.job import load_job
+
+    if job is not None and input_fn is not None:
+        raise ConfigError(f"inspect was given the job file {job} and --input-fn {input_fn}", mend="give one of the two")
+    if job is None and input_fn is None and ledger is None:
+        raise ConfigError(
+            "inspect was given nothing to look at",
+            mend="name a job file, a program's function (--input-fn), or a ledger (--ledger)",
+        )
+    if job is None and settings:
+        raise ConfigError(f"--set {settings[0]} changes a job file, and there is none", mend="name the job file")
+    wanted = _steps(steps)
+    loaded = None if job is None else load_job(job, overrides=settings or [])
+    if ledger is not None:
+        _check(
+            ledger,
+            loaded,
+            input_fn=input_fn,
+            wanted=wanted,
+            picture=picture,
+            count_data=count_data,
+            epoch_records=epoch_records,
+            as_json=as_json,
+        )
+        return
+    if count_data or epoch_records:
+        raise ConfigError("--count-data is for the check of a ledger", mend="add --ledger DIR")
+    drawn = wanted
+    if loaded is not None and loaded.input.source != "function":
+        layout, facts = _planned(loaded, workers, wanted or (1, _TABLE))
+        if picture is not None and wanted is None:
+            per_epoch = facts["records"] / facts["global_batch_size"]
+            drawn = (1, min(max(_TABLE, round(2 * per_epoch)), _PICTURE))
+        whole = layout if drawn == wanted or drawn is None else _planned(loaded, workers, drawn)[0]
+        name = loaded.name
+    else:
+        whole = layout = _read_functions(loaded, input_fn, workers, wanted or (1, _TABLE))
+        name = input_fn or (loaded.name if loaded else "")
+    typer.echo(json.dumps(layout.document(), indent=1) if as_json else layout.text())
+    _draw(whole, picture, title=f"{name}: who would read what")
+
+
+def _check(
+    folder: Path,
+    loaded: Job | None,
+    *,
+    input_fn: str | None,
+    wanted: tuple[int, int] | None,
+    picture: Path | None,
+    count_data: bool,
+    epoch_records: int | None,
+    as_json: bool,
+) -> None:
+    from estimator_pipeline import ledger
+    from estimator_pipeline.ledger.layout import consumed
+
+    found = ledger.read(folder)
+    facts = counts = None
+    own = input_fn is not None or (loaded is not None and loaded.input.source == "function")
+    if found.kind == "fingerprints" and (count_data or epoch_records or input_fn is not None):
+        from estimator_pipeline.engines.ledger import count_data as count
+
+        if not own:
+            raise ConfigError(
+                "this ledger is one of fingerprints, and there is no input function to count the data with",
+                mend="name it: --input-fn FILE.py:FUNCTION, or a job file with input.source function",
+            )
+        counts = count(_functions(loaded, input_fn), epoch_records=epoch_records)
+    elif found.kind == "records" and loaded is not None and not own:
+        facts = _data(loaded).train_facts()
+    report = ledger.check(found, facts=facts, counts=counts)
+    first, last = wanted or (1, 2**62)
+    layout = consumed(found, lambda step: first <= step <= last)
+    if as_json:
+        document: dict[str, Any] = {"check": report.to_dict()}
+        typer.echo(json.dumps(document | ({} if wanted is None else layout.document()), indent=1))
+    else:
+        typer.echo(report)
+        if wanted is not None:
+            typer.echo(layout.text())
+    _draw(layout, picture, title=f"{folder}: who has consumed what")
+    if not report.well:
+        raise typer.Exit(1)
+
+
+def _draw(layout: Layout, picture: Path | None, *, title: str) -> None:
+    if picture is None:
+        return
+    from estimator_pipeline.ledger.picture import draw
+
+    draw(layout, picture, title=title)
+    typer.echo(f"the picture is in {picture}", err=True)
+
+
+def _steps(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    first, colon, last = text.partition(":")
+    try:
+        found = (int(first), int(last) if colon else int(first))
+    except ValueError:
+        found = (0, 0)
+    if not 1 <= found[0] <= found[1]:
+        raise ConfigError(
+            f"--steps {text!r} names no steps", mend="write FIRST:LAST, such as 1:20; the first step is 1"
+        )
+    return found
+
+
+def _data(loaded: Job) -> Any:
+    from estimator_pipeline.engines.job import job_inputs, prepare_process
+
+    prepare_process(loaded)
+    return job_inputs(loaded)
+
+
+def _tasks(loaded: Job | None, workers: int | None) -> tuple[str, ...]:
+    if workers is not None or loaded is None:
+        return tuple(f"worker:{index}" for index in range(workers or 2))
+    chief = ["chief:0"] if loaded.cluster.chief else []
+    return (*chief, *(f"worker:{index}" for index in range(loaded.cluster.workers)))
+
+
+def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple[Layout, dict[str, Any]]:
+    """What a job would read, and the facts of its first pipeline's data."""
+    from estimator_pipeline.inputs.plan import Replicas
+    from estimator_pipeline.ledger.layout import planned
+
+    data, tasks = _data(loaded), _tasks(loaded, workers)
+    asynchronous = loaded.run.train_distribute == "parameter_server" or loaded.cluster.ps > 0
+    # A CPU is one device, and what GPUs a task will have is not known here.
+    local = loaded.run.devices_per_task or 1
+    replicas = local if asynchronous else local * len(tasks)
+    everyone = [Replicas(len(tasks), index, replicas, asynchronous) for index in range(len(tasks))]
+    facts = [data.train_facts(who) for who in everyone]
+    if facts[0]["policy"] == "hint":
+        facts = [{**told, "replicas": len(tasks)} for told in facts]
+    layout = planned(facts, tasks, range(wanted[0], wanted[1] + 1))
+    told = data.describe(len(tasks), replicas_per_pipeline=local, asynchronous=asynchronous).splitlines()
+    layout.lines = told[: next((n for n, t in enumerate(told) if t.startswith("evaluation")), None)]
+    return layout, facts[0]
+
+
+def _functions(loaded: Job | None, input_fn: str | None) -> Any:
+    """The training input function of a job or of a program."""
+    from estimator_pipeline import compat
+    from estimator_pipeline.engines.job import load_function
+
+    if loaded is not None:
+        return _data(loaded).train_input_fn
+    compat.install()
+    return load_function(input_fn or "", field="--input-fn")
+
+
+def _read_functions(
+    loaded: Job | None, input_fn: str | None, workers: int | None, wanted: tuple[int, int]
+) -> Layout:  # fmt: skip
+    from estimator_pipeline.engines.ledger import read_input_fn
+    from estimator_pipeline.ledger.layout import Layout
+
+    tasks = _tasks(loaded, workers)
+    function = _functions(loaded, input_fn)
+    local = (loaded.run.devices_per_task or 1) if loaded is not None else 1
+    read = {
+        task: read_input_fn(function, pipeline=index, pipelines=len(tasks), local=local, steps=wanted[1])
+        for index, task in enumerate(tasks)
+    }
+    found = {
+        step: {task: batches[step - 1] for task, batches in read.items() if step <= len(batches)}
+        for step in range(wanted[0], wanted[1] + 1)
+    }
+    lines = [
+        f"training: an own input function, called for {len(tasks)} worker(s) and read up to step {wanted[1]}",
+        "  records are told by fingerprints of their content: the first 24 of 64 bits are shown",
+        "  nothing is promised of an input function that is not known",
+    ]
+    steps: dict[int, Any] = {step: parts for step, parts in found.items() if parts}
+    return Layout(tasks, steps, None, None, fingerprints=True, lines=lines)

@@ -1,0 +1,143 @@
+"""`estimator-pipeline parity`: whether a job comes to the same by two engines, step by step."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+_PROGRAM = "A program's Estimator against a Keras model"
+
+
+def command(
+    job: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]", help="The job file.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Training tasks; as the file says by default.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Training steps; as the file says by default, or 50.")
+    ] = None,
+    engines: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="The two engines; estimator,keras by default.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the job file; may be repeated."),
+    ] = None,
+    folder: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the runs and their records go.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write report.html, which stands alone, and report.json there.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds for each of the two runs.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    estimator: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:NAME", help="A function that returns an Estimator.", rich_help_panel=_PROGRAM),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:NAME", help="A function that returns a compiled Keras model.", rich_help_panel=_PROGRAM
+        ),
+    ] = None,
+    input_fn: Annotated[
+        str | None, typer.Option(metavar="FILE.py:NAME", help="The training data.", rich_help_panel=_PROGRAM)
+    ] = None,
+    eval_input_fn: Annotated[
+        str | None, typer.Option(metavar="FILE.py:NAME", help="The evaluation's data.", rich_help_panel=_PROGRAM)
+    ] = None,
+    keras_input_fn: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:NAME",
+            help="The training data for Keras, where it takes its features in another form.",
+            rich_help_panel=_PROGRAM,
+        ),
+    ] = None,
+    mapping: Annotated[
+        Path | None,
+        typer.Option(metavar="NAMES.yaml", help="A Keras weight: the Estimator's variable.", rich_help_panel=_PROGRAM),
+    ] = None,
+) -> None:
+    """Train a job by two engines, tf.estimator and Model.fit by default, and compare them step by step.
+
+    Both start from the same values and read the same records. Compared are the records, the loss, the learning rate,
+    the change of the weights, every variable and optimizer slot after each step, the metrics of the final evaluation,
+    and the answers of the exported models. Names come first, then shapes, types and values; the first step and the
+    variable at which they part are named, and what it comes from.
+
+    In the place of a job file, functions of a program may be named: --estimator, --model and --input-fn.
+
+    The exit code is 0 when all of it agrees within the tolerances, 1 when it does not, 2 for bad input.
+    """
+    from estimator_pipeline.launch.progress import finite
+    from estimator_pipeline.parity import text
+
+    program = {"--estimator": estimator, "--model": model, "--input-fn": input_fn}
+    more = {"--eval-input-fn": eval_input_fn, "--keras-input-fn": keras_input_fn, "--mapping": mapping}
+    of_jobs = {"--engines": engines, "--workers": workers, "--set": settings, "--timeout": timeout}
+    _check(job, program, more, of_jobs)
+    if report is not None:
+        # It asks for matplotlib and jinja2, and a place that cannot be written to is told before the runs.
+        from estimator_pipeline.parity import report as reports
+
+        reports.prepare(report)
+    if job is not None:
+        from estimator_pipeline import launch
+        from estimator_pipeline.parity.run import run_parity
+
+        one, _, other = (engines or "estimator,keras").partition(",")
+
+        found = run_parity(
+            job,
+            engines=(one.strip(), other.strip()),
+            settings=settings or [],
+            workers=workers,
+            steps=steps,
+            folder=folder,
+            view=launch.view_for(sys.stderr),
+            timeout=timeout,
+        )
+    else:
+        from estimator_pipeline.parity.program import compare_program
+
+        found = compare_program(
+            estimator=estimator or "",
+            model=model or "",
+            input_fn=input_fn or "",
+            eval_input_fn=eval_input_fn,
+            keras_input_fn=keras_input_fn,
+            mapping=mapping,
+            steps=steps or 20,
+            folder=folder,
+        )
+    if as_json:
+        typer.echo(json.dumps(finite(text.document(found)), indent=2))
+    else:
+        typer.echo(text.summary(found))
+    if report is not None:
+        # Standard output is the JSON document's alone, where one is asked for.
+        typer.echo(f"report: {reports.write_report(found, report)}", err=as_json)
+    raise typer.Exit(0 if found.equal else 1)
+
+
+def _check(job: Path | None, program: dict[str, Any], more: dict[str, Any], of_jobs: dict[str, Any]) -> None:
+    """Refuses a job file beside a program, and a half of either."""
+    from estimator_pipeline.errors import ConfigError
+
+    def given(options: dict[str, Any]) -> list[str]:
+        return [name for name, value in options.items() if value not in (None, [])]
+
+    if job is not None and (wrong := given({**program, **more})):
+        raise ConfigError(
+            f"{', '.join(wrong)} and the job file {job} were both given",
+            mend="compare a job file, or the functions of a program",
+        )
+    if job is None and (wrong := given(of_jobs)):
+        raise ConfigError(f"{', '.join(wrong)} is for job files, and none was given", mend="name the job file")
+    if job is None and len(given(program)) != len(program):
+        raise ConfigError(
+            "parity needs a job file, or --estimator, --model and --input-fn",
+            found=f"given: {', '.join(given({**program, **more})) or 'none of them'}",
+        )

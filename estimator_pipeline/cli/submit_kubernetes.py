@@ -1,0 +1,94 @@
+"""`estimator-pipeline submit kubernetes`: a job file as objects of a Kubernetes cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from estimator_pipeline.cli.train import with_engine
+
+
+def command(
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the manifests, and submit nothing; no kubectl is needed.")
+    ] = False,
+    kind: Annotated[
+        str | None, typer.Option(metavar="KIND", help="job, jobset or tfjob, in the place of kubernetes.kind.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What the job is called in Kubernetes; else by its own name.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", metavar="NAME", help="In the place of kubernetes.namespace.")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="IMAGE", help="The pods' image, in the place of kubernetes.image.")
+    ] = None,
+    tf_config: Annotated[
+        str | None,
+        typer.Option(
+            "--tf-config",
+            metavar="WAY",
+            help="environment: each task works TF_CONFIG out from its pod's variables; written: it is in the manifest.",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the job file; may be repeated."),
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="NAME", help="estimator, keras or keras3, in the place of run.engine.")
+    ] = None,
+    accept_changes: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changes", help="Go on from the checkpoint although seed, data, global batch or model changed."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+) -> None:
+    """Run a job in Kubernetes: an Indexed Job with a headless Service, a JobSet, or a TFJob, by the section kubernetes.
+
+    With --dry-run the manifests are printed, as YAML or as a List in JSON. Otherwise `kubectl apply` gets them, with
+    the cluster and the rights of kubectl's own configuration.
+
+    The exit code is 0 when all was accepted, 2 for bad input, 1 when kubectl or the cluster refused.
+    """
+    import os
+
+    from estimator_pipeline.job import load_job
+    from estimator_pipeline.launch import kubectl
+    from estimator_pipeline.launch.kubernetes import render
+    from estimator_pipeline.launch.kubernetes_text import manifest_json, manifest_text
+
+    changes = with_engine(settings, engine, None, accept_changes)
+    fields = {"kind": kind, "namespace": namespace, "image": image, "tf_config": tf_config}
+    changes += [f"kubernetes.{field}={json.dumps(value)}" for field, value in fields.items() if value is not None]
+    manifests = render(load_job(job, overrides=changes), name=name)
+    if dry_run:
+        typer.echo(manifest_json(manifests) if as_json else manifest_text(manifests).rstrip("\n"))
+        return
+    said = kubectl.apply(manifests, environ=os.environ)
+    commands = kubectl.advice(manifests)
+    if as_json:
+        document = {
+            "name": manifests.name,
+            "kind": manifests.kind,
+            "namespace": manifests.namespace,
+            "tasks": manifests.tasks,
+            "objects": [f"{made['kind']}/{made['metadata']['name']}" for made in manifests.objects],
+            "notes": list(manifests.notes),
+            "commands": commands.__dict__,
+        }
+        typer.echo(json.dumps(document, indent=2))
+        return
+    for note in manifests.notes:
+        typer.echo(f"note: {note}", err=True)
+    typer.echo(said.rstrip("\n"))
+    typer.echo(f"status: {commands.status}")
+    typer.echo(f"logs:   {commands.logs}")
+    typer.echo(f"cancel: {commands.cancel}")

@@ -1,0 +1,411 @@
+"""The data: whether the files are there, how many records they hold, and whether the workers' shares are even.
+
+Without `deep` only what can be told without TensorFlow is: names, sizes, the description of a prepared TFDS data set,
+the record counts of uncompressed TFRecord files up to :data:`COUNTED_BYTES`, and of .npz files.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from estimator_pipeline.doctor.context import Context
+from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, of_error, ok, warning
+from estimator_pipeline.errors import InputError, PipelineError
+from estimator_pipeline.inputs.files import find_files
+from estimator_pipeline.inputs.order import split_files
+from estimator_pipeline.inputs.plan import choose_policy
+from estimator_pipeline.inputs.records import cache_dir, index_file
+from estimator_pipeline.job import ArraysInput, CsvInput, FunctionInput, Job, TfdsInput, TFRecordInput
+
+__all__ = ["COUNTED_BYTES", "Files", "NotPrepared", "check_data", "check_shards", "files_of"]
+
+COUNTED_BYTES = 2**30
+_UNEVEN = 1.05  # From this ratio on a person should know.
+
+
+@dataclass(frozen=True)
+class Files:
+    """Training or evaluation data as far as it is known.
+
+    Attributes:
+        use: "training" or "evaluation".
+        what: for a person.
+        paths: the files; empty where the data is in none that are known.
+        records: how many records each file holds; None where they were not counted.
+        in_files: whether the data can be shared by file.
+    """
+
+    use: str
+    what: str
+    paths: tuple[str, ...] = ()
+    records: tuple[int, ...] | None = None
+    in_files: bool = True
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        count = f", {sum(self.records)} records" if self.records is not None else ""
+        return f"{self.use}: {self.what}{count}"
+
+
+def files_of(context: Context) -> list[Files]:
+    """The job's data.
+
+    Raises:
+        InputError: Files are not there, or damaged.
+        NotLookedAt: The data cannot be looked at without TensorFlow.
+    """
+    section = context.needed_job().input
+    if isinstance(section, TfdsInput):
+        return _prepared(context, section)
+    if isinstance(section, ArraysInput):
+        return [_arrays(use, getattr(section, key)) for use, key in _USES]
+    if isinstance(section, TFRecordInput):
+        return [_tfrecord(use, find_files(getattr(section, key), what=use), section.compression) for use, key in _USES]
+    if isinstance(section, CsvInput):
+        return [_csv(use, find_files(getattr(section, key), what=use)) for use, key in _USES]
+    raise NotLookedAt("an own input function; see `inspect` and estimator_pipeline.testing")
+
+
+_USES = (("training", "train"), ("evaluation", "eval"))
+
+
+def check_data(context: Context) -> Iterator[Finding]:
+    """Whether the data is there."""
+    job = context.needed_job()
+    yield from _functions(job)
+    if isinstance(job.input, FunctionInput):
+        return
+    if context.deep:
+        yield from _deep(context)
+        return
+    try:
+        found = files_of(context)
+    except InputError as problem:
+        yield of_error(problem, "every task that reads it ends with this error")
+        return
+    except NotPrepared as problem:
+        yield problem.finding
+        return
+    empty = [(one, path) for one in found for path in one.paths if os.path.isfile(path) and not os.path.getsize(path)]
+    for one, path in empty:
+        yield warning(
+            f"{path} is empty", f"it holds no record of the {one.use} data", "write it again, or leave it out"
+        )
+    for one in found:
+        yield ok(one.told)
+
+
+def check_shards(context: Context) -> Iterator[Finding]:
+    """Whether each worker gets about as many records as the others, and at least a batch."""
+    job = context.needed_job()
+    try:
+        found = files_of(context)
+    except (InputError, NotPrepared):
+        raise NotLookedAt("the data is not there") from None
+    training = found[0]
+    section = job.input
+    pipelines = context.num_training_tasks
+    if training.records is None:
+        raise NotLookedAt("records are not counted without --deep")
+    total = sum(training.records)
+    if total < section.global_batch_size:
+        yield (error if section.drop_remainder and not _endless(job) else warning)(
+            f"{total} training records, and a global batch of {section.global_batch_size}",
+            "each step reads some records more than once, or no step is made at all",
+            f"set input.global_batch_size to {total} or less, or give more data",
+        )
+    try:
+        policy, why = choose_policy(
+            section.shard_policy, training.records if training.in_files else None, pipelines, False
+        )
+    except InputError as problem:
+        yield of_error(problem, "every worker ends with this error")
+        return
+    if policy != "file":
+        parts = f"of {len(training.records)} file(s) " if training.in_files else ""
+        yield ok(f"{total} records {parts}for {pipelines} input pipeline(s), policy {policy}: {why}")
+        return
+    counts = [sum(training.records[i] for i in mine) for mine in split_files(training.records, pipelines)]
+    how = "by file, or by record if it is held in memory" if section.shard_policy == "auto" else "by file"
+    each = f"{min(counts)} to {max(counts)}" if min(counts) != max(counts) else f"{counts[0]}"
+    told = f"{each} records a worker of {total} in {len(training.records)} file(s), shared {how}"
+    if not min(counts):
+        yield error(
+            told,
+            "a worker without a record ends at its first step, and the others wait for it",
+            "set input.shard_policy: data, or write at least one file with records for each worker",
+        )
+    elif max(counts) > _UNEVEN * min(counts):
+        # "auto" shares by record after all where the data, decoded, is held in memory.
+        yield Finding(
+            "info" if section.shard_policy == "auto" else "warning",
+            told,
+            f"workers step together, so the records of the smaller share come {max(counts) / min(counts):.2f} times as "
+            "often",
+            "set input.shard_policy: data, or write the files evenly (estimator-pipeline partition)",
+        )
+    else:
+        yield ok(told)
+
+
+def _endless(job: Job) -> bool:
+    """Whether training is ended by its steps, and goes through the data as often as that takes."""
+    return job.train.max_steps is not None or job.train.epochs is not None
+
+
+# Files -----------------------------------------------------------------------------------------------------------
+
+
+def _tfrecord(use: str, paths: tuple[str, ...], compression: str) -> Files:
+    size = sum(map(os.path.getsize, paths))
+    records = None
+    if compression == "none" and size <= COUNTED_BYTES:
+        records = tuple(len(index_file(path, cache=None)) for path in paths)
+    return Files(use, f"{len(paths)} TFRecord file(s), {size} bytes", paths, records)
+
+
+def _csv(use: str, paths: tuple[str, ...]) -> Files:
+    return Files(use, f"{len(paths)} CSV file(s), {sum(map(os.path.getsize, paths))} bytes", paths)
+
+
+def _arrays(use: str, path: str) -> Files:
+    """The lengths stand in the headers of the arrays, and no array is read."""
+    import numpy as np
+
+    if not os.path.isfile(path):
+        raise InputError(f"The file of the {use} data is missing", found=path, mend="check the path")
+    lengths: dict[str, int] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                with archive.open(name) as file:
+                    version = np.lib.format.read_magic(file)
+                    read = (
+                        np.lib.format.read_array_header_1_0
+                        if version == (1, 0)
+                        else np.lib.format.read_array_header_2_0
+                    )
+                    shape = read(file)[0]
+                    lengths[name.removesuffix(".npy")] = shape[0] if shape else 0
+    except (zipfile.BadZipFile, ValueError, OSError) as problem:
+        raise InputError(
+            f"The file of the {use} data cannot be read", found=f"{path}: {problem}", mend="write it with numpy.savez"
+        ) from problem
+    if len(set(lengths.values())) != 1:
+        told = ", ".join(f"{name} {length}" for name, length in lengths.items()) or "no array"
+        raise InputError(
+            f"The arrays of the {use} data are not of one length",
+            found=f"{path}: {told}",
+            mend="the first axis of each array are the records",
+        )
+    count = next(iter(lengths.values()))
+    return Files(use, f"{path}, arrays {', '.join(lengths)}", (path,), (count,), in_files=False)
+
+
+# TensorFlow Datasets -----------------------------------------------------------------------------------------------
+
+
+class NotPrepared(Exception):
+    """The data set is not there yet, which need not be an error."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.what)
+        self.finding = finding
+
+
+def _prepared(context: Context, section: TfdsInput) -> list[Files]:
+    name, _, version = section.name.partition(":")
+    base = _data_dir(context, section, name)
+    folder = _version_folder(os.path.join(base, *name.split("/")), version)
+    if folder is None:
+        raise NotPrepared(_not_prepared(name, base))
+    try:
+        with open(os.path.join(folder, "dataset_info.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        splits = {split["name"]: [int(n) for n in split["shardLengths"]] for split in document["splits"]}
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise InputError(
+            f"The description of the data set {name} cannot be read",
+            found=f"{folder}: {problem}",
+            mend="prepare it anew",
+        ) from problem
+    found = []
+    for use, given in (("training", section.train_split), ("evaluation", section.eval_split)):
+        split = re.split(r"[\[(+]", given)[0].strip()
+        if split not in splits:
+            raise InputError(
+                f"The data set {name} has no split {split!r}",
+                found=f"splits: {', '.join(splits)}",
+                mend="correct input.train_split or input.eval_split",
+            )
+        lengths = splits[split]
+        _check_files(folder, name, split, len(lengths))
+        whole = given.strip() == split
+        what = f"{name} {given} in {folder}, {len(lengths)} file(s)"
+        found.append(Files(use, what, _shards(folder, split), tuple(lengths) if whole else None))
+    return found
+
+
+def _data_dir(context: Context, section: TfdsInput, name: str) -> str:
+    given = section.data_dir or context.environ.get("TFDS_DATA_DIR")
+    if given:
+        return os.path.expanduser(given)
+    if name == "digits":
+        return str(cache_dir(context.environ) / "tfds")
+    return os.path.join(context.environ.get("HOME") or os.path.expanduser("~"), "tensorflow_datasets")
+
+
+def _version_folder(folder: str, version: str) -> str | None:
+    """The folder of the version asked for, or of the newest; where a data set has one configuration, that one's."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return None
+    versions = sorted((tuple(map(int, n.split("."))), n) for n in names if re.fullmatch(r"\d+\.\d+\.\d+", n))
+    wanted = [n for _, n in versions if not version or re.fullmatch(version.replace(".", r"\.").replace("*", r".*"), n)]
+    if wanted:
+        return os.path.join(folder, wanted[-1])
+    below = [os.path.join(folder, n) for n in names if not versions and os.path.isdir(os.path.join(folder, n))]
+    return _version_folder(below[0], version) if len(below) == 1 else None
+
+
+def _not_prepared(name: str, base: str) -> Finding:
+    if name == "digits":
+        place = base
+        while not os.path.isdir(place) and os.path.dirname(place) != place:
+            place = os.path.dirname(place)
+        if not os.access(place, os.W_OK):
+            return error(
+                f"the embedded data set digits is to be prepared in {base}, and {place} cannot be written",
+                "every task that reads it ends with an error",
+                "set TFDS_DATA_DIR or input.data_dir to a folder that can be written, or prepare it beforehand",
+            )
+        return info(f"the embedded data set digits is prepared in {base} by the first task that reads it")
+    return warning(
+        f"the data set {name} is not prepared in {base}",
+        "each host downloads it when the job starts, for as long as that takes; compute nodes often have no network",
+        f"run `tfds build {name}` (or tfds.load) with data_dir in a folder that all tasks share, and name that in "
+        "input.data_dir or TFDS_DATA_DIR",
+    )
+
+
+def _shards(folder: str, split: str) -> tuple[str, ...]:
+    mark = re.compile(rf"-{re.escape(split)}\.[\w.]+?-\d{{5}}-of-(\d{{5}})$")
+    return tuple(os.path.join(folder, name) for name in sorted(os.listdir(folder)) if mark.search(name))
+
+
+def _check_files(folder: str, name: str, split: str, count: int) -> None:
+    there = len(_shards(folder, split))
+    # Names of another template are not known here.
+    if there and there != count:
+        raise InputError(
+            f"Files of the data set {name} are missing",
+            found=f"{there} of {count} files of the split {split} in {folder}",
+            mend="copy it again, or prepare it anew",
+        )
+
+
+# Own functions, and TensorFlow's say ---------------------------------------------------------------------------------
+
+
+def _functions(job: Job) -> Iterator[Finding]:
+    """Functions that a job file names, looked for without running anybody's code."""
+    named = [("model.function", job.model.function)]
+    if isinstance(job.input, FunctionInput):
+        named += [("input.train", job.input.train), ("input.eval", job.input.eval)]
+    for field, reference in named:
+        if reference is not None:
+            yield from _function(field, reference)
+
+
+def _function(field: str, reference: str) -> Iterator[Finding]:
+    where, _, name = reference.rpartition(":")
+    if where.endswith(".py"):
+        path: str | None = where
+        if not os.path.isfile(where):
+            yield error(
+                f"{field}: the file {where} does not exist in {os.getcwd()}",
+                "every task ends with this error",
+                "correct the path, or start the job where it lies",
+            )
+            return
+    else:
+        path = None
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(where.partition(".")[0])
+            if spec is None and not os.path.exists(where.partition(".")[0] + ".py"):
+                yield error(
+                    f"{field}: the module {where} cannot be found",
+                    "every task ends with this error",
+                    "install it, or start the job where it lies, or write path/to/file.py:function",
+                )
+                return
+    problem = _in_file(field, path, name) if path is not None else None
+    yield problem or ok(f"{field}: {reference} is there")
+
+
+def _in_file(field: str, path: str, name: str) -> Finding | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+    except (SyntaxError, OSError, ValueError) as problem:
+        return error(f"{field}: {path} cannot be read: {problem}", "every task ends with this error", "mend the file")
+    found = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+    if found is None or not field.startswith("input."):
+        # A name may come from an import or an assignment, which only running the file would tell.
+        return None
+    arguments = found.args
+    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    if "input_context" in names:
+        return None
+    return error(
+        f"{field}: {name} in {path} has no parameter `input_context`, but ({', '.join(names)})",
+        "without it every worker would read the same records, and the job refuses it",
+        "add `input_context=None` and shard by it",
+    )
+
+
+def _deep(context: Context) -> Iterator[Finding]:
+    """The data as the job itself opens it, and who reads what."""
+    job = context.needed_job()
+    if isinstance(job.input, TfdsInput):
+        try:
+            files_of(context)
+        except InputError as problem:
+            yield of_error(problem, "every task that reads it ends with this error")
+            return
+        except NotPrepared as problem:
+            # A download is not a doctor's to start.
+            yield problem.finding
+            return
+    from estimator_pipeline.doctor.machine import import_tensorflow
+    from estimator_pipeline.engines.job import job_inputs
+
+    try:
+        import_tensorflow(context)
+        data = job_inputs(job)
+        asynchronous = job.run.train_distribute == "parameter_server"
+        text = data.describe(
+            context.num_training_tasks, replicas_per_pipeline=context.devices_per_task, asynchronous=asynchronous
+        )
+    except PipelineError as problem:
+        yield of_error(problem, "every task that reads it ends with this error")
+        return
+    for line in text.splitlines():
+        if not line.startswith(" "):
+            yield ok(line)
+        elif "more often" in line or "times as often" in line:
+            yield warning(
+                line.strip(),
+                "the workers' shares are not even",
+                "set input.shard_policy: data, or write the files evenly",
+            )

@@ -1,0 +1,304 @@
+"""The Keras path of a job: the same layers, compiled, for Keras 2 or, after `compat.use_keras_3()`, for Keras 3.
+
+Where :func:`~estimator_pipeline.build_model_fn` makes a `model_fn` of a function that builds layers,
+:func:`build_keras_model` makes a compiled `tf.keras.Model` of the same arguments, that trains to the same numbers:
+
+* **Losses and metrics** are Keras's own, on logits, wherever Keras has them: the model is plain Keras, and is saved and
+  loaded without this package. `average_loss` is the mean over examples, as the Estimator path reports it.
+* **Loss scaling** is Keras's: the mean over the batch of a replica, divided by the number of replicas. It is the same
+  as in :mod:`estimator_pipeline.model_fn`.
+* **Clipping** comes after the sum over replicas; so it does in `tf.keras.optimizers.legacy`.
+* **Optimizers** have the arithmetic that was asked for, see :mod:`estimator_pipeline.keras_optimizers`.
+* **16 bits**: the logits are float32 before the loss.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline import compat, keras_optimizers
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.heads import METRICS, Head, head_of
+from estimator_pipeline.model_fn import FLOAT16_LOSS_SCALE, policy_of, precision, takes_params
+from estimator_pipeline.optimizers import Optimizer, optimizer_of
+
+__all__ = ["build_keras_model", "load_keras_model", "save_keras_model"]
+
+# loss name -> class in tf.keras.losses, arguments
+_LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "sparse_categorical_crossentropy": ("SparseCategoricalCrossentropy", {"from_logits": True}),
+    "categorical_crossentropy": ("CategoricalCrossentropy", {"from_logits": True}),
+    "binary_crossentropy": ("BinaryCrossentropy", {"from_logits": True}),
+    "mean_squared_error": ("MeanSquaredError", {}),
+    "mse": ("MeanSquaredError", {}),
+    "mean_absolute_error": ("MeanAbsoluteError", {}),
+    "mae": ("MeanAbsoluteError", {}),
+    "huber": ("Huber", {}),
+}
+
+
+def build_keras_model(
+    layers: Callable[..., Any],
+    *,
+    loss: str | Callable[[Any, Any], Any],
+    optimizer: str | Mapping[str, Any] | Optimizer = "sgd",
+    metrics: Sequence[str | Any] | None = None,
+    head: str | None = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    mixed_precision: bool | str = False,
+    params: Mapping[str, Any] | None = None,
+    steps_per_execution: int = 1,
+) -> Any:
+    """Builds and compiles the Keras model of a job. Call it in the scope of the strategy that trains.
+
+    Args:
+        layers: makes the model: `layers()` or `layers(params)` returns a Keras model that maps a batch of features to
+            logits (no softmax or sigmoid at its end).
+        loss: a name (see :mod:`estimator_pipeline.heads`), or `loss(labels, logits)` -> the loss of each example [B].
+        optimizer: a name, a mapping with the fields of :class:`~estimator_pipeline.optimizers.Optimizer`, or an
+            `Optimizer`.
+        metrics: names, or Keras metrics of (labels, logits). None: the head's first one.
+        head: what the logits mean, where an own loss function does not say it.
+        clip_norm: the global norm to which the summed gradient is clipped.
+        clip_value: the absolute value to which each element of the summed gradient is clipped.
+        mixed_precision: True or "mixed_bfloat16", or "mixed_float16" (with a fixed loss scale).
+        params: given to `layers(params)`.
+        steps_per_execution: training steps in one call of the compiled function.
+
+    Returns:
+        A compiled `tf.keras.Model`; its outputs are logits, float32 [B, ...].
+
+    Raises:
+        ConfigError: a name, a type or a combination that cannot work.
+    """
+    kind = head_of(loss, head)
+    if clip_norm is not None and clip_value is not None:
+        raise ConfigError("clip_norm and clip_value were both given", mend="give one of the two")
+    policy = policy_of(mixed_precision)
+    chosen = optimizer_of(optimizer)
+    with precision(policy):
+        model = layers(dict(params or {})) if takes_params(layers) else layers()
+        model = _with_float32_logits(model, policy)
+        made = keras_optimizers.make(chosen, clip_norm=clip_norm, clip_value=clip_value)
+        if policy == "mixed_float16":
+            made = _with_loss_scale(made)
+    # The metrics of a step are those of all replicas already; Keras would add them up over the workers once more.
+    model.distribute_reduction_method = "first"
+    model.compile(
+        optimizer=made,
+        loss=_loss(Head(kind, loss)),
+        metrics=[_average_loss(Head(kind, loss)), *_metrics(kind, metrics)],
+        steps_per_execution=steps_per_execution,
+        # Keras 3 would add a loss scale of its own, which grows and shrinks.
+        **({"auto_scale_loss": False} if compat.keras_generation() == 3 else {}),
+    )
+    return model
+
+
+def save_keras_model(model: Any, path: str) -> None:
+    """Saves a compiled model as a `.keras` file, its optimizer's state with it.
+
+    Keras 2 leaves the state of its optimizers out of such files. Here it is one more member of the archive, which
+    Keras does not look at and :func:`load_keras_model` reads. Keras 3 writes it by itself. Readers of `path` see the
+    old file or the new one whole.
+
+    Args:
+        model: a compiled `tf.keras.Model`.
+        path: of the file; any that `tf.io.gfile` can write.
+    """
+    gfile = compat.install().io.gfile
+    keras_optimizers.create_slots(model)
+    with tempfile.TemporaryDirectory() as folder:
+        local = os.path.join(folder, "model.keras")
+        if compat.keras_generation() == 3:
+            model.save(local)
+        else:
+            state = io.BytesIO()
+            np.savez(state, *model.optimizer.get_weights())
+            model.save(local, save_format="keras")
+            with zipfile.ZipFile(local, "a") as archive:
+                archive.writestr(_STATE, state.getvalue())
+        gfile.copy(local, f"{path}.unfinished", overwrite=True)
+    gfile.rename(f"{path}.unfinished", path, overwrite=True)
+
+
+def load_keras_model(path: str) -> Any:
+    """Loads a `.keras` file that the Keras engine or :func:`save_keras_model` wrote, compiled as it was trained.
+
+    `tf.keras.models.load_model(path, compile=False)` reads it without this package; how it was compiled may name
+    optimizers and metrics of ours. Loaded in a strategy's scope, its variables are the strategy's. Training goes on
+    with the optimizer as it was: its step, its momentum.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        The compiled `tf.keras.Model`.
+
+    Raises:
+        ConfigError: there is no such file, or it is none of Keras.
+    """
+    tf = compat.install()
+    _own()
+    keras_optimizers.register()
+    with tempfile.TemporaryDirectory() as folder:
+        local = os.path.join(folder, "model.keras")
+        try:
+            tf.io.gfile.copy(path, local)
+            with zipfile.ZipFile(local) as archive:
+                state = archive.read(_STATE) if _STATE in archive.namelist() else None
+        except (tf.errors.OpError, zipfile.BadZipFile) as error:
+            raise ConfigError(
+                f"{path} cannot be read as a .keras file: {error}", mend="name a file that Model.save wrote as .keras"
+            ) from error
+        model = tf.keras.models.load_model(local)
+    if state is not None:
+        keras_optimizers.create_slots(model)
+        with np.load(io.BytesIO(state)) as values:
+            model.optimizer.set_weights([values[name] for name in values.files])
+    return model
+
+
+# The archive's member with the optimizer's weights, in their order.
+_STATE = "estimator_pipeline/optimizer.npz"
+
+
+def _with_float32_logits(model: Any, policy: str) -> Any:
+    """In 16 bits, a model whose last layer hands the logits over in 32; the loss is not computed in fewer."""
+    if policy == "float32":
+        return model
+    keras = compat.install().keras
+    last = keras.layers.Activation("linear", dtype="float32", name="float32_logits")
+    if isinstance(model, keras.Sequential):
+        model.add(last)
+        return model
+    if getattr(model, "inputs", None):
+        return keras.Model(model.input, last(model.output))
+    return keras.Sequential([model, last])
+
+
+def _with_loss_scale(optimizer: Any) -> Any:
+    """The optimizer with a fixed scale of the loss, which it takes out of the gradients."""
+    if compat.keras_generation() == 3:
+        optimizer.loss_scale_factor = FLOAT16_LOSS_SCALE
+        return optimizer
+    wrapper = compat.install().keras.mixed_precision.LossScaleOptimizer
+    return wrapper(optimizer, dynamic=False, initial_scale=FLOAT16_LOSS_SCALE)
+
+
+def _loss(head: Head) -> Any:
+    tf = compat.install()
+    if isinstance(head.loss, str):
+        name, arguments = _LOSSES[head.loss]
+        return getattr(tf.keras.losses, name)(**arguments)
+
+    base: Any = tf.keras.losses.Loss
+
+    class OwnLoss(base):
+        def call(self, y_true, y_pred):
+            return head.per_example_loss(y_true, y_pred)
+
+    return OwnLoss(name="loss")
+
+
+def _average_loss(head: Head) -> Any:
+    """The mean of the loss over all examples."""
+    tf = compat.install()
+    if not isinstance(head.loss, str):
+        return tf.keras.metrics.MeanMetricWrapper(head.per_example_loss, name="average_loss")
+    if head.loss == "huber":
+        return _own()["huber"](name="average_loss")
+    if head.loss == "binary_crossentropy" and compat.keras_generation() == 3:
+        return _own()["binary_crossentropy"](name="average_loss", from_logits=True)
+    name, arguments = _LOSSES[head.loss]
+    return getattr(tf.keras.metrics, name)(name="average_loss", **arguments)
+
+
+def _metrics(kind: str | None, wanted: Sequence[str | Any] | None) -> list[Any]:
+    known = METRICS.get(kind or "", ())
+    wanted = known[:1] if wanted is None else wanted
+    found = []
+    for metric in wanted:
+        if not isinstance(metric, str):
+            found.append(metric)
+            continue
+        if metric not in known:
+            raise ConfigError(
+                f"the metric {metric!r} is not known for the head {kind!r}",
+                found=f"allowed: {', '.join(known) or 'none'}",
+                mend="name some of these, or give Keras metrics of (labels, logits)",
+            )
+        found.append(_metric(kind, metric))
+    return found
+
+
+def _metric(kind: str | None, name: str) -> Any:
+    metrics = compat.install().keras.metrics
+    if kind == "regression":
+        if name in ("label_mean", "prediction_mean"):
+            return _own()[name](name=name)
+        kinds = {
+            "mean_squared_error": metrics.MeanSquaredError,
+            "root_mean_squared_error": metrics.RootMeanSquaredError,
+            "mean_absolute_error": metrics.MeanAbsoluteError,
+        }
+        return kinds[name](name=name)
+    if kind == "binary":
+        if name == "accuracy":
+            return metrics.BinaryAccuracy(threshold=0.0, name=name)
+        if name == "auc":
+            return metrics.AUC(num_thresholds=200, from_logits=True, name=name)
+        return _own()[name](name=name)
+    sparse = "Sparse" if kind == "multi_class" else ""
+    if name == "accuracy":
+        return getattr(metrics, f"{sparse}CategoricalAccuracy")(name=name)
+    return getattr(metrics, f"{sparse}TopKCategoricalAccuracy")(k=5, name=name)
+
+
+@functools.cache
+def _own() -> Mapping[str, Any]:
+    """Metrics that Keras has not as classes that can be saved: of the classes that logits mean, and plain means."""
+    tf = compat.install()
+    register = tf.keras.utils.register_keras_serializable(package="estimator_pipeline")
+
+    def of_logits(base: Any) -> Any:
+        class OfLogits(base):
+            def update_state(self, y_true, y_pred, sample_weight=None):
+                return super().update_state(y_true, tf.cast(y_pred > 0, tf.float32), sample_weight)
+
+        OfLogits.__name__ = OfLogits.__qualname__ = f"{base.__name__}OfLogits"
+        return register(OfLogits)
+
+    class FittedBinaryCrossentropy(tf.keras.metrics.BinaryCrossentropy):  # type: ignore[misc, name-defined]
+        """Keras 3 has the loss take labels [B] beside logits [B, 1], and not the metric."""
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            return super().update_state(tf.reshape(y_true, tf.shape(y_pred)), y_pred, sample_weight)
+
+    def mean_of(title: str, function: Callable[[Any, Any], Any]) -> Any:
+        base: Any = tf.keras.metrics.MeanMetricWrapper
+
+        class MeanOf(base):
+            def __init__(self, name=title, dtype=None):
+                super().__init__(function, name=name, dtype=dtype)
+
+        MeanOf.__name__ = MeanOf.__qualname__ = title
+        return register(MeanOf)
+
+    return {
+        "binary_crossentropy": register(FittedBinaryCrossentropy),
+        "precision": of_logits(tf.keras.metrics.Precision),
+        "recall": of_logits(tf.keras.metrics.Recall),
+        "label_mean": mean_of("LabelMean", lambda labels, predictions: labels),
+        "prediction_mean": mean_of("PredictionMean", lambda labels, predictions: predictions),
+        "huber": mean_of("HuberLoss", tf.keras.losses.huber),
+    }
