@@ -13,13 +13,15 @@ endif
 
 VENV := $(if $(filter $(NEWEST),$(TF)),.venv,.venv-$(TF))
 BIN := $(VENV)/bin
-# The stamp bears what decides about the content: a changed setup.py installs anew.
-STAMP := $(VENV)/.installed-$(shell cksum < setup.py | cut -d ' ' -f 1)
+# The stamp bears what decides about the content: a changed setup.py or packages.txt installs anew.
+STAMP := $(VENV)/.installed-$(shell cat setup.py tests/programs/packages.txt | cksum | cut -d ' ' -f 1)
 # A run of its own each time: training goes on from the latest checkpoint of a directory that exists.
 RUN ?= runs/demo-tf$(TF)-$(shell date +%Y%m%d-%H%M%S)
 PYTEST_ARGS ?=
+# A process for each core, up to four; what belongs together is said in tests/conftest.py.
+PYTEST_PARALLEL ?= -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
-.PHONY: demo test test-ci lint clean help
+.PHONY: demo test test-slurm bench faults lint clean help
 
 help:
 	@sed -n '1,5p' Makefile | cut -c3-
@@ -33,10 +35,32 @@ demo: $(STAMP)
 	@$(BIN)/estimator-pipeline launch legacy_configs/digits_cnn_two_workers.yaml --set run.model_dir=$(RUN)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+
+# On a real Slurm, started by the tests on this machine; installed where it is missing.
+test-slurm: $(STAMP)
+	@sh tools/install_slurm.sh
+	$(BIN)/python -m pytest -p no:xdist tests/slurm $(PYTEST_ARGS)
+
+# Side by side, as ratios; docs/benchmarks.md tells what the figures mean. BENCH_ARGS=--quick for a short one;
+# BENCH=DIR of a run that was broken off, and it goes on.
+BENCH ?= runs/bench-tf$(TF)-$(shell date +%Y%m%d-%H%M%S)
+BENCH_ARGS ?=
+bench: $(STAMP)
+	$(BIN)/estimator-pipeline bench --output $(BENCH) $(BENCH_ARGS)
+	$(BIN)/python benchmarks/evaluation_memory.py
+	$(BIN)/python benchmarks/ledger_cost.py
+	$(BIN)/python benchmarks/restart_time.py
+	$(BIN)/python benchmarks/steps_per_execution.py
+
+# Some hundred faults: kills, hangs, torn checkpoints; about an hour. FAULTS=20 for a short one.
+FAULTS ?= 200
+faults: $(STAMP)
+	$(BIN)/python tests/faults/campaign.py --faults $(FAULTS) --report docs/fault-campaign.md
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:

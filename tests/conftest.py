@@ -2,27 +2,86 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launched_jobs import SMALL
 
 from estimator_pipeline.compat import versions
+from estimator_pipeline.log import logger
 
 # What the process that runs the tests may have set, and what decides about TensorFlow in a child.
 _NOT_INHERITED = ("TF_CONFIG", "TF_USE_LEGACY_KERAS", "TFDS_DATA_DIR", "PYTHONPATH", "PYTHONWARNINGS")
+# What a scheduler that runs the tests has set: a child of a test is no task of that job.
+_OF_SCHEDULERS = (
+    "SLURM",
+    "OMPI_",
+    "PMI_",
+    "LSB_",
+    "PBS_",
+    "FLUX_",
+    "OAR_",
+    "AWS_BATCH_",
+    "SM_",
+    "JOB_COMPLETION_INDEX",
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Clusters come last; first where several processes run the tests, one of which is at the clusters all the time."""
+    parallel = hasattr(config, "workerinput")
+    items.sort(key=lambda item: (item.get_closest_marker("cluster") is not None) != parallel)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where several processes run the tests, a file stays in one of them, and so do all the clusters together."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            starts = path.startswith(("tests/cluster/", "tests/slurm/test_real")) or path.endswith("test_tutorial.py")
+            return "clusters" if starts else path
+
+    return ByFile(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _leaves_tensorflow_as_it_was() -> Iterator[None]:
+    """No test leaves behind what TensorFlow holds by thread: the next one of this process would stand in it.
+
+    A condition on summaries, left by a `fit` that broke off, lost another file's events, where that came next.
+    """
+    yield
+    tf = sys.modules.get("tensorflow")
+    if tf is None or not hasattr(tf, "summary"):  # the second: a test's own, or one whose import was broken off
+        return
+    left = {
+        "a strategy's scope": tf.distribute.has_strategy(),
+        "a graph": not tf.executing_eagerly(),
+        "a step of summaries": tf.summary.experimental.get_step() is not None,
+    }
+    assert not any(left.values()), f"left behind by this test: {[name for name, is_left in left.items() if is_left]}"
+
+
 def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """This process's environment without what would leak into a test, and with `changes` (None: not set)."""
-    environ = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _NOT_INHERITED and not name.startswith(_OF_SCHEDULERS)
+    }
     environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
     for name, value in (changes or {}).items():
         environ.pop(name, None)
@@ -107,3 +166,37 @@ def tensorflow_with_three_cpus() -> Any:
     tf = compat.install()
     strategies.split_cpu(3)
     return tf
+
+
+@pytest.fixture
+def warnings() -> Iterator[list[str]]:
+    """What the package says as a warning while the test runs."""
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    # A test that ran before may have asked TensorFlow for silence.
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    logger.addHandler(handler)
+    yield said
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+@pytest.fixture
+def launch(run_python: Callable[..., Any], tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """`launch(job, *options, settings=SMALL, timeout=240)`: a job file run small, its `--json` document given back."""
+
+    def run(job, *options, settings=SMALL, timeout=240):
+        model_dir = tmp_path / "model"
+        changes = [x for s in [*settings, f"run.model_dir={model_dir}"] for x in ("--set", s)]
+        done = run_python(
+            ["-m", "estimator_pipeline", "launch", job, "--json", "--timeout", timeout - 20, *options, *changes],
+            timeout=timeout,
+        )
+        assert done.returncode == 0, done.stderr[-6000:]
+        document = json.loads(done.stdout)
+        document["model_dir"] = model_dir
+        return document
+
+    return run

@@ -197,9 +197,7 @@ def test_a_document_of_a_real_cluster_is_rehearsed_on_this_machine(tmp_path):
         "task": {"type": "master", "index": 0},
     }
     (tmp_path / "tf_config.json").write_text(json.dumps(document))
-    done = _call(
-        "launch", "--tf-config", tmp_path / "tf_config.json", "--dry-run", "--json", "--ps", 2, "--", "true"
-    )
+    done = _call("launch", "--tf-config", tmp_path / "tf_config.json", "--dry-run", "--json", "--ps", 2, "--", "true")
     plan = json.loads(done.stdout)
     first = plan["tasks"][0]["tf_config"]
     assert {job: len(addresses) for job, addresses in first["cluster"].items()} == {

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from bad_cases import CASES
 
 from estimator_pipeline.cluster import (
     ClusterSpec,
@@ -22,6 +23,7 @@ from estimator_pipeline.cluster import (
     own_index,
     parse_tf_config,
 )
+from estimator_pipeline.cluster.reading import tf_config_problems
 from estimator_pipeline.errors import ClusterError
 
 DOCUMENTS = pathlib.Path(__file__).parent.parent / "legacy_configs" / "tf_config"
@@ -197,10 +199,7 @@ def test_cluster_spec_cannot_be_changed_and_can_be_copied():
 
 
 def test_fingerprint_is_one_for_a_cluster_and_differs_between_clusters():
-    inside = {
-        case: parse_tf_config(_document(case)).cluster
-        for case in ("evaluator_inside", "tutorial_two_workers")
-    }
+    inside = {case: parse_tf_config(_document(case)).cluster for case in ("evaluator_inside", "tutorial_two_workers")}
     assert (
         inside["evaluator_inside"].fingerprint()
         == ClusterSpec({"worker": ["localhost:2222", "localhost:2223"]}).fingerprint()
@@ -316,9 +315,7 @@ def test_local_cluster_master():
 
 
 def test_local_cluster_evaluator_inside():
-    documents = local_cluster(
-        workers=2, evaluator=True, dialect="evaluator_in_cluster", ports=range(1001, 1009)
-    )
+    documents = local_cluster(workers=2, evaluator=True, dialect="evaluator_in_cluster", ports=range(1001, 1009))
     jobs = {"worker": ["localhost:1001", "localhost:1002"], "evaluator": ["localhost:1003"]}
     assert [document["cluster"] for document in documents.values()] == [jobs] * 3
     assert documents[Task("evaluator")]["task"] == {"type": "evaluator", "index": 0}
@@ -417,8 +414,68 @@ def test_messages_name_their_source():
 
 
 def test_imports_no_tensorflow():
-    code = (
-        "import sys, estimator_pipeline.cluster, estimator_pipeline.job; print('tensorflow' in sys.modules)"
-    )
+    code = "import sys, estimator_pipeline.cluster, estimator_pipeline.job; print('tensorflow' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
+
+
+def _bad_documents():
+    return [case for case in CASES if case.kind == "tf_config"]
+
+
+@pytest.mark.parametrize("case", _bad_documents(), ids=lambda case: case.id)
+def test_what_is_refused_is_among_its_problems(case):
+    with pytest.raises(ClusterError) as refused:
+        parse_tf_config(case.text)
+    assert str(refused.value) in [str(problem) for problem in tf_config_problems(case.text)]
+
+
+@pytest.mark.parametrize("case", DOCUMENT_CASES, ids=lambda case: case[0])
+def test_a_good_document_has_no_problems(case):
+    assert tf_config_problems(_document(case[0])) == []
+
+
+def test_all_problems_are_told_at_once():
+    document = {
+        "cluster": {
+            "master": ["a:1"],
+            "chief": ["b:1"],
+            "worker": ["c", "d:70000", "e:1", "E:1"],
+            "worke": ["f:1"],
+            "ps": [],
+        },
+        "task": {"type": "worker", "index": 4},
+        "tasks": {},
+        "rpc_layer": 3,
+        "environment": 4,
+    }
+    told = [str(problem).split("\n")[0] for problem in tf_config_problems(document, source="c.json")]
+    assert told == [
+        "c.json: unknown key 'tasks'.",
+        "c.json: worker:0 has the address 'c', which has no port.",
+        "c.json: worker:1 has the address 'd:70000', whose port '70000' cannot be one.",
+        "c.json: unknown job 'worke'.",
+        "c.json: job 'ps' is an empty list.",
+        "c.json: the cluster has a chief and a master, which are two names for one task.",
+        "c.json: the task index 4 is out of range for the task type 'worker'.",
+        "c.json: rpc_layer is 3, which is not text.",
+        "c.json: environment is 4, which is not text.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"ps": ["a"]},
+        {"worker": {"0": "a:1", "2": "b:1"}},
+        {"worker": [7]},
+        {"evaluator": ["a:1"]},
+        {"chief": ["a", "b"]},
+    ],
+    ids=str,
+)
+def test_a_task_of_a_broken_cluster_is_not_accused(cluster):
+    """No second message comes of the first mistake."""
+    told = tf_config_problems({"cluster": cluster, "task": {"type": next(iter(cluster)), "index": 0}})
+    first_lines = [str(problem).split("\n")[0] for problem in told]
+    assert told and not any(line.startswith("TF_CONFIG: the task") for line in first_lines)

@@ -66,8 +66,7 @@ def test_no_image_is_lost_or_changed_and_the_split_is_stratified(tf, prepared, e
     train_x, train_y = rows(whole.eval_input_fn())
     bunch = sklearn_datasets.load_digits()
     expected = sorted(
-        (image.astype(np.uint8).tobytes(), int(label))
-        for image, label in zip(bunch.images, bunch.target, strict=True)
+        (image.astype(np.uint8).tobytes(), int(label)) for image, label in zip(bunch.images, bunch.target, strict=True)
     )
     found = sorted(
         (x.tobytes(), int(y))
@@ -114,9 +113,7 @@ def test_file_policy_no_worker_opens_anothers_file(tf, prepared, environ, tmp_pa
     for limit in (2**30, 0):
         found = []
         for pipeline in range(2):
-            data = inputs.from_tfds(
-                "digits", eval_split="train", shard_policy="file", memory_limit=limit, **options
-            )
+            data = inputs.from_tfds("digits", eval_split="train", shard_policy="file", memory_limit=limit, **options)
             mine = data.train_plan(inputs.Replicas(2, pipeline, 2)).parts
             away = [copy / f"digits-train.tfrecord-{i:05}-of-00004" for i in range(4) if i not in mine]
             for path in away:
@@ -145,15 +142,9 @@ def test_slices_of_splits(tf, prepared, environ):
 
 
 def test_processes_that_prepare_at_once_do_not_disturb_one_another(tmp_path):
-    code = (
-        "import sys\n"
-        "from estimator_pipeline.inputs import digits\n"
-        "print(digits.prepare(sys.argv[1], environ={}))\n"
-    )
+    code = "import sys\nfrom estimator_pipeline.inputs import digits\nprint(digits.prepare(sys.argv[1], environ={}))\n"
     command = [sys.executable, "-c", code, str(tmp_path)]
-    workers = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)
-    ]
+    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     for worker in workers:
         out, err = worker.communicate(timeout=240)
         assert worker.returncode == 0, err[-2000:]
@@ -213,9 +204,7 @@ WRITE_MNIST = textwrap.dedent(
 
 
 def test_mnist_by_name_where_its_files_are(tf, tmp_path, environ):
-    subprocess.run(
-        [sys.executable, "-c", WRITE_MNIST, str(tmp_path)], check=True, timeout=240, capture_output=True
-    )
+    subprocess.run([sys.executable, "-c", WRITE_MNIST, str(tmp_path)], check=True, timeout=240, capture_output=True)
     for source in ({"data_dir": tmp_path}, {"environ": {**environ, "TFDS_DATA_DIR": str(tmp_path)}}):
         options = {"environ": environ, **source}
         data = inputs.from_tfds("mnist", global_batch_size=8, scale=1 / 255, **options)

@@ -91,9 +91,7 @@ def all_kinds(tf, folder, environ, **options):
         more = {**options, "memory_limit": limit}
         yield (
             f"tfrecord {limit}",
-            inputs.from_tfrecord(
-                train=records, eval=records, features=SPEC, features_key="x", environ=environ, **more
-            ),
+            inputs.from_tfrecord(train=records, eval=records, features=SPEC, features_key="x", environ=environ, **more),
         )
         types = {"x": "float32", "y": "int64", "label": "int64"}
         yield f"csv {limit}", inputs.from_csv(train=tables, eval=tables, columns=types, **more)
@@ -124,10 +122,7 @@ def test_e1_scaled_sharded_shuffled_batched_the_same_for_any_number_of_workers(t
     )
     alone = labels_of(data.train_input_fn(), 30)
     for pipelines in (1, 2, 3, 4, 6):
-        parts = [
-            labels_of(data.train_input_fn(input_context=context(tf, pipelines, p)), 30)
-            for p in range(pipelines)
-        ]
+        parts = [labels_of(data.train_input_fn(input_context=context(tf, pipelines, p)), 30) for p in range(pipelines)]
         for step in range(30):
             assert np.array_equal(np.concatenate([part[step] for part in parts]), alone[step])
     features, labels = next(iter(data.train_input_fn()))
@@ -219,6 +214,44 @@ def test_off_and_distinct_seeds_e2(tf):
     assert np.concatenate(parts).tolist() == list(range(100))
 
 
+@pytest.mark.parametrize("memory_limit", [0, 2**30])
+def test_k3_the_hint_is_filled_in_by_the_strategy(tf, tmp_path, environ, memory_limit):
+    """One worker: all of the stream, from any step on, from files as from memory; transforms as ever."""
+    data = inputs.from_tfrecord(
+        train=tfrecord_files(tf, tmp_path), features=SPEC, features_key="x", global_batch_size=12, seed=3,
+        shard_policy="hint", memory_limit=memory_limit, environ=environ, transform=lambda x, y: (x * 10, y),
+    )  # fmt: skip
+    policy = data.train_input_fn().options().experimental_distribute.auto_shard_policy
+    assert policy == tf.data.experimental.AutoShardPolicy.HINT
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    for start in (0, 13):
+        dataset = data.at_step(start).train_input_fn()
+        assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY and dataset.element_spec[1].shape == [12]
+        batches = iter(strategy.experimental_distribute_dataset(dataset))
+        got = [next(batches) for _ in range(9)]
+        # The inputs' own sharding for one worker reads the same.
+        own = list(data.at_step(start).train_input_fn(context(tf, 1, 0)).take(9))
+        for (x, label), (other_x, other_label) in zip(got, own, strict=True):
+            assert label.numpy().tolist() == other_label.numpy().tolist()
+            assert np.array_equal(x, other_x) and np.array_equal(x[:, 0], label.numpy() * 10)
+    with pytest.raises(InputError, match="nobody fills the hint in"):
+        data.train_input_fn(context(tf, 2, 0))
+    text = data.describe(2)
+    assert "policy hint: asked for" in text and "pipeline 1: record 1 of each 2 in turn" in text
+    assert "promised: what a step reads depends on the seed and the step alone" in text
+
+
+def test_k3_a_finite_stream_by_the_hint_ends_with_its_full_steps(tf):
+    data = inputs.from_arrays(arrays(), global_batch_size=12, seed=3, shard_policy="hint", epochs=1)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    read = [
+        label for batch in strategy.experimental_distribute_dataset(data.train_input_fn()) for label in batch[1].numpy()
+    ]
+    assert len(read) == len(set(read)) == 96
+    with pytest.raises(InputError, match="cannot share out a smaller last batch"):
+        inputs.from_arrays(arrays(), global_batch_size=12, shard_policy="hint", epochs=1, drop_remainder=False)
+
+
 def test_batches_without_records_do_no_harm(tf, tmp_path, environ):
     """TensorFlow's unbatch() crashes the process on one, so that none must come to it."""
     for name, data in all_kinds(tf, tmp_path, environ, global_batch_size=400, eval_batch_size=400):
@@ -279,6 +312,18 @@ def test_transforms_in_their_order_on_batches_and_on_records(tf):
     assert data.features_spec == {"features": tf.TensorSpec((), tf.float32)}
 
 
+@pytest.mark.parametrize("name", ["record_transform", "transform"])
+def test_a_transform_may_have_conditions(tf, name):
+    def small_alone(features, label):
+        if tf.reduce_max(features) > 20:
+            label = -tf.ones_like(label)
+        return features, label
+
+    made = inputs.from_arrays(arrays(), global_batch_size=10, shuffle=False, **{name: small_alone})
+    batches = [labels.numpy().tolist() for _, labels in made.train_input_fn().take(3)]
+    assert batches[0] == list(range(10)) and batches[2] == [-1] * 10
+
+
 def test_text_dicts_and_several_labels(tf):
     features = {"name": np.array(["ann", "bob", "zoë"]), "age": np.array([1, 2, 3], np.int32)}
     targets = {"a": np.arange(3), "b": np.arange(3) * 2}
@@ -314,9 +359,7 @@ def test_describe_says_who_reads_what_why_and_what_is_not_promised(tf, tmp_path,
     kept = inputs.from_arrays(arrays(), global_batch_size=12, epochs=1, drop_remainder=False)
     assert "then 1 step(s) with the 4 record(s) left over, 2 a batch, on replica(s) 2" not in kept.describe(2)
     assert "4 record(s) left over, 2 a batch, on replica(s) 1 1" not in kept.describe(2)
-    assert "then 1 step(s) with the 4 record(s) left over, 2 a batch, on replica(s) 1, 2 1" in kept.describe(
-        3
-    )
+    assert "then 1 step(s) with the 4 record(s) left over, 2 a batch, on replica(s) 1, 2 1" in kept.describe(3)
     few = inputs.from_arrays(arrays(1), arrays(1), global_batch_size=4)
     assert "1 batch(es) are empty" in few.describe(2)
 
@@ -352,9 +395,7 @@ def test_tfrecord_codings_types_and_compression(tf, tmp_path, environ):
     plain = write_examples(tf, tmp_path / "a.tfrecord", range(5), make=example)
     packed = write_examples(tf, tmp_path / "b.tfrecord.gz", range(5), make=example, compression="GZIP")
     for path in (plain, packed):
-        data = inputs.from_tfrecord(
-            train=path, features=spec, global_batch_size=5, shuffle=False, environ=environ
-        )
+        data = inputs.from_tfrecord(train=path, features=spec, global_batch_size=5, shuffle=False, environ=environ)
         features, labels = next(iter(data.train_input_fn()))
         assert labels.dtype == tf.int32 and labels.numpy().tolist() == [0, 1, 2, 3, 4]
         assert np.array_equal(features["png"][3], image + 3)
@@ -364,9 +405,7 @@ def test_tfrecord_codings_types_and_compression(tf, tmp_path, environ):
         assert tf.sparse.to_dense(features["tags"]).numpy()[4].tolist() == [0, 1, 2, 3]
     # Without the strings and the lists the records have one size, and are held in memory.
     small = {name: spec[name] for name in ("png", "raw", "flag", "label")}
-    held = inputs.from_tfrecord(
-        train=packed, features=small, global_batch_size=5, shuffle=False, environ=environ
-    )
+    held = inputs.from_tfrecord(train=packed, features=small, global_batch_size=5, shuffle=False, environ=environ)
     assert "held in memory" in held.describe()
     assert np.array_equal(next(iter(held.train_input_fn()))[0]["png"][3], image + 3)
 
@@ -599,8 +638,8 @@ REFUSED = {
     ),
     "close": (lambda tf, p: inputs.from_arrays(XY, global_batch_size=1, epoch=1), "did you mean epochs?"),
     "policy": (
-        lambda tf, p: inputs.from_arrays(XY, global_batch_size=1, shard_policy="hint"),
-        "use one of auto, file, data, off",
+        lambda tf, p: inputs.from_arrays(XY, global_batch_size=1, shard_policy="records"),
+        "use one of auto, file, data, hint, off",
     ),
     "seeds": (
         lambda tf, p: inputs.from_arrays(XY, global_batch_size=1, worker_seeds="distinct"),
@@ -628,9 +667,9 @@ REFUSED = {
         "shard_policy='file' needs data in files",
     ),
     "too few files": (
-        lambda tf, p: _tfrecord(
-            tf, p, train=write_examples(tf, p / "a", range(2)), shard_policy="file"
-        ).train_input_fn(context(tf, 2, 0)),
+        lambda tf, p: _tfrecord(tf, p, train=write_examples(tf, p / "a", range(2)), shard_policy="file").train_input_fn(
+            context(tf, 2, 0)
+        ),
         "1 files cannot be shared by 2 input pipelines",
     ),
 }

@@ -94,10 +94,7 @@ def test_e8_e9_e2_examples():
 
 def test_defaults(job_file):
     job = load_job(
-        job_file(
-            "model: {name: cnn}\nrun: {model_dir: m}\n"
-            "input: {source: tfds, name: digits, global_batch_size: 8}\n"
-        )
+        job_file("model: {name: cnn}\nrun: {model_dir: m}\ninput: {source: tfds, name: digits, global_batch_size: 8}\n")
     )
     assert job.name == "digits"
     assert (job.model.optimizer.name, job.model.optimizer.api) == ("sgd", "v1")
@@ -137,8 +134,7 @@ SOURCES = [
         TFRecordInput,
     ),
     (
-        "{source: csv, train: a.csv, eval: b.csv, columns: {x: float32, label: int64},"
-        " delimiter: ';', header: false}",
+        "{source: csv, train: a.csv, eval: b.csv, columns: {x: float32, label: int64}, delimiter: ';', header: false}",
         CsvInput,
     ),
     ("{source: arrays, train: a.npz, eval: b.npz}", ArraysInput),
@@ -216,14 +212,14 @@ def test_an_override_mends_a_mistake_of_the_file(job_file):
         (
             "train.max_step=5",
             "--set train.max_step=5: train.max_step: unknown field.\n"
-            "  found: 'max_step' with the value 5; allowed: max_steps, epochs\n"
+            "  found: 'max_step' with the value 5; allowed: max_steps, epochs, steps_per_execution\n"
             "  to mend it: did you mean 'max_steps'?",
         ),
         (
             "trian.max_steps=5",
             "--set trian.max_steps=5: trian: unknown field.\n"
             "  found: 'trian' with the value {'max_steps': 5}; allowed: name, model, input, train, eval, "
-            "run, cluster\n"
+            "run, keras, cluster, parity, kubernetes, slurm\n"
             "  to mend it: did you mean 'train'?",
         ),
         (
@@ -277,11 +273,7 @@ def test_a_list_item_that_is_not_there(job_file):
 
 
 def test_all_mistakes_in_one_message_sorted_by_line(job_file):
-    text = (
-        GOOD_JOB.replace("name: cnn", "nmae: cnn")
-        .replace("workers: 2", "workers: -1")
-        .replace("runs/test", "[]")
-    )
+    text = GOOD_JOB.replace("name: cnn", "nmae: cnn").replace("workers: 2", "workers: -1").replace("runs/test", "[]")
     message = _refused(job_file(text), overrides=["train.max_steps=-1"])
     assert message == (
         "digits.yaml has 4 mistakes:\n"
@@ -340,9 +332,7 @@ def test_a_value_that_contains_itself():
 
 
 def test_tags_make_no_objects(job_file):
-    message = _refused(
-        job_file(GOOD_JOB.replace("name: cnn", "name: !!python/object/apply:os.system [true]"))
-    )
+    message = _refused(job_file(GOOD_JOB.replace("name: cnn", "name: !!python/object/apply:os.system [true]")))
     assert "model.name" in message
 
 
@@ -359,8 +349,7 @@ def test_make_job_from_a_mapping():
     with pytest.raises(ConfigError) as caught:
         make_job({**data, "run": {}})
     assert str(caught.value) == (
-        "the job: run.model_dir: the field is missing.\n"
-        "  found: in run: nothing\n  to mend it: add model_dir."
+        "the job: run.model_dir: the field is missing.\n  found: in run: nothing\n  to mend it: add model_dir."
     )
 
 
@@ -426,10 +415,7 @@ STRATEGY_CASES = [
         "2 boundaries need 3",
     ),
     (
-        [
-            "model.optimizer.learning_rate={kind: cosine, initial_learning_rate: 1, decay_steps: 1, "
-            "warmup_steps: 1}"
-        ],
+        ["model.optimizer.learning_rate={kind: cosine, initial_learning_rate: 1, decay_steps: 1, warmup_steps: 1}"],
         "a warm-up has no target",
     ),
     (["model.optimizer.api=keras", "model.optimizer.options.momentum=0.5"], None),

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +36,9 @@ def told(name):
     while not (here / (name + ".told")).exists():
         time.sleep(0.01)
     return (here / (name + ".told")).read_text()
+def blame(task):
+    with open(os.environ["ESTIMATOR_PIPELINE_PROGRESS"], "a") as file:
+        print(json.dumps({"time": 1.0, "event": "end", "status": "failed", "because": task}), file=file)
 def for_ever():
     while True:
         time.sleep(3600)
@@ -321,9 +325,7 @@ def test_each_task_has_its_part_its_cores_its_log_and_its_progress_file(tmp_path
 
 def test_a_program_that_is_no_python_gets_the_default_of_sigpipe(tmp_path):
     # An interpreter ignores SIGPIPE and would hand that on: `yes | head` would then complain.
-    outcome = launch_local(
-        ["sh", "-c", "yes | head -n 1"], shape=Shape(workers=1), log_dir=tmp_path, timeout=60.0
-    )
+    outcome = launch_local(["sh", "-c", "yes | head -n 1"], shape=Shape(workers=1), log_dir=tmp_path, timeout=60.0)
     assert outcome.ok
     assert outcome.tasks[0].log.read_text() == "y\n"
 
@@ -390,17 +392,52 @@ def test_a_task_that_fails_because_of_the_first_is_not_the_one_that_is_shown(tmp
         if me == "worker-1":
             told("worker-0")
             print("the cause")
-            tell("failing")
+            tell(str(os.getpid()))
             sys.exit(3)
         tell("ready")
-        told("worker-1")
+        first = pathlib.Path("/proc", told("worker-1"), "stat")
         logs = [here / "logs" / name for name in ("worker-0.log", "worker-1.log")]
         while not logs[0].stat().st_mtime_ns > logs[1].stat().st_mtime_ns > 0:
             print("the consequence")  # as a process does that lost its peer: its log is the younger
+        while first.read_text().rpartition(")")[2].split()[0] != "Z":  # it has ended, and its launcher may see it
+            time.sleep(0.01)
         sys.exit(4)
         """,
     )
     assert (outcome.failure.task, outcome.failure.tail) == ("worker:1", ("the cause",))
+
+
+def test_a_task_that_ended_before_the_one_it_failed_because_of(tmp_path):
+    """The culprit has told the others, and its own process takes its time to end."""
+    outcome = _run(
+        tmp_path,
+        """
+        if me == "worker-1":
+            told("worker-0")
+            time.sleep(1.5)
+            sys.exit(3)
+        blame("worker:1")
+        tell("ended")
+        sys.exit(4)
+        """,
+    )
+    assert (outcome.failure.task, outcome.failure.exit_code) == ("worker:1", 3)
+    assert [task.state for task in outcome.tasks] == ["failed", "failed"]
+
+
+def test_a_task_that_blames_one_that_ends_well(tmp_path):
+    outcome = _run(
+        tmp_path,
+        """
+        if me == "worker-1":
+            told("worker-0")
+            sys.exit(0)
+        blame("worker:1")
+        tell("ended")
+        sys.exit(4)
+        """,
+    )
+    assert (outcome.failure.task, outcome.failure.exit_code) == ("worker:0", 4)
 
 
 def test_bad_input_of_a_task_is_bad_input_of_the_launch(tmp_path):
@@ -450,6 +487,7 @@ def test_a_task_may_end_in_its_own_way_within_the_grace(tmp_path):
         tell("ready")
         for_ever()
         """,
+        grace=60.0,
     )
     assert outcome.exit_code == 1
     assert outcome.tasks[0].exit_code == 0
@@ -585,9 +623,7 @@ def _all_gone(run_id: str, pids: list[int]) -> None:
 _WAIT = _GRANDCHILD + "for_ever()"
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_to_the_launchers_group_ends_every_process(tmp_path, number, code):
     with _launcher(tmp_path, _WAIT) as launcher:
         run_id, pids = _family(launcher)
@@ -607,12 +643,84 @@ def test_a_second_signal_does_not_wait_for_the_grace(tmp_path):
         run_id, pids = _family(launcher)
         os.killpg(launcher.pid, signal.SIGINT)
         for worker in ("worker-0", "worker-1"):
-            _until(
-                lambda w=worker: (tmp_path / f"{w}.told").read_text() == "asked", what=f"SIGTERM to {worker}"
-            )
+            _until(lambda w=worker: (tmp_path / f"{w}.told").read_text() == "asked", what=f"SIGTERM to {worker}")
         os.killpg(launcher.pid, signal.SIGINT)
         assert launcher.wait(timeout=60) == 130
         _all_gone(run_id, pids)
+
+
+# A task that was asked to end, tells that it writes a checkpoint, and ends when it has.
+_WRITES_A_CHECKPOINT = """
+from estimator_pipeline.launch import progress
+
+def save(*_):
+    writer = progress.from_environ(os.environ)
+    writer.emit("heartbeat", preempting="SIGTERM", seconds=60.0)
+    tell("asked")
+    while not (here / "saved").exists():
+        time.sleep(0.01)
+    writer.emit("end", status="preempted")
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+tell("ready")
+for_ever()
+"""
+
+
+@pytest.mark.parametrize(("number", "code", "reason"), [(signal.SIGTERM, 75, "preempted"), (signal.SIGINT, 130, "")])
+def test_a_task_that_writes_its_last_checkpoint_has_the_time_for_it(tmp_path, number, code, reason):
+    """Past the grace, and past a second SIGTERM: schedulers repeat themselves."""
+    with _launcher(tmp_path, _WRITES_A_CHECKPOINT, "--grace", "3", "--json") as launcher:
+        os.kill(launcher.pid, number)
+        for worker in ("worker-0", "worker-1"):
+            _until(lambda w=worker: (tmp_path / f"{w}.told").read_text() == "asked", what=f"SIGTERM to {worker}")
+        os.kill(launcher.pid, signal.SIGTERM)
+        time.sleep(4.0)
+        assert launcher.poll() is None
+        (tmp_path / "saved").touch()
+        output, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == code, errors
+    document = json.loads(output)
+    assert document["reason"] == (reason or "interrupted")
+    assert [task["exit_code"] for task in document["tasks"]] == [75, 75]
+
+
+@pytest.mark.parametrize(("foreign", "told"), [(False, ("preempted", 75)), (True, ("interrupted", 143))])
+def test_a_task_that_dies_before_its_first_word_had_nothing_to_save(tmp_path, foreign, told):
+    """Of a program of ours; another one may have been in the middle of anything."""
+
+    def ask():
+        _until((tmp_path / "worker-0.told").exists, what="worker:0")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    outcome = _run(
+        tmp_path,
+        """
+        if me == "worker-1":
+            tell("imports")
+            for_ever()
+        def save(*_):
+            with open(os.environ["ESTIMATOR_PIPELINE_PROGRESS"], "a") as file:
+                print(json.dumps({"time": 1.0, "event": "end", "status": "preempted"}), file=file)
+            sys.exit(75)
+        signal.signal(signal.SIGTERM, save)
+        told("worker-1")
+        tell("ready")
+        for_ever()
+        """,
+        foreign=foreign,
+    )
+    asking.join()
+    assert [task.exit_code for task in outcome.tasks] == [75, -signal.SIGTERM]
+    assert (outcome.reason, outcome.exit_code) == told
+
+
+def test_one_task_that_was_preempted_is_no_failure_of_the_job(tmp_path):
+    """The signal did not come through the launcher."""
+    outcome = _run(tmp_path, "sys.exit(75) if me == 'worker-1' else for_ever()", shape=Shape(workers=2), grace=0.3)
+    assert (outcome.reason, outcome.exit_code, outcome.failure.task) == ("preempted", 75, "worker:1")
 
 
 def test_a_launcher_that_is_killed_leaves_nothing(tmp_path):
@@ -624,9 +732,7 @@ def test_a_launcher_that_is_killed_leaves_nothing(tmp_path):
 
 
 def test_tasks_die_with_the_launcher_even_without_the_guard(tmp_path):
-    with _launcher(
-        tmp_path, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntell('up')\nfor_ever()"
-    ) as launcher:
+    with _launcher(tmp_path, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntell('up')\nfor_ever()") as launcher:
         run_id, pids = _family(launcher)
         (guard,) = (pid for pid in pids if "guard.py" in " ".join(psutil.Process(pid).cmdline()))
         os.kill(guard, signal.SIGKILL)

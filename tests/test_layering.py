@@ -19,9 +19,13 @@ PACKAGE = "estimator_pipeline"
 # to be named here: the test fails for one that is not.
 FLOORS = {
     "errors": 0,
+    "log": 0,
+    "seams": 0,
+    "startup": 0,
     "cluster": 0,
     "job": 0,
     "launch": 0,
+    "ledger": 0,
     "inputs.order": 0,
     "inputs.plan": 0,
     "inputs.describe": 0,
@@ -30,15 +34,33 @@ FLOORS = {
     "inputs.records": 0,
     "compat": 1,
     "inputs": 2,
+    "callbacks": 2,
+    "event_files": 2,
     "heads": 2,
+    "keras3_optimizers": 2,
+    "keras_averages": 2,
+    "keras_canned": 2,
+    "keras_cells": 2,
+    "keras_cluster": 2,
+    "keras_columns": 2,
+    "keras_evaluation": 2,
+    "keras_heads": 2,
+    "keras_model": 2,
+    "keras_optimizers": 2,
+    "keras_variables": 2,
+    "keras_weights": 2,
     "model_fn": 2,
     "optimizers": 2,
     "run_config": 2,
     "strategies": 2,
     "engines": 3,
+    "bench": 4,
+    "doctor": 4,
     "parity": 4,
     "migrate": 4,
+    "migrate.config": 0,
     "reports": 4,
+    "testing": 4,
     "cli": 5,
     "__main__": 5,
 }
@@ -186,7 +208,7 @@ def test_the_house_keeps_its_floors():
 def test_every_floor_that_is_named_is_lived_on():
     """A name in FLOORS that no module bears would let a misspelt rule pass for a kept one."""
     modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in _files()}
-    planned = {"parity", "migrate", "reports"}
+    planned = {"parity", "reports"}
     missing = [name for name in FLOORS if name not in planned and f"{PACKAGE}.{name}" not in modules]
     assert not missing
 

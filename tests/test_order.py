@@ -164,9 +164,7 @@ def test_a_finite_stream_ends():
 def test_replicas_share_each_step_whatever_their_number(replicas):
     for step in (0, 1, 17):
         slices = [step_slice(step, 12, replica, replicas) for replica in range(replicas)]
-        assert [p for cut in slices for p in range(cut.start, cut.stop)] == list(
-            range(step * 12, step * 12 + 12)
-        )
+        assert [p for cut in slices for p in range(cut.start, cut.stop)] == list(range(step * 12, step * 12 + 12))
 
 
 def test_remainders_are_counted_and_shared_evenly():
@@ -197,9 +195,7 @@ def test_files_are_shared_out_each_to_one_pipeline(balance):
         if balance == "records":
             # Longest first is within 4/3 of the best (Graham, 1969), and the best is no less than these two.
             best = max(max(counts), sum(counts) / pipelines)
-            second = sorted(counts)[-pipelines:][0] + (
-                sorted(counts)[-pipelines - 1] if files > pipelines else 0
-            )
+            second = sorted(counts)[-pipelines:][0] + (sorted(counts)[-pipelines - 1] if files > pipelines else 0)
             assert max(loads) <= (4 / 3) * max(best, second) + 1e-9
     assert split_files(5, 2) == ((0, 2, 4), (1, 3))
     assert split_files([5, 1, 7, 3, 3, 2], 3) == ((2,), (0, 5), (1, 3, 4))
@@ -226,7 +222,7 @@ REFUSED = [
     (lambda: even_split(3, 0, 0), "parts=0"),
     (lambda: Replicas(2, 2, 2), "pipeline 2 of 2, 2 replicas"),
     (lambda: Replicas(2, 0, 3), "the same number of devices"),
-    (lambda: choose_policy("files", (1,), 1, False), "auto, file, data, off"),
+    (lambda: choose_policy("files", (1,), 1, False), "auto, file, data, hint, off"),
     (lambda: choose_policy("file", None, 1, True), "arrays in memory"),
     (lambda: choose_policy("file", (3, 3), 3, False), "2 files cannot be shared by 3 input pipelines"),
     (lambda: _plans(2, (4, 0), "file"), "Input pipeline 1 of 2 would get files without any record"),

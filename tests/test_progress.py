@@ -14,10 +14,13 @@ import pytest
 from estimator_pipeline.launch import LineView, Outcome, Shape, TaskEnd, plan_local
 from estimator_pipeline.launch.outcome import Failure, combined_result, last_lines
 from estimator_pipeline.launch.progress import (
+    PREEMPTED_FILE_VARIABLE,
     LogReader,
     ProgressReader,
     ProgressWriter,
     TaskState,
+    code_of_preemption,
+    forget_preemption,
     from_environ,
 )
 from estimator_pipeline.launch.view import summary
@@ -343,3 +346,24 @@ def test_a_failure_names_the_task_its_end_and_its_log():
     ]
     silent = Failure("ps:0", -11, Path("/logs/ps-0.log"), ())
     assert silent.text() == "ps:0 failed with signal SIGSEGV. Its log is empty: /logs/ps-0.log"
+
+
+def test_a_task_that_was_asked_to_end_says_so_by_a_file(tmp_path):
+    path = tmp_path / "preempted"
+    environ = {PREEMPTED_FILE_VARIABLE: str(path)}
+    assert code_of_preemption({}, 75) == 75 and code_of_preemption(environ, 75) == 0 and path.exists()
+    forget_preemption(environ)
+    forget_preemption(environ)
+    forget_preemption({})
+    assert not path.exists()
+    # What cannot be said by a file is said by the code.
+    assert code_of_preemption({PREEMPTED_FILE_VARIABLE: str(tmp_path / "no" / "folder")}, 75) == 75
+
+
+@pytest.mark.parametrize(("by_file", "reason"), [(None, "preempted"), ("said", "failed")])
+def test_where_a_file_says_it_another_code_is_a_failure(run_python, tmp_path, by_file, reason):
+    """A task fails, and those that are ended because of it say that they were asked to."""
+    script = """echo '{"event": "end", "status": "preempted"}' >> "$ESTIMATOR_PIPELINE_PROGRESS"; exit 1"""
+    words = ["supervise", "--max-restarts", "0", "--json", "--log-dir", tmp_path, "--", "sh", "-c", script]
+    done = run_python(["-m", "estimator_pipeline", *words], env={PREEMPTED_FILE_VARIABLE: by_file})
+    assert (done.returncode, json.loads(done.stdout)["reason"]) == (1, reason)

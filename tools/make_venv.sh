@@ -58,10 +58,29 @@ if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
 fi
 
 log=$venv/install.log
+extra=tf$(echo "$tf" | tr . -)
 say "Installing (some 2 GB with TensorFlow; log in $log)"
-if ! "$venv/bin/python" -m pip install --disable-pip-version-check -e ".[tf$tf,test,lint]" >"$log" 2>&1; then
+# The pip of an older Python can take many times as long to find versions that fit together.
+if ! "$venv/bin/python" -m pip install --disable-pip-version-check --upgrade "pip>=24,<28" >"$log" 2>&1 ||
+    ! "$venv/bin/python" -m pip install --disable-pip-version-check -e ".[$extra,test,lint]" >>"$log" 2>&1; then
     tail -n 20 "$log" >&2
     say "error: the packages could not be installed; the last lines of $log are above"
     exit 1
 fi
-say "Ready: $venv"
+# Packages of others that the tests run unchanged, without what they require; the file says why.
+if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps -r tests/programs/packages.txt \
+    >>"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    say "error: tests/programs/packages.txt could not be installed; the last lines of $log are above"
+    exit 1
+fi
+installed=$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("tensorflow"))')
+case $installed in
+    "$tf".*) ;;
+    *)
+        say "error: TensorFlow $installed was installed in place of $tf"
+        say "  found: the log $log"
+        exit 1
+        ;;
+esac
+say "Ready: $venv: TensorFlow $installed"

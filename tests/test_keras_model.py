@@ -1,0 +1,188 @@
+"""build_keras_model: the losses, metrics and steps of build_model_fn, as plain Keras."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+from conftest import tensorflow_with_three_cpus
+
+import estimator_pipeline as ep
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.heads import METRICS
+
+tf = tensorflow_with_three_cpus()
+
+ROWS, WIDTH = 24, 5
+HEADS = {
+    "sparse_categorical_crossentropy": ("multi_class", 7),
+    "categorical_crossentropy": ("one_hot", 7),
+    "binary_crossentropy": ("binary", 1),
+    "mean_squared_error": ("regression", 2),
+    "mean_absolute_error": ("regression", 2),
+    "huber": ("regression", 2),
+}
+
+
+def layers(params):
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.InputLayer(input_shape=(WIDTH,)),
+            tf.keras.layers.Dense(params["units"], kernel_initializer=Fixed(), kernel_regularizer=params.get("l2")),
+        ]
+    )
+
+
+@tf.keras.saving.register_keras_serializable(package="tests")
+class Fixed(tf.keras.initializers.Initializer):
+    def __call__(self, shape, dtype=None, **kwargs):
+        return tf.constant(np.random.default_rng(5).normal(size=shape), dtype or tf.float32)
+
+
+fixed = Fixed()
+
+
+def records(kind, units):
+    random = np.random.default_rng(11)
+    features = random.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    if kind == "multi_class":
+        return features, random.integers(units, size=ROWS)
+    if kind == "one_hot":
+        return features, np.eye(units, dtype=np.float32)[random.integers(units, size=ROWS)]
+    if kind == "binary":
+        return features, random.integers(2, size=(ROWS, 1))
+    return features, (random.normal(size=(ROWS, units)) * 2).astype(np.float32)
+
+
+def dataset(kind, units, batch=6):
+    return tf.data.Dataset.from_tensor_slices(records(kind, units)).batch(batch)
+
+
+@pytest.mark.parametrize("loss", HEADS)
+def test_trained_and_evaluated_as_the_estimator_does(loss, tmp_path):
+    """Four steps, then every metric of the head: the same numbers from both."""
+    kind, units = HEADS[loss]
+    options = {"loss": loss, "metrics": METRICS[kind], "params": {"units": units}}
+    options["optimizer"] = {"name": "momentum", "learning_rate": 0.1}
+    model = ep.build_keras_model(layers, **options)
+    model.fit(dataset(kind, units), verbose=0)
+    ours = model.evaluate(dataset(kind, units), return_dict=True, verbose=0)
+    config = tf.estimator.RunConfig(str(tmp_path), tf_random_seed=1)
+    estimator = tf.estimator.Estimator(ep.build_model_fn(layers, **options), config=config)
+    estimator.train(lambda: dataset(kind, units))
+    theirs = estimator.evaluate(lambda: dataset(kind, units))
+    for name in ("average_loss", *METRICS[kind]):
+        assert ours[name] == pytest.approx(float(theirs[name]), rel=1e-5), name
+    kernel = model.layers[-1].kernel.numpy()
+    np.testing.assert_allclose(kernel, estimator.get_variable_value("dense/kernel"), rtol=0, atol=1e-6)
+    assert np.abs(kernel - fixed((WIDTH, units)).numpy()).max() > 1e-3, "it was trained"
+
+
+@pytest.mark.parametrize(("option", "value"), [("clip_norm", 0.05), ("clip_value", 0.01)])
+def test_clipping_comes_after_the_sum_over_replicas(option, value):
+    """Two replicas clip what one clips: the gradient of the whole batch."""
+    after = []
+    for strategy in (None, mirrored(2)):
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            model = ep.build_keras_model(
+                layers,
+                loss="mean_squared_error",
+                params={"units": 2},
+                optimizer={"name": "sgd", "learning_rate": 1.0},
+                **{option: value},
+            )
+        batches = dataset("regression", 2, batch=ROWS)
+        model.fit(batches, verbose=0)
+        after.append(model.layers[-1].kernel.numpy())
+    np.testing.assert_allclose(after[0], after[1], rtol=0, atol=1e-6)
+    moved = after[0] - fixed((WIDTH, 2)).numpy()
+    if option == "clip_value":
+        assert np.abs(moved).max() == pytest.approx(value, rel=1e-4)
+    else:
+        assert 0.5 * value < np.linalg.norm(moved) <= value * 1.0001
+
+
+def mirrored(count):
+    return tf.distribute.MirroredStrategy(
+        [f"CPU:{i}" for i in range(count)], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "binary_crossentropy", "huber"])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_m5_a_keras_file_is_loaded_in_a_scope_and_outside(loss, optimizer, tmp_path):
+    """The same evaluation from both; without this package the layers and weights are read."""
+    kind, units = HEADS[loss]
+    model = ep.build_keras_model(layers, loss=loss, metrics=METRICS[kind], params={"units": units}, optimizer=optimizer)
+    model.fit(dataset(kind, units), verbose=0)
+    path = str(tmp_path / "model.keras")
+    ep.save_keras_model(model, path)
+    expected = model.evaluate(dataset(kind, units), return_dict=True, verbose=0)
+    outside = ep.load_keras_model(path)
+    assert outside.evaluate(dataset(kind, units), return_dict=True, verbose=0) == expected
+    with mirrored(2).scope():
+        inside = ep.load_keras_model(path)
+    found = inside.evaluate(dataset(kind, units), return_dict=True, verbose=0)
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert int(outside.optimizer.iterations) == 4
+    outside.fit(dataset(kind, units), verbose=0)
+    model.fit(dataset(kind, units), verbose=0)
+    np.testing.assert_array_equal(outside.get_weights()[0], model.get_weights()[0])
+    plain = tf.keras.models.load_model(path, compile=False)
+    assert plain.count_params() == model.count_params()
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_k7_16_bits(policy):
+    """Variables and logits stay in 32 bits, the layers compute in 16; the loss scale leaves no trace."""
+    model = ep.build_keras_model(
+        layers, loss="mean_squared_error", params={"units": 2}, optimizer={"learning_rate": 0.1}, mixed_precision=policy
+    )
+    full = ep.build_keras_model(
+        layers, loss="mean_squared_error", params={"units": 2}, optimizer={"learning_rate": 0.1}
+    )
+    kind = records("regression", 2)
+    assert model(kind[0]).dtype == tf.float32
+    assert model.layers[0].compute_dtype == policy.removeprefix("mixed_")
+    assert all(weight.dtype == tf.float32 for weight in model.trainable_weights)
+    for one in (model, full):
+        one.fit(dataset("regression", 2), verbose=0)
+    apart = np.abs(model.get_weights()[0] - full.get_weights()[0]).max()
+    assert 0 < apart < 0.02
+    assert tf.keras.mixed_precision.global_policy().name == "float32"
+
+
+def test_a_loss_of_ones_own():
+    def loss(labels, logits):
+        return tf.reduce_sum(tf.square(labels - logits), axis=-1)
+
+    model = ep.build_keras_model(layers, loss=loss, head="regression", params={"units": 2})
+    found = model.evaluate(dataset("regression", 2), return_dict=True, verbose=0)
+    features, labels = records("regression", 2)
+    expected = np.mean(np.sum((labels - features @ fixed((WIDTH, 2)).numpy()) ** 2, axis=1))
+    assert found["loss"] == pytest.approx(expected, rel=1e-5) == found["average_loss"]
+
+
+def test_regularisation_is_in_the_loss_and_not_in_the_average():
+    model = ep.build_keras_model(
+        layers, loss="mean_squared_error", params={"units": 2, "l2": tf.keras.regularizers.L2(0.1)}
+    )
+    found = model.evaluate(dataset("regression", 2), return_dict=True, verbose=0)
+    extra = 0.1 * np.sum(fixed((WIDTH, 2)).numpy() ** 2)
+    assert found["loss"] - found["average_loss"] == pytest.approx(extra, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "hinge"}, "the loss 'hinge' is not known"),
+        ({"metrics": ["auc"]}, "the metric 'auc' is not known for the head 'multi_class'"),
+        ({"clip_norm": 1.0, "clip_value": 1.0}, "both given"),
+        ({"optimizer": 3}, "the optimizer is a int"),
+        ({"optimizer": {"rate": 3}}, "cannot be read"),
+    ],
+)
+def test_what_cannot_work(options, message):
+    with pytest.raises(ConfigError, match=message):
+        ep.build_keras_model(layers, **{"loss": "sparse_categorical_crossentropy", "params": {"units": 3}, **options})

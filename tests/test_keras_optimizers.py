@@ -1,0 +1,145 @@
+"""The optimizers of the Keras path: the arithmetic of the ones they stand for, to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import tensorflow_with_three_cpus
+
+from estimator_pipeline import keras_optimizers
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.optimizers import NAMES, Optimizer
+
+tf = tensorflow_with_three_cpus()
+
+STEPS, ROWS = 30, 7
+RATE = {"kind": "exponential", "initial_learning_rate": 0.2, "decay_steps": 5, "decay_rate": 0.5}
+SOME = {
+    "momentum": {"momentum": 0.8},
+    "nesterov": {"momentum": 0.8},
+    "adam": {"beta1": 0.8, "epsilon": 1e-4},
+    "adagrad": {"initial_accumulator_value": 0.3},
+    "rmsprop": {"decay": 0.7, "momentum": 0.6, "epsilon": 1e-3},
+    "ftrl": {"l1_regularization_strength": 0.01, "l2_regularization_strength": 0.02},
+}
+
+
+def gradients(sparse):
+    """STEPS gradients of a [ROWS, 3] variable; sparse ones name a row twice."""
+    random = np.random.default_rng(7)
+    for _ in range(STEPS):
+        values = random.normal(size=(ROWS, 3)).astype(np.float32)
+        if sparse:
+            yield values[:4], np.array([1, 4, 1, 6], np.int64)
+        else:
+            yield values, None
+
+
+def start():
+    return np.random.default_rng(3).normal(size=(ROWS, 3)).astype(np.float32)
+
+
+def steps_of_keras(optimizer, sparse):
+    """Within a tf.function, as under `Model.fit`: eagerly a schedule's value may differ in its last bit."""
+    variable = tf.Variable(start())
+
+    @tf.function
+    def step(values, rows):
+        gradient = tf.IndexedSlices(values, rows, tf.constant([ROWS, 3])) if sparse else values
+        optimizer.apply_gradients([(gradient, variable)])
+
+    after = []
+    for values, rows in gradients(sparse):
+        step(tf.constant(values), tf.constant(rows if sparse else 0))
+        after.append(variable.numpy())
+    return after
+
+
+def steps_of_the_estimators(optimizer, sparse):
+    """The same steps in a graph and a session, as under an Estimator."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        step = tf.compat.v1.train.get_or_create_global_step()
+        variable = tf.compat.v1.get_variable("v", initializer=start(), use_resource=True)
+        made, _ = optimizer.make(step)
+        values, rows = tf.compat.v1.placeholder(tf.float32), tf.compat.v1.placeholder(tf.int64)
+        gradient = tf.IndexedSlices(values, rows, tf.constant([ROWS, 3])) if sparse else tf.reshape(values, [ROWS, 3])
+        counted = {"global_step": step} if isinstance(made, tf.compat.v1.train.Optimizer) else {}
+        train = made.apply_gradients([(gradient, variable)], **counted)
+        session.run(tf.compat.v1.global_variables_initializer())
+        after = []
+        for value, row in gradients(sparse):
+            session.run(train, {values: value, **({rows: row} if sparse else {})})
+            after.append(session.run(variable))
+        return after
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("options", ["defaults", "options"])
+@pytest.mark.parametrize("rate", [0.1, RATE], ids=["constant", "schedule"])
+@pytest.mark.parametrize("name", NAMES)
+def test_v1_is_the_v1_optimizer(name, rate, options, sparse):
+    chosen = Optimizer(
+        name=name, learning_rate=rate, api="v1", options=SOME.get(name, {}) if options == "options" else {}
+    )
+    theirs, ours = steps_of_the_estimators(chosen, sparse), steps_of_keras(keras_optimizers.make(chosen), sparse)
+    np.testing.assert_allclose(np.array(ours), np.array(theirs), rtol=0, atol=0)
+    assert not np.array_equal(ours[0], ours[-1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_keras_is_the_keras_optimizer_bit_for_bit(name):
+    chosen = Optimizer(name=name, learning_rate=RATE, api="keras")
+    theirs, ours = steps_of_the_estimators(chosen, False), steps_of_keras(keras_optimizers.make(chosen), False)
+    np.testing.assert_array_equal(np.array(ours), np.array(theirs))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("rate", [0.1, RATE], ids=["constant", "schedule"])
+def test_the_differences_that_are_told_are_there(name, rate):
+    """Where none is told, the stock Keras optimizer comes to the same; where one is, it does not."""
+    v1 = Optimizer(name=name, learning_rate=rate, api="v1")
+    stock = Optimizer(name=name, learning_rate=rate, api="keras")
+    one = np.array(steps_of_keras(keras_optimizers.make(v1), False))
+    other = np.array(steps_of_keras(keras_optimizers.make(stock), False))
+    apart = np.abs(one - other).max()
+    if keras_optimizers.differences(v1) is None:
+        assert apart < 1e-5, apart
+    else:
+        assert apart > 1e-7, apart
+    assert keras_optimizers.differences(stock) is None
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "adagrad", "rmsprop"])
+def test_configuration_survives(name):
+    made = keras_optimizers.make(Optimizer(name=name, learning_rate=RATE, options=SOME[name]))
+    again = type(made).from_config(made.get_config())
+    np.testing.assert_array_equal(steps_of_keras(made, False), steps_of_keras(again, False))
+
+
+def test_a_function_of_the_step_is_a_schedule():
+    made = keras_optimizers.make(
+        Optimizer(name="sgd", learning_rate=lambda step: 0.1 / (1.0 + tf.cast(step, tf.float32)))
+    )
+    written = keras_optimizers.make(
+        Optimizer(
+            learning_rate={"kind": "inverse_time", "initial_learning_rate": 0.1, "decay_steps": 1, "decay_rate": 1.0}
+        )
+    )
+    np.testing.assert_allclose(steps_of_keras(made, False), steps_of_keras(written, False), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("clip", "argument"), [("clip_norm", 0.5), ("clip_value", 0.1)])
+def test_clipping(clip, argument):
+    made = keras_optimizers.make(Optimizer(learning_rate=1.0), **{clip: argument})
+    first = steps_of_keras(made, False)[0] - start()
+    (gradient, _), *_ = gradients(False)
+    if clip == "clip_norm":
+        expected = gradient * argument / np.linalg.norm(gradient)
+    else:
+        expected = np.clip(gradient, -argument, argument)
+    np.testing.assert_allclose(first, -expected, rtol=1e-4, atol=1e-6)
+
+
+def test_an_option_that_is_not_there():
+    with pytest.raises(ConfigError, match=r"momentum \(v1\) does not take the options"):
+        keras_optimizers.make(Optimizer(name="momentum", options={"beta1": 0.5}))

@@ -1,0 +1,158 @@
+"""Indexes beside TFRecord files: what `estimator-pipeline index` writes, what reads it, and whose is refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from estimator_pipeline.cli.main import app
+from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs import records
+from estimator_pipeline.inputs.files import find_files
+from estimator_pipeline.inputs.records import RecordFiles, index_file, write_index
+
+
+def framed(data: bytes) -> bytes:
+    """A record as a TFRecord file has it; the checksum of the length is right, that of the data is nobody's concern."""
+    head = struct.pack("<Q", len(data))
+    return head + struct.pack("<I", masked(head)) + data + b"\0\0\0\0"
+
+
+def masked(data: bytes) -> int:
+    """The masked CRC-32C, a bit at a time; not the arithmetic that is tested."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def write(path, *contents: bytes) -> str:
+    path.write_bytes(b"".join(map(framed, contents)))
+    return str(path)
+
+
+@pytest.fixture
+def walked(monkeypatch):
+    """The files that are walked through, in turn."""
+    found, walk = [], records._walk
+    monkeypatch.setattr(records, "_walk", lambda path, data: found.append(os.path.basename(path)) or walk(path, data))
+    return found
+
+
+def test_an_index_is_what_tfrecord2idx_writes(tmp_path):
+    path = write(tmp_path / "a", b"one", b"", b"three")
+    assert write_index(path) == (3, True)
+    assert (tmp_path / "a.idx").read_text() == "0 19\n19 16\n35 21\n"
+    assert oct(os.stat(path).st_mode) == oct(os.stat(f"{path}.idx").st_mode)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "a.idx"]
+
+
+def test_a_file_with_an_index_is_not_walked_through(tmp_path, walked):
+    path = write(tmp_path / "a", b"one", b"", b"three")
+    without = index_file(path, cache=None)
+    write_index(path)
+    walked.clear()
+    assert np.array_equal(index_file(path, cache=tmp_path / "cache"), without)
+    files = RecordFiles([path], compression="", cache=None, memory_limit=0)
+    assert files.count(path) == 3
+    assert files.read(path, np.array([2, 0])) == [b"three", b"one"]
+    assert walked == [] and not (tmp_path / "cache").exists()
+
+
+def test_an_index_that_is_right_stays(tmp_path):
+    path = write(tmp_path / "a", b"one")
+    write_index(path)
+    before = os.stat(f"{path}.idx").st_ino
+    assert write_index(path) == (1, False)
+    assert os.stat(f"{path}.idx").st_ino == before
+    write(tmp_path / "a", b"one", b"two")
+    assert write_index(path) == (2, True)
+
+
+def test_a_full_disk_leaves_nothing_of_an_index(tmp_path, monkeypatch):
+    """Nor of one in the cache, where that costs time and nothing else."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = write(tmp_path / "a", b"one")
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        write_index(path)
+    assert len(index_file(path, cache=tmp_path / "cache")) == 1
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["a"]
+
+
+def test_a_file_without_records(tmp_path):
+    path = write(tmp_path / "a")
+    assert write_index(path) == (0, True)
+    assert index_file(path, cache=None).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("0 19\n", "do not make up the file, which has 38 bytes"),
+        ("0 19\n19 20\n", "do not make up the file"),
+        ("0 10\n10 28\n", "do not make up the file"),  # a record is longer than 15 bytes
+        ("19 19\n0 19\n", "do not make up the file"),
+        ("0 19 7\n", "other lines than"),
+        ("tfrecord\n", "other lines than"),
+        ("0 99999999999999999999\n", "other lines than"),
+    ],
+)
+def test_an_index_of_another_file_is_refused(tmp_path, text, why):
+    path = write(tmp_path / "a", b"one", b"two")
+    (tmp_path / "a.idx").write_text(text)
+    with pytest.raises(InputError, match=why) as told:
+        index_file(path, cache=None)
+    assert f"estimator-pipeline index {path}" in str(told.value)
+    assert write_index(path) == (2, True)
+    assert len(index_file(path, cache=None)) == 2
+
+
+def test_an_index_of_another_file_of_the_same_size_is_refused_when_it_is_read(tmp_path):
+    path = write(tmp_path / "a", b"one", b"three")
+    (tmp_path / "a.idx").write_text("0 21\n21 19\n")
+    files = RecordFiles([path], compression="", cache=None, memory_limit=0)
+    assert files.count(path) == 2
+    with pytest.raises(InputError, match="at byte 0 begins no record of 5 bytes"):
+        files.read(path, np.array([0]))
+
+
+def test_a_pattern_means_the_data(tmp_path):
+    paths = [write(tmp_path / name, b"one") for name in ("train-0", "train-1")]
+    other = write(tmp_path / "train-2.idx", b"two")  # no index: there is no train-2
+    for path in paths:
+        write_index(path)
+    assert find_files(str(tmp_path / "train-*"), what="training") == (*paths, other)
+
+
+def test_the_command(tmp_path):
+    for name in "ab":
+        write(tmp_path / f"{name}.tfrecord", b"one", b"two")
+    said = CliRunner().invoke(app, ["index", f"{tmp_path}/*.tfrecord"])
+    assert said.exit_code == 0, said.output
+    assert said.stdout.splitlines() == [
+        f"{tmp_path}/a.tfrecord.idx: 2 records", f"{tmp_path}/b.tfrecord.idx: 2 records", "2 files: 4 records",
+    ]  # fmt: skip
+    again = CliRunner().invoke(app, ["index", f"{tmp_path}/a.tfrecord"])
+    assert again.stdout == f"{tmp_path}/a.tfrecord.idx: 2 records, was there\n"
+
+
+@pytest.mark.parametrize("name", ["a.tfrecord.gz", "there-is-none", "cut"])
+def test_what_cannot_be_indexed(tmp_path, name, run_python):
+    if name != "there-is-none":
+        (tmp_path / name).write_bytes(framed(b"one")[:-2])
+    said = run_python(["-m", "estimator_pipeline", "index", tmp_path / name])
+    assert said.returncode == 2
+    assert "Traceback" not in said.stderr and name in said.stderr and "to mend it:" in said.stderr
+    assert not (tmp_path / f"{name}.idx").exists()

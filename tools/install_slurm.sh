@@ -1,0 +1,21 @@
+#!/bin/sh
+# Installs Slurm's daemons and commands where they are missing, for `make test-slurm`. They are not started as services.
+set -eu
+
+PATH=$PATH:/usr/sbin:/sbin
+missing=
+for program in slurmctld slurmd sbatch srun scontrol; do
+    command -v "$program" >/dev/null 2>&1 || missing="$missing $program"
+done
+[ -n "$missing" ] || exit 0
+
+if ! command -v apt-get >/dev/null 2>&1; then
+    printf 'error: Slurm is missing:%s\n  to mend it: install slurmctld, slurmd and its commands\n' "$missing" >&2
+    exit 2
+fi
+sudo=
+[ "$(id -u)" = 0 ] || sudo="sudo -n"
+# A daemon that is installed must not start as a service: this machine has no configuration for it.
+export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
+$sudo apt-get update -q >/dev/null
+$sudo apt-get install -qy --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null

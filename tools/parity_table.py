@@ -1,0 +1,365 @@
+"""Whether both engines come to the same: topologies, optimizers and models, measured and written as a table.
+
+    python tools/parity_table.py run [--topology single] [--model cnn] [--optimizer adam]    measure, merge the results
+    python tools/parity_table.py write                                                       docs/parity-table.md
+
+A cell is a job that both engines train for 50 steps from the same values on the same records. All cells of a topology
+are trained one after the other by the same processes: real TF_CONFIG workers where there are several. The tests train
+some of the cells again, and hold every recorded one to its tolerance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "tests" / "records" / "parity_results.json"
+TABLE = ROOT / "docs" / "parity-table.md"
+STEPS = 50
+BATCH = 48  # divided by 1, 2 and 3 replicas alike
+ENGINES = ("keras", "estimator")  # the one whose values both start from first
+
+# topology -> changes of the job, processes
+TOPOLOGIES: dict[str, tuple[list[str], int]] = {
+    "single": ([], 1),
+    "mirrored x2": (["run.train_distribute=mirrored", "run.num_devices=2"], 1),
+    "workers x2": (["run.train_distribute=multi_worker_mirrored", "cluster.workers=2"], 2),
+    "workers x3": (["run.train_distribute=multi_worker_mirrored", "cluster.workers=3"], 3),
+}
+RATES = {
+    "sgd": 0.1, "momentum": 0.05, "nesterov": 0.05, "adam": 0.001, "adagrad": 0.05, "rmsprop": 0.001, "ftrl": 0.1,
+}  # fmt: skip
+MODELS: dict[str, list[str]] = {
+    "cnn": ["model.name=cnn"],
+    "dnn": ["model.name=dnn", "model.params={dropout: 0.0}"],
+    "wide_deep": ["model.name=wide_deep", "model.params={numeric: [p10, p20, p44], categorical: {p27: 17, p36: 17}}"],
+    "resnet": ["model.name=resnet"],
+    "regularised": ["model.name=cnn", "model.params={l2: 0.001}"],
+}
+# What stock Keras needs to compute what tf.compat.v1.train computes; where nothing does, what is compared is left.
+V1_AGAINST_KERAS: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "momentum": {"slots": False},
+    "nesterov": {"slots": False},
+    "adam": {"options": "{epsilon: 1.0e-8}"},
+    "adagrad": {"options": "{epsilon: 1.0e-30}"},
+    "rmsprop": {"differs": True},
+    "ftrl": {},
+}
+V1_KERAS = "V1 against Keras"
+
+HEAD = """\
+# Both engines, topology by topology
+
+<!-- Written by `python tools/parity_table.py write`; do not edit. -->
+
+The largest difference between tf.estimator and `Model.fit` after any of {steps} steps: of a weight, moving statistic or
+optimizer slot, relative to the largest value of its array. "=" is bit-equal, in every step. Both train from the same
+values, on the same records, global batch {batch}; {versions}.
+Workers are processes with a `TF_CONFIG` on one machine.
+
+The tolerance of a cell is `rounding` (1e-4), or `amplified` (2e-2, marked *) where rounding grows by itself: a unit of
+a ReLU whose input is rounding away from 0 goes the one way or the other (resnet has most of them, and normalises what
+comes in), and Adam and RMSProp divide by the root of a mean square that may be as small as rounding. Losses,
+learning rates and the final metrics of every cell are compared as well; see [parity.md](parity.md).
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One job: where, by which optimizer, which model."""
+
+    topology: str
+    optimizer: str
+    model: str
+    kind: str = "same"
+
+    @property
+    def key(self) -> str:
+        """Its name in the results."""
+        return " / ".join((self.kind, self.topology, self.optimizer, self.model))
+
+    @property
+    def folder(self) -> str:
+        """Its name as a folder."""
+        return self.key.replace(" / ", "-").replace(" ", "_")
+
+    @property
+    def tolerance(self) -> str:
+        """The named tolerance of variables; see the text above the table."""
+        amplified = self.optimizer in ("adam", "rmsprop") or self.model == "resnet"
+        return "amplified" if amplified else "rounding"
+
+    def changes(self, engine: str, base: Path) -> list[str]:
+        """What is changed in the job of :func:`job_file`."""
+        api, options = "v1", "{}"
+        if self.kind == V1_KERAS and engine == "keras":
+            api, options = "keras", V1_AGAINST_KERAS[self.optimizer].get("options", "{}")
+        optimizer = (
+            f"{{name: {self.optimizer}, learning_rate: {RATES[self.optimizer]}, api: {api}, options: {options}}}"
+        )
+        return [
+            *TOPOLOGIES[self.topology][0],
+            *MODELS[self.model],
+            f"model.optimizer={optimizer}",
+            f"run.engine={engine}",
+            f"run.model_dir={base / self.folder / engine / 'model'}",
+        ]
+
+
+def cells() -> list[Cell]:
+    """All of them."""
+    found = [Cell(t, o, m) for t in TOPOLOGIES for m in MODELS for o in RATES]
+    return found + [Cell("single", optimizer, "cnn", V1_KERAS) for optimizer in RATES]
+
+
+def job_file(base: Path, model: str, steps: int) -> Path:
+    """Writes the job of a model: on the digits, as images or as a table of some pixels."""
+    path = base / f"{'table' if model == 'wide_deep' else 'images'}.yaml"
+    if path.exists():
+        return path
+    source = f"source: tfds\n  name: digits\n  scale: 1/16\n  data_dir: {base / 'tfds'}"
+    if model == "wide_deep":
+        for split, values in table().items():
+            import numpy as np
+
+            np.savez(base / f"{split}.npz", **values)
+        source = f"source: arrays\n  train: {base / 'train.npz'}\n  eval: {base / 'eval.npz'}\n  label_key: label"
+    path.write_text(
+        f"model: {{name: cnn}}\ninput:\n  {source}\n  global_batch_size: {BATCH}\n  seed: 1\n"
+        f"train: {{max_steps: {steps}}}\n"
+        f"run: {{model_dir: unset, seed: 1, save_checkpoints_steps: {steps}, save_summary_steps: {10 * steps}}}\n",
+        encoding="utf-8",
+    )
+    return path
+
+
+def table() -> dict[str, dict[str, Any]]:
+    """The digits as a table: three pixels as numbers, two as categories, and whether the digit is above 4."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    columns = {f"p{n}": (images[:, n] / 16).astype("float32") for n in (10, 20, 44)}
+    columns |= {f"p{n}": images[:, n].astype("int64") for n in (27, 36)}
+    columns["label"] = (labels > 4).astype("int32")
+    return {
+        "train": {name: values[:1440] for name, values in columns.items()},
+        "eval": {name: values[1440:] for name, values in columns.items()},
+    }
+
+
+def train(base: Path, engine: str, todo: Sequence[Cell], steps: int) -> None:
+    """One task's part: the cells, one after the other, each recorded."""
+    from estimator_pipeline import compat
+    from estimator_pipeline.cluster import from_environ
+    from estimator_pipeline.engines.job import run_job
+    from estimator_pipeline.engines.recording import Recording
+    from estimator_pipeline.job import load_job
+    from estimator_pipeline.parity.names import GLOBAL_STEP, canonical
+    from estimator_pipeline.parity.records import BatchWriter, StepWriter, initial_of
+
+    tf = compat.install()
+    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
+    if todo[0].topology == "mirrored x2":
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    chief = from_environ(os.environ).is_chief
+    for cell in todo:
+        # Layers are numbered through a process.
+        tf.keras.backend.clear_session()
+        job = load_job(job_file(base, cell.model, steps), overrides=cell.changes(engine, base))
+        record = base / cell.folder / engine / "record"
+        start = None
+        if engine == "estimator":
+            found = initial_of(base / cell.folder / "keras" / "record")
+            slots = cell.kind != V1_KERAS
+            start = {n: v for n, v in found.items() if n != GLOBAL_STEP and (slots or " @" not in n)}
+        recording = Recording(
+            writer=lambda record=record: StepWriter(record),
+            canonical=canonical,
+            start=start,
+            batches=lambda task, record=record: BatchWriter(record, task).batch,
+        )
+        result = run_job(job, recording=recording)
+        if chief:
+            (record / "metrics.json").write_text(json.dumps(dict(result.metrics), default=float), encoding="utf-8")
+            print(f"{engine}: {cell.key}", flush=True)
+
+
+def measure(todo: Sequence[Cell], *, steps: int = STEPS, base: Path, timeout: float = 3600.0) -> dict[str, Any]:
+    """Trains cells of one topology by both engines and compares them: key -> what was found."""
+    from estimator_pipeline import launch
+    from estimator_pipeline.inputs.digits import prepare
+
+    (topology,) = {cell.topology for cell in todo}
+    base.mkdir(parents=True, exist_ok=True)
+    if not (base / "tfds").exists():
+        prepare(str(base / "tfds"))
+    for model in {cell.model for cell in todo}:
+        job_file(base, model, steps)
+    (base / "cells.json").write_text(json.dumps([dataclasses.astuple(cell) for cell in todo]), encoding="utf-8")
+    workers = TOPOLOGIES[topology][1]
+    for engine in ENGINES:
+        command = [sys.executable, __file__, "train", str(base), engine, str(steps)]
+        shape = launch.Shape(workers=workers)
+        with launch.hold_ports(shape.ports) as held:
+            plan = launch.plan_local(
+                command,
+                shape=shape,
+                ports=held.ports,
+                log_dir=base / f"logs-{engine}-{topology.replace(' ', '_')}",
+                run_id=launch.new_run_id(),
+                environ={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+                foreign=True,
+            )
+            outcome = launch.run_local(plan, view=None, timeout=timeout)
+        if outcome.exit_code != 0:
+            told = outcome.failure.text() if outcome.failure is not None else outcome.reason
+            raise RuntimeError(f"{engine}, {topology}: {told}; logs in {plan.log_dir}")
+    return {cell.key: compared(cell, base) for cell in todo}
+
+
+def compared(cell: Cell, base: Path) -> dict[str, Any]:
+    """What both have recorded of a cell; the record is removed."""
+    from estimator_pipeline.parity.diagnosis import Facts
+    from estimator_pipeline.parity.result import compare_records
+    from estimator_pipeline.parity.tolerances import Tolerances
+
+    folder = base / cell.folder
+    metrics = {e: json.loads((folder / e / "record" / "metrics.json").read_text()) for e in ENGINES}
+    slots = V1_AGAINST_KERAS[cell.optimizer].get("slots", True) if cell.kind == V1_KERAS else True
+    local = 2 if cell.topology == "mirrored x2" else 1
+    found = compare_records(
+        folder,
+        metrics=metrics,
+        tolerances=Tolerances.of(cell.tolerance),
+        facts=Facts(batches_per_step=local, replicas=local * TOPOLOGIES[cell.topology][1]),
+        slots=slots,
+    )
+    differences = [(step.step, one) for step in found.steps for one in step.variables.differences]
+    worst = max(differences, key=lambda pair: pair[1].of_largest, default=None)
+    losses = [(d.relative, s) for s, numbers in found.numbers.items() for d in numbers.differences if d.name == "loss"]
+    shutil.rmtree(folder)
+    return {
+        "equal": found.equal,
+        "fault": None if found.first_fault is None else f"step {found.first_fault[0]}: {found.first_fault[1].message}",
+        "findings": [str(finding) for finding in found.findings],
+        "steps": len(found.steps),
+        "records": len(found.records),
+        "variables": len(found.initial.names),
+        "largest": 0.0 if worst is None else worst[1].of_largest,
+        "where": None if worst is None else f"{worst[1].name}, step {worst[0]}",
+        "loss": max(losses)[0] if losses else 0.0,
+        "tolerance": cell.tolerance,
+    }
+
+
+def write(results: dict[str, Any]) -> str:
+    """The table."""
+    lines = [HEAD.format(steps=STEPS, batch=BATCH, versions=results["versions"])]
+    found = results["cells"]
+
+    def told(cell: Cell) -> str:
+        one = found.get(cell.key)
+        if one is None:
+            return "—"
+        mark = "*" if one["tolerance"] == "amplified" else ""
+        return (
+            ("=" if not one["largest"] else f"{one['largest']:.1e}") + mark + ("" if one["equal"] else " **differs**")
+        )
+
+    for topology in TOPOLOGIES:
+        lines += [f"## {topology}", "", "| | " + " | ".join(RATES) + " |", "| --- |" + " --- |" * len(RATES)]
+        lines += [
+            f"| {model} | " + " | ".join(told(Cell(topology, optimizer, model)) for optimizer in RATES) + " |"
+            for model in MODELS
+        ]
+        lines.append("")
+    lines += [
+        "## V1 optimizers against those of stock Keras",
+        "",
+        "The Estimator trains by `tf.compat.v1.train`, Keras by `tf.keras.optimizers.legacy` with options that make",
+        "the two equal: cnn, one process.",
+        "",
+        "| optimizer | options of Keras's | largest difference | |",
+        "| --- | --- | --- | --- |",
+    ]
+    for optimizer, known in V1_AGAINST_KERAS.items():
+        why = "" if known.get("slots", True) else "velocities are not compared: Keras keeps them times the rate"
+        why = "no option makes them equal; see [keras.md](keras.md)" if known.get("differs") else why
+        cell = Cell("single", optimizer, "cnn", V1_KERAS)
+        lines.append(f"| {optimizer} | `{known.get('options', '{}')}` | {told(cell)} | {why} |")
+    return "\n".join(lines) + "\n"
+
+
+def versions() -> str:
+    """What this was measured with."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    return f"TensorFlow {metadata.version('tensorflow')}, Python {python}"
+
+
+def read() -> dict[str, Any]:
+    """The recorded results."""
+    if not RESULTS.exists():
+        return {"versions": versions(), "cells": {}}
+    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return found
+
+
+def chosen(arguments: Any) -> Iterable[list[Cell]]:
+    """The cells that were asked for, by topology; those of one kind together."""
+    for topology in TOPOLOGIES:
+        found = [
+            cell
+            for cell in cells()
+            if cell.topology == topology
+            and (not arguments.topology or topology in arguments.topology)
+            and (not arguments.optimizer or cell.optimizer in arguments.optimizer)
+            and (not arguments.model or cell.model in arguments.model)
+        ]
+        if found:
+            yield found
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run")
+    for name, choices in (("topology", TOPOLOGIES), ("optimizer", RATES), ("model", MODELS)):
+        run.add_argument(f"--{name}", action="append", choices=list(choices))
+    commands.add_parser("write")
+    one = commands.add_parser("train")
+    one.add_argument("base", type=Path)
+    one.add_argument("engine", choices=ENGINES)
+    one.add_argument("steps", type=int)
+    arguments = parser.parse_args()
+    if arguments.command == "train":
+        todo = [Cell(*fields) for fields in json.loads((arguments.base / "cells.json").read_text(encoding="utf-8"))]
+        train(arguments.base, arguments.engine, todo, arguments.steps)
+    elif arguments.command == "write":
+        TABLE.write_text(write(read()), encoding="utf-8")
+    else:
+        for todo in chosen(arguments):
+            with tempfile.TemporaryDirectory() as folder:
+                measured = measure(todo, base=Path(folder))
+            results = read()
+            results["versions"] = versions()
+            results["cells"].update(measured)
+            RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            for key, found in measured.items():
+                print(f"{key}: {found['largest']:.2g} {'' if found['equal'] else found['fault']}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
