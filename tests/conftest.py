@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import exhaustive
 import pytest
 from launched_jobs import SMALL
 
@@ -37,8 +38,18 @@ _OF_SCHEDULERS = (
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def pytest_report_header() -> str:
+    """What decides about the results: a log says which versions it is about."""
+    return "versions: " + ", ".join(f"{name} {version}" for name, version in versions.report().items() if version)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Clusters come last; first where several processes run the tests, one of which is at the clusters all the time."""
+    """Marks what exhaustive.txt lists. Clusters come last; first where several processes run the tests, one of which is
+    at the clusters all the time."""
+    is_left_out = exhaustive.chooser(exhaustive.LIST.read_text())
+    for item in items:
+        if is_left_out(item.nodeid):
+            item.add_marker("exhaustive")
     parallel = hasattr(config, "workerinput")
     items.sort(key=lambda item: (item.get_closest_marker("cluster") is not None) != parallel)
 

@@ -1,0 +1,99 @@
+"""How the tests themselves are run: on the versions that were asked for, and what failed once more, alone."""
+
+from __future__ import annotations
+
+import os
+
+import exhaustive
+import pytest
+from conftest import ROOT
+
+from estimator_pipeline.compat import versions
+
+TESTS = """
+import os
+import pathlib
+
+SEEN = pathlib.Path(__file__).parent / "seen"
+
+def test_passes():
+    pass
+
+def test_fails_beside_others():
+    first = not SEEN.exists()
+    SEEN.touch()
+    assert not first
+
+def test_always_fails():
+    assert 1 == 2
+"""
+
+
+def run(run_python, folder, tests, *options):
+    (folder / "test_of_a_user.py").write_text(tests)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    return run_python([ROOT / "tools" / "run_tests.py", "-p", "no:estimator-pipeline", *options], cwd=folder)
+
+
+@pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one process", "two processes"])
+def test_what_failed_is_run_once_more_alone(run_python, tmp_path, options):
+    done = run(run_python, tmp_path, TESTS, *options)
+    assert done.returncode == 1
+    assert done.stdout.count("FLAKY: ") == 1
+    assert "FLAKY: test_of_a_user.py::test_fails_beside_others\n" in done.stdout
+    assert "FAILED TWICE: test_of_a_user.py::test_always_fails\n" in done.stdout
+    assert done.stdout.endswith("1 flaky, 1 failed twice.\n")
+
+
+def test_a_flaky_test_alone_is_told_and_not_red(run_python, tmp_path):
+    done = run(run_python, tmp_path, TESTS.partition("def test_always_fails")[0])
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.endswith("FLAKY: test_of_a_user.py::test_fails_beside_others\n1 flaky, 0 failed twice.\n")
+
+
+def test_what_fails_everywhere_is_not_run_again(run_python, tmp_path):
+    broken = "import pytest\n\n@pytest.mark.parametrize('number', range(11))\ndef test_it(number):\n    assert False\n"
+    done = run(run_python, tmp_path, broken)
+    assert done.returncode == 1
+    assert done.stdout.endswith("11 tests failed, more than 10: they are not run again.\n")
+
+
+@pytest.mark.parametrize(
+    ("tests", "code"), [("def test_it():\n    pass\n", 0), ("", 5)], ids=["all pass", "there are none"]
+)
+def test_nothing_is_added_where_nothing_failed(run_python, tmp_path, tests, code):
+    done = run(run_python, tmp_path, tests)
+    assert done.returncode == code
+    assert "Once more" not in done.stdout
+
+
+def test_a_file_that_cannot_be_collected_is_red(run_python, tmp_path):
+    assert run(run_python, tmp_path, "import no_such_module_anywhere\n").returncode == 2
+
+
+@pytest.mark.skipif("EXPECTED_TENSORFLOW" not in os.environ, reason="not run by make")
+def test_the_installed_tensorflow_is_the_one_that_make_was_asked_for():
+    asked = os.environ["EXPECTED_TENSORFLOW"]
+    found = versions.report()
+    assert (found["tensorflow"] or "").startswith(asked + "."), f"asked for {asked}, found {found}"
+    assert (found["tf-keras"] or "").startswith(asked + "."), f"asked for {asked}, found {found}"
+
+
+def test_what_make_test_leaves_out():
+    text = "# Why.\ntests/slow.py::*\n\n!tests/slow.py::test_it[one]\ntests/other.py::test_[*]\n"
+    is_left_out = exhaustive.chooser(text)
+    names = [
+        "tests/slow.py::test_it[one]",
+        "tests/slow.py::test_it[two]",
+        "tests/other.py::test_a",
+        "tests/fast.py::test_",
+    ]
+    assert [is_left_out(name) for name in names] == [False, True, False, False]
+    assert exhaustive.without_a_test(text, names) == ["tests/other.py::test_[*]"]
+
+
+def test_every_line_of_the_list_fits_a_test(run_python):
+    done = run_python(["-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "--collect-only", "-q"], timeout=400)
+    assert done.returncode == 0, done.stdout[-4000:]
+    names = [line for line in done.stdout.splitlines() if "::" in line]
+    assert exhaustive.without_a_test(exhaustive.LIST.read_text(), names) == []

@@ -1,0 +1,67 @@
+"""Runs pytest, and what failed once more: each test alone, in a process of its own, after all others have ended.
+
+    python tools/run_tests.py ARGUMENTS OF PYTEST
+
+What fails again is a failure. What passes then is flaky: it depended on what ran beside it, or on how fast the machine
+was. Each such test is printed as `FLAKY: NAME`, and is a defect all the same, of the test or of the product. Nothing is
+tried again during the run itself, and more failures than :data:`MOST` are no accident: they are not tried again at all.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+MOST = 10
+TESTS_FAILED = pytest.ExitCode.TESTS_FAILED
+
+
+class Failures:
+    """A plugin that remembers the names of what failed, in this process or in one that it directs."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}  # in order, each once: a test can fail in its body and in its teardown
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.names[report.nodeid] = None
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.names[report.nodeid] = None
+
+
+def main(arguments: list[str]) -> int:
+    # As `python -m pytest` has it, in place of this file's folder.
+    sys.path[0] = os.getcwd()
+    failures = Failures()
+    code = pytest.main(arguments, plugins=[failures])
+    if code != TESTS_FAILED or not failures.names:
+        return int(code)
+    if len(failures.names) > MOST:
+        print(f"\n{len(failures.names)} tests failed, more than {MOST}: they are not run again.", flush=True)
+        return int(code)
+    print(f"\nOnce more, alone: {len(failures.names)} that failed.", flush=True)
+    again = [name for name in failures.names if not _passes_alone(name)]
+    flaky = [name for name in failures.names if name not in again]
+    print()
+    for name in flaky:
+        print(f"FLAKY: {name}")
+    for name in again:
+        print(f"FAILED TWICE: {name}")
+    print(f"{len(flaky)} flaky, {len(again)} failed twice.", flush=True)
+    return int(TESTS_FAILED) if again else 0
+
+
+def _passes_alone(name: str) -> bool:
+    # No plugin that runs tests in parallel; the cache keeps what the whole run has written there.
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", name]
+    return subprocess.run(command, check=False).returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
