@@ -32,7 +32,8 @@ def test_always_fails():
 def run(run_python, folder, tests, *options):
     (folder / "test_of_a_user.py").write_text(tests)
     (folder / "pytest.ini").write_text("[pytest]\n")
-    return run_python([ROOT / "tools" / "run_tests.py", "-p", "no:estimator-pipeline", *options], cwd=folder)
+    command = [ROOT / "tools" / "run_tests.py", "-p", "no:estimator-pipeline", *options]
+    return run_python(command, env={"FLAKY_TESTS": str(folder / "flaky")}, cwd=folder)
 
 
 @pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one process", "two processes"])
@@ -48,7 +49,9 @@ def test_what_failed_is_run_once_more_alone(run_python, tmp_path, options):
 def test_a_flaky_test_alone_is_told_and_not_red(run_python, tmp_path):
     done = run(run_python, tmp_path, TESTS.partition("def test_always_fails")[0])
     assert done.returncode == 0, done.stdout
-    assert done.stdout.endswith("FLAKY: test_of_a_user.py::test_fails_beside_others\n1 flaky, 0 failed twice.\n")
+    line = "FLAKY: test_of_a_user.py::test_fails_beside_others\n"
+    assert done.stdout.endswith(f"{line}1 flaky, 0 failed twice.\n")
+    assert (tmp_path / "flaky").read_text() == line
 
 
 def test_what_fails_everywhere_is_not_run_again(run_python, tmp_path):

@@ -5,6 +5,8 @@
 What fails again is a failure. What passes then is flaky: it depended on what ran beside it, or on how fast the machine
 was. Each such test is printed as `FLAKY: NAME`, and is a defect all the same, of the test or of the product. Nothing is
 tried again during the run itself, and more failures than :data:`MOST` are no accident: they are not tried again at all.
+
+Where the environment variable FLAKY_TESTS names a file, the lines of flaky tests are added to it.
 """
 
 from __future__ import annotations
@@ -49,8 +51,11 @@ def main(arguments: list[str]) -> int:
     again = [name for name in failures.names if not _passes_alone(name)]
     flaky = [name for name in failures.names if name not in again]
     print()
-    for name in flaky:
-        print(f"FLAKY: {name}")
+    lines = "".join(f"FLAKY: {name}\n" for name in flaky)
+    print(lines, end="")
+    if "FLAKY_TESTS" in os.environ:
+        with open(os.environ["FLAKY_TESTS"], "a", encoding="utf-8") as file:
+            file.write(lines)
     for name in again:
         print(f"FAILED TWICE: {name}")
     print(f"{len(flaky)} flaky, {len(again)} failed twice.", flush=True)
