@@ -24,6 +24,8 @@ PORTS = ("auto", "derived", "agreed")
 environment says who is where, agreed where it does not."""
 SHARED_DIR_VARIABLE = "ESTIMATOR_PIPELINE_SHARED_DIR"
 RUN_ID_VARIABLE = "ESTIMATOR_PIPELINE_RUN_ID"
+# Says to all tasks of a job whether one of them is an evaluator: "1" or "0". Whoever starts them knows it.
+EVALUATOR_VARIABLE = "ESTIMATOR_PIPELINE_EVALUATOR"
 REUSE_VARIABLE = "TF_GRPC_REUSE_PORT"
 
 
@@ -113,6 +115,7 @@ def resolve(
             if own.type != "evaluator":
                 _check_free(addresses[tasks.index(own)], own)
         result.tf_config = roles(allocation, shape, addresses)
+        result.changes[EVALUATOR_VARIABLE] = "1" if shape.evaluator else "0"
     if start_id and not environ.get(RUN_ID_VARIABLE):
         result.changes[RUN_ID_VARIABLE] = start_id
     # What describes the cluster itself also has the say about an evaluator's address.

@@ -7,64 +7,118 @@ deadline and says what it waits for:
 ===================== ===================== ======================================================================
 file                  written by            meaning
 ===================== ===================== ======================================================================
-`training.json`       the chief             state "running", "finished", "preempted" or "failed"; step, checkpoint
-`tasks/TASK.json`     each training task    it has left training: state, steps, records
-`evaluator.json`      the evaluator         it is there and will bring the result
-`result.json`         who evaluated last    the result, the same for all
+`training.json`       the chief             state "running", "finished", "preempted" or "failed"; step, checkpoint,
+                                            and once it is finished who brings the result (`result_by`)
+`tasks/TASK.json`     that task             "here", "done" with steps and records, "evaluated" with the result,
+                                            "preempted" or "failed" with the error; and whether it has left
+`result.json`         the chief             the result, the same for all
 ===================== ===================== ======================================================================
 
-**Which run a file belongs to.** A model directory outlives a run, so stale files must not be taken for news. Under our
-launcher (or a scheduler that sets ESTIMATOR_PIPELINE_RUN_ID) every file bears the run's id, and others are ignored.
-Without an id two facts serve: nothing can be finished before the chief and all parameter servers have started, so these
-clear the board when they start; and an evaluator, which may start late, gives an apparently finished run
-:data:`GRACE_SECS` to turn out a new one.
+Every file has one writer, so nothing is overwritten by somebody else's word. (Where the chief has gone, an evaluator
+that has the result publishes it.)
+
+**Which run a file belongs to.** A model directory outlives a run, so stale files must not be taken for news, and
+neither a clock nor a name can tell them apart: a run's id may come twice. So tasks greet each other. Each task that
+arrives draws a number (`nonce`) and writes it into its file; the chief's own number is the *session*, and its file
+answers with the numbers of all that it has seen. A task believes a chief that answers its number, and writes the
+session into its file; the chief believes reports that bear its session. Nothing is ever cleared away.
+
+A chief that has gone answers nobody. An end of training that nobody answers for may be an earlier run's, or the chief
+may have left before this task came: it counts if it still stands after a while (:func:`~estimator_pipeline.cluster.
+peers.grace_secs`) and is what this task's own training would have come to.
+
+Under our launcher (or a scheduler that sets ESTIMATOR_PIPELINE_RUN_ID) every file bears the run's id, and those of
+other runs are ignored from the start.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import socket
+import threading
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import Task, TFConfig
-from estimator_pipeline.cluster.peers import PeerWatch
+from estimator_pipeline.cluster.peers import PeerWatch, grace_secs
 from estimator_pipeline.errors import PreemptedError, TaskFailedError, WaitError
+from estimator_pipeline.log import logger
 
-__all__ = ["DIRECTORY", "GRACE_SECS", "POLL_SECS", "RUN_ID_VARIABLE", "Board"]
+__all__ = ["DIRECTORY", "POLL_SECS", "RUN_ID_VARIABLE", "Board"]
 
 RUN_ID_VARIABLE = "ESTIMATOR_PIPELINE_RUN_ID"
 DIRECTORY = "estimator_pipeline"
 
-# What is no news of one run: who trains here, and what the runs of this directory are made of.
-KEPT = ("identity.json", "lock", "lock.lease")
-
 POLL_SECS = 0.2
-GRACE_SECS = 20.0
+# How often a task looks for another's greeting: while one is awaited, and once all have met.
+_GREETING_SECS = 0.25
+_MET_SECS = 2.0
+# For a look that is under way, on a file system that may not answer.
+_CLOSING_SECS = 10.0
+
+_TRAINING = "training.json"
+_RESULT = "result.json"
+_EVALUATOR = Task("evaluator")
 
 
 class Board:
-    """One run's files.
+    """One run's files, as one task sees them.
 
     Args:
         model_dir: shared by all tasks; local or anything that `tf.io.gfile` can write.
         tf_config: which task this process is.
-        environ: where the run's id is looked up.
+        environ: where the run's id is looked up, and the seconds after which a silent chief counts as gone.
+        max_steps: the global step at which this task's training ends, if any.
+
+    Attributes:
+        directory: where the files are.
+        run_id: the run's id; without one, a name of the cluster.
+        session: the number of the chief whose word this task takes; None: it has heard of none yet.
+        answered: whether that chief has answered this task. It has not where it was gone before.
     """
 
-    def __init__(self, model_dir: str, *, tf_config: TFConfig, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        model_dir: str,
+        *,
+        tf_config: TFConfig,
+        environ: Mapping[str, str],
+        max_steps: int | None = None,
+    ) -> None:
         self._gfile = compat.install().io.gfile
         self.directory = os.path.join(model_dir, DIRECTORY)
         self.tf_config = tf_config
         given = environ.get(RUN_ID_VARIABLE, "")
-        self.has_run_id = bool(given)
+        self._has_run_id = bool(given)
         self.run_id = given or (tf_config.cluster.fingerprint() if tf_config.cluster else "single")
-        self._doubted: dict[str, Any] | None = None
-        self._doubted_until = 0.0
+        self._max_steps = max_steps
+        self._grace = grace_secs(environ)
+        self._nonce = uuid.uuid4().hex
+        self.session: str | None = self._nonce if tf_config.is_chief else None
+        self.answered = tf_config.is_chief
+        self._lock = threading.RLock()
+        self._temporary = itertools.count()
+        self._own: dict[str, Any] = {}
+        # The session that this task's file bears; whether all that was heard is written; whether writing fails.
+        self._confirmed: str | None = None
+        self._heard_all, self._away = True, False
+        # The chief's word, whom it has answered, and the greetings that were there before it.
+        self._said: dict[str, Any] | None = None
+        self._answers: dict[str, str] = {}
+        self._before: dict[str, str] = {}
+        # A chief's word that nobody answers for, and since when this task has known it.
+        self._silent: tuple[Any, Any] | None = None
+        self._silent_since = 0.0
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # -- files ----------------------------------------------------------------------------------------------------
 
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -73,23 +127,16 @@ class Board:
         """Writes a file whole: readers see the old one or the new one, never a part."""
         path = self.path(name)
         self._gfile.makedirs(os.path.dirname(path))
-        temporary = f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
+        temporary = f"{path}.{socket.gethostname()}.{os.getpid()}.{next(self._temporary)}.tmp"
         with self._gfile.GFile(temporary, "w") as file:
             file.write(json.dumps({**document, "run_id": self.run_id, "written": time.time()}, indent=1))
         self._gfile.rename(temporary, path, overwrite=True)
 
     def read(self, name: str) -> dict[str, Any] | None:
         """A file of this run, or None where there is none yet (or only one of another run)."""
-        tf = compat.install()
-        try:
-            with self._gfile.GFile(self.path(name), "r") as file:
-                document = json.loads(file.read())
-        except tf.errors.NotFoundError:
-            return None
-        except (ValueError, tf.errors.OpError):
-            # A network file system may show a file before its content; the next look will find it.
-            return None
-        return document if document.get("run_id") == self.run_id else None
+        # A network file system may show a file before its content; the next look will find it.
+        document = self.read_any(name)
+        return document if document is not None and document.get("run_id") == self.run_id else None
 
     def read_any(self, name: str) -> dict[str, Any] | None:
         """A file of whatever run wrote it last, or None."""
@@ -101,58 +148,226 @@ class Board:
             return None
         return document if isinstance(document, dict) else None
 
-    def clear(self) -> None:
-        """Removes what earlier runs left. For the tasks without which no run can finish: chief and ps."""
-        if self.has_run_id or not self._gfile.exists(self.directory):
-            # Files of other runs are ignored by their id, and those of this run are news, not remains.
+    # -- meeting --------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def attending(self) -> Iterator[None]:
+        """In the block, this task is there: it greets, and answers greetings, whatever else it does."""
+        if self.tf_config.is_chief:
+            # They may be an earlier run's. Whoever is there still will hear the answer, and say so.
+            self._before = self._greetings()
+        self.report("here")
+        self._thread = threading.Thread(target=self._attend, name="estimator_pipeline-board", daemon=True)
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._closing.set()
+            self._thread.join(_CLOSING_SECS)
+
+    def _attend(self) -> None:
+        while not self._closing.wait(_MET_SECS if self._all_met() else _GREETING_SECS):
+            self.attend()
+
+    def attend(self) -> None:
+        """Looks for greetings, or for the answer to this task's own."""
+        if not self.tf_config.is_chief:
+            self.training()
             return
-        for name in self._gfile.listdir(self.directory):
-            if name in KEPT:
-                continue
-            path = self.path(name.rstrip("/"))
-            if self._gfile.isdir(path):
-                self._gfile.rmtree(path)
-            else:
-                self._remove(path)
+        with self._lock:
+            if self._said is not None and self._hear():
+                self._heard_all = self._wrote(self._write_word)
 
-    def remove(self, name: str) -> None:
-        self._remove(self.path(name))
+    def _wrote(self, write: Callable[[], None]) -> bool:
+        """Whether a greeting could be written. If not it is again: a file system may be away for a while."""
+        try:
+            write()
+        except (OSError, compat.install().errors.OpError) as error:
+            if not self._away:
+                logger.warning("%s cannot be written: %s", self.directory, error)
+            self._away = True
+            return False
+        self._away = False
+        return True
 
-    def _remove(self, path: str) -> None:
-        tf = compat.install()
-        with contextlib.suppress(tf.errors.NotFoundError):
-            self._gfile.remove(path)
+    def _all_met(self) -> bool:
+        if not self.tf_config.is_chief:
+            return self.answered
+        return all(str(task) in self._answers for task in self._others() if task != _EVALUATOR)
 
-    # -- what is said -------------------------------------------------------------------------------------------
+    def _others(self) -> tuple[Task, ...]:
+        cluster = self.tf_config.cluster
+        tasks = () if cluster is None else cluster.tasks
+        return tuple(task for task in dict.fromkeys((*tasks, _EVALUATOR)) if task != self.tf_config.task)
+
+    def _greetings(self) -> dict[str, str]:
+        found = {str(task): self.read(_task_file(task)) for task in self._others()}
+        return {task: str(document.get("nonce")) for task, document in found.items() if document is not None}
+
+    def _hear(self) -> bool:
+        """Takes in who is there, and whether training has failed for one of them; whether there is any news."""
+        greetings = self._greetings()
+        answers = {**self._answers, **greetings}
+        news = answers != self._answers or not self._heard_all
+        self._answers = answers
+        if self._said is not None and self._said["state"] == "running" and self._is_synchronous():
+            failure = self._failure_of_another()
+            if failure is not None:
+                self._said = {**self._said, "state": "failed", **failure}
+                news = True
+        return news
+
+    def _is_synchronous(self) -> bool:
+        """Whether a training task's failure is that of training."""
+        return self.tf_config.cluster is not None and self.tf_config.cluster.num_ps == 0
+
+    def _failure_of_another(self) -> dict[str, Any] | None:
+        """What another training task has told as its failure: rather a cause than what followed from one."""
+        failures = []
+        for task in self._others():
+            report = self.task_report(task)
+            if task != _EVALUATOR and report is not None and report["state"] == "failed":
+                failures.append({"task": str(task), **{key: report[key] for key in ("error", "status", "echo")}})
+        return min(failures, key=lambda failure: bool(failure["echo"]), default=None)
+
+    def has_met(self, task: Task) -> bool:
+        """Whether a task is there, or was. For the chief."""
+        return self.task_report(task) is not None
+
+    def task_report(self, task: Task) -> dict[str, Any] | None:
+        """What a task has said of itself to this session, or None."""
+        report = self.read(_task_file(task))
+        if report is None or self.session is None:
+            return None
+        greets = self.tf_config.is_chief and report.get("nonce") != self._before.get(str(task))
+        new = report.get("session") is None and greets
+        return report if report.get("session") == self.session or new else None
+
+    # -- what is said ---------------------------------------------------------------------------------------------
+
+    def report(self, state: str, **document: Any) -> None:
+        """Says what this task is at, in its own file."""
+        with self._lock:
+            self._own = {**self._own, **document, "state": state}
+            self._write_own()
+
+    def report_failed(self, error: str, *, status: str, echo: bool) -> None:
+        """Says that this task failed; its first failure counts.
+
+        Args:
+            error: the message.
+            status: "failed" or "diverged".
+            echo: whether it failed by what happened to another task, as far as it knows.
+        """
+        with self._lock:
+            if self._own.get("state") != "failed":
+                self.report("failed", error=error, status=status, echo=echo)
+
+    def leave(self) -> None:
+        """Says that this task is about to end."""
+        with self._lock:
+            self.report(self._own.get("state", "here"), left=True)
+
+    def _write_own(self) -> None:
+        own = {**self._own, "nonce": self._nonce, "session": self.session}
+        self.write(_task_file(self.tf_config.task), own)
+
+    def say(self, state: str, **more: Any) -> None:
+        """Says how training stands. For the chief."""
+        with self._lock:
+            self._said = {"state": state, "task": str(self.tf_config.task), **more}
+            self._hear()
+            self._write_word()
+
+    def say_failed(self, error: str, *, status: str, echo: bool, **more: Any) -> None:
+        """Says that training failed; the first cause counts. For the chief.
+
+        Args:
+            error: what happened to the chief.
+            status: see :meth:`report_failed`.
+            echo: see :meth:`report_failed`. What another task has told goes before it then.
+        """
+        with self._lock:
+            before = self._said or {}
+            if before.get("state") == "failed" and (echo or not before.get("echo")):
+                return
+            own = {"task": str(self.tf_config.task), "error": error, "status": status, "echo": echo}
+            told = self._failure_of_another() if echo and self._is_synchronous() else None
+            if told is not None and not told["echo"]:
+                own = told
+            self._said = {**more, **own, "state": "failed"}
+            self._hear()
+            self._write_word()
+
+    def _write_word(self) -> None:
+        assert self._said is not None
+        word = {**self._said, "session": self._nonce, "max_steps": self._max_steps, "answers": self._answers}
+        self.write(_TRAINING, word)
+
+    def publish(self, result: Mapping[str, Any]) -> None:
+        """Writes the result for all."""
+        self.write(_RESULT, {"result": dict(result), "session": self.session})
+
+    # -- what is heard --------------------------------------------------------------------------------------------
 
     def training(self) -> dict[str, Any] | None:
         """The chief's last word in this run, or None."""
-        said = self.read("training.json")
-        if said is not None and said == self._doubted and time.monotonic() < self._doubted_until:
+        said = self.read(_TRAINING)
+        if said is None:
             return None
+        session = said.get("session")
+        if self.tf_config.is_chief:
+            return said if session == self._nonce else None
+        with self._lock:
+            answered = said.get("answers", {}).get(str(self.tf_config.task)) == self._nonce
+            if not answered and not self._stands(said):
+                return None
+            self.answered = answered
+            self.session = session
+            if answered and session != self._confirmed and self._wrote(self._write_own):
+                self._confirmed = session
         return said
+
+    def is_unanswered(self) -> bool:
+        """Whether there is a word of a chief's that nobody has answered for so far: a chief's that is about to answer
+        this task, an earlier run's, or that of a chief that has gone."""
+        said = self.read(_TRAINING)
+        return said is not None and self.training() is None and self._silence(said) < self._grace
+
+    def _stands(self, said: Mapping[str, Any]) -> bool:
+        """Whether it is an end of training that has stood unanswered for so long that its chief must have gone."""
+        return self._silence(said) >= self._grace and self._could_stand(said)
+
+    def _silence(self, said: Mapping[str, Any]) -> float:
+        """Seconds since this task saw the word first, which nobody answers for."""
+        key = said.get("session"), said["state"]
+        if key != self._silent:
+            self._silent, self._silent_since = key, time.monotonic()
+        return time.monotonic() - self._silent_since
+
+    def _could_stand(self, said: Mapping[str, Any]) -> bool:
+        if said["state"] != "finished":
+            # Whoever starts after a failure or a preemption starts to go on from there.
+            return False
+        if said.get("session") == self.session:
+            return True
+        reached = self._max_steps is not None and said["global_step"] >= self._max_steps
+        return reached or said.get("max_steps") == self._max_steps
 
     def finished(self) -> dict[str, Any] | None:
         """The chief's last word, once it says that training has finished."""
         said = self.training()
         return said if said is not None and said["state"] == "finished" else None
 
-    def doubt_what_is_there(self, seconds: float = GRACE_SECS) -> None:
-        """Takes the end of training that is on the board now for an earlier run's, unless it still stands after
-        `seconds`. For the evaluator, when no run id tells runs apart."""
-        said = self.read("training.json")
-        if not self.has_run_id and said is not None and said["state"] != "running":
-            # Whoever starts after a preemption starts to go on from there.
-            until = float("inf") if said["state"] == "preempted" else time.monotonic() + seconds
-            self._doubted, self._doubted_until = said, until
+    def result(self) -> dict[str, Any] | None:
+        """The result of this session, or None."""
+        document = self.read(_RESULT)
+        if document is None or self.session is None or document.get("session") != self.session:
+            return None
+        found: dict[str, Any] = document["result"]
+        return found
 
-    def task_report(self, task: Task) -> dict[str, Any] | None:
-        return self.read(_task_file(task))
-
-    def write_task(self, task: Task, **document: Any) -> None:
-        self.write(_task_file(task), document)
-
-    # -- waiting ------------------------------------------------------------------------------------------------
+    # -- waiting --------------------------------------------------------------------------------------------------
 
     def wait(
         self,
@@ -165,17 +380,29 @@ class Board:
     ) -> Any:
         """Calls `look` until it gives something, and returns that.
 
+        Args:
+            what: what is waited for, for the message.
+            look: gives it, or None.
+            timeout: seconds; they count anew with each word of the chief's.
+            watch: on the chief.
+            poll: seconds between two looks.
+
         Raises:
             TaskFailedError: the chief has reported that training failed.
             PreemptedError: the chief has reported that training was asked to end, and is in a checkpoint.
             WaitError: nothing came within `timeout` seconds, or the chief's server went away.
         """
-        deadline = time.monotonic() + timeout
+        deadline, word = time.monotonic() + timeout, None
         while True:
+            self.attend()
+            training = self.training()
             found = look()
             if found is not None:
                 return found
-            self.raise_if_failed()
+            self._raise_if_failed(training)
+            if training is not None and (said := (training["session"], training["state"], training.get("result_by"))):
+                deadline = deadline if said == word else time.monotonic() + timeout
+                word = said
             if watch is not None:
                 watch.check(what)
             if time.monotonic() > deadline:
@@ -187,7 +414,9 @@ class Board:
             time.sleep(poll)
 
     def raise_if_failed(self) -> None:
-        training = self.training()
+        self._raise_if_failed(self.training())
+
+    def _raise_if_failed(self, training: Mapping[str, Any] | None) -> None:
         if training is not None and training["state"] == "preempted":
             preempted = PreemptedError(
                 f"training was asked to end ({training.get('by')}), and {self.tf_config.task} ends with it: it stands "

@@ -77,8 +77,8 @@ def train_and_evaluate(
         estimator: a `tf.estimator.Estimator` whose RunConfig came from :func:`~estimator_pipeline.build_run_config`.
         train_spec: a `tf.estimator.TrainSpec`.
         eval_spec: a `tf.estimator.EvalSpec`.
-        evaluator: whether the job has an evaluator task. None: it has one if TF_CONFIG names it, or if one has
-            announced itself by the time training ends.
+        evaluator: whether the job has an evaluator task. None: it has one if the launcher or TF_CONFIG says so,
+            or, where neither says anything, if one has greeted by the time training ends.
         evaluate_during_training: whether the chief stops at each checkpoint to evaluate it. None: a single process
             and a `master` do, a chief does not.
         result_timeout: seconds that a task waits for the result once training has ended.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from estimator_pipeline import compat
@@ -221,7 +221,6 @@ def follow_training(
     board: Board,
     model_dir: str,
     checkpoint_timeout: float,
-    announce: Callable[[], None],
 ) -> Mapping[str, Any]:
     """The evaluator's life: evaluates each checkpoint as it appears and the final one last, then returns.
 
@@ -230,7 +229,6 @@ def follow_training(
         board: says when training has ended, and how.
         model_dir: where the checkpoints are.
         checkpoint_timeout: seconds without any new checkpoint or word from the chief after which it gives up.
-        announce: says on the board that this evaluator is there; called again while it waits.
 
     Returns:
         The chief's last word: state, global step, final checkpoint.
@@ -245,7 +243,6 @@ def follow_training(
         watch = PeerWatch(cluster.chief, cluster.address(cluster.chief))
     not_before = time.monotonic() + evaluator.start_delay_secs
     news = time.monotonic()
-    board.doubt_what_is_there()
     queue = _Queue(evaluator, board, model_dir)
     while True:
         # Read before the checkpoints: what is finished then has written all of them.
@@ -263,7 +260,6 @@ def follow_training(
             _evaluate_if_there(evaluator, queue.take())
             news = time.monotonic()
             continue
-        announce()
         if watch is not None:
             watch.check("the next checkpoint")
         if time.monotonic() - news > checkpoint_timeout:
@@ -284,18 +280,30 @@ class _Queue:
 
     def __init__(self, evaluator: CheckpointEvaluator, board: Board, model_dir: str) -> None:
         self._evaluator = evaluator
+        self._board = board
         self._model_dir = model_dir
         self._pending: list[str] = []
-        steps = [checkpoint_step(path) for path in checkpoints(model_dir)]
+        self._seen: set[int] = set()
+        self._begun = False
+        self.last_step: int | None = None
+
+    def _begin(self) -> None:
+        said = self._board.training() or {}
+        steps = [checkpoint_step(path) for path in checkpoints(self._model_dir)]
         # Of what an earlier run left, only its last checkpoint is worth an evaluation. Without the chief's word
         # this run has not written any yet.
-        said = board.training() or {}
         first: int | None = said.get("from_step", steps[-1] if steps else None)
         self._seen = {step for step in steps if first is not None and step < first}
-        self.last_step: int | None = said.get("from_step", max(self._seen, default=None))
+        self.last_step = said.get("from_step", max(self._seen, default=None))
+        self._begun = True
 
     def pending(self) -> list[str]:
         """The paths that wait now."""
+        if not self._begun:
+            if self._board.is_unanswered():
+                # Only the chief's word tells an earlier run's checkpoints from those that it has written by now.
+                return []
+            self._begin()
         known = {checkpoint_step(path) for path in self._pending}
         found = {checkpoint_step(path): path for path in checkpoints(self._model_dir)}
         self._pending = [path for step, path in found.items() if step not in self._seen]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
+import functools
 import os
 import time
 from collections.abc import Mapping
@@ -15,11 +17,13 @@ from typing import Any, NoReturn
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import Task, TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch
+from estimator_pipeline.compat import coordination
 from estimator_pipeline.compat.repairs import lost_peers
-from estimator_pipeline.engines import beginning, checkpoints, identity
+from estimator_pipeline.engines import beginning, checkpoints, farewell, identity
 from estimator_pipeline.engines import result as results
-from estimator_pipeline.engines.board import Board
+from estimator_pipeline.engines.board import POLL_SECS, Board
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator, follow_training
+from estimator_pipeline.engines.handover import EVALUATOR, Handover, told_of_evaluator
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.identity import Identity
 from estimator_pipeline.engines.preemption import Preemption, seconds_of, signals_of
@@ -35,8 +39,8 @@ from estimator_pipeline.errors import (
 from estimator_pipeline.launch import progress as progress_protocol
 from estimator_pipeline.log import logger
 
-# How long a task's report may come after the chief's: tasks leave synchronous training within a step of each other.
-REPORT_SECS = 30.0
+# How long tasks have to leave that are asked to end: whoever asked may not wait.
+PREEMPTED_SECS = 30.0
 
 # What the launcher is told of an end that is no result.
 _STATUS: dict[type[BaseException], str] = {DivergedError: "diverged", PreemptedError: "preempted"}
@@ -74,12 +78,14 @@ class TaskLife(abc.ABC):
         self.tf_config, self.task = tf_config, tf_config.task
         self.input_fn, self.max_steps, self.strategy = input_fn, max_steps, strategy
         self.settings = settings
+        told = told_of_evaluator(settings, tf_config, environ)
         during = settings.evaluate_during_training
         if during is None:
             alone = tf_config.is_single_process or tf_config.dialect == "master"
-            during = not settings.evaluator and alone
+            during = not told and alone
         self.evaluate_during_training = during
-        self.board = Board(model_dir, tf_config=tf_config, environ=environ)
+        self.board = Board(model_dir, tf_config=tf_config, environ=environ, max_steps=max_steps)
+        self.handover = Handover(self.board, told=told, timeout=settings.result_timeout)
         self.progress = progress_protocol.from_environ(environ)
         self._environ = environ
         self._evaluator: CheckpointEvaluator | None = None
@@ -134,26 +140,57 @@ class TaskLife(abc.ABC):
     def run(self) -> TrainResult:
         """Runs the task to its end."""
         try:
+            if self.tf_config.is_chief:
+                return self.run_chief()
+            with self.board.attending():
+                return self._run_other_task()
+        finally:
+            if self._evaluator is not None:
+                self._evaluator.close()
+
+    def _run_other_task(self) -> TrainResult:
+        try:
             if self.tf_config.is_evaluator:
                 with self.preemption.interruptible("training goes on without it"):
                     return self.run_evaluator()
             if self.tf_config.is_ps:
                 return self.run_parameter_server()
-            return self.run_training_task()
-        finally:
-            if self._evaluator is not None:
-                self._evaluator.close()
+            return self.run_worker()
+        except PreemptedError:
+            with contextlib.suppress(OSError, compat.install().errors.OpError):
+                self.board.report("preempted")
+            raise
+        except Exception as error:
+            self._say_failed(f"{type(error).__name__}: {error}", echo=_is_echo(error))
+            raise
 
     # -- the training tasks -------------------------------------------------------------------------------------
 
-    def run_training_task(self) -> TrainResult:
-        if not self.tf_config.is_chief:
-            return self._train_and_conclude()
+    def run_chief(self) -> TrainResult:
         # Checkpoints after this step are this run's, for an evaluator that comes late.
-        with self._own_model_dir() as self.from_step:
-            self.board.clear()
+        with self._own_model_dir() as self.from_step, self.board.attending():
             self._say("running")
             return self._train_and_conclude()
+
+    def run_worker(self) -> TrainResult:
+        if self._came_too_late():
+            logger.warning("%s: training had ended before this task came", self.task)
+            self.board.report("done", steps=0, records=self._records(0))
+            return self._end_with_result()
+        return self._train_and_conclude()
+
+    def _came_too_late(self) -> bool:
+        """Whether training has ended without this task, which asynchronous training does."""
+        if not self._is_asynchronous:
+            return False
+        while self.board.is_unanswered():
+            # An earlier run's, whose chief is about to start again; or this run's, and its chief has gone.
+            time.sleep(POLL_SECS)
+        return self.board.finished() is not None
+
+    @property
+    def _is_asynchronous(self) -> bool:
+        return self.tf_config.cluster is not None and self.tf_config.cluster.num_ps > 0
 
     def _own_model_dir(self) -> contextlib.AbstractContextManager[int]:
         return beginning.own_model_dir(
@@ -174,7 +211,7 @@ class TaskLife(abc.ABC):
         return len(self._training_tasks())
 
     def _train_and_conclude(self) -> TrainResult:
-        lost_peers.before_exit.append(self._say_failed)
+        lost_peers.before_exit.append(self._say_peer_lost)
         try:
             trained = self._train_until_asked()
             # From here on no step is to be expected of this task.
@@ -192,20 +229,17 @@ class TaskLife(abc.ABC):
         except Exception as error:
             plain = checkpoints.explained(error, model_dir=self.model_dir)
             self._say_failed(
-                str(plain) if plain else f"{type(error).__name__}: {error}", status=_STATUS.get(type(error), "failed")
+                str(plain) if plain else f"{type(error).__name__}: {error}",
+                status=_STATUS.get(type(error), "failed"),
+                echo=_is_echo(error),
             )
             if plain is not None:
                 raise plain from error
             raise
         finally:
-            lost_peers.before_exit.remove(self._say_failed)
-        self.board.write_task(self.task, state="done", **report)
-        try:
-            with self.preemption.interruptible(_BEFORE_RESULT):
-                return self._wait_for_result()
-        except PreemptedError:
-            self._leave_preempted()
-            raise
+            lost_peers.before_exit.remove(self._say_peer_lost)
+        self.board.report("done", **report)
+        return self._end_with_result()
 
     # -- asked to end -------------------------------------------------------------------------------------------
 
@@ -227,7 +261,7 @@ class TaskLife(abc.ABC):
             self.stopping.ask()
 
     def _end_with_checkpoint(self, report: Mapping[str, Any]) -> NoReturn:
-        self.board.write_task(self.task, state="preempted", **report)
+        self.board.report("preempted", **report)
         if not self.tf_config.is_chief:
             # The chief may still be writing it: an end of this task before might end that one.
             self.board.wait("the last checkpoint", self._end_of_training, timeout=self.preemption.seconds)
@@ -240,9 +274,9 @@ class TaskLife(abc.ABC):
     def _leave_preempted(self) -> None:
         if self.tf_config.is_chief:
             self._say_preempted()
-            self._wait_for_others_to_leave()
+            self._leave_last(timeout=PREEMPTED_SECS)
         else:
-            self._say_left()
+            self.board.leave()
 
     def _where_it_stands(self) -> str:
         latest = compat.install().train.latest_checkpoint(self.model_dir)
@@ -270,27 +304,36 @@ class TaskLife(abc.ABC):
             "global_step": checkpoint_step(checkpoint) if checkpoint else 0,
             "ended": self._why_ended(trained, checkpoint),
         }
-        self.board.write_task(self.task, state="done", **report)
-        self._say("finished", **training)
-        if self._evaluator_expected():
-            try:
-                return self._wait_for_result()
-            except WaitError as error:
-                logger.warning("%s; the chief evaluates the final checkpoint itself", error)
-        outcome = self._conclude(self.own_evaluator(), training)
-        self._wait_for_others_to_leave()
+        self.board.report("done", **report)
+        by_evaluator = self.handover.is_evaluators()
+        self._say("finished", result_by=str(EVALUATOR if by_evaluator else self.task), **training)
+        outcome = self.handover.from_evaluator() if by_evaluator else None
+        if outcome is None:
+            if by_evaluator:
+                self._say("finished", result_by=str(self.task), **training)
+            outcome = self._conclude(self.own_evaluator(), training)
+        reports = farewell.reports_of(self.board, self._training_tasks(), timeout=self.settings.result_timeout)
+        outcome = dataclasses.replace(outcome, tasks=reports, task=str(self.task))
+        self.board.publish(outcome.to_dict())
+        self._leave_last()
         return outcome
 
-    def _say_failed(self, error: str, status: str = "failed") -> None:
+    def _say_peer_lost(self, message: str) -> None:
+        self._say_failed(message, echo=True)
+
+    def _say_failed(self, error: str, status: str = "failed", echo: bool = False) -> None:
         """Lets the others know, who would wait for this task otherwise."""
         try:
-            self._say("failed", error=error[:2000], status=status)
+            if self.tf_config.is_chief:
+                self.board.say_failed(error[:2000], status=status, echo=echo, from_step=self.from_step)
+            else:
+                self.board.report_failed(error[:2000], status=status, echo=echo)
         except (OSError, compat.install().errors.OpError) as second:
             # A full disk, mostly: what happened first is what must be told.
-            logger.warning("%s could not be written either: %s", self.board.path("training.json"), second)
+            logger.warning("%s could not be written to either: %s", self.board.directory, second)
 
     def _say(self, state: str, **more: Any) -> None:
-        self.board.write("training.json", {"state": state, "task": str(self.task), "from_step": self.from_step, **more})
+        self.board.say(state, from_step=self.from_step, **more)
 
     def set_start_step(self) -> None:
         """Lets an addressable input begin at the record where the latest checkpoint stands."""
@@ -344,35 +387,19 @@ class TaskLife(abc.ABC):
 
     def run_evaluator(self) -> TrainResult:
         evaluator = self.own_evaluator()
-
-        def announce() -> None:
-            if self.board.read("evaluator.json") is None:
-                self.board.write("evaluator.json", {"task": str(self.task)})
-
-        announce()
-        training = follow_training(
-            evaluator,
-            board=self.board,
-            model_dir=self.model_dir,
-            checkpoint_timeout=self.settings.checkpoint_timeout,
-            announce=announce,
-        )
-        done = self.board.read("result.json")
-        if done is not None:
-            # The chief did not know of this evaluator, or did not wait for it: its result stands.
-            return self._from_board(done)
-        return self._conclude(evaluator, training)
-
-    def _evaluator_expected(self) -> bool:
-        if self.settings.evaluator is not None:
-            return self.settings.evaluator
-        cluster = self.tf_config.cluster
-        if cluster is None:
-            return False
-        return cluster.evaluator is not None or self.board.read("evaluator.json") is not None
+        while True:
+            training = follow_training(
+                evaluator,
+                board=self.board,
+                model_dir=self.model_dir,
+                checkpoint_timeout=self.settings.checkpoint_timeout,
+            )
+            outcome = self.handover.through_chief(training, functools.partial(self._conclude, evaluator))
+            if outcome is not None:
+                return outcome
 
     def _conclude(self, evaluator: CheckpointEvaluator, training: Mapping[str, Any]) -> TrainResult:
-        """Evaluates the final checkpoint and writes the result for all."""
+        """Evaluates the final checkpoint; the result lacks only what the training tasks say of themselves."""
         if training["checkpoint"] is None:
             raise TaskFailedError(
                 "training ended without a checkpoint, so there is nothing to evaluate",
@@ -380,7 +407,7 @@ class TaskLife(abc.ABC):
                 mend="see whether the input has any records, and whether save_checkpoints_steps is set",
             )
         final = evaluator.evaluate(training["checkpoint"], final=True)
-        outcome = TrainResult(
+        return TrainResult(
             global_step=training["global_step"],
             metrics=final.metrics,
             checkpoint=training["checkpoint"],
@@ -388,25 +415,10 @@ class TaskLife(abc.ABC):
             exporters=dict(evaluator.exporters),
             ended=training["ended"],
             evaluations=tuple(evaluator.evaluations),
-            tasks=self._task_reports(),
             evaluated_by=str(self.task),
             model_dir=self.model_dir,
             task=str(self.task),
         )
-        self.board.write("result.json", {"result": outcome.to_dict()})
-        return outcome
-
-    def _task_reports(self) -> dict[str, results.TaskReport]:
-        deadline = time.monotonic() + REPORT_SECS
-        reports: dict[str, results.TaskReport] = {}
-        for task in self._training_tasks():
-            while (report := self.board.task_report(task)) is None and time.monotonic() < deadline:
-                time.sleep(0.1)
-            if report is None:
-                logger.warning("%s has not said what it did within %.0f s", task, REPORT_SECS)
-                continue
-            reports[str(task)] = results.TaskReport(steps=report["steps"], records=report["records"])
-        return reports
 
     def _training_tasks(self) -> tuple[Task, ...]:
         cluster = self.tf_config.cluster
@@ -414,64 +426,55 @@ class TaskLife(abc.ABC):
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    def _wait_for_result(self) -> TrainResult:
-        outcome = self._await_result()
-        if not self.tf_config.is_chief:
-            self._say_left()
-        else:
-            self._wait_for_others_to_leave()
-        return outcome
+    def _end_with_result(self) -> TrainResult:
+        """The end of a worker that has left training."""
+        try:
+            with self.preemption.interruptible(_BEFORE_RESULT):
+                outcome = self.handover.wait()
+                self.board.leave()
+                return outcome
+        except PreemptedError:
+            self._leave_preempted()
+            raise
 
-    def _await_result(self) -> TrainResult:
-        cluster = self.tf_config.cluster
-        watch = None
-        if cluster is not None and not self.tf_config.is_chief:
-            # The chief's server is there until everybody has the result.
-            watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), known=True)
-        done = self.board.wait(
-            "the result of the final evaluation",
-            lambda: self.board.read("result.json"),
-            timeout=self.settings.result_timeout,
-            watch=watch,
-        )
-        return self._from_board(done)
-
-    def _from_board(self, document: Mapping[str, Any]) -> TrainResult:
-        return TrainResult.from_dict(document["result"], task=str(self.task))
-
-    def _say_left(self) -> None:
-        self.board.write(f"tasks/{self.task.type}-{self.task.index}.left.json", {})
-
-    def _wait_for_others_to_leave(self) -> None:
-        """The chief leaves last: it holds the service through which TensorFlow's servers watch each other, and a task
-        that loses it before its own end is torn down as if the job had failed."""
+    def _leave_last(self, timeout: float = farewell.LEAVING_SECS) -> None:
         others = [task for task in self._training_tasks() if task != self.task]
-        deadline = time.monotonic() + REPORT_SECS
-        for task in others:
-            name = f"tasks/{task.type}-{task.index}.left.json"
-            while self.board.read(name) is None and time.monotonic() < deadline:
-                time.sleep(0.05)
+        farewell.wait_until_left(self.board, others, timeout=timeout)
+        cluster = self.tf_config.cluster
+        if cluster is not None and cluster.num_ps == 0 and others and coordination.available():
+            farewell.end_last({str(task): cluster.address(task) for task in others if self.board.has_met(task)})
 
     # -- parameter servers --------------------------------------------------------------------------------------
 
     def run_parameter_server(self) -> TrainResult:
         cluster = self.tf_config.cluster
         assert cluster is not None
-        self.board.clear()
         server = self.start_server()
         watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=self.settings.startup_timeout)
         training = self.board.wait(
             "the end of training", self._end_of_training, timeout=float("inf"), watch=watch, poll=0.5
         )
-        deadline = time.monotonic() + REPORT_SECS
-        while self._still_training() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        del server
         if training["state"] == "preempted":
+            deadline = time.monotonic() + PREEMPTED_SECS
+            while self._still_training() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            del server
             self.preemption.ask(str(training.get("by")))
             raise self.preemption.error(self._where_it_stands())
         with self.preemption.interruptible(_BEFORE_RESULT):
-            return self._await_result()
+            # The chief publishes it when every training task has left training: until then variables are served.
+            outcome = self.handover.wait()
+            del server
+            return outcome
 
     def _still_training(self) -> bool:
-        return any(self.board.task_report(task) is None for task in self._training_tasks())
+        reports = [self.board.task_report(task) for task in self._training_tasks()]
+        return any(report is not None and report["state"] == "here" for report in reports)
+
+
+def _is_echo(error: BaseException) -> bool:
+    """Whether a task fails by what happened to another one, as far as its error can tell."""
+    errors = compat.install().errors
+    if isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError | WaitError):
+        return True
+    return isinstance(error, TaskFailedError) and error.because is not None

@@ -76,7 +76,7 @@ class TrainResult:
         return plain
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any], *, task: str = "") -> TrainResult:
+    def from_dict(cls, plain: Mapping[str, Any], task: str = "") -> TrainResult:
         values = dict(plain)
         values["exports"] = tuple(values["exports"])
         values["evaluations"] = tuple(Evaluation(**e) for e in values["evaluations"])

@@ -23,8 +23,8 @@ class Settings:
     """What every engine lets its caller say.
 
     Attributes:
-        evaluator: whether the job has an evaluator task. None: it has one if TF_CONFIG names it, or if one has
-            announced itself by the time training ends.
+        evaluator: whether the job has an evaluator task. None: it has one if the launcher or TF_CONFIG says so,
+            or, where neither says anything, if one has greeted by the time training ends.
         evaluate_during_training: whether the chief evaluates each checkpoint. None: a single process and a `master`
             do, a chief does not.
         result_timeout: seconds that a task waits for the result once training has ended.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from estimator_pipeline.cluster.resolving import EVALUATOR_VARIABLE
 from estimator_pipeline.cluster.spec import Task, TFConfig, local_cluster
 from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.launch.cores import available_cores, share_cores, thread_environment
@@ -239,6 +240,7 @@ def plan_local(
         threads = thread_environment(shares, environ=environ)
         pinned.update(shares)
     common = {RUN_ID_VARIABLE: run_id, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    common[EVALUATOR_VARIABLE] = "1" if shape.evaluator else "0"
     if hold_ports:
         common[REUSE_VARIABLE] = "1"
     if "TF_CPP_MIN_LOG_LEVEL" not in environ:

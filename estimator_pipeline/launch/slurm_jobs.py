@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from estimator_pipeline.cluster.resolving import EVALUATOR_VARIABLE
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.launch.guard import RUN_ID_VARIABLE
 from estimator_pipeline.launch.progress import PROGRESS_VARIABLE
@@ -319,7 +320,7 @@ def _program(name: str, environ: Mapping[str, str]) -> None:
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:
     """Without what says of this process which task it is: a job takes over the environment that it is submitted in."""
     ours = {name for name in environ if name.startswith(("SLURM_", "SRUN_")) and name not in _CLIENT} | {"TF_CONFIG"}
-    ours |= {RUN_ID_VARIABLE, PROGRESS_VARIABLE}
+    ours |= {RUN_ID_VARIABLE, EVALUATOR_VARIABLE, PROGRESS_VARIABLE}
     return {name: value for name, value in environ.items() if name not in ours}
 
 

@@ -25,11 +25,12 @@ TWO_WORKERS = ROOT / "legacy_configs" / "multi_worker_estimator.yaml"
 
 # A program on the public API, as the README shows it; what differs between the tests comes by its arguments.
 PROGRAM = """
-import os, sys
+import os, pathlib, sys, time
 import estimator_pipeline as ep
 import model_fns
 
 case, model_dir = sys.argv[1], sys.argv[2]
+word = pathlib.Path(model_dir, "estimator_pipeline", "training.json")
 tf = ep.compat.install()
 task = ep.cluster.from_environ(os.environ)
 config = ep.build_run_config(
@@ -53,6 +54,13 @@ class Stop(tf.estimator.SessionRunHook):
             raise ArithmeticError("planted failure")
         if case == "killed" and self.steps == 5 and task.rank == 1:
             os.kill(os.getpid(), 9)
+
+if case == "early_stop" and task.is_evaluator:
+    # It comes when training is over: who brings the result must not depend upon who is first.
+    deadline = time.monotonic() + 300
+    while '"finished"' not in (word.read_text() if word.exists() else ""):
+        assert time.monotonic() < deadline, "training has not ended"
+        time.sleep(0.2)
 
 estimator = tf.estimator.Estimator(model_fns.model_fn("linear"), config=config)
 train_spec = tf.estimator.TrainSpec(data.train_input_fn, max_steps=None if epochs else 40, hooks=[Stop()])
@@ -127,17 +135,17 @@ def free_ports(count):
     return found
 
 
-def start(task, cluster, model_dir, log, *, steps):
+def start(task, cluster, model_dir, log, *, steps, environ=(), more=()):
     """One task by hand: TF_CONFIG alone, no launcher, no run id, and a job file that knows of no evaluator."""
-    document = {"cluster": cluster, "task": task}
+    document = {"cluster": cluster, "task": task} if cluster else {"task": task}
     settings = [f"run.model_dir={model_dir}", f"train.max_steps={steps}", "run.save_checkpoints_steps=10",
-                "cluster.evaluator=false"]  # fmt: skip
+                "cluster.evaluator=false", *more]  # fmt: skip
     command = [sys.executable, "-m", "estimator_pipeline", "train", TWO_WORKERS, "--json", "--quiet"]
     command += [x for s in settings for x in ("--set", s)]
     with open(log, "w") as err:
         return subprocess.Popen(
             [*map(str, command)],
-            env=environment({"TF_CONFIG": json.dumps(document)}),
+            env=environment({"TF_CONFIG": json.dumps(document), **dict(environ)}),
             stdout=subprocess.PIPE,
             stderr=err,
             text=True,
@@ -146,25 +154,56 @@ def start(task, cluster, model_dir, log, *, steps):
         )
 
 
-def by_hand(tmp_path, ports, *, steps, late_evaluator=False):
-    cluster = {"worker": [f"localhost:{port}" for port in ports]}
-    tasks = [{"type": "worker", "index": 0}, {"type": "worker", "index": 1}, {"type": "evaluator", "index": 0}]
-    processes = []
+def greeting(folder):
+    """What an evaluator says of itself on the board of a model directory, if it has."""
+    file = folder / "estimator_pipeline" / "tasks" / "evaluator-0.json"
+    return json.loads(file.read_text())["nonce"] if file.exists() else None
+
+
+def wait_until(condition, process, seconds=300):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline, "the process ended, or it takes too long"
+        time.sleep(0.1)
+
+
+def ended(processes, logs):
+    """What each has printed; all have ended well."""
     try:
-        for i, task in enumerate(tasks):
-            if late_evaluator and task["type"] == "evaluator":
-                for process in processes:
-                    process.wait(120)
-            processes.append(start(task, cluster, tmp_path / "model", tmp_path / f"{steps}-{i}.err", steps=steps))
-        outputs = [process.communicate(timeout=150)[0] for process in processes]
-        errors = "".join((tmp_path / f"{steps}-{i}.err").read_text()[-2000:] for i in range(3))
-        assert [p.returncode for p in processes] == [0, 0, 0], errors
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
+        errors = "".join(log.read_text()[-2000:] for log in logs)
+        assert [p.returncode for p in processes] == [0] * len(processes), errors
         return [json.loads(text) for text in outputs]
     finally:
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        kill(processes)
+
+
+def kill(processes):
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def by_hand(tmp_path, ports, *, steps, late_evaluator=False):
+    """Two workers and an evaluator: it is there before them, or comes when they have ended."""
+    cluster, model_dir = {"worker": [f"localhost:{port}" for port in ports]}, tmp_path / "model"
+    tasks = [{"type": "worker", "index": 0}, {"type": "worker", "index": 1}, {"type": "evaluator", "index": 0}]
+    logs = [tmp_path / f"{steps}-{i}.err" for i in range(3)]
+    before = greeting(model_dir)
+    processes = {}
+    try:
+        for i in (0, 1, 2) if late_evaluator else (2, 0, 1):
+            if i == 2:
+                for process in processes.values():
+                    process.wait(300)
+            processes[i] = start(tasks[i], cluster, model_dir, logs[i], steps=steps)
+            if i == 2 and not late_evaluator:
+                wait_until(lambda: greeting(model_dir) not in (None, before), processes[2])
+    except BaseException:
+        kill(processes.values())
+        raise
+    return ended([processes[i] for i in range(3)], logs)
 
 
 def test_e3_without_a_launcher_and_again_in_the_same_place(tmp_path):
@@ -185,6 +224,29 @@ def test_an_evaluator_that_comes_too_late_gives_the_result_that_stands(tmp_path)
     outcomes = by_hand(tmp_path, free_ports(2), steps=12, late_evaluator=True)
     assert outcomes[0] == outcomes[1] == outcomes[2]
     assert outcomes[2]["evaluated_by"] == "worker:0"
+
+
+def test_the_chief_evaluates_where_the_evaluator_cannot(tmp_path):
+    """The chief is told that there is an evaluator, and would wait half an hour for its result."""
+    alone = ["cluster.workers=1", "run.train_distribute=none"]
+    told = {"ESTIMATOR_PIPELINE_EVALUATOR": "1"}
+    processes, logs = [], [tmp_path / "chief.err", tmp_path / "evaluator.err"]
+    model_dir = tmp_path / "model"
+    try:
+        task = {"type": "evaluator", "index": 0}
+        broken = [*alone, "model.name=linear"]  # has other variables than the checkpoint
+        evaluator = start(task, None, model_dir, logs[1], steps=20, environ=told, more=broken)
+        processes.append(evaluator)
+        wait_until(lambda: greeting(model_dir) is not None, evaluator)
+        chief = start({"type": "worker", "index": 0}, None, model_dir, logs[0], steps=20, environ=told, more=alone)
+        processes.append(chief)
+    except BaseException:
+        kill(processes)
+        raise
+    (result,) = ended([chief], logs)
+    assert result["evaluated_by"] == "worker:0"
+    assert evaluator.wait(300) == 1
+    assert "evaluator:0 failed" in logs[0].read_text()
 
 
 @pytest.mark.parametrize(("kind", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -18,55 +19,190 @@ DOCUMENT = {"cluster": {"chief": ["a:1"], "worker": ["b:2"]}, "task": {"type": "
 OTHER = {"cluster": {"chief": ["a:9"], "worker": ["b:8"]}, "task": {"type": "worker", "index": 0}}
 
 
-def board(path, document=DOCUMENT, run_id=None):
+def board(path, document=DOCUMENT, run_id=None, max_steps=None):
     environ = {"ESTIMATOR_PIPELINE_RUN_ID": run_id} if run_id else {}
-    return Board(str(path), tf_config=parse_tf_config(document), environ=environ)
+    return Board(str(path), tf_config=parse_tf_config(document), environ=environ, max_steps=max_steps)
+
+
+CHIEF = {**DOCUMENT, "task": {"type": "chief", "index": 0}}
+EVALUATOR = {**DOCUMENT, "task": {"type": "evaluator", "index": 0}}
+WITH_PS = {"chief": ["a:1"], "worker": ["b:2"], "ps": ["c:3"]}
+
+
+def ends(chief, step=10, by="chief:0"):
+    chief.say("finished", global_step=step, checkpoint=f"model.ckpt-{step}", result_by=by)
+
+
+@contextlib.contextmanager
+def late(monkeypatch, seconds):
+    """In the block, it is so many seconds later."""
+    now = time.monotonic
+    with monkeypatch.context() as later:
+        later.setattr(time, "monotonic", lambda: now() + seconds)
+        yield
 
 
 def test_files_of_another_run_do_not_count(tmp_path):
-    board(tmp_path, run_id="one").write("training.json", {"state": "finished"})
-    assert board(tmp_path, run_id="one").training()["state"] == "finished"
-    assert board(tmp_path, run_id="two").training() is None
-    assert board(tmp_path).training() is None
+    worker, other = board(tmp_path, run_id="one"), board(tmp_path, run_id="two")
+    for each in (worker, other):
+        each.report("here")
+    board(tmp_path, CHIEF, run_id="two").say("running")
+    assert worker.training() is None
+    assert other.training()["state"] == "running"
+    assert not worker.is_unanswered(), "it is known to be another run's"
 
 
 def test_without_a_run_id_the_cluster_tells_runs_apart(tmp_path):
-    board(tmp_path).write("training.json", {"state": "finished"})
-    assert board(tmp_path).training() is not None
-    assert board(tmp_path, OTHER).training() is None
+    worker, other = board(tmp_path), board(tmp_path, OTHER)
+    board(tmp_path, CHIEF).say("running")
+    assert worker.is_unanswered() and not other.is_unanswered()
 
 
-def test_clear_removes_what_an_earlier_run_left(tmp_path):
-    mine = board(tmp_path)
-    mine.write("training.json", {"state": "finished"})
-    mine.write_task(Task("worker"), state="done", steps=1, records=None)
-    mine.clear()
-    assert mine.training() is None and mine.task_report(Task("worker")) is None
-    # With a run id nothing is removed: another task of this run may have written it already.
-    named = board(tmp_path, run_id="x")
-    named.write("evaluator.json", {})
-    named.clear()
-    assert named.read("evaluator.json") is not None
+@pytest.mark.parametrize("run_id", [None, "the same"])
+@pytest.mark.parametrize("greets_first", [True, False])
+def test_only_the_chief_that_answers_is_this_runs(tmp_path, run_id, greets_first):
+    """A run id may come twice: a manifest with a fixed one, two calls in one program."""
+    old = board(tmp_path, CHIEF, run_id=run_id)
+    board(tmp_path, run_id=run_id).report("here")
+    with old.attending():
+        ends(old, step=5)
+        old.publish({"global_step": 5})
+    worker = board(tmp_path, run_id=run_id)
+    if greets_first:
+        worker.report("here")
+    assert worker.training() is None and worker.is_unanswered() and worker.result() is None
+    chief = board(tmp_path, CHIEF, run_id=run_id)
+    with chief.attending():
+        chief.say("running")
+        if not greets_first:
+            worker.report("here")
+        chief.attend()
+        assert worker.training()["state"] == "running"
+        assert worker.result() is None, "the one that is there is of the run before"
+        ends(chief, step=20)
+        chief.publish({"global_step": 20})
+    assert worker.finished()["global_step"] == 20 and worker.result() == {"global_step": 20}
 
 
-def test_an_end_from_before_is_doubted_until_it_stands(tmp_path, monkeypatch):
-    mine = board(tmp_path)
-    mine.write("training.json", {"state": "finished"})
-    late = board(tmp_path)
-    late.doubt_what_is_there(seconds=600)
-    assert late.training() is None
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 601)
-    assert late.training()["state"] == "finished"
+def test_reports_of_an_earlier_run_are_none_of_this(tmp_path):
+    old, chief = board(tmp_path, CHIEF), board(tmp_path, CHIEF)
+    gone = board(tmp_path)
+    with old.attending(), gone.attending():
+        old.say("running")
+        gone.training()
+        gone.report("done", steps=1, records=None)
+        assert old.task_report(Task("worker"))["steps"] == 1
+    with chief.attending():
+        chief.say("running")
+        assert chief.task_report(Task("worker")) is None
+        assert not chief.has_met(Task("worker"))
+        # One that came before its chief is believed as soon as it has heard the answer.
+        here = board(tmp_path)
+        here.report("here")
+        chief.attend()
+        here.training()
+        here.report("done", steps=2, records=None)
+        assert chief.task_report(Task("worker"))["steps"] == 2
 
 
-def test_news_end_the_doubt_at_once(tmp_path):
-    mine = board(tmp_path)
-    mine.write("training.json", {"state": "finished", "global_step": 1})
-    late = board(tmp_path)
-    late.doubt_what_is_there(seconds=3600)
-    mine.write("training.json", {"state": "finished", "global_step": 2})
-    assert late.training()["global_step"] == 2
+def test_a_task_answers_while_it_is_at_something_else(tmp_path):
+    """Evaluators evaluate and workers train: neither looks at the board then."""
+    chief, evaluator = board(tmp_path, CHIEF), board(tmp_path, EVALUATOR)
+    with evaluator.attending(), chief.attending():
+        chief.say("running")
+        deadline = time.monotonic() + 120
+        while not chief.has_met(Task("evaluator")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert chief.has_met(Task("evaluator"))
+
+
+@pytest.mark.parametrize(
+    ("own", "step", "stands"),
+    [({"max_steps": 10}, 10, True), ({"max_steps": 20}, 10, False), ({"max_steps": 10}, 4, True), ({}, 10, False)],
+)
+def test_an_end_that_nobody_answers_for_stands_if_it_is_what_this_training_comes_to(
+    tmp_path, monkeypatch, own, step, stands
+):
+    chief = board(tmp_path, CHIEF, max_steps=10)
+    ends(chief, step=step)
+    evaluator = board(tmp_path, EVALUATOR, **own)
+    assert evaluator.training() is None and evaluator.is_unanswered()
+    with late(monkeypatch, 59):
+        assert evaluator.training() is None and evaluator.is_unanswered()
+    with late(monkeypatch, 61):
+        assert (evaluator.training() is not None) is stands
+        assert not evaluator.answered and not evaluator.is_unanswered()
+
+
+@pytest.mark.parametrize("state", ["running", "failed", "preempted"])
+def test_no_other_word_stands_unanswered(tmp_path, monkeypatch, state):
+    board(tmp_path, CHIEF).say(state, error="x", status="failed", echo=False)
+    evaluator = board(tmp_path, EVALUATOR)
+    evaluator.training()
+    with late(monkeypatch, 3600):
+        assert evaluator.training() is None
+        evaluator.raise_if_failed()
+
+
+def failed(chief):
+    said = chief.read("training.json")
+    return said["state"], said.get("task"), said.get("error")
+
+
+def test_the_first_cause_of_a_failure_is_kept(tmp_path):
+    """A worker that loses its connection to a chief without memory tells of it before the chief does."""
+    chief, worker = board(tmp_path, CHIEF), board(tmp_path)
+    with chief.attending(), worker.attending():
+        chief.say("running")
+        worker.training()
+        worker.report_failed("Socket closed", status="failed", echo=True)
+        worker.report_failed("something after it", status="failed", echo=False)
+        chief.attend()
+        assert failed(chief) == ("failed", "worker:0", "Socket closed"), "a worker's failure is that of training"
+        chief.say_failed("out of memory", status="failed", echo=False)
+        assert failed(chief) == ("failed", "chief:0", "out of memory")
+        chief.say_failed("another", status="failed", echo=False)
+        assert failed(chief) == ("failed", "chief:0", "out of memory")
+
+
+def test_what_another_task_told_goes_before_what_followed_from_it(tmp_path):
+    chief, worker = board(tmp_path, CHIEF), board(tmp_path)
+    with worker.attending():
+        chief.say("running")
+        worker.training()
+        worker.report_failed("ArithmeticError: planted", status="diverged", echo=False)
+        chief.say_failed("Collective ops is aborted", status="failed", echo=True)
+    assert failed(chief) == ("failed", "worker:0", "ArithmeticError: planted")
+
+
+def test_a_restarted_task_does_not_end_by_its_own_old_failure(tmp_path):
+    chief, worker = board(tmp_path, CHIEF), board(tmp_path)
+    with chief.attending(), worker.attending():
+        chief.say("running")
+        worker.training()
+        worker.report_failed("planted", status="failed", echo=False)
+        chief.attend()
+    with pytest.raises(TaskFailedError, match="planted"):
+        worker.raise_if_failed()
+    again, chief = board(tmp_path), board(tmp_path, CHIEF)
+    with again.attending(), chief.attending():
+        chief.say("running")
+        chief.attend()
+        again.raise_if_failed()
+        assert again.training()["state"] == "running"
+
+
+def test_asynchronous_training_goes_on_without_a_worker_that_failed(tmp_path):
+    chief = board(tmp_path, {"cluster": WITH_PS, "task": CHIEF["task"]})
+    worker = board(tmp_path, {"cluster": WITH_PS, "task": DOCUMENT["task"]})
+    server = board(tmp_path, {"cluster": WITH_PS, "task": {"type": "ps", "index": 0}})
+    with chief.attending(), worker.attending(), server.attending():
+        chief.say("running")
+        worker.training()
+        worker.report_failed("planted", status="failed", echo=False)
+        chief.attend()
+        server.raise_if_failed()
+        assert server.training()["state"] == "running"
 
 
 def test_a_file_is_never_seen_in_part(tmp_path):
@@ -86,10 +222,33 @@ def test_a_wait_says_what_it_waited_for(tmp_path):
 
 
 def test_a_wait_ends_when_training_failed(tmp_path):
-    mine = board(tmp_path)
-    mine.write("training.json", {"state": "failed", "task": "chief:0", "error": "ValueError: planted"})
-    with pytest.raises(TaskFailedError, match=r"training failed on chief:0: ValueError: planted"):
+    chief, mine = board(tmp_path, CHIEF), board(tmp_path)
+    mine.report("here")
+    chief.say_failed("ValueError: planted", status="failed", echo=False)
+    with pytest.raises(TaskFailedError, match=r"training failed on chief:0: ValueError: planted") as error:
         mine.wait("anything", lambda: None, timeout=3600)
+    assert error.value.because == "chief:0"
+
+
+def test_a_wait_counts_anew_with_each_word_of_the_chiefs(tmp_path, monkeypatch):
+    """The chief has waited for the evaluator as long as the others for the result: it only begins to evaluate."""
+    chief, mine = board(tmp_path, CHIEF), board(tmp_path)
+    mine.report("here")
+    ends(chief, by="evaluator:0")
+    clock = [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    looks = []
+
+    def look():
+        looks.append(1)
+        clock[0] += 50
+        if len(looks) == 2:
+            ends(chief, by="chief:0")
+        return "there" if len(looks) == 4 else None
+
+    assert mine.wait("the result", look, timeout=140, poll=0) == "there"
+    with pytest.raises(WaitError):
+        mine.wait("the result", lambda: look() and None, timeout=140, poll=0)
 
 
 def test_a_peer_that_goes_away_is_noticed(monkeypatch):

@@ -425,6 +425,7 @@ def test_delays(trained, spec, literal, throttle, delay, newest):
 
 
 TASK = {"task": {"type": "evaluator", "index": 0}, "cluster": {"chief": ["localhost:1"]}}
+CHIEF = {"type": "chief", "index": 0}
 
 
 class Training:
@@ -433,8 +434,11 @@ class Training:
     def __init__(self, estimator, folder):
         self.folder = Path(folder)
         self.trained = Path(estimator.model_dir)
-        environ = {"TF_CONFIG": json.dumps(TASK), "ESTIMATOR_PIPELINE_RUN_ID": "run"}
-        self.board = Board(str(folder), tf_config=from_environ(environ), environ=environ)
+        self.board, self.chief = (
+            Board(str(folder), tf_config=from_environ(environ), environ=environ)
+            for environ in ({"TF_CONFIG": json.dumps({**TASK, "task": task})} for task in (TASK["task"], CHIEF))
+        )
+        self.board.report("here")
         self.estimator = tf.estimator.Estimator(keras_model_fn, config=config_for(folder, save_checkpoints_steps=10))
 
     def has(self, *steps):
@@ -448,7 +452,7 @@ class Training:
         v1.train.update_checkpoint_state(str(self.folder), paths[-1], all_model_checkpoint_paths=paths)
 
     def says(self, state, **more):
-        self.board.write("training.json", {"state": state, **more})
+        self.chief.say(state, **more)
 
     def ends(self, step):
         self.says("finished", checkpoint=str(self.folder / f"model.ckpt-{step}"), global_step=step)
@@ -471,7 +475,6 @@ class Training:
                 board=self.board,
                 model_dir=str(self.folder),
                 checkpoint_timeout=60,
-                announce=lambda: None,
             )
         return [e.global_step for e in evaluator.evaluations]
 

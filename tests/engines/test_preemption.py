@@ -422,15 +422,19 @@ def test_mail_on_the_board_passes_over_what_an_earlier_training_left(tmp_path, m
 
 
 def test_who_starts_after_a_preemption_starts_to_go_on_from_there(tmp_path):
-    document = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
-    named = {"ESTIMATOR_PIPELINE_RUN_ID": "slurm-12.0-1"}
-    for environ, believed in [({}, False), (named, True)]:
-        board = Board(str(tmp_path), tf_config=parse_tf_config(document), environ=environ)
-        board.write("training.json", {"state": "preempted", "by": "SIGTERM", "global_step": 7, "task": "worker:0"})
-        with pytest.raises(PreemptedError, match=r"training was asked to end \(SIGTERM\).*after step 7"):
-            board.raise_if_failed()
-        board.doubt_what_is_there(seconds=0.0)
-        assert (board.training() is not None) == believed
+    def board(index):
+        document = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": index}}
+        return Board(str(tmp_path), tf_config=parse_tf_config(document), environ={})
+
+    chief, here = board(0), board(1)
+    here.report("here")
+    chief.say("preempted", by="SIGTERM", global_step=7)
+    with pytest.raises(PreemptedError, match=r"training was asked to end \(SIGTERM\).*after step 7"):
+        here.raise_if_failed()
+    late = board(1)
+    late.report("here")
+    late.raise_if_failed()
+    assert late.training() is None
 
 
 # -- training ---------------------------------------------------------------------------------------------------------

@@ -158,7 +158,8 @@ def test_what_a_task_is_told():
     before = dict(environ)
     resolved = resolve(environ, Shape(workers=2, chief=True, ps=1, evaluator=True), hostname="n2")
     assert environ == before
-    assert set(resolved.changes) == {"TF_CONFIG", "ESTIMATOR_PIPELINE_RUN_ID"}
+    assert set(resolved.changes) == {"TF_CONFIG", "ESTIMATOR_PIPELINE_RUN_ID", "ESTIMATOR_PIPELINE_EVALUATOR"}
+    assert resolved.changes["ESTIMATOR_PIPELINE_EVALUATOR"] == "1"
     assert resolved.changes["ESTIMATOR_PIPELINE_RUN_ID"] == "slurm-7.0-2"
     config = parse_tf_config(resolved.changes["TF_CONFIG"])
     assert config.task == Task("ps") and "evaluator" not in json.loads(resolved.changes["TF_CONFIG"])["cluster"]

@@ -1,0 +1,114 @@
+"""The end of a job, seen by its chief: what each training task did, and that the chief ends last.
+
+The chief holds the service through which TensorFlow's servers watch each other, and a task that loses it before its own
+end is torn down as if the job had failed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from estimator_pipeline.cluster import Task
+from estimator_pipeline.cluster.peers import PeerWatch, answers
+from estimator_pipeline.engines.board import POLL_SECS, Board
+from estimator_pipeline.engines.result import TaskReport
+from estimator_pipeline.errors import WaitError
+from estimator_pipeline.log import logger
+
+__all__ = ["LEAVING_SECS", "UNMET_SECS", "end_last", "reports_of", "wait_until_left"]
+
+# How long a training task that this session has not seen at all is waited for.
+UNMET_SECS = 30.0
+# How long one may take that has the result, and has nothing left to do but end.
+LEAVING_SECS = 300.0
+# From a task's last word to the end of its process.
+_EXIT_SECS = 30.0
+_EXIT_POLL_SECS = 0.05
+
+_ending: dict[str, str] = {}
+
+
+def reports_of(board: Board, tasks: Iterable[Task], *, timeout: float) -> dict[str, TaskReport]:
+    """What each training task did, as it says itself: task -> its report.
+
+    A task that is still in its last step is waited for. One that failed, has gone or never came is left out, with a
+    warning: an asynchronous training ends without it.
+
+    Args:
+        board: of the run.
+        tasks: the training tasks.
+        timeout: seconds that a task is waited for that is there.
+    """
+    reports = {}
+    for task in tasks:
+        report = _awaited(board, task, lambda report: "steps" in report, timeout=timeout, unmet=UNMET_SECS)
+        if report is not None:
+            reports[str(task)] = TaskReport(steps=report["steps"], records=report["records"])
+    return reports
+
+
+def wait_until_left(board: Board, tasks: Iterable[Task], *, timeout: float = LEAVING_SECS) -> None:
+    """Until each of these tasks has said that it is about to end, is gone, or was never there.
+
+    Args:
+        board: of the run.
+        tasks: the other training tasks.
+        timeout: seconds that a task is waited for.
+    """
+    for task in tasks:
+        if board.has_met(task):
+            _awaited(board, task, lambda report: bool(report.get("left")), timeout=timeout, unmet=0.0)
+
+
+def _awaited(
+    board: Board, task: Task, done: Callable[[Mapping[str, Any]], bool], *, timeout: float, unmet: float
+) -> Mapping[str, Any] | None:
+    cluster = board.tf_config.cluster
+    watch = None
+    if cluster is not None and task != board.tf_config.task:
+        watch = PeerWatch(task, cluster.address(task), known=True)
+    begun = time.monotonic()
+    while True:
+        board.attend()
+        report = board.task_report(task)
+        if report is not None and done(report):
+            return report
+        waited = time.monotonic() - begun
+        if report is not None and report["state"] == "failed":
+            logger.warning("%s failed: %s", task, report["error"])
+            return None
+        if report is None and waited > unmet:
+            logger.warning("%s has not been seen for %.0f s; the job ends without it", task, waited)
+            return None
+        try:
+            if watch is not None:
+                watch.check("its report")
+        except WaitError as error:
+            logger.warning("%s; the job ends without it", error)
+            return None
+        if waited > timeout:
+            logger.warning("%s has not come to its end within %.0f s; the job ends without it", task, waited)
+            return None
+        time.sleep(POLL_SECS)
+
+
+def end_last(addresses: Mapping[str, str]) -> None:
+    """This process ends when those at these addresses have: a task's last word comes a second before its end.
+
+    Args:
+        addresses: of the other training tasks: name -> "host:port".
+    """
+    if not _ending:
+        # Before what TensorFlow does then, which is the end of its service: last come, first served.
+        atexit.register(_wait_for_exits)
+    _ending.update(addresses)
+
+
+def _wait_for_exits() -> None:
+    deadline = time.monotonic() + _EXIT_SECS
+    for address in _ending.values():
+        while answers(address) and time.monotonic() < deadline:
+            time.sleep(_EXIT_POLL_SECS)

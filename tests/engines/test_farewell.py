@@ -1,0 +1,108 @@
+"""The end of a job: the chief waits for whoever is there, and for nobody who is not."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+from conftest import environment
+
+from estimator_pipeline.cluster import Task, parse_tf_config
+from estimator_pipeline.engines import farewell
+from estimator_pipeline.engines.board import Board
+
+WORKERS = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
+TASKS = (Task("chief"), Task("worker"))
+
+
+@pytest.fixture
+def chief(tmp_path):
+    board = board_of(tmp_path, "chief")
+    with board.attending():
+        board.say("running")
+        board.report("done", steps=3, records=None)
+        yield board
+
+
+def board_of(folder, kind, cluster=None):
+    document = {"cluster": cluster or WORKERS, "task": {"type": kind, "index": 0}}
+    return Board(str(folder), tf_config=parse_tf_config(document), environ={})
+
+
+def test_a_task_in_its_last_step_is_waited_for(chief, tmp_path, monkeypatch):
+    """Longer than for one that never came: the limit of that has passed when it reports."""
+    monkeypatch.setattr(farewell, "UNMET_SECS", 0.0)
+    worker = board_of(tmp_path, "worker")
+    worker.report("here")
+    late = threading.Timer(1.0, worker.report, ["done"], {"steps": 2, "records": 64})
+    late.start()
+    reports = farewell.reports_of(chief, TASKS, timeout=600)
+    late.join()
+    assert {task: (report.steps, report.records) for task, report in reports.items()} == {
+        "chief:0": (3, None),
+        "worker:0": (2, 64),
+    }
+
+
+@pytest.mark.parametrize("state", ["never came", "failed"])
+def test_whoever_brings_no_report_is_left_out(chief, tmp_path, monkeypatch, caplog, state):
+    monkeypatch.setattr(farewell, "UNMET_SECS", 0.0)
+    if state == "failed":
+        worker = board_of(tmp_path, "worker")
+        worker.report("here")
+        chief.attend()
+        worker.training()
+        worker.report_failed("planted", status="failed", echo=False)
+    assert list(farewell.reports_of(chief, TASKS, timeout=600)) == ["chief:0"]
+    assert ("worker:0 failed: planted" if state == "failed" else "worker:0 has not been seen") in caplog.text
+
+
+def test_a_task_that_has_gone_is_not_waited_for(chief, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("estimator_pipeline.cluster.peers.grace_secs", lambda environ=None: 0.0)
+    monkeypatch.setattr("estimator_pipeline.cluster.peers.PeerWatch.INTERVAL_SECS", 0.0)
+    worker = board_of(tmp_path, "worker")
+    worker.report("here")
+    assert list(farewell.reports_of(chief, TASKS, timeout=600)) == ["chief:0"]
+    assert "worker:0 at 127.0.0.1:2 is gone" in caplog.text
+
+
+def test_only_who_came_is_waited_for_to_leave(chief, tmp_path):
+    farewell.wait_until_left(chief, TASKS[1:], timeout=0.0)
+    worker = board_of(tmp_path, "worker")
+    worker.report("done", steps=1, records=None)
+    gone = threading.Event()
+
+    def leave():
+        gone.set()
+        worker.leave()
+
+    late = threading.Timer(0.5, leave)
+    late.start()
+    farewell.wait_until_left(chief, TASKS[1:], timeout=600)
+    assert gone.is_set()
+    late.join()
+    assert json.loads((tmp_path / "estimator_pipeline/tasks/worker-0.json").read_text())["state"] == "done"
+
+
+def test_the_chiefs_process_ends_after_the_last_of_its_peers():
+    with socket.create_server(("127.0.0.1", 0)) as peer:
+        program = f"""
+            from estimator_pipeline.engines import farewell
+            farewell.end_last({{"worker:1": "127.0.0.1:{peer.getsockname()[1]}"}})
+            print("the last line", flush=True)
+        """
+        chief = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(program)], env=environment(), stdout=subprocess.PIPE, text=True
+        )
+        assert chief.stdout.readline() == "the last line\n"
+        # It looks whether its peer is there again and again.
+        for _ in range(3):
+            peer.settimeout(120)
+            peer.accept()[0].close()
+        assert chief.poll() is None
+    assert chief.wait(120) == 0

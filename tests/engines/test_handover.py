@@ -1,0 +1,221 @@
+"""Who brings the result, and that all tasks end with the same one: the lives of a chief and of an evaluator, whole.
+
+Training and evaluation are stubs that end when a test lets them; the board, its files and the waits are real.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import types
+
+import pytest
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import from_environ
+from estimator_pipeline.engines import board as boards
+from estimator_pipeline.engines.evaluation import CheckpointEvaluator
+from estimator_pipeline.engines.life import TaskLife
+from estimator_pipeline.engines.settings import Settings, Trained
+from estimator_pipeline.errors import ConfigError, TaskFailedError
+from estimator_pipeline.launch import progress as progress_protocol
+
+tf = compat.install()
+
+CHIEF = {"type": "worker", "index": 0}
+EVALUATOR = {"type": "evaluator", "index": 0}
+TOLD = {"ESTIMATOR_PIPELINE_EVALUATOR": "1"}
+
+
+class Spec:
+    throttle_secs = start_delay_secs = 0
+    exporters = ()
+
+
+class Stub(CheckpointEvaluator):
+    def __init__(self, folder, metrics):
+        subject = types.SimpleNamespace(model_dir=folder)
+        super().__init__(Spec, exported=subject, checkpoint_steps=None, progress=progress_protocol.from_environ({}))
+        self._metrics = metrics
+
+    def metrics_of(self, checkpoint):
+        return {"global_step": 7, **self._metrics()}
+
+
+class Life(TaskLife):
+    """A task whose training writes one checkpoint, and whose evaluation gives what `metrics` does."""
+
+    def __init__(self, folder, task, *, metrics, environ=(), cluster=None, **settings):
+        document = {"task": task} if cluster is None else {"task": task, "cluster": cluster}
+        environ = {"TF_CONFIG": json.dumps(document), **dict(environ)}
+        super().__init__(
+            str(folder),
+            tf_config=from_environ(environ),
+            environ=environ,
+            input_fn=lambda: None,
+            max_steps=7,
+            strategy=None,
+            settings=Settings(**settings),
+        )
+        self.metrics = metrics
+
+    def train(self):
+        checkpoint = tf.train.Checkpoint(v=tf.Variable(1.0))
+        manager = tf.train.CheckpointManager(checkpoint, self.model_dir, max_to_keep=5, checkpoint_name="model.ckpt")
+        manager.save(checkpoint_number=7)
+        return Trained(steps=7, data_ended=False)
+
+    def make_evaluator(self):
+        return Stub(self.model_dir, self.metrics)
+
+    def start_server(self):
+        raise AssertionError("no parameter server")
+
+
+@pytest.fixture
+def start():
+    """Starts a life in a thread: gives a call that waits for its result, or for the error that it ended with."""
+    threads = []
+
+    def begin(life):
+        ended = {}
+
+        def live():
+            try:
+                ended["result"] = life.live()
+            except Exception as error:
+                ended["error"] = error
+
+        thread = threading.Thread(target=live, daemon=True)
+        thread.start()
+        threads.append(thread)
+
+        def end():
+            thread.join(300)
+            assert not thread.is_alive(), "it does not come to its end"
+            if "error" in ended:
+                raise ended["error"]
+            return ended["result"]
+
+        return end
+
+    yield begin
+    for thread in threads:
+        thread.join(20)
+
+
+def word(folder):
+    path = folder / "estimator_pipeline" / "training.json"
+    return json.loads(path.read_text()) if path.exists() else {"state": None}
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.02)
+
+
+def test_an_evaluator_that_comes_after_the_end_brings_the_result(tmp_path, start):
+    chief = start(Life(tmp_path, CHIEF, environ=TOLD, metrics=lambda: {"loss": 1.0}))
+    wait_until(lambda: word(tmp_path)["state"] == "finished")
+    evaluator = start(Life(tmp_path, EVALUATOR, environ=TOLD, metrics=lambda: {"loss": 2.0}))
+    assert chief() == evaluator()
+    assert (chief().evaluated_by, chief().metrics["loss"]) == ("evaluator:0", 2.0)
+    assert chief().tasks["worker:0"].steps == 7, "the chief has added what the tasks say"
+
+
+def test_nobody_told_of_an_evaluator_that_comes_too_late(tmp_path, start):
+    """It takes the result of the chief, which had said that it would bring it itself."""
+    go = threading.Event()
+
+    def slow():
+        go.wait(300)
+        return {"loss": 1.0}
+
+    chief = start(Life(tmp_path, CHIEF, metrics=slow))
+    wait_until(lambda: word(tmp_path)["state"] == "finished")
+    evaluator = start(Life(tmp_path, EVALUATOR, metrics=lambda: {"loss": 2.0}))
+    wait_until(lambda: "evaluator:0" in word(tmp_path).get("answers", {}))
+    go.set()
+    assert chief() == evaluator()
+    assert evaluator().evaluated_by == "worker:0"
+
+
+def test_a_chief_that_has_waited_too_long_and_an_evaluator_that_still_comes(tmp_path, start):
+    """Both evaluate; there is one result."""
+    slow = threading.Event()
+
+    def evaluate():
+        slow.wait(300)
+        return {"loss": 2.0}
+
+    evaluator = start(Life(tmp_path, EVALUATOR, environ=TOLD, metrics=evaluate))
+    chief = start(Life(tmp_path, CHIEF, environ=TOLD, metrics=lambda: {"loss": 1.0}, result_timeout=2.0))
+    wait_until((tmp_path / "estimator_pipeline" / "result.json").exists)
+    slow.set()
+    assert chief() == evaluator()
+    assert evaluator().evaluated_by == "worker:0" and evaluator().task == "evaluator:0"
+
+
+def test_the_chief_evaluates_where_the_evaluator_failed(tmp_path, start, caplog):
+    def fails():
+        raise ArithmeticError("planted")
+
+    evaluator = start(Life(tmp_path, EVALUATOR, environ=TOLD, metrics=fails))
+    chief = start(Life(tmp_path, CHIEF, environ=TOLD, metrics=lambda: {"loss": 1.0}))
+    assert chief().evaluated_by == "worker:0"
+    assert "evaluator:0 failed: ArithmeticError: planted; the chief evaluates" in caplog.text
+    with pytest.raises(ArithmeticError):
+        evaluator()
+
+
+def test_a_final_evaluation_that_fails_is_told(tmp_path, start):
+    """Nobody waits for a result that will not come."""
+    go = threading.Event()
+
+    def fails():
+        go.wait(300)
+        raise ArithmeticError("planted")
+
+    chief = start(Life(tmp_path, CHIEF, environ={"ESTIMATOR_PIPELINE_EVALUATOR": "0"}, metrics=fails))
+    evaluator = start(Life(tmp_path, EVALUATOR, metrics=lambda: {"loss": 2.0}))
+    wait_until(lambda: "evaluator:0" in word(tmp_path).get("answers", {}))
+    go.set()
+    with pytest.raises(TaskFailedError, match="training failed on worker:0: ArithmeticError: planted"):
+        evaluator()
+    with pytest.raises(ArithmeticError):
+        chief()
+
+
+def test_twice_in_one_place_with_one_run_id(tmp_path, start):
+    environ = {**TOLD, boards.RUN_ID_VARIABLE: "fixed"}
+    for loss in (1.0, 2.0):
+        evaluator = start(Life(tmp_path, EVALUATOR, environ=environ, metrics=lambda loss=loss: {"loss": loss}))
+        chief = start(Life(tmp_path, CHIEF, environ=environ, metrics=dict))
+        assert chief() == evaluator()
+        assert evaluator().metrics["loss"] == loss
+
+
+@pytest.mark.parametrize(
+    ("environ", "cluster", "given", "told"),
+    [
+        ({}, None, None, None),
+        (TOLD, None, None, True),
+        ({"ESTIMATOR_PIPELINE_EVALUATOR": "0"}, None, None, False),
+        ({"ESTIMATOR_PIPELINE_EVALUATOR": "0"}, None, True, True),
+        ({}, {"worker": ["a:1"], "evaluator": ["b:2"]}, None, True),
+        (TOLD, None, False, False),
+    ],
+)
+def test_who_says_whether_there_is_an_evaluator(tmp_path, environ, cluster, given, told):
+    """A chief that knows of one leaves the checkpoints of a run in progress to it as well."""
+    life = Life(tmp_path, CHIEF, metrics=dict, environ=environ, cluster=cluster, evaluator=given)
+    assert life.handover.is_evaluators() is bool(told)
+    assert life.evaluate_during_training is not bool(told)
+
+
+def test_what_says_neither_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"ESTIMATOR_PIPELINE_EVALUATOR='yes'.*\n.*\n?.*\"1\" or \"0\""):
+        Life(tmp_path, CHIEF, metrics=dict, environ={"ESTIMATOR_PIPELINE_EVALUATOR": "yes"})
