@@ -24,7 +24,16 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from estimator_pipeline import startup
-from estimator_pipeline.compat import absent, aliases, exports, keras_3, keras_seeds, keras_symbols, versions
+from estimator_pipeline.compat import (
+    absent,
+    aliases,
+    exports,
+    keras_3,
+    keras_seeds,
+    keras_symbols,
+    lazy_loaders,
+    versions,
+)
 from estimator_pipeline.compat import repairs as _repairs
 from estimator_pipeline.compat.repairs import Repair
 from estimator_pipeline.errors import CompatError
@@ -200,7 +209,8 @@ def _restore(version: str) -> ModuleType:
     tf = importlib.import_module("tensorflow")
     # Lazy loaders that a worker thread touches first end in a RecursionError or in Keras 3: resolve them now.
     _ = tf.keras.layers, tf.compat.v1.keras.layers, tf.compat.v2.keras.layers
-    _steps.append(Step("keras-resolved", "tf.keras, tf.compat.v1.keras resolved on the importing thread"))
+    count = lazy_loaders.resolve()
+    _steps.append(Step("keras-resolved", f"tf.keras and {count} lazy modules of it resolved on the importing thread"))
     if keras_seeds.mend():
         _steps.append(Step("keras-seeds", "tf_keras draws its seeds as integers, which Python 3.12 asks for"))
     if exports.restore():

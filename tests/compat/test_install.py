@@ -142,6 +142,32 @@ def test_status_says_what_was_done(run_code, only_restored):
     assert "tf.estimator: estimator_pipeline" in text and "  aliases: " in text
 
 
+def test_no_thread_meets_a_lazy_module_of_keras(run_code, only_restored):
+    """Touched first from two threads at once, one recurses for ever; a model_fn under a coordinator runs in one."""
+    run_code(
+        """
+        import sys, threading
+        from estimator_pipeline import compat
+        tf = compat.install()
+        from estimator_pipeline.compat import lazy_loaders
+        assert lazy_loaders.unresolved() == [] and lazy_loaders.resolve() > 0
+        v1, problems, made = tf.compat.v1, [], []
+        threading.excepthook = lambda args: problems.append(args.exc_value)
+        def build():
+            with tf.Graph().as_default():
+                y = v1.layers.dense(v1.placeholder(tf.float32, [4, 3]), 2)
+                v1.nn.rnn_cell.GRUCell(3).zero_state(4, tf.float32)
+                tf.losses.MeanSquaredError()(y, y), tf.metrics.Mean(), tf.optimizers.SGD(), tf.initializers.Zeros()
+                made.append(y)
+        threads = [threading.Thread(target=build) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert not problems and len(made) == 4, problems
+        assert "keras" not in sys.modules, "that is Keras 3"
+        """
+    )
+
+
 def test_harmless_on_2_15(run_code, only_native):
     run_code(
         """
