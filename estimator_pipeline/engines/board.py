@@ -400,7 +400,9 @@ class Board:
             if found is not None:
                 return found
             self._raise_if_failed(training)
-            if training is not None and (said := (training["session"], training["state"], training.get("result_by"))):
+            if training is not None and (
+                said := (training.get("session"), training["state"], training.get("result_by"))
+            ):
                 deadline = deadline if said == word else time.monotonic() + timeout
                 word = said
             if watch is not None:

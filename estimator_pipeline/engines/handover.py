@@ -103,8 +103,10 @@ class Handover:
         cluster = self._board.tf_config.cluster
         watch = None
         if cluster is not None:
-            # The chief's server is there until everybody has the result.
-            watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), known=True)
+            # The chief's server is there until everybody has the result. An evaluator may be out of its reach, and a
+            # chief that trains alone has none.
+            known = not self._board.tf_config.is_evaluator
+            watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), known=known)
         timeout = self._timeout + MARGIN_SECS if timeout is None else timeout
         return self._board.wait(what, look, timeout=timeout, watch=watch)
 
@@ -122,12 +124,12 @@ class Handover:
             The result; None: training has begun anew.
         """
         outcome = None
-        if training["result_by"] == self._task:
+        if training.get("result_by") == self._task:
             outcome = conclude(training)
-            self._board.report("evaluated", of=training["session"], result=outcome.to_dict())
+            self._board.report("evaluated", of=training.get("session"), result=outcome.to_dict())
 
         def look() -> TrainResult | str | None:
-            if self._board.session != training["session"]:
+            if self._board.session != training.get("session"):
                 return "anew"
             done = self._board.result()
             return None if done is None else TrainResult.from_dict(done, self._task)

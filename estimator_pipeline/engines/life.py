@@ -183,7 +183,7 @@ class TaskLife(abc.ABC):
         """Whether training has ended without this task, which asynchronous training does."""
         if not self._is_asynchronous:
             return False
-        while self.board.is_unanswered():
+        while self.board.is_unanswered() and not self.preemption.asked:
             # An earlier run's, whose chief is about to start again; or this run's, and its chief has gone.
             time.sleep(POLL_SECS)
         return self.board.finished() is not None

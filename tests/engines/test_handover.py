@@ -143,6 +143,30 @@ def test_nobody_told_of_an_evaluator_that_comes_too_late(tmp_path, start):
     assert evaluator().evaluated_by == "worker:0"
 
 
+def test_an_evaluator_out_of_the_chiefs_reach_waits_for_its_result(tmp_path, start, monkeypatch):
+    """A chief that trains alone has no server at the address that TF_CONFIG gives it: its silence proves nothing."""
+    monkeypatch.setattr("estimator_pipeline.cluster.peers.grace_secs", lambda environ=None: 0.0)
+    monkeypatch.setattr("estimator_pipeline.cluster.peers.PeerWatch.INTERVAL_SECS", 0.0)
+    monkeypatch.setattr("estimator_pipeline.cluster.peers.PeerWatch.FIRST_INTERVAL_SECS", 0.0)
+    looked, go = [], threading.Event()
+    monkeypatch.setattr("estimator_pipeline.cluster.peers.answers", lambda address: bool(looked.append(address)))
+
+    def slow():
+        go.wait(300)
+        return {"loss": 1.0}
+
+    cluster = {"chief": ["127.0.0.1:1"]}
+    no = {"ESTIMATOR_PIPELINE_EVALUATOR": "0"}
+    chief = start(Life(tmp_path, {"type": "chief", "index": 0}, cluster=cluster, environ=no, metrics=slow))
+    evaluator = start(Life(tmp_path, EVALUATOR, cluster=cluster, environ=no, metrics=lambda: {"loss": 2.0}))
+    wait_until(lambda: word(tmp_path)["state"] == "finished" and "evaluator:0" in word(tmp_path)["answers"])
+    looked.clear()
+    wait_until(lambda: len(looked) > 5)
+    go.set()
+    assert chief() == evaluator()
+    assert evaluator().evaluated_by == "chief:0"
+
+
 def test_a_chief_that_has_waited_too_long_and_an_evaluator_that_still_comes(tmp_path, start):
     """Both evaluate; there is one result."""
     slow = threading.Event()
