@@ -192,6 +192,7 @@ def test_a_plan_as_text():
         "logs in /logs",
         "",
         "environment of every task",
+        "  ESTIMATOR_PIPELINE_EVALUATOR=1",
         "  ESTIMATOR_PIPELINE_RUN_ID=r1",
         "  OMP_NUM_THREADS=1",
         "  PYTHONFAULTHANDLER=1",

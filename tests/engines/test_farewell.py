@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import subprocess
 import sys
@@ -18,6 +19,13 @@ from estimator_pipeline.engines.board import Board
 
 WORKERS = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
 TASKS = (Task("chief"), Task("worker"))
+
+
+@pytest.fixture
+def told(monkeypatch, caplog):
+    """What is logged, whether or not something in this process has set up TensorFlow's logger for itself."""
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
+    return caplog
 
 
 @pytest.fixture
@@ -50,7 +58,7 @@ def test_a_task_in_its_last_step_is_waited_for(chief, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("state", ["never came", "failed"])
-def test_whoever_brings_no_report_is_left_out(chief, tmp_path, monkeypatch, caplog, state):
+def test_whoever_brings_no_report_is_left_out(chief, tmp_path, monkeypatch, told, state):
     monkeypatch.setattr(farewell, "UNMET_SECS", 0.0)
     if state == "failed":
         worker = board_of(tmp_path, "worker")
@@ -59,16 +67,16 @@ def test_whoever_brings_no_report_is_left_out(chief, tmp_path, monkeypatch, capl
         worker.training()
         worker.report_failed("planted", status="failed", echo=False)
     assert list(farewell.reports_of(chief, TASKS, timeout=600)) == ["chief:0"]
-    assert ("worker:0 failed: planted" if state == "failed" else "worker:0 has not been seen") in caplog.text
+    assert ("worker:0 failed: planted" if state == "failed" else "worker:0 has not been seen") in told.text
 
 
-def test_a_task_that_has_gone_is_not_waited_for(chief, tmp_path, monkeypatch, caplog):
+def test_a_task_that_has_gone_is_not_waited_for(chief, tmp_path, monkeypatch, told):
     monkeypatch.setattr("estimator_pipeline.cluster.peers.grace_secs", lambda environ=None: 0.0)
     monkeypatch.setattr("estimator_pipeline.cluster.peers.PeerWatch.INTERVAL_SECS", 0.0)
     worker = board_of(tmp_path, "worker")
     worker.report("here")
     assert list(farewell.reports_of(chief, TASKS, timeout=600)) == ["chief:0"]
-    assert "worker:0 at 127.0.0.1:2 is gone" in caplog.text
+    assert "worker:0 at 127.0.0.1:2 is gone" in told.text
 
 
 def test_only_who_came_is_waited_for_to_leave(chief, tmp_path):

@@ -6,6 +6,7 @@ Training and evaluation are stubs that end when a test lets them; the board, its
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 import types
@@ -71,6 +72,13 @@ class Life(TaskLife):
 
     def start_server(self):
         raise AssertionError("no parameter server")
+
+
+@pytest.fixture
+def logged(monkeypatch, caplog):
+    """What is logged, whether or not something in this process has set up TensorFlow's logger for itself."""
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
+    return caplog
 
 
 @pytest.fixture
@@ -183,14 +191,14 @@ def test_a_chief_that_has_waited_too_long_and_an_evaluator_that_still_comes(tmp_
     assert evaluator().evaluated_by == "worker:0" and evaluator().task == "evaluator:0"
 
 
-def test_the_chief_evaluates_where_the_evaluator_failed(tmp_path, start, caplog):
+def test_the_chief_evaluates_where_the_evaluator_failed(tmp_path, start, logged):
     def fails():
         raise ArithmeticError("planted")
 
     evaluator = start(Life(tmp_path, EVALUATOR, environ=TOLD, metrics=fails))
     chief = start(Life(tmp_path, CHIEF, environ=TOLD, metrics=lambda: {"loss": 1.0}))
     assert chief().evaluated_by == "worker:0"
-    assert "evaluator:0 failed: ArithmeticError: planted; the chief evaluates" in caplog.text
+    assert "evaluator:0 failed: ArithmeticError: planted; the chief evaluates" in logged.text
     with pytest.raises(ArithmeticError):
         evaluator()
 
