@@ -86,6 +86,18 @@ def _leaves_tensorflow_as_it_was() -> Iterator[None]:
     assert not any(left.values()), f"left behind by this test: {[name for name, is_left in left.items() if is_left]}"
 
 
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """caplog with what the Estimator and this package log, from INFO on.
+
+    Whatever ran in this process before: absl or a program may have cut TensorFlow's logger off, or set its level.
+    """
+    for each in (logging.getLogger("tensorflow"), logger):
+        monkeypatch.setattr(each, "propagate", True)
+        caplog.set_level(logging.INFO, each.name)
+    return caplog
+
+
 def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """This process's environment without what would leak into a test, and with `changes` (None: not set)."""
     environ = {

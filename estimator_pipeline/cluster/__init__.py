@@ -7,6 +7,7 @@ from estimator_pipeline.cluster.environments import Allocation
 from estimator_pipeline.cluster.resolving import Resolved, resolve
 from estimator_pipeline.cluster.spec import (
     DIALECTS,
+    EVALUATOR,
     TASK_TYPES,
     ClusterSpec,
     Task,
@@ -22,6 +23,7 @@ from estimator_pipeline.cluster.spec import (
 __all__ = [
     "DIALECTS",
     "ENVIRONMENTS",
+    "EVALUATOR",
     "TASK_TYPES",
     "Allocation",
     "ClusterSpec",

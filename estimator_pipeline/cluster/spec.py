@@ -20,11 +20,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline.cluster.reading import parse_tf_config
-from estimator_pipeline.cluster.tasks import DIALECTS, TASK_TYPES, ClusterSpec, Task, TFConfig, check_dialect
+from estimator_pipeline.cluster.tasks import (
+    DIALECTS,
+    EVALUATOR,
+    TASK_TYPES,
+    ClusterSpec,
+    Task,
+    TFConfig,
+    check_dialect,
+)
 from estimator_pipeline.errors import ClusterError
 
 __all__ = [
     "DIALECTS",
+    "EVALUATOR",
     "TASK_TYPES",
     "ClusterSpec",
     "TFConfig",
@@ -184,7 +193,7 @@ def local_cluster(
             mend="leave the evaluator out, or take the canonical dialect.",
         )
     cluster = ClusterSpec(jobs, next(left) if evaluator and dialect == "evaluator_in_cluster" else None)
-    tasks = cluster.tasks + ((Task("evaluator"),) if evaluator else ())
+    tasks = cluster.tasks + ((EVALUATOR,) if evaluator else ())
     return {task: TFConfig(cluster=cluster, task=task).to_dict(dialect) for task in tasks}
 
 

@@ -17,6 +17,7 @@ from estimator_pipeline.errors import ClusterError
 
 __all__ = [
     "DIALECTS",
+    "EVALUATOR",
     "TASK_TYPES",
     "ClusterSpec",
     "TFConfig",
@@ -93,6 +94,10 @@ class Task:
 
     def __str__(self) -> str:
         return f"{self.type}:{self.index}"
+
+
+EVALUATOR = Task("evaluator")
+"""The task that evaluates checkpoints. A job has one at most."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from estimator_pipeline.cluster import Detection, Task, TFConfig, detect, parse_tf_config
+from estimator_pipeline.cluster import EVALUATOR, Detection, Task, TFConfig, detect, parse_tf_config
 from estimator_pipeline.cluster.resolving import port_way
 from estimator_pipeline.cluster.roles import derived_addresses, hosts_of, roles, task_of, tasks_of
 from estimator_pipeline.doctor.findings import NotLookedAt
@@ -52,7 +52,7 @@ class Part:
         cluster = self.tf_config.cluster
         found = {task: cluster.address(task) for task in cluster.tasks}
         if cluster.evaluator is not None:
-            found[Task("evaluator")] = cluster.evaluator
+            found[EVALUATOR] = cluster.evaluator
         return found
 
 
@@ -195,5 +195,5 @@ def _of_config(config: TFConfig, *, source: str, here: bool = True, detection: D
     tasks: tuple[Task, ...] = ()
     if config.cluster is not None:
         evaluates = config.cluster.evaluator is not None or config.is_evaluator
-        tasks = (*config.cluster.tasks, *([Task("evaluator")] if evaluates else []))
+        tasks = (*config.cluster.tasks, *([EVALUATOR] if evaluates else []))
     return Part(source, detection, tf_config=config, task=config.task, tasks=tasks, here=here)

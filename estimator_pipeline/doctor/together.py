@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from estimator_pipeline.cluster import Task
+from estimator_pipeline.cluster import EVALUATOR
 from estimator_pipeline.compat import versions
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.data import NotPrepared, files_of
@@ -44,11 +44,10 @@ def seat_of(context: Context) -> Seat:
     if part.error is not None:
         raise NotLookedAt("this task's part is not known")
     tasks = list(part.tasks)
-    evaluator = Task("evaluator")
-    if tasks and context.job is not None and context.job.cluster.evaluator and evaluator not in tasks:
-        tasks.append(evaluator)
+    if tasks and context.job is not None and context.job.cluster.evaluator and EVALUATOR not in tasks:
+        tasks.append(EVALUATOR)
     if len(tasks) > 1 and part.task in tasks:
-        address = part.addresses.get(part.task) if part.task != evaluator else None
+        address = part.addresses.get(part.task) if part.task != EVALUATOR else None
         return Seat(tasks.index(part.task), len(tasks), str(part.task), address)
     allocation = part.detection.allocation if part.detection is not None else None
     if not tasks and allocation is not None and (allocation.size or 0) > 1:

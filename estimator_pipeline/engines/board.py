@@ -21,7 +21,8 @@ that has the result publishes it.)
 neither a clock nor a name can tell them apart: a run's id may come twice. So tasks greet each other. Each task that
 arrives draws a number (`nonce`) and writes it into its file; the chief's own number is the *session*, and its file
 answers with the numbers of all that it has seen. A task believes a chief that answers its number, and writes the
-session into its file; the chief believes reports that bear its session. Nothing is ever cleared away.
+session into its file; the chief believes reports that bear its session. No task's word is
+ever cleared away.
 
 A chief that has gone answers nobody. An end of training that nobody answers for may be an earlier run's, or the chief
 may have left before this task came: it counts if it still stands after a while (:func:`~estimator_pipeline.cluster.
@@ -45,14 +46,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.cluster import Task, TFConfig
+from estimator_pipeline.cluster import EVALUATOR, Task, TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch, grace_secs
+from estimator_pipeline.cluster.resolving import RUN_ID_VARIABLE
 from estimator_pipeline.errors import PreemptedError, TaskFailedError, WaitError
 from estimator_pipeline.log import logger
 
-__all__ = ["DIRECTORY", "POLL_SECS", "RUN_ID_VARIABLE", "Board"]
+__all__ = ["DIRECTORY", "POLL_SECS", "Board", "in_state"]
 
-RUN_ID_VARIABLE = "ESTIMATOR_PIPELINE_RUN_ID"
 DIRECTORY = "estimator_pipeline"
 
 POLL_SECS = 0.2
@@ -61,10 +62,12 @@ _GREETING_SECS = 0.25
 _MET_SECS = 2.0
 # For a look that is under way, on a file system that may not answer.
 _CLOSING_SECS = 10.0
+# A part of a file that is older was left by a process that was killed while it wrote.
+_ABANDONED_SECS = 24 * 3600.0
 
 _TRAINING = "training.json"
 _RESULT = "result.json"
-_EVALUATOR = Task("evaluator")
+_TEMPORARY = ".tmp"
 
 
 class Board:
@@ -127,7 +130,7 @@ class Board:
         """Writes a file whole: readers see the old one or the new one, never a part."""
         path = self.path(name)
         self._gfile.makedirs(os.path.dirname(path))
-        temporary = f"{path}.{socket.gethostname()}.{os.getpid()}.{next(self._temporary)}.tmp"
+        temporary = f"{path}.{socket.gethostname()}.{os.getpid()}.{next(self._temporary)}{_TEMPORARY}"
         with self._gfile.GFile(temporary, "w") as file:
             file.write(json.dumps({**document, "run_id": self.run_id, "written": time.time()}, indent=1))
         self._gfile.rename(temporary, path, overwrite=True)
@@ -148,14 +151,24 @@ class Board:
             return None
         return document if isinstance(document, dict) else None
 
+    def _remove_abandoned(self) -> None:
+        """Removes what processes have left that were killed while they wrote, here or in an earlier run."""
+        tf = compat.install()
+        with contextlib.suppress(OSError, tf.errors.OpError):
+            for folder, _, names in self._gfile.walk(self.directory):
+                for path in (os.path.join(folder, name) for name in names if name.endswith(_TEMPORARY)):
+                    if time.time() - self._gfile.stat(path).mtime_nsec / 1e9 > _ABANDONED_SECS:
+                        self._gfile.remove(path)
+
     # -- meeting --------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def attending(self) -> Iterator[None]:
         """In the block, this task is there: it greets, and answers greetings, whatever else it does."""
         if self.tf_config.is_chief:
+            self._remove_abandoned()
             # They may be an earlier run's. Whoever is there still will hear the answer, and say so.
-            self._before = self._greetings()
+            self._before = _nonces(self._reports())
         self.report("here")
         self._thread = threading.Thread(target=self._attend, name="estimator_pipeline-board", daemon=True)
         self._thread.start()
@@ -169,14 +182,13 @@ class Board:
         while not self._closing.wait(_MET_SECS if self._all_met() else _GREETING_SECS):
             self.attend()
 
-    def attend(self) -> None:
-        """Looks for greetings, or for the answer to this task's own."""
-        if not self.tf_config.is_chief:
-            self.training()
-            return
-        with self._lock:
-            if self._said is not None and self._hear():
-                self._heard_all = self._wrote(self._write_word)
+    def attend(self) -> dict[str, Any] | None:
+        """Looks for greetings, or for the answer to this task's own; gives the chief's last word, see `training`."""
+        if self.tf_config.is_chief:
+            with self._lock:
+                if self._said is not None and self._hear():
+                    self._heard_all = self._wrote(self._write_word)
+        return self.training()
 
     def _wrote(self, write: Callable[[], None]) -> bool:
         """Whether a greeting could be written. If not it is again: a file system may be away for a while."""
@@ -193,25 +205,26 @@ class Board:
     def _all_met(self) -> bool:
         if not self.tf_config.is_chief:
             return self.answered
-        return all(str(task) in self._answers for task in self._others() if task != _EVALUATOR)
+        return all(str(task) in self._answers for task in self._others() if task != EVALUATOR)
 
     def _others(self) -> tuple[Task, ...]:
         cluster = self.tf_config.cluster
         tasks = () if cluster is None else cluster.tasks
-        return tuple(task for task in dict.fromkeys((*tasks, _EVALUATOR)) if task != self.tf_config.task)
+        return tuple(task for task in dict.fromkeys((*tasks, EVALUATOR)) if task != self.tf_config.task)
 
-    def _greetings(self) -> dict[str, str]:
-        found = {str(task): self.read(_task_file(task)) for task in self._others()}
-        return {task: str(document.get("nonce")) for task, document in found.items() if document is not None}
+    def _reports(self) -> dict[Task, dict[str, Any]]:
+        """What the other tasks' files say, whichever session they are of."""
+        found = ((task, self.read(_task_file(task))) for task in self._others())
+        return {task: document for task, document in found if document is not None}
 
     def _hear(self) -> bool:
         """Takes in who is there, and whether training has failed for one of them; whether there is any news."""
-        greetings = self._greetings()
-        answers = {**self._answers, **greetings}
+        reports = self._reports()
+        answers = {**self._answers, **_nonces(reports)}
         news = answers != self._answers or not self._heard_all
         self._answers = answers
         if self._said is not None and self._said["state"] == "running" and self._is_synchronous():
-            failure = self._failure_of_another()
+            failure = self._failure_in(reports)
             if failure is not None:
                 self._said = {**self._said, "state": "failed", **failure}
                 news = True
@@ -221,12 +234,11 @@ class Board:
         """Whether a training task's failure is that of training."""
         return self.tf_config.cluster is not None and self.tf_config.cluster.num_ps == 0
 
-    def _failure_of_another(self) -> dict[str, Any] | None:
-        """What another training task has told as its failure: rather a cause than what followed from one."""
+    def _failure_in(self, reports: Mapping[Task, Mapping[str, Any]]) -> dict[str, Any] | None:
+        """What a training task has told as its failure: rather a cause than what followed from one."""
         failures = []
-        for task in self._others():
-            report = self.task_report(task)
-            if task != _EVALUATOR and report is not None and report["state"] == "failed":
+        for task, report in reports.items():
+            if task != EVALUATOR and self._is_of_session(task, report) and report["state"] == "failed":
                 failures.append({"task": str(task), **{key: report[key] for key in ("error", "status", "echo")}})
         return min(failures, key=lambda failure: bool(failure["echo"]), default=None)
 
@@ -237,11 +249,13 @@ class Board:
     def task_report(self, task: Task) -> dict[str, Any] | None:
         """What a task has said of itself to this session, or None."""
         report = self.read(_task_file(task))
-        if report is None or self.session is None:
-            return None
+        return report if report is not None and self._is_of_session(task, report) else None
+
+    def _is_of_session(self, task: Task, report: Mapping[str, Any]) -> bool:
+        if self.session is None:
+            return False
         greets = self.tf_config.is_chief and report.get("nonce") != self._before.get(str(task))
-        new = report.get("session") is None and greets
-        return report if report.get("session") == self.session or new else None
+        return report.get("session") == self.session or (report.get("session") is None and greets)
 
     # -- what is said ---------------------------------------------------------------------------------------------
 
@@ -292,7 +306,7 @@ class Board:
             if before.get("state") == "failed" and (echo or not before.get("echo")):
                 return
             own = {"task": str(self.tf_config.task), "error": error, "status": status, "echo": echo}
-            told = self._failure_of_another() if echo and self._is_synchronous() else None
+            told = self._failure_in(self._reports()) if echo and self._is_synchronous() else None
             if told is not None and not told["echo"]:
                 own = told
             self._said = {**more, **own, "state": "failed"}
@@ -312,12 +326,13 @@ class Board:
 
     def training(self) -> dict[str, Any] | None:
         """The chief's last word in this run, or None."""
-        said = self.read(_TRAINING)
+        return self._said if self.tf_config.is_chief else self._believed(self.read(_TRAINING))
+
+    def _believed(self, said: dict[str, Any] | None) -> dict[str, Any] | None:
+        """A word that was read, if it is of the chief that this task takes for its own."""
         if said is None:
             return None
         session = said.get("session")
-        if self.tf_config.is_chief:
-            return said if session == self._nonce else None
         with self._lock:
             answered = said.get("answers", {}).get(str(self.tf_config.task)) == self._nonce
             if not answered and not self._stands(said):
@@ -332,7 +347,7 @@ class Board:
         """Whether there is a word of a chief's that nobody has answered for so far: a chief's that is about to answer
         this task, an earlier run's, or that of a chief that has gone."""
         said = self.read(_TRAINING)
-        return said is not None and self.training() is None and self._silence(said) < self._grace
+        return said is not None and self._believed(said) is None and self._silence(said) < self._grace
 
     def _stands(self, said: Mapping[str, Any]) -> bool:
         """Whether it is an end of training that has stood unanswered for so long that its chief must have gone."""
@@ -354,10 +369,9 @@ class Board:
         reached = self._max_steps is not None and said["global_step"] >= self._max_steps
         return reached or said.get("max_steps") == self._max_steps
 
-    def finished(self) -> dict[str, Any] | None:
+    def finished(self) -> Mapping[str, Any] | None:
         """The chief's last word, once it says that training has finished."""
-        said = self.training()
-        return said if said is not None and said["state"] == "finished" else None
+        return in_state(self.training(), "finished")
 
     def result(self) -> dict[str, Any] | None:
         """The result of this session, or None."""
@@ -372,7 +386,7 @@ class Board:
     def wait(
         self,
         what: str,
-        look: Callable[[], Any],
+        look: Callable[[Mapping[str, Any] | None], Any],
         *,
         timeout: float,
         watch: PeerWatch | None = None,
@@ -382,24 +396,24 @@ class Board:
 
         Args:
             what: what is waited for, for the message.
-            look: gives it, or None.
+            look: given the chief's last word as it stood before, it gives what is waited for, or None.
             timeout: seconds; they count anew with each word of the chief's.
-            watch: on the chief.
+            watch: on the task that is waited for.
             poll: seconds between two looks.
 
         Raises:
-            TaskFailedError: the chief has reported that training failed.
-            PreemptedError: the chief has reported that training was asked to end, and is in a checkpoint.
-            WaitError: nothing came within `timeout` seconds, or the chief's server went away.
+            TaskFailedError: the chief has reported that training failed. The chief itself knows it, and waits on.
+            PreemptedError: likewise, that training was asked to end, and is in a checkpoint.
+            WaitError: nothing came within `timeout` seconds, or the server of the one that is watched went away.
         """
         deadline, word = time.monotonic() + timeout, None
         while True:
-            self.attend()
-            training = self.training()
-            found = look()
+            training = self.attend()
+            found = look(training)
             if found is not None:
                 return found
-            self._raise_if_failed(training)
+            if not self.tf_config.is_chief:
+                self.raise_if_failed(training)
             if training is not None and (
                 said := (training.get("session"), training["state"], training.get("result_by"))
             ):
@@ -415,25 +429,32 @@ class Board:
                 )
             time.sleep(poll)
 
-    def raise_if_failed(self) -> None:
-        self._raise_if_failed(self.training())
-
-    def _raise_if_failed(self, training: Mapping[str, Any] | None) -> None:
-        if training is not None and training["state"] == "preempted":
+    def raise_if_failed(self, said: Mapping[str, Any] | None) -> None:
+        """Ends this task where the chief's word is that training failed or was asked to end; see `wait`."""
+        if said is not None and said["state"] == "preempted":
             preempted = PreemptedError(
-                f"training was asked to end ({training.get('by')}), and {self.tf_config.task} ends with it: it stands "
-                f"after step {training.get('global_step')}, in {training.get('checkpoint')}",
+                f"training was asked to end ({said.get('by')}), and {self.tf_config.task} ends with it: it stands "
+                f"after step {said.get('global_step')}, in {said.get('checkpoint')}",
                 mend="give the same command again: it goes on from there",
             )
-            preempted.because = training.get("task")
+            preempted.because = said.get("task")
             raise preempted
-        if training is not None and training["state"] == "failed":
+        if said is not None and said["state"] == "failed":
             error = TaskFailedError(
-                f"training failed on {training.get('task', 'the chief')}: {training.get('error', 'no message')}",
+                f"training failed on {said.get('task', 'the chief')}: {said.get('error', 'no message')}",
                 mend="see that task's log; this task only ended because of it",
             )
-            error.because = training.get("task")
+            error.because = said.get("task")
             raise error
+
+
+def in_state(said: Mapping[str, Any] | None, *states: str) -> Mapping[str, Any] | None:
+    """The chief's word, where it is one of these states."""
+    return said if said is not None and said["state"] in states else None
+
+
+def _nonces(reports: Mapping[Task, Mapping[str, Any]]) -> dict[str, str]:
+    return {str(task): str(report.get("nonce")) for task, report in reports.items()}
 
 
 def _task_file(task: Task) -> str:

@@ -12,7 +12,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat import coordinator
 from estimator_pipeline.compat.evaluation import RepeatedEvaluation
-from estimator_pipeline.engines.board import POLL_SECS, Board
+from estimator_pipeline.engines.board import POLL_SECS, Board, in_state
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.result import Evaluation, plain_metrics
 from estimator_pipeline.errors import WaitError
@@ -246,7 +246,8 @@ def follow_training(
     queue = _Queue(evaluator, board, model_dir)
     while True:
         # Read before the checkpoints: what is finished then has written all of them.
-        training = board.finished()
+        said = board.training()
+        training = in_state(said, "finished")
         pending = queue.pending()
         if training is not None:
             while pending and not evaluator.newest_only:
@@ -255,7 +256,7 @@ def follow_training(
                     _evaluate_if_there(evaluator, path)
                 pending = queue.pending()
             return training
-        board.raise_if_failed()
+        board.raise_if_failed(said)
         if pending and time.monotonic() >= not_before and evaluator.seconds_to_wait() == 0:
             _evaluate_if_there(evaluator, queue.take())
             news = time.monotonic()

@@ -1,7 +1,7 @@
 """The end of a job, seen by its chief: what each training task did, and that the chief ends last.
 
-The chief holds the service through which TensorFlow's servers watch each other, and a task that loses it before its own
-end is torn down as if the job had failed.
+In synchronous training the chief holds the service through which TensorFlow's servers watch each other, and a task that
+loses it before its own end is torn down as if the job had failed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from estimator_pipeline.cluster import Task
 from estimator_pipeline.cluster.peers import PeerWatch, answers
-from estimator_pipeline.engines.board import POLL_SECS, Board
+from estimator_pipeline.engines.board import Board
 from estimator_pipeline.engines.result import TaskReport
 from estimator_pipeline.errors import WaitError
 from estimator_pipeline.log import logger
@@ -44,7 +44,8 @@ def reports_of(board: Board, tasks: Iterable[Task], *, timeout: float) -> dict[s
     """
     reports = {}
     for task in tasks:
-        report = _awaited(board, task, lambda report: "steps" in report, timeout=timeout, unmet=UNMET_SECS)
+        what = f"the report of {task}"
+        report = _awaited(board, task, what, lambda report: "steps" in report, timeout=timeout, unmet=UNMET_SECS)
         if report is not None:
             reports[str(task)] = TaskReport(steps=report["steps"], records=report["records"])
     return reports
@@ -60,43 +61,40 @@ def wait_until_left(board: Board, tasks: Iterable[Task], *, timeout: float = LEA
     """
     for task in tasks:
         if board.has_met(task):
-            _awaited(board, task, lambda report: bool(report.get("left")), timeout=timeout, unmet=0.0)
+            _awaited(board, task, f"{task} to end", lambda report: report.get("left"), timeout=timeout, unmet=0.0)
 
 
 def _awaited(
-    board: Board, task: Task, done: Callable[[Mapping[str, Any]], bool], *, timeout: float, unmet: float
+    board: Board, task: Task, what: str, done: Callable[[Mapping[str, Any]], Any], *, timeout: float, unmet: float
 ) -> Mapping[str, Any] | None:
     cluster = board.tf_config.cluster
     watch = None
     if cluster is not None and task != board.tf_config.task:
         watch = PeerWatch(task, cluster.address(task), known=True)
     begun = time.monotonic()
-    while True:
-        board.attend()
+
+    def look(_: Mapping[str, Any] | None) -> Mapping[str, Any] | str | None:
         report = board.task_report(task)
-        if report is not None and done(report):
+        if report is None:
+            waited = time.monotonic() - begun
+            return f"{task} has not been seen for {waited:.0f} s" if waited > unmet else None
+        if done(report):
             return report
-        waited = time.monotonic() - begun
-        if report is not None and report["state"] == "failed":
-            logger.warning("%s failed: %s", task, report["error"])
-            return None
-        if report is None and waited > unmet:
-            logger.warning("%s has not been seen for %.0f s; the job ends without it", task, waited)
-            return None
-        try:
-            if watch is not None:
-                watch.check("its report")
-        except WaitError as error:
-            logger.warning("%s; the job ends without it", error)
-            return None
-        if waited > timeout:
-            logger.warning("%s has not come to its end within %.0f s; the job ends without it", task, waited)
-            return None
-        time.sleep(POLL_SECS)
+        return f"{task} failed: {report['error']}" if report["state"] == "failed" else None
+
+    try:
+        found = board.wait(what, look, timeout=timeout, watch=watch)
+    except WaitError as error:
+        found = error.what
+    if not isinstance(found, str):
+        return found
+    logger.warning("%s; the job ends without it", found)
+    return None
 
 
 def end_last(addresses: Mapping[str, str]) -> None:
-    """This process ends when those at these addresses have: a task's last word comes a second before its end.
+    """This process ends when those at these addresses have, or after 30 s: a task's last word comes a second before its
+    end.
 
     Args:
         addresses: of the other training tasks: name -> "host:port".

@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from estimator_pipeline.cluster import Task, TFConfig
+from estimator_pipeline.cluster import EVALUATOR, TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.cluster.resolving import EVALUATOR_VARIABLE
-from estimator_pipeline.engines.board import Board
+from estimator_pipeline.engines.board import Board, in_state
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.engines.settings import Settings
 from estimator_pipeline.errors import ConfigError, WaitError
 from estimator_pipeline.log import logger
 
-__all__ = ["EVALUATOR", "Handover", "told_of_evaluator"]
-
-EVALUATOR = Task("evaluator")
+__all__ = ["Handover", "told_of_evaluator"]
 
 # How much longer the other tasks wait for the result than the chief waits for the evaluator's.
 MARGIN_SECS = 60.0
@@ -74,7 +72,7 @@ class Handover:
     def from_evaluator(self) -> TrainResult | None:
         """What the evaluator brings; None: nothing, and the chief has to evaluate."""
 
-        def look() -> Mapping[str, Any] | None:
+        def look(_: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
             report = self._board.task_report(EVALUATOR)
             if report is None:
                 return None
@@ -96,10 +94,11 @@ class Handover:
 
     def wait(self) -> TrainResult:
         """The result, for a task that has nothing else to do with it."""
-        self._wait("the end of training", self._board.finished, timeout=float("inf"))
-        return TrainResult.from_dict(self._wait("the result of the final evaluation", self._board.result), self._task)
+        self._wait("the end of training", lambda said: in_state(said, "finished"), timeout=float("inf"))
+        result = self._wait("the result of the final evaluation", lambda _: self._board.result())
+        return TrainResult.from_dict(result, self._task)
 
-    def _wait(self, what: str, look: Callable[[], Any], timeout: float | None = None) -> Any:
+    def _wait(self, what: str, look: Callable[[Mapping[str, Any] | None], Any], timeout: float | None = None) -> Any:
         cluster = self._board.tf_config.cluster
         watch = None
         if cluster is not None:
@@ -128,7 +127,7 @@ class Handover:
             outcome = conclude(training)
             self._board.report("evaluated", of=training.get("session"), result=outcome.to_dict())
 
-        def look() -> TrainResult | str | None:
+        def look(_: Mapping[str, Any] | None = None) -> TrainResult | str | None:
             if self._board.session != training.get("session"):
                 return "anew"
             done = self._board.result()

@@ -15,15 +15,15 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from estimator_pipeline import compat
-from estimator_pipeline.cluster import Task, TFConfig
+from estimator_pipeline.cluster import EVALUATOR, Task, TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat import coordination
 from estimator_pipeline.compat.repairs import lost_peers
 from estimator_pipeline.engines import beginning, checkpoints, farewell, identity
 from estimator_pipeline.engines import result as results
-from estimator_pipeline.engines.board import POLL_SECS, Board
+from estimator_pipeline.engines.board import POLL_SECS, Board, in_state
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator, follow_training
-from estimator_pipeline.engines.handover import EVALUATOR, Handover, told_of_evaluator
+from estimator_pipeline.engines.handover import Handover, told_of_evaluator
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.identity import Identity
 from estimator_pipeline.engines.preemption import Preemption, seconds_of, signals_of
@@ -264,12 +264,8 @@ class TaskLife(abc.ABC):
         self.board.report("preempted", **report)
         if not self.tf_config.is_chief:
             # The chief may still be writing it: an end of this task before might end that one.
-            self.board.wait("the last checkpoint", self._end_of_training, timeout=self.preemption.seconds)
+            self.board.wait("the last checkpoint", _end_of_training, timeout=self.preemption.seconds)
         raise self.preemption.error(self._where_it_stands())
-
-    def _end_of_training(self) -> Mapping[str, Any] | None:
-        said = self.board.training()
-        return said if said is not None and said["state"] in ("preempted", "finished") else None
 
     def _leave_preempted(self) -> None:
         if self.tf_config.is_chief:
@@ -451,9 +447,7 @@ class TaskLife(abc.ABC):
         assert cluster is not None
         server = self.start_server()
         watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=self.settings.startup_timeout)
-        training = self.board.wait(
-            "the end of training", self._end_of_training, timeout=float("inf"), watch=watch, poll=0.5
-        )
+        training = self.board.wait("the end of training", _end_of_training, timeout=float("inf"), watch=watch, poll=0.5)
         if training["state"] == "preempted":
             deadline = time.monotonic() + PREEMPTED_SECS
             while self._still_training() and time.monotonic() < deadline:
@@ -470,6 +464,10 @@ class TaskLife(abc.ABC):
     def _still_training(self) -> bool:
         reports = [self.board.task_report(task) for task in self._training_tasks()]
         return any(report is not None and report["state"] == "here" for report in reports)
+
+
+def _end_of_training(said: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return in_state(said, "preempted", "finished")
 
 
 def _is_echo(error: BaseException) -> bool:

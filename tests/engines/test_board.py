@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
@@ -141,7 +143,7 @@ def test_no_other_word_stands_unanswered(tmp_path, monkeypatch, state):
     evaluator.training()
     with late(monkeypatch, 3600):
         assert evaluator.training() is None
-        evaluator.raise_if_failed()
+        evaluator.raise_if_failed(evaluator.training())
 
 
 def failed(chief):
@@ -183,12 +185,12 @@ def test_a_restarted_task_does_not_end_by_its_own_old_failure(tmp_path):
         worker.report_failed("planted", status="failed", echo=False)
         chief.attend()
     with pytest.raises(TaskFailedError, match="planted"):
-        worker.raise_if_failed()
+        worker.raise_if_failed(worker.training())
     again, chief = board(tmp_path), board(tmp_path, CHIEF)
     with again.attending(), chief.attending():
         chief.say("running")
         chief.attend()
-        again.raise_if_failed()
+        again.raise_if_failed(again.training())
         assert again.training()["state"] == "running"
 
 
@@ -201,7 +203,7 @@ def test_asynchronous_training_goes_on_without_a_worker_that_failed(tmp_path):
         worker.training()
         worker.report_failed("planted", status="failed", echo=False)
         chief.attend()
-        server.raise_if_failed()
+        server.raise_if_failed(server.training())
         assert server.training()["state"] == "running"
 
 
@@ -214,9 +216,41 @@ def test_a_file_is_never_seen_in_part(tmp_path):
     assert [p.name for p in (tmp_path / "estimator_pipeline").iterdir()] == ["training.json"]
 
 
+def test_a_look_reads_each_file_once(tmp_path, monkeypatch):
+    """They may lie on a network file system, and every task looks several times a second."""
+    chief, worker = board(tmp_path, CHIEF), board(tmp_path)
+    with worker.attending():
+        chief.say("running")
+        worker.attend()
+    read = []
+    for each in (chief, worker):
+        monkeypatch.setattr(each, "read_any", lambda name, of=each: read.append(name) or Board.read_any(of, name))
+    chief.attend()
+    assert sorted(read) == ["tasks/evaluator-0.json", "tasks/worker-0.json"]
+    read.clear()
+    assert worker.wait("the chief's word", lambda said: said and said["state"], timeout=60) == "running"
+    assert read == ["training.json"]
+
+
+def test_what_killed_processes_left_of_their_files_is_removed(tmp_path):
+    chief = board(tmp_path, CHIEF)
+    chief.write("tasks/worker-0.json", {"state": "here"})
+    old, young, own = (
+        chief.path(name) for name in ("tasks/worker-0.json.host.1.0.tmp", "training.json.host.2.7.tmp", "notes.txt")
+    )
+    for path in (old, young, own):
+        Path(path).write_text("{")
+    for path in (old, own):
+        os.utime(path, (time.time() - 2 * 24 * 3600,) * 2)
+    with board(tmp_path).attending():
+        assert Path(old).exists(), "the chief does it"
+    with chief.attending():
+        assert [Path(path).exists() for path in (old, young, own)] == [False, True, True]
+
+
 def test_a_wait_says_what_it_waited_for(tmp_path):
     with pytest.raises(WaitError) as error:
-        board(tmp_path).wait("the result of the final evaluation", lambda: None, timeout=0.2)
+        board(tmp_path).wait("the result of the final evaluation", lambda said: None, timeout=0.2)
     assert re.search(r"worker:0 waited 0 s for the result of the final evaluation", str(error.value))
     assert str(tmp_path) in str(error.value)
 
@@ -226,7 +260,7 @@ def test_a_wait_ends_when_training_failed(tmp_path):
     mine.report("here")
     chief.say_failed("ValueError: planted", status="failed", echo=False)
     with pytest.raises(TaskFailedError, match=r"training failed on chief:0: ValueError: planted") as error:
-        mine.wait("anything", lambda: None, timeout=3600)
+        mine.wait("anything", lambda said: None, timeout=3600)
     assert error.value.because == "chief:0"
 
 
@@ -239,7 +273,7 @@ def test_a_wait_counts_anew_with_each_word_of_the_chiefs(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     looks = []
 
-    def look():
+    def look(said=None):
         looks.append(1)
         clock[0] += 50
         if len(looks) == 2:
@@ -248,7 +282,7 @@ def test_a_wait_counts_anew_with_each_word_of_the_chiefs(tmp_path, monkeypatch):
 
     assert mine.wait("the result", look, timeout=140, poll=0) == "there"
     with pytest.raises(WaitError):
-        mine.wait("the result", lambda: look() and None, timeout=140, poll=0)
+        mine.wait("the result", lambda said: look() and None, timeout=140, poll=0)
 
 
 def test_a_peer_that_goes_away_is_noticed(monkeypatch):

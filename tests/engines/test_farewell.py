@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import socket
 import subprocess
 import sys
@@ -19,13 +18,6 @@ from estimator_pipeline.engines.board import Board
 
 WORKERS = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
 TASKS = (Task("chief"), Task("worker"))
-
-
-@pytest.fixture
-def told(monkeypatch, caplog):
-    """What is logged, whether or not something in this process has set up TensorFlow's logger for itself."""
-    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
-    return caplog
 
 
 @pytest.fixture
@@ -58,7 +50,7 @@ def test_a_task_in_its_last_step_is_waited_for(chief, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("state", ["never came", "failed"])
-def test_whoever_brings_no_report_is_left_out(chief, tmp_path, monkeypatch, told, state):
+def test_whoever_brings_no_report_is_left_out(chief, tmp_path, monkeypatch, logged, state):
     monkeypatch.setattr(farewell, "UNMET_SECS", 0.0)
     if state == "failed":
         worker = board_of(tmp_path, "worker")
@@ -67,16 +59,16 @@ def test_whoever_brings_no_report_is_left_out(chief, tmp_path, monkeypatch, told
         worker.training()
         worker.report_failed("planted", status="failed", echo=False)
     assert list(farewell.reports_of(chief, TASKS, timeout=600)) == ["chief:0"]
-    assert ("worker:0 failed: planted" if state == "failed" else "worker:0 has not been seen") in told.text
+    assert ("worker:0 failed: planted" if state == "failed" else "worker:0 has not been seen") in logged.text
 
 
-def test_a_task_that_has_gone_is_not_waited_for(chief, tmp_path, monkeypatch, told):
+def test_a_task_that_has_gone_is_not_waited_for(chief, tmp_path, monkeypatch, logged):
     monkeypatch.setattr("estimator_pipeline.cluster.peers.grace_secs", lambda environ=None: 0.0)
     monkeypatch.setattr("estimator_pipeline.cluster.peers.PeerWatch.INTERVAL_SECS", 0.0)
     worker = board_of(tmp_path, "worker")
     worker.report("here")
     assert list(farewell.reports_of(chief, TASKS, timeout=600)) == ["chief:0"]
-    assert "worker:0 at 127.0.0.1:2 is gone" in told.text
+    assert "worker:0 at 127.0.0.1:2 is gone" in logged.text
 
 
 def test_only_who_came_is_waited_for_to_leave(chief, tmp_path):
@@ -95,6 +87,24 @@ def test_only_who_came_is_waited_for_to_leave(chief, tmp_path):
     assert gone.is_set()
     late.join()
     assert json.loads((tmp_path / "estimator_pipeline/tasks/worker-0.json").read_text())["state"] == "done"
+
+
+def test_a_chief_that_was_asked_to_end_waits_for_its_peers_as_well(chief, tmp_path):
+    """Its own word ends the others' waits, and none of its own."""
+    worker = board_of(tmp_path, "worker")
+    worker.report("preempted")
+    chief.say("preempted", by="SIGTERM", checkpoint=None, global_step=0)
+    late = threading.Timer(0.5, worker.leave)
+    late.start()
+    farewell.wait_until_left(chief, TASKS[1:], timeout=600)
+    assert chief.task_report(TASKS[1])["left"]
+    late.join()
+
+
+def test_one_that_does_not_come_to_its_end_is_named(chief, tmp_path, logged):
+    board_of(tmp_path, "worker").report("here")
+    assert list(farewell.reports_of(chief, TASKS, timeout=0.0)) == ["chief:0"]
+    assert "waited 0 s for the report of worker:0, and it did not come; the job ends without it" in logged.text
 
 
 def test_the_chiefs_process_ends_after_the_last_of_its_peers():

@@ -6,7 +6,6 @@ Training and evaluation are stubs that end when a test lets them; the board, its
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 import types
@@ -15,7 +14,7 @@ import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import from_environ
-from estimator_pipeline.engines import board as boards
+from estimator_pipeline.cluster.resolving import RUN_ID_VARIABLE
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator
 from estimator_pipeline.engines.life import TaskLife
 from estimator_pipeline.engines.settings import Settings, Trained
@@ -72,13 +71,6 @@ class Life(TaskLife):
 
     def start_server(self):
         raise AssertionError("no parameter server")
-
-
-@pytest.fixture
-def logged(monkeypatch, caplog):
-    """What is logged, whether or not something in this process has set up TensorFlow's logger for itself."""
-    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
-    return caplog
 
 
 @pytest.fixture
@@ -222,7 +214,7 @@ def test_a_final_evaluation_that_fails_is_told(tmp_path, start):
 
 
 def test_twice_in_one_place_with_one_run_id(tmp_path, start):
-    environ = {**TOLD, boards.RUN_ID_VARIABLE: "fixed"}
+    environ = {**TOLD, RUN_ID_VARIABLE: "fixed"}
     for loss in (1.0, 2.0):
         evaluator = start(Life(tmp_path, EVALUATOR, environ=environ, metrics=lambda loss=loss: {"loss": loss}))
         chief = start(Life(tmp_path, CHIEF, environ=environ, metrics=dict))

@@ -430,10 +430,10 @@ def test_who_starts_after_a_preemption_starts_to_go_on_from_there(tmp_path):
     here.report("here")
     chief.say("preempted", by="SIGTERM", global_step=7)
     with pytest.raises(PreemptedError, match=r"training was asked to end \(SIGTERM\).*after step 7"):
-        here.raise_if_failed()
+        here.raise_if_failed(here.training())
     late = board(1)
     late.report("here")
-    late.raise_if_failed()
+    late.raise_if_failed(late.training())
     assert late.training() is None
 
 

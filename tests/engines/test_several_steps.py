@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 
@@ -17,7 +16,6 @@ from estimator_pipeline.engines import result as results
 from estimator_pipeline.engines.run_lengths import Finder
 from estimator_pipeline.errors import ConfigError, DivergedError, PreemptedError
 from estimator_pipeline.ledger import check, read
-from estimator_pipeline.log import logger
 
 tf = tensorflow_with_three_cpus()
 RNG = np.random.default_rng(3)
@@ -69,13 +67,6 @@ class Calls:
 @pytest.fixture
 def calls(monkeypatch):
     return Calls(monkeypatch)
-
-
-@pytest.fixture
-def said(caplog, monkeypatch):
-    monkeypatch.setattr(logger, "propagate", True)
-    caplog.set_level(logging.INFO, "tensorflow")
-    return caplog
 
 
 def train(
@@ -170,14 +161,11 @@ def test_the_same_run_with_fewer_calls(tmp_path, calls, steps, single, several, 
     assert [e.global_step for e in many.evaluations] == [15, 30, 40] == [e.global_step for e in one.evaluations]
 
 
-def test_the_log_is_that_of_single_steps(tmp_path, calls, caplog, monkeypatch):
-    caplog.set_level(logging.INFO, "tensorflow")
-    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
-
+def test_the_log_is_that_of_single_steps(tmp_path, calls, logged):
     def lines(steps):
-        caplog.clear()
+        logged.clear()
         train(tmp_path / str(steps), steps)
-        told = [record.getMessage() for record in caplog.records if record.name == "tensorflow"]
+        told = [record.getMessage() for record in logged.records if record.name == "tensorflow"]
         # Without the time that ten steps took.
         return [line.partition(" (")[0] for line in told if line.startswith(("loss = ", "Loss for final step"))]
 
@@ -362,10 +350,10 @@ def counts_by_two(features, labels, mode):
     ],
 )
 @pytest.mark.parametrize("steps", [100, "auto"])
-def test_where_it_is_not_certain_it_is_one_step(tmp_path, calls, said, steps, options, reason):
+def test_where_it_is_not_certain_it_is_one_step(tmp_path, calls, logged, steps, options, reason):
     train(tmp_path, steps, **options)
     assert calls.several == []
-    assert f"One step for each session call: {reason}" in said.text
+    assert f"One step for each session call: {reason}" in logged.text
 
 
 def test_hooks_that_see_no_steps_are_no_hindrance(tmp_path, calls):
@@ -400,14 +388,14 @@ def test_what_is_no_number_of_steps(tmp_path, given):
 # auto --------------------------------------------------------------------------------------------------------------
 
 
-def test_auto_finds_its_steps(tmp_path, calls, said, monkeypatch):
+def test_auto_finds_its_steps(tmp_path, calls, logged, monkeypatch):
     """By times that are told, for those of a machine are luck: calls of 16 are tried, and 8 take what one call may."""
     monkeypatch.setattr(Finder, "call_ended", told_times(Finder.call_ended))
     quiet = {"save_checkpoints_steps": 1000, "save_summary_steps": 1000, "log_step_count_steps": 1000}
     train(tmp_path / "auto", "auto", max_steps=300, config=quiet)
     assert calls.several == [15, 15, 15, 15, *[31] * 7]
-    assert "Up to 32 steps for each session call" in said.text
-    assert f"300 steps in {300 - sum(calls.several) + len(calls.several)} session calls" in said.text
+    assert "Up to 32 steps for each session call" in logged.text
+    assert f"300 steps in {300 - sum(calls.several) + len(calls.several)} session calls" in logged.text
     train(tmp_path / "one", 1, max_steps=300, config=quiet)
     same(tmp_path / "auto", tmp_path / "one")
 

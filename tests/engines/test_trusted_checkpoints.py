@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import subprocess
@@ -56,14 +55,6 @@ def same(one, other):
     assert set(one) == set(other)
     for name in one:
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
-
-
-@pytest.fixture(autouse=True)
-def told(monkeypatch, caplog):
-    """What is logged reaches caplog, whatever a test before has done to TensorFlow's logger."""
-    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
-    # Not the attribute alone: loggers below it remember what they were asked before.
-    caplog.set_level(logging.INFO, "tensorflow")
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +118,14 @@ def test_a_torn_state_file_is_made_anew_from_what_is_there(model_dir, content):
     assert newest(model_dir) == "model.ckpt-10"
 
 
-def test_training_goes_on_from_the_checkpoint_before_and_ends_the_same(model_dir, trained, caplog):
+def test_training_goes_on_from_the_checkpoint_before_and_ends_the_same(model_dir, trained, logged):
     """What a damaged checkpoint costs is time: the weights are those of the run that met none."""
     (model_dir / "model.ckpt-10.data-00000-of-00001").write_bytes(b"torn")
     (model_dir / "model.ckpt-15_temp").mkdir()
     outcome = run(model_dir, max_steps=20)
     assert outcome.tasks["worker:0"].steps == 15, "from step 5"
     same(variables(outcome.checkpoint), trained[1])
-    assert "model.ckpt-10 is damaged" in caplog.text and "set aside" in caplog.text
+    assert "model.ckpt-10 is damaged" in logged.text and "set aside" in logged.text
     assert [path.name for path in (model_dir / "damaged").glob("*/*data*")] == ["model.ckpt-10.data-00000-of-00001"]
     assert not (model_dir / "model.ckpt-15_temp").exists()
 
@@ -147,10 +138,10 @@ def test_where_no_checkpoint_is_whole_training_does_not_begin_at_0(model_dir):
     assert "model.ckpt-10" in str(failed.value) and "give another model_dir" in str(failed.value)
 
 
-def test_without_a_state_file_training_begins_anew_and_says_so(model_dir, caplog):
+def test_without_a_state_file_training_begins_anew_and_says_so(model_dir, logged):
     (model_dir / "checkpoint").unlink()
     assert checkpoints.rescue(str(model_dir)) is None
-    assert "training begins at step 0" in caplog.text
+    assert "training begins at step 0" in logged.text
 
 
 def test_values_that_are_not_finite_are_damage_after_a_run_that_diverged(model_dir):
@@ -319,11 +310,11 @@ def test_more_steps_and_epochs_are_no_other_run(model_dir):
     assert run(model_dir, max_steps=15, source=data(epochs=9)).global_step == 15
 
 
-def test_what_is_meant_is_told_and_what_is_new_is_no_change(tmp_path, caplog):
+def test_what_is_meant_is_told_and_what_is_new_is_no_change(tmp_path, logged):
     first = Identity(fixed={"seed": 1}, told={"rate": 0.1})
     check(str(tmp_path), first, step=0, accept=False)
     check(str(tmp_path), Identity(fixed={"seed": 1, "new": 3}, told={"rate": 0.01}), step=5, accept=False)
-    assert "Training goes on at step 5 with a change: rate was 0.1 and is 0.01" in caplog.text
+    assert "Training goes on at step 5 with a change: rate was 0.1 and is 0.01" in logged.text
     kept = json.loads((tmp_path / "estimator_pipeline" / "identity.json").read_text())
     assert kept["changes"][0]["changed"] == ["rate"] and kept["fixed"] == {"seed": 1, "new": 3}
     # A run from the start is nobody's heir.

@@ -60,13 +60,10 @@ def test_logging_tensor_hook(tmp_path, at_end):
 
 
 @pytest.mark.symbols("tf.estimator.LoggingTensorHook", "tf.compat.v1.estimator.LoggingTensorHook")
-def test_logging_tensor_hook_writes_to_the_log(tmp_path, caplog, monkeypatch):
-    logger = tf.get_logger()
-    monkeypatch.setattr(logger, "propagate", True)
-    with caplog.at_level("INFO", logger=logger.name):
-        hook = tf.estimator.LoggingTensorHook(["mean_loss"], every_n_iter=10)
-        linear(tmp_path).train(input_fn, hooks=[hook], steps=1)
-    (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("mean_loss = ")]
+def test_logging_tensor_hook_writes_to_the_log(tmp_path, logged):
+    hook = tf.estimator.LoggingTensorHook(["mean_loss"], every_n_iter=10)
+    linear(tmp_path).train(input_fn, hooks=[hook], steps=1)
+    (line,) = [record.getMessage() for record in logged.records if record.getMessage().startswith("mean_loss = ")]
     assert float(line.split()[2]) == pytest.approx(loss_with([0, 0]), rel=1e-5)
 
 
