@@ -5,6 +5,8 @@
     fn = model_fns.model_fn("cnn", optimizer={"name": "momentum", "learning_rate": 0.05})   # for tf.estimator
     model = model_fns.keras_model("cnn", classes=10)                               # the same layers, plain Keras
 
+A job file's model takes the shape of its input and its number of classes from the data (:func:`for_data`).
+
 Each file has `keras_model(params)`, which builds the layers and gives logits, `DEFAULTS` (its parameters), `LOSS` and
 `METRICS`. They use the public API of estimator_pipeline alone: a model of your own looks the same.
 """
@@ -12,7 +14,7 @@ Each file has `keras_model(params)`, which builds the layers and gives logits, `
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +22,7 @@ from estimator_pipeline.errors import ConfigError
 
 NAMES = ("cnn", "dnn", "linear", "resnet", "wide_deep")
 
-__all__ = ["NAMES", "get", "keras_model", "model_fn"]
+__all__ = ["NAMES", "for_data", "get", "keras_model", "model_fn"]
 
 
 def get(name: str) -> ModuleType:
@@ -67,6 +69,94 @@ def with_loss(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def for_data(
+    name: str,
+    params: Mapping[str, Any],
+    *,
+    shapes: Mapping[str, Sequence[int | None] | None] | None = None,
+    classes: int | None = None,
+    loss: str | None = None,
+) -> dict[str, Any]:
+    """`params` with what the data tell of those that are not given: the shape of the input, the number of classes.
+
+    Args:
+        name: one of :data:`NAMES`.
+        params: what is given.
+        shapes: of one record's features by name, without the batch axis; None: not known.
+        classes: how many the labels have; None: not known.
+        loss: the loss; None: the model's own.
+
+    Raises:
+        ConfigError: what is given does not fit the data, or the data do not fit the model.
+    """
+    module = get(name)
+    told: dict[str, Any] = {}
+    if shapes is not None and "input_shape" in module.DEFAULTS:
+        if len(shapes) > 1:
+            raise ConfigError(
+                f"the model {name!r} takes one tensor, and the data give several features",
+                found=", ".join(sorted(shapes)),
+                mend="name one of them as input.features_key, or take another model, such as wide_deep",
+            )
+        shape = next(iter(shapes.values()))
+        if shape is not None:
+            told["input_shape"] = _input_shape(name, params, shape)
+    # With another loss, `classes` are outputs.
+    if classes is not None and (loss or module.LOSS) == "sparse_categorical_crossentropy":
+        told["classes"] = classes
+        given = _sizes(name, params, "classes", what="number of classes", many=False)
+        if given is not None and given[0] < classes:
+            raise ConfigError(
+                f"the model {name!r} has {given[0]} classes, and the data more",
+                found=f"labels from 0 to {classes - 1}",
+                mend=f"leave model.params.classes out, or set it to {classes} at least",
+            )
+    return {**told, **params}
+
+
+def _input_shape(name: str, params: Mapping[str, Any], shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    if None in shape:
+        raise ConfigError(
+            f"the model {name!r} needs inputs of one shape, and the data have none",
+            found=f"records of the shape {_shape_text(shape)}",
+            mend="bring them to one size first: in the files, or in an own input function (input.source: function)",
+        )
+    given = _sizes(name, params, "input_shape", what="shape", many=True)
+    # Keras adds or drops a last axis of 1 by itself.
+    if given is not None and _without_ones(given) != _without_ones(shape):
+        raise ConfigError(
+            f"the input_shape {_shape_text(given)} of the model {name!r} is not that of the data",
+            found=f"records of the shape {_shape_text(shape)}",
+            mend="leave model.params.input_shape out: the model takes it from the data",
+        )
+    return tuple(shape)
+
+
+def _sizes(name: str, params: Mapping[str, Any], key: str, *, what: str, many: bool) -> Sequence[int] | None:
+    """A parameter that is one whole number from 1 on, or several; None: it is not given."""
+    given = params.get(key)
+    if given is None:
+        return None
+    sizes = given if many else [given]
+    if not isinstance(sizes, list | tuple) or not sizes or any(type(size) is not int or size < 1 for size in sizes):
+        raise ConfigError(
+            f"{key} {given!r} of the model {name!r} is no {what}",
+            mend=f"leave model.params.{key} out: the model takes it from the data",
+        )
+    return sizes
+
+
+def _without_ones(shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    found = tuple(shape)
+    while found and found[-1] == 1:
+        found = found[:-1]
+    return found
+
+
+def _shape_text(shape: Sequence[int | None]) -> str:
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
+
+
 def complete(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """The model's defaults with `params` over them.
 
@@ -77,6 +167,8 @@ def complete(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(params) - set(defaults))
     if unknown:
         raise ConfigError(
-            f"the model {name!r} has no parameter {', '.join(unknown)}", found=f"parameters: {', '.join(defaults)}"
+            f"the model {name!r} has no parameter {', '.join(unknown)}",
+            found=f"parameters: {', '.join(defaults)}",
+            mend="correct it in model.params, or leave it out",
         )
     return {**defaults, **params}

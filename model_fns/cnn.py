@@ -13,11 +13,11 @@ from estimator_pipeline import compat
 LOSS = "sparse_categorical_crossentropy"
 METRICS = ("accuracy",)
 DEFAULTS: dict[str, Any] = {
-    "input_shape": (8, 8, 1),  # the embedded digits; (28, 28, 1) for MNIST
+    "input_shape": (8, 8, 1),  # a job takes it from its data
     "filters": 32,
     "kernel_size": 3,
     "hidden_units": 64,
-    "classes": 10,
+    "classes": 10,  # likewise, where the data say how many
     "dropout": 0.0,
     "l2": 0.0,
 }

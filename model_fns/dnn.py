@@ -13,10 +13,10 @@ from estimator_pipeline import compat
 LOSS = "sparse_categorical_crossentropy"
 METRICS = ("accuracy",)
 DEFAULTS: dict[str, Any] = {
-    "input_shape": (8, 8, 1),
+    "input_shape": (8, 8, 1),  # a job takes it from its data
     "hidden_units": (128, 64),
     "activation": "relu",
-    "classes": 10,
+    "classes": 10,  # likewise, where the data say how many
     "dropout": 0.0,
     "l2": 0.0,
 }

@@ -12,6 +12,7 @@ from estimator_pipeline import compat
 
 LOSS = "sparse_categorical_crossentropy"
 METRICS = ("accuracy",)
+# A job takes the shape, and the number of classes where they say it, from its data.
 DEFAULTS: dict[str, Any] = {"input_shape": (8, 8, 1), "classes": 10, "l2": 0.0}
 
 

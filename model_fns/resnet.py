@@ -14,10 +14,10 @@ from estimator_pipeline import compat
 LOSS = "sparse_categorical_crossentropy"
 METRICS = ("accuracy",)
 DEFAULTS: dict[str, Any] = {
-    "input_shape": (8, 8, 1),
+    "input_shape": (8, 8, 1),  # a job takes it from its data
     "filters": (16, 32),  # one number a stage
     "blocks": 1,
-    "classes": 10,
+    "classes": 10,  # likewise, where the data say how many
     "momentum": 0.9,  # of the moving statistics
     "l2": 0.0,
 }

@@ -237,6 +237,25 @@ def test_bad_input_is_one_message_and_exit_code_2(tmp_path, arguments, message):
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("changes", "messages"),
+    [
+        (["model.params.input_shape=[28, 28, 1]"], ["[28, 28, 1] of the model 'linear'", "shape [8, 8, 1]", "leave"]),
+        (
+            ["input={source: arrays, train: no.npz, eval: no.npz, global_batch_size: 8}", "model.params.colour=red"],
+            ["The file of the training data is missing (no.npz)", "has no parameter colour", "check the path"],
+        ),
+    ],
+)
+def test_a_launch_without_a_hope_starts_nothing(tmp_path, changes, messages):
+    (tmp_path / "job.yaml").write_text(_JOB)
+    done = _call("launch", "job.yaml", *(f"--set={change}" for change in changes), cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: job.yaml cannot be launched: ") and "Traceback" not in done.stderr
+    assert all(message in done.stderr for message in messages), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]
+
+
 _PROGRAM = """
 import json, os, sys
 task = json.loads(os.environ["TF_CONFIG"])["task"]

@@ -208,7 +208,7 @@ def test_mnist_by_name_where_its_files_are(tf, tmp_path, environ):
     for source in ({"data_dir": tmp_path}, {"environ": {**environ, "TFDS_DATA_DIR": str(tmp_path)}}):
         options = {"environ": environ, **source}
         data = inputs.from_tfds("mnist", global_batch_size=8, scale=1 / 255, **options)
-        assert (data.num_train_records, data.num_eval_records) == (60, 20)
+        assert (data.num_train_records, data.num_eval_records, data.num_classes) == (60, 20, 10)
         images, labels = rows(data.eval_input_fn())
         assert images.shape == (20, 28, 28, 1) and images.dtype == np.float32
         values = np.rint(images[:, 0, 0, 0] * 255).astype(int)

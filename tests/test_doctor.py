@@ -18,7 +18,7 @@ import pytest
 from conftest import ROOT, environment
 
 from estimator_pipeline import doctor
-from estimator_pipeline.doctor import clusters, data, machine, meeting, network, packages, storage, together
+from estimator_pipeline.doctor import clusters, data, fit, machine, meeting, network, packages, storage, together
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, Report, merged
 from estimator_pipeline.errors import ClusterError, ConfigError, WaitError
 from estimator_pipeline.job import make_job
@@ -722,6 +722,58 @@ def test_prepared_data_sets(tmp_path):
     assert has(found, "warning", "other is not prepared in", "compute nodes often have no network", "tfds build")
     (tmp_path / "tfds" / "mine" / "1.0.0" / "mine-train.tfrecord-00001-of-00002").unlink()
     assert has(told(data.check_data, tfds(tmp_path, files=1)), "error", "1 of 2 files of the split train")
+
+
+def test_a_data_set_that_cannot_be_downloaded(tmp_path, monkeypatch):
+    """By TFDS's own list of where its files come from; a proxy, or a host that answers, leaves it open."""
+    asked = []
+    monkeypatch.setattr(data, "connected", lambda hosts, timeout: asked.extend(hosts) or ["no answer"] * len(hosts))
+    section = {"source": "tfds", "name": "mnist", "data_dir": str(tmp_path), "global_batch_size": 8}
+    settings = job(tmp_path, input=section)
+    found = told(data.check_data, doctor.Context(job=settings, connect=True))
+    assert has(found, "error", "mnist is not prepared", "storage.googleapis.com does not answer", "tfds build mnist")
+    assert asked == ["storage.googleapis.com:443"]
+    for context in (
+        doctor.Context(job=settings),
+        doctor.Context(job=settings, connect=True, environ={"https_proxy": "http://proxy:80"}),
+    ):
+        assert has(told(data.check_data, context), "warning", "mnist is not prepared")
+    monkeypatch.setattr(data, "connected", lambda hosts, timeout: [""])
+    assert has(told(data.check_data, doctor.Context(job=settings, connect=True)), "warning", "mnist is not prepared")
+
+
+def described(tmp_path, sizes, classes=None):
+    """A prepared data set with a description of its features."""
+    tfds(tmp_path)
+    folder = tmp_path / "tfds" / "mine" / "1.0.0"
+    items = [{"featureKey": "image"}, {"featureKey": "label"}]
+    info = json.loads((folder / "dataset_info.json").read_text()) | {"supervisedKeys": {"tuple": {"items": items}}}
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    image = {"image": {"shape": {"dimensions": [str(size) for size in sizes]}}}
+    label = {"classLabel": {"numClasses": str(classes)}} if classes else {"tensor": {"shape": {}}}
+    document = {"featuresDict": {"features": {"image": image, "label": label}}}
+    (folder / "features.json").write_text(json.dumps(document))
+    return {"source": "tfds", "name": "mine", "data_dir": str(tmp_path / "tfds"), "global_batch_size": 8}
+
+
+def test_the_model_fits_the_data(tmp_path):
+    def found(section, **model):
+        return told(fit.check_model, doctor.Context(job=job(tmp_path, input=section, model={"name": "cnn", **model})))
+
+    mine = described(tmp_path, (28, 28, 1), 62)
+    assert has(found(mine), "ok", "cnn: inputs of the shape [28, 28, 1], classes: 62")
+    assert has(found(mine, params={"classes": 10}), "error", "has 10 classes", "labels from 0 to 61")
+    assert has(found(mine, params={"input_shape": [8, 8, 1]}), "error", "[8, 8, 1]", "[28, 28, 1]", "leave")
+    assert has(found(mine, params={"inputs": 3}), "error", "has no parameter inputs")
+    assert has(found(described(tmp_path, (-1, -1, 3))), "error", "needs inputs of one shape", "[?, ?, 3]")
+    digits = {"source": "tfds", "name": "digits", "data_dir": str(tmp_path / "none"), "global_batch_size": 8}
+    assert has(found(digits, params={"input_shape": [28, 28, 1]}), "error", "[28, 28, 1]", "[8, 8, 1]")
+    assert has(found(tfrecords(tmp_path, 3), params={"input_shape": [3]}), "error", "records of the shape []")
+    rows = npz(tmp_path / "rows.npz", x=20, y=20, z=20)
+    rows = {"source": "arrays", "train": rows, "eval": rows, "label_key": "y", "global_batch_size": 8}
+    assert has(found(rows), "error", "takes one tensor", "x, z")
+    assert has(found({**rows, "train": "none.npz"}), "ok"), "the check of the data tells of it"
+    assert has(found(mine, name="wide_deep"), "ok", "wide_deep: its parameters are known")
 
 
 def test_own_functions_are_looked_for_and_not_run(tmp_path, monkeypatch):

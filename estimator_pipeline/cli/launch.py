@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -164,6 +164,8 @@ def command(
     if folder is None and not dry_run:
         folder = Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
 
+    if job is not None and not dry_run:
+        _refuse_hopeless(job, changes_of(settings, cluster))
     deadlines = deadlines_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
     view = launch.view_for(sys.stderr if as_json else sys.stdout)
     if max_restarts > 0 and not dry_run:
@@ -269,7 +271,7 @@ def _job_file(path: Path, *, settings: Sequence[str], cluster: dict[str, Any]) -
     from estimator_pipeline.job import load_job
     from estimator_pipeline.launch import Shape
 
-    changes = [*settings, *(f"cluster.{name}={_yaml(value)}" for name, value in cluster.items())]
+    changes = changes_of(settings, cluster)
     job = load_job(path, overrides=changes)
     shape = Shape(
         workers=job.cluster.workers,
@@ -284,6 +286,34 @@ def _job_file(path: Path, *, settings: Sequence[str], cluster: dict[str, Any]) -
     model_dir = job.run.model_dir
     remote = model_dir is None or "://" in str(model_dir)
     return run, shape, None if remote else Path(str(model_dir))
+
+
+def changes_of(settings: Sequence[str], cluster: Mapping[str, Any]) -> list[str]:
+    """What the command line changes in the job file."""
+    return [*settings, *(f"cluster.{name}={_yaml(value)}" for name, value in cluster.items())]
+
+
+def _refuse_hopeless(path: Path, changes: Sequence[str]) -> None:
+    """What can be told of the data without TensorFlow is told before anything starts, and once.
+
+    Raises:
+        ConfigError: Every task would end with it.
+    """
+    from estimator_pipeline import doctor
+    from estimator_pipeline.inputs.tfds_source import PROXIES
+    from estimator_pipeline.job import load_job
+
+    # The cluster is the job's: what a scheduler says here is not about its tasks.
+    names = ("HOME", "XDG_CACHE_HOME", "TFDS_DATA_DIR", *PROXIES)
+    known = {name: os.environ[name] for name in names if name in os.environ}
+    context = doctor.Context(environ=known, job=load_job(path, overrides=changes), job_file=str(path), connect=True)
+    report = doctor.examine(context, only=("data", "shards", "model"))
+    wrong = [finding for finding in report.findings if finding.severity == "error"]
+    if wrong:
+        raise ConfigError(
+            f"{path} cannot be launched: " + "; ".join(finding.what for finding in wrong),
+            mend="; ".join(finding.mend for finding in wrong if finding.mend),
+        )
 
 
 def _yaml(value: Any) -> str:

@@ -15,17 +15,29 @@ import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from urllib.parse import urlparse
 
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, of_error, ok, warning
+from estimator_pipeline.doctor.network import connected
 from estimator_pipeline.errors import InputError, PipelineError
 from estimator_pipeline.inputs.files import find_files
 from estimator_pipeline.inputs.order import split_files
 from estimator_pipeline.inputs.plan import choose_policy
 from estimator_pipeline.inputs.records import cache_dir, index_file
+from estimator_pipeline.inputs.tfds_source import PROXIES
 from estimator_pipeline.job import ArraysInput, CsvInput, FunctionInput, Job, TfdsInput, TFRecordInput
 
-__all__ = ["COUNTED_BYTES", "Files", "NotPrepared", "check_data", "check_shards", "files_of"]
+__all__ = [
+    "COUNTED_BYTES",
+    "Files",
+    "NotPrepared",
+    "array_shapes",
+    "check_data",
+    "check_shards",
+    "data_set_folder",
+    "files_of",
+]
 
 COUNTED_BYTES = 2**30
 _UNEVEN = 1.05  # From this ratio on a person should know.
@@ -177,13 +189,17 @@ def _csv(use: str, paths: tuple[str, ...]) -> Files:
     return Files(use, f"{len(paths)} CSV file(s), {sum(map(os.path.getsize, paths))} bytes", paths)
 
 
-def _arrays(use: str, path: str) -> Files:
-    """The lengths stand in the headers of the arrays, and no array is read."""
+def array_shapes(use: str, path: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of the arrays in an .npz file. They stand in the headers, and no array is read.
+
+    Raises:
+        InputError: There is no such file, or it cannot be read.
+    """
     import numpy as np
 
     if not os.path.isfile(path):
         raise InputError(f"The file of the {use} data is missing", found=path, mend="check the path")
-    lengths: dict[str, int] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     try:
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
@@ -194,12 +210,16 @@ def _arrays(use: str, path: str) -> Files:
                         if version == (1, 0)
                         else np.lib.format.read_array_header_2_0
                     )
-                    shape = read(file)[0]
-                    lengths[name.removesuffix(".npy")] = shape[0] if shape else 0
+                    shapes[name.removesuffix(".npy")] = read(file)[0]
     except (zipfile.BadZipFile, ValueError, OSError) as problem:
         raise InputError(
             f"The file of the {use} data cannot be read", found=f"{path}: {problem}", mend="write it with numpy.savez"
         ) from problem
+    return shapes
+
+
+def _arrays(use: str, path: str) -> Files:
+    lengths = {name: shape[0] if shape else 0 for name, shape in array_shapes(use, path).items()}
     if len(set(lengths.values())) != 1:
         told = ", ".join(f"{name} {length}" for name, length in lengths.items()) or "no array"
         raise InputError(
@@ -223,11 +243,10 @@ class NotPrepared(Exception):
 
 
 def _prepared(context: Context, section: TfdsInput) -> list[Files]:
-    name, _, version = section.name.partition(":")
-    base = _data_dir(context, section, name)
-    folder = _version_folder(os.path.join(base, *name.split("/")), version)
+    name = section.name.partition(":")[0]
+    folder = data_set_folder(context, section)
     if folder is None:
-        raise NotPrepared(_not_prepared(name, base))
+        raise NotPrepared(_not_prepared(context, name, _data_dir(context, section, name)))
     try:
         with open(os.path.join(folder, "dataset_info.json"), encoding="utf-8") as file:
             document = json.load(file)
@@ -255,6 +274,12 @@ def _prepared(context: Context, section: TfdsInput) -> list[Files]:
     return found
 
 
+def data_set_folder(context: Context, section: TfdsInput) -> str | None:
+    """Where the prepared data set is; None: nowhere."""
+    name, _, version = section.name.partition(":")
+    return _version_folder(os.path.join(_data_dir(context, section, name), *name.split("/")), version)
+
+
 def _data_dir(context: Context, section: TfdsInput, name: str) -> str:
     given = section.data_dir or context.environ.get("TFDS_DATA_DIR")
     if given:
@@ -278,7 +303,7 @@ def _version_folder(folder: str, version: str) -> str | None:
     return _version_folder(below[0], version) if len(below) == 1 else None
 
 
-def _not_prepared(name: str, base: str) -> Finding:
+def _not_prepared(context: Context, name: str, base: str) -> Finding:
     if name == "digits":
         place = base
         while not os.path.isdir(place) and os.path.dirname(place) != place:
@@ -290,12 +315,39 @@ def _not_prepared(name: str, base: str) -> Finding:
                 "set TFDS_DATA_DIR or input.data_dir to a folder that can be written, or prepare it beforehand",
             )
         return info(f"the embedded data set digits is prepared in {base} by the first task that reads it")
+    silent = _silent_hosts(context, name) if context.connect else []
+    if silent:
+        return error(
+            f"the data set {name} is not prepared in {base}, and there is no network: {silent[0]} does not answer",
+            "every task that reads it ends with an error",
+            f"where there is a network run `tfds build {name} --data_dir=DIR` (or tfds.load), copy DIR here and name "
+            "it in input.data_dir or TFDS_DATA_DIR; or use the embedded data set digits",
+        )
     return warning(
         f"the data set {name} is not prepared in {base}",
         "each host downloads it when the job starts, for as long as that takes; compute nodes often have no network",
         f"run `tfds build {name}` (or tfds.load) with data_dir in a folder that all tasks share, and name that in "
         "input.data_dir or TFDS_DATA_DIR",
     )
+
+
+def _silent_hosts(context: Context, name: str) -> list[str]:
+    """Hosts that a data set is downloaded from, where none of them answers: as TFDS's own list of its files names
+    them. Nothing where it has no such list, or downloads go through a proxy."""
+    package = importlib.util.find_spec("tensorflow_datasets")
+    if package is None or not package.submodule_search_locations or any(map(context.environ.get, PROXIES)):
+        return []
+    first = name.split("/")[0]
+    urls: list[str] = []
+    for parts in (("url_checksums", f"{first}.txt"), ("datasets", first, "checksums.tsv")):
+        with (
+            contextlib.suppress(OSError),
+            open(os.path.join(package.submodule_search_locations[0], *parts), encoding="utf-8") as file,
+        ):
+            urls += [line.split()[0] for line in file if line.strip()]
+    hosts = sorted({urlparse(url).hostname or "" for url in urls} - {""})
+    problems = connected([f"{host}:443" for host in hosts], timeout=context.timeout)
+    return hosts if hosts and all(problems) else []
 
 
 def _shards(folder: str, split: str) -> tuple[str, ...]:
@@ -341,8 +393,9 @@ def _function(field: str, reference: str) -> Iterator[Finding]:
     else:
         path = None
         with contextlib.suppress(ImportError, ValueError):
-            spec = importlib.util.find_spec(where.partition(".")[0])
-            if spec is None and not os.path.exists(where.partition(".")[0] + ".py"):
+            first = where.partition(".")[0]
+            # Tasks look where they are started as well, which a console script does not.
+            if importlib.util.find_spec(first) is None and not (os.path.exists(f"{first}.py") or os.path.isdir(first)):
                 yield error(
                     f"{field}: the module {where} cannot be found",
                     "every task ends with this error",

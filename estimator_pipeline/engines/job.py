@@ -67,7 +67,7 @@ def run_job(
     keras_checkpoints.refuse_others(job.run.model_dir, engine="estimator")
     config = _run_config(job, environ)
     data = job_inputs(job)
-    estimator = tf.estimator.Estimator(model_fn=job_model_fn(job), config=config, params=dict(job.model.params))
+    estimator = tf.estimator.Estimator(model_fn=job_model_fn(job, data), config=config, params=dict(job.model.params))
     task = from_environ(environ)
     hooks, train_input_fn = [], data.train_input_fn
     if recording is not None and task.is_training_task:
@@ -203,14 +203,42 @@ def model_options(job: Job) -> dict[str, Any]:
     return options
 
 
-def job_model_fn(job: Job) -> Callable[..., Any]:
-    """The job's `model_fn`: a model of `model_fns/` by name, an own layers function, or an own `model_fn`."""
+def model_params(job: Job, data: Any) -> dict[str, Any]:
+    """The parameters of a job's model of `model_fns/`: the job's, and from its data what it leaves open.
+
+    Args:
+        job: the job.
+        data: its data, from :func:`job_inputs`.
+
+    Raises:
+        ConfigError: the job's do not fit the data.
+    """
+    import model_fns
+
+    model, spec = job.model, data.features_spec
+    shapes = None
+    if spec is not None:
+        known = {name: getattr(one, "shape", None) for name, one in spec.items()}  # a sparse feature has none
+        shapes = {
+            name: shape.as_list() if shape is not None and shape.rank is not None else None
+            for name, shape in known.items()
+        }
+    return model_fns.for_data(model.name or "", model.params, shapes=shapes, classes=data.num_classes, loss=model.loss)
+
+
+def job_model_fn(job: Job, data: Any) -> Callable[..., Any]:
+    """The job's `model_fn`: a model of `model_fns/` by name, an own layers function, or an own `model_fn`.
+
+    Args:
+        job: the job.
+        data: its data, from :func:`job_inputs`.
+    """
     model = job.model
     options = {**model_options(job), "signatures": model.export.signatures}
     if model.name is not None:
         import model_fns
 
-        return model_fns.model_fn(model.name, params=model.params, **options)
+        return model_fns.model_fn(model.name, params=model_params(job, data), **options)
     own = load_function(model.function or "", field="model.function")
     if is_model_fn(own):
         return own
@@ -298,6 +326,7 @@ class _OwnInputs:
     features_spec = None
     single_feature = None
     num_train_records = None
+    num_classes = None
 
     def __init__(self, section: FunctionInput) -> None:
         self.train_input_fn = _bound(section.train, section.params, field="input.train")

@@ -83,7 +83,7 @@ def plan_of(
         eval_spec: the job's evaluation; None: a `tf.estimator.EvalSpec`.
     """
     unit, interval = job.run.checkpoint_interval
-    compiled = job_keras_model(job)
+    compiled = job_keras_model(job, data)
     loss = compiled.keywords["loss"]
     build = made(compiled)
     served = serving(
@@ -164,15 +164,21 @@ def _own_callbacks(reference: str) -> list[Any]:
     return made
 
 
-def job_keras_model(job: Job) -> functools.partial[Any]:
-    """A function that builds and compiles the job's model."""
+def job_keras_model(job: Job, data: Any) -> functools.partial[Any]:
+    """A function that builds and compiles the job's model.
+
+    Args:
+        job: the job.
+        data: its data, from :func:`estimator_pipeline.engines.job.job_inputs`.
+    """
     model = job.model
     options = jobs.model_options(job)
     if model.name is not None:
         import model_fns
 
         options = model_fns.with_loss(model.name, options)
-        layers, params = model_fns.get(model.name).keras_model, model_fns.complete(model.name, model.params)
+        layers = model_fns.get(model.name).keras_model
+        params = model_fns.complete(model.name, jobs.model_params(job, data))
     else:
         layers, params = jobs.load_function(model.function or "", field="model.function"), dict(model.params)
         if jobs.is_model_fn(layers):

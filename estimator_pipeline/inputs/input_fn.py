@@ -40,6 +40,7 @@ class Inputs:
         options: The InputOptions in force.
         single_feature: The name of the one feature that is handed over as a tensor; None where features are a
             dict.
+        num_classes: How many classes the label has; None where the data do not say.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class Inputs:
         options: InputOptions,
         features_key: str | Sequence[str] | None,
         label_key: str | Sequence[str],
+        num_classes: int | None = None,
     ) -> None:
         self.options = options
+        self.num_classes = num_classes
         self._train = Reader(train, options) if train is not None else None
         self._eval = Reader(evaluation, options) if evaluation is not None else None
         self._packing = Packing(features_key, label_key, options.scale)

@@ -20,10 +20,10 @@ from estimator_pipeline.inputs.options import make_options
 from estimator_pipeline.inputs.records import RecordFiles, cache_dir
 from estimator_pipeline.inputs.sources import Source, tensorflow
 
-__all__ = ["TfdsSource", "from_tfds"]
+__all__ = ["PROXIES", "TfdsSource", "from_tfds"]
 
 _CONNECT_SECONDS = 5.0
-_PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 
 
 def from_tfds(
@@ -81,6 +81,7 @@ def from_tfds(
         options=settings,
         features_key=features_key,
         label_key=label_key,
+        num_classes=_num_classes(builder, label_key),
     )
 
 
@@ -155,6 +156,13 @@ def _picked(values: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
             value = value[key]
         picked[field] = value
     return picked
+
+
+def _num_classes(builder: Any, label_key: Any) -> int | None:
+    """Of a label that is one of the data set's ClassLabels."""
+    if not isinstance(label_key, str):
+        return None
+    return getattr(_picked(builder.info.features, [label_key])[label_key], "num_classes", None)
 
 
 def _source(
@@ -268,7 +276,7 @@ def _download(name: str, builder: Any, environ: Mapping[str, str]) -> None:
     except ImportError as error:
         raise _not_there(name, builder, f"downloading needs a package that is missing: {error}") from error
     # TFDS tries again for minutes where there is no network, so the network is looked for first.
-    if hosts and not any(environ.get(proxy) for proxy in _PROXIES) and not any(map(_answers, hosts)):
+    if hosts and not any(environ.get(proxy) for proxy in PROXIES) and not any(map(_answers, hosts)):
         raise _not_there(name, builder, f"no network: {hosts[0]} does not answer")
     with digits.locked(Path(str(builder.data_path)).parent, name.replace("/", "_").replace(":", "_")):
         if _is_there(builder):

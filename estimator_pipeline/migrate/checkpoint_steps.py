@@ -275,7 +275,7 @@ def _keras_target(asked: Asked) -> tuple[Any, str]:
     if job.run.seed is not None:
         # What begins anew begins as in a run from the start.
         tf.keras.utils.set_random_seed(job.run.seed)
-    build = keras_job.job_keras_model(job)
+    build = keras_job.job_keras_model(job, data)
     model = built_as_in_a_new_process(build, data.train_input_fn)
     return KerasTarget(model, what=f"the job {asked.job}"), asked.output or job.run.model_dir
 
@@ -302,7 +302,7 @@ def _estimator_target(asked: Asked) -> tuple[Any, str]:
     data = jobs.job_inputs(job)
     output = asked.output or job.run.model_dir
     config = build_run_config(output, seed=job.run.seed, environ={})
-    estimator = tf.estimator.Estimator(jobs.job_model_fn(job), config=config, params=dict(job.model.params))
+    estimator = tf.estimator.Estimator(jobs.job_model_fn(job, data), config=config, params=dict(job.model.params))
     rate = job.model.optimizer.model_dump()["learning_rate"]
     hyper: dict[str, Any] = {"learning_rate": rate if isinstance(rate, float | int) else {}}
     what = f"the job {asked.job}"

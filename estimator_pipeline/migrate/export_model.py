@@ -123,7 +123,7 @@ def _of_job(job: Any, path: str) -> KerasSide:
 
     jobs.prepare_process(job)
     data = jobs.job_inputs(job)
-    build = keras_job.job_keras_model(job)
+    build = keras_job.job_keras_model(job, data)
     model = built_as_in_a_new_process(build, data.train_input_fn)
     head = head_of(build.keywords["loss"], None)
     form, inputs = _inputs_of(model)

@@ -62,7 +62,7 @@ def by_estimator(job, folder, strategy, *, start):
     data = jobs.job_inputs(job)
     config = build_run_config(job.run.model_dir, train_distribute=strategy or "none", environ={}, seed=1)
     hook = recording.estimator_hook(StepWriter(folder), canonical=canonical, start=start)
-    estimator = tf.estimator.Estimator(jobs.job_model_fn(job), config=config, params=dict(job.model.params))
+    estimator = tf.estimator.Estimator(jobs.job_model_fn(job, data), config=config, params=dict(job.model.params))
     estimator.train(data.train_input_fn, max_steps=STEPS, hooks=[hook])
     return StepReader(folder)
 

@@ -43,8 +43,9 @@ def trained(job, model_dir, *settings, steps=4):
     """A plain Estimator's checkpoint of the job."""
     loaded = ep.load_job(job, overrides=[*settings, f"run.model_dir={model_dir}"])
     config = ep.build_run_config(model_dir, seed=1, environ={}, save_summary_steps=None)
-    estimator = tf.estimator.Estimator(jobs.job_model_fn(loaded), config=config, params=dict(loaded.model.params))
-    estimator.train(jobs.job_inputs(loaded).train_input_fn, max_steps=steps)
+    data = jobs.job_inputs(loaded)
+    estimator = tf.estimator.Estimator(jobs.job_model_fn(loaded, data), config=config, params=dict(loaded.model.params))
+    estimator.train(data.train_input_fn, max_steps=steps)
     return tf.train.latest_checkpoint(str(model_dir))
 
 

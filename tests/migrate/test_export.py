@@ -244,7 +244,7 @@ def job(tmp_path_factory):
     loaded = ep.load_job(path, overrides=settings)
     data = jobs.job_inputs(loaded)
     config = ep.build_run_config(str(folder / "model"), seed=1, environ={}, save_summary_steps=None)
-    estimator = tf.estimator.Estimator(jobs.job_model_fn(loaded), config=config, params={})
+    estimator = tf.estimator.Estimator(jobs.job_model_fn(loaded, data), config=config, params={})
     estimator.train(data.train_input_fn, max_steps=2)
     made = {}
     for name, examples in (("raw", False), ("parsing", True)):
@@ -291,8 +291,9 @@ run: {{model_dir: "{tmp_path}/model", seed: 1}}
         "size": tf.io.FixedLenFeature([2], tf.float32, [3.0, 4.0]), "weight": tf.io.FixedLenFeature([1], tf.float32),
     }  # fmt: skip
     loaded = ep.load_job(tmp_path / "job.yaml")
-    estimator = tf.estimator.Estimator(jobs.job_model_fn(loaded), str(tmp_path / "model"), params={})
-    estimator.train(jobs.job_inputs(loaded).train_input_fn, max_steps=1)
+    data = jobs.job_inputs(loaded)
+    estimator = tf.estimator.Estimator(jobs.job_model_fn(loaded, data), str(tmp_path / "model"), params={})
+    estimator.train(data.train_input_fn, max_steps=1)
     assert set(tensors) == set(spec)
     receiver = tf.estimator.export.build_parsing_serving_input_receiver_fn(spec)
     source = estimator.export_saved_model(str(tmp_path / "old"), receiver).decode()

@@ -1,0 +1,142 @@
+"""What a job's model takes from its data, and what does not fit them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import yaml
+from conftest import tensorflow_with_three_cpus
+
+import estimator_pipeline as ep
+import model_fns
+from estimator_pipeline.engines import job as jobs
+from estimator_pipeline.errors import ConfigError
+
+tf = tensorflow_with_three_cpus()
+INPUT_FN = """
+import numpy as np
+import tensorflow as tf
+
+def images(input_context=None):
+    return tf.data.Dataset.from_tensor_slices((np.zeros([8, 5, 4, 3], np.float32), np.zeros([8], np.int64))).batch(4)
+"""
+
+
+@pytest.fixture(scope="module")
+def digits_dir(tmp_path_factory):
+    from estimator_pipeline.inputs.digits import prepare
+
+    return prepare(str(tmp_path_factory.mktemp("tfds"))).parent.parent
+
+
+@pytest.fixture
+def job(tmp_path, digits_dir):
+    """`job(input={}, model={}, run={})`: on images of 6 by 5 pixels and 2 channels unless `input` says otherwise."""
+    rng = np.random.default_rng(1)
+    for name, count in (("train", 24), ("test", 8)):
+        images = rng.random((count, 6, 5, 2), dtype=np.float32)
+        np.savez(tmp_path / f"{name}.npz", image=images, label=np.arange(count) % 4)
+    npz = {"source": "arrays", "train": f"{tmp_path}/train.npz", "eval": f"{tmp_path}/test.npz"}
+    tfds = {"source": "tfds", "name": "digits", "data_dir": str(digits_dir)}
+
+    def make(input=npz, model=(), run=()):
+        document = {
+            "model": {"name": "cnn", **dict(model)},
+            "input": {"global_batch_size": 4, **(tfds if input == "digits" else input)},
+            "train": {"max_steps": 2},
+            "eval": {"during_training": False},
+            "run": {"model_dir": str(tmp_path / "model"), **dict(run)},
+        }
+        path = tmp_path / "job.yaml"
+        path.write_text(yaml.safe_dump(document))
+        return ep.load_job(path)
+
+    return make
+
+
+def params_of(job):
+    return jobs.model_params(job, jobs.job_inputs(job))
+
+
+@pytest.mark.parametrize("engine", ["estimator", "keras"])
+@pytest.mark.parametrize("name", ["cnn", "dnn", "linear", "resnet"])
+def test_a_model_is_of_the_shape_of_its_data(job, engine, name):
+    loaded = job(model={"name": name}, run={"engine": engine})
+    result = jobs.run_job(loaded, environ={})
+    assert result.global_step == 2 and np.isfinite(result.metrics["loss"])
+
+
+def test_the_number_of_classes_is_that_of_the_data_sets_label(job):
+    assert params_of(job("digits")) == {"input_shape": (8, 8, 1), "classes": 10}
+    assert params_of(job("digits", {"params": {"classes": 12, "filters": 4}})) == {
+        "input_shape": (8, 8, 1),
+        "classes": 12,
+        "filters": 4,
+    }
+    # Outputs of another loss are no classes; and arrays do not say how many there are.
+    assert params_of(job("digits", {"name": "linear", "loss": "mse"})) == {"input_shape": (8, 8, 1)}
+    assert params_of(job()) == {"input_shape": (6, 5, 2)}
+
+
+def test_what_an_own_input_function_gives_is_not_known(job, tmp_path):
+    (tmp_path / "own_images.py").write_text(INPUT_FN)
+    own = f"{tmp_path}/own_images.py:images"
+    loaded = job({"source": "function", "train": own, "eval": own}, {"params": {"input_shape": [5, 4, 3]}})
+    assert params_of(loaded) == {"input_shape": [5, 4, 3]}
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"input_shape": [28, 28, 1]}, r"input_shape \[28, 28, 1\] of the model 'cnn'.*\n.*shape \[8, 8, 1\]"),
+        ({"input_shape": 64}, "input_shape 64 of the model 'cnn' is no shape"),
+        ({"input_shape": [8, "8", 1]}, r"input_shape \[8, '8', 1\] of the model 'cnn' is no shape"),
+        ({"classes": 9}, "the model 'cnn' has 9 classes, and the data more\n.*labels from 0 to 9"),
+        ({"classes": [10]}, r"classes \[10\] of the model 'cnn' is no number of classes"),
+    ],
+)
+def test_params_that_do_not_fit_the_data_are_refused(job, params, message):
+    with pytest.raises(ConfigError, match=message):
+        params_of(job("digits", {"params": params}))
+
+
+def test_a_last_axis_of_one_may_be_left_out():
+    given = {"input_shape": [8, 8]}
+    assert model_fns.for_data("dnn", given, shapes={"image": [8, 8, 1]}, classes=10) == {
+        "input_shape": [8, 8],
+        "classes": 10,
+    }
+
+
+def test_records_of_no_fixed_shape_are_refused():
+    with pytest.raises(ConfigError, match=re.escape("records of the shape [?, ?, 3]")):
+        model_fns.for_data("resnet", {}, shapes={"image": [None, None, 3]})
+
+
+@pytest.mark.parametrize("name", ["linear", "dnn"])
+def test_a_feature_that_is_one_number(job, tmp_path, name):
+    (tmp_path / "rows.csv").write_text("a,label\n" + "1,2\n" * 8)
+    csv = {
+        "source": "csv",
+        "train": f"{tmp_path}/rows.csv",
+        "eval": f"{tmp_path}/rows.csv",
+        "columns": {"a": "float32", "label": "float32"},
+        "features_key": "a",
+    }
+    loaded = job(csv, {"name": name, "loss": "mse", "params": {"classes": 1}})
+    assert params_of(loaded) == {"input_shape": (), "classes": 1}
+    assert jobs.run_job(loaded, environ={}).global_step == 2
+
+
+def test_several_features_are_refused(job, tmp_path):
+    (tmp_path / "rows.csv").write_text("a,b,label\n" + "1,2,0\n" * 8)
+    csv = {
+        "source": "csv",
+        "train": f"{tmp_path}/rows.csv",
+        "eval": f"{tmp_path}/rows.csv",
+        "columns": {"a": "float32", "b": "float32", "label": "int64"},
+    }
+    with pytest.raises(ConfigError, match=r"'linear' takes one tensor.*\n.*found: a, b\n.*features_key"):
+        params_of(job(csv, {"name": "linear"}))
