@@ -126,6 +126,15 @@ def should_run_distribute_coordinator(config: Any) -> bool:
     return bool(config.cluster_spec and config.cluster_spec.as_dict())
 
 
+def config_of(estimator: Any) -> Any:
+    """An Estimator's RunConfig; of a stand-in that has the public attributes alone, those.
+
+    `Estimator.config` is a deep copy, and strategies cannot be copied.
+    """
+    own = getattr(estimator, "_config", None)
+    return estimator.config if own is None else own
+
+
 def bind_to_task(estimator: Any, *, train_strategy: Any = None, eval_strategy: Any = None, context: Any = None) -> Any:
     """A shallow copy of an Estimator that stands for one task of the cluster.
 
@@ -139,7 +148,7 @@ def bind_to_task(estimator: Any, *, train_strategy: Any = None, eval_strategy: A
         The copy. Its `train` and `evaluate` run at once, without going through the coordinator again.
     """
     local = copy.copy(estimator)
-    config = copy.copy(estimator._config)
+    config = copy.copy(config_of(estimator))
     config._train_distribute, config._eval_distribute = train_strategy, eval_strategy
     config._distribute_coordinator_mode = None
     if context is not None and context.cluster_spec is not None:
@@ -186,7 +195,7 @@ def train_and_evaluate(estimator: Any, train_spec: Any, eval_spec: Any, executor
     from tensorflow.python.distribute import distribute_coordinator as dc
     from tensorflow.python.distribute import distribute_coordinator_context as dc_context
 
-    config = estimator._config
+    config = config_of(estimator)
 
     def train(strategy: Any) -> Any:
         context = dc_context.get_current_worker_context()

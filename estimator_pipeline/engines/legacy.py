@@ -120,7 +120,9 @@ def _why_not(estimator: Any, train_spec: Any, eval_spec: Any) -> str | None:
         return f"the estimator is a {type(estimator).__name__}"
     if not isinstance(train_spec, tf.estimator.TrainSpec) or not isinstance(eval_spec, tf.estimator.EvalSpec):
         return "the specs are none of tf.estimator's"
-    config = estimator._config
+    config = getattr(estimator, "_config", None)
+    if config is None:
+        return "the estimator is a stand-in with the public attributes alone"
     if getattr(config, "_distribute_coordinator_mode", None) == "standalone_client":
         return "this is the client of a remote cluster"
     try:
