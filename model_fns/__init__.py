@@ -91,7 +91,7 @@ def for_data(
     """
     module = get(name)
     told: dict[str, Any] = {}
-    if shapes is not None and "input_shape" in module.DEFAULTS:
+    if shapes and "input_shape" in module.DEFAULTS:
         if len(shapes) > 1:
             raise ConfigError(
                 f"the model {name!r} takes one tensor, and the data give several features",

@@ -772,6 +772,8 @@ def test_the_model_fits_the_data(tmp_path):
     rows = npz(tmp_path / "rows.npz", x=20, y=20, z=20)
     rows = {"source": "arrays", "train": rows, "eval": rows, "label_key": "y", "global_batch_size": 8}
     assert has(found(rows), "error", "takes one tensor", "x, z")
+    named = tfrecords(tmp_path, 3) | {"features_key": "z"}
+    assert has(found(named), "ok"), "a name that no feature has is not this check's"
     assert has(found({**rows, "train": "none.npz"}), "ok"), "the check of the data tells of it"
     assert has(found(mine, name="wide_deep"), "ok", "wide_deep: its parameters are known")
 
