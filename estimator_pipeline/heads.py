@@ -81,6 +81,7 @@ class Head:
                 )
             values = tf.cast(values, tf.float32)
             return tf.reduce_mean(tf.reshape(values, [tf.shape(values)[0], -1]), axis=1)
+        self._check(logits)
         labels = self._fit(labels, logits)
         logits = tf.cast(logits, tf.float32)
         if self.kind == "multi_class":
@@ -98,6 +99,23 @@ class Head:
         else:
             each = tf.math.squared_difference(logits, labels)
         return tf.reduce_mean(each, axis=-1)
+
+    def _check(self, logits: Any) -> None:
+        """Refuses logits that the head would take for something else."""
+        if self.kind is None or logits.shape.rank is None:
+            return
+        last = logits.shape[-1] if logits.shape.rank else None
+        wrong = None
+        if logits.shape.rank < 2:
+            wrong = "an axis for the batch and one for the values of an example: end the model with Dense, unsqueezed"
+        elif self.kind == "binary" and last not in (1, None):
+            wrong = "one logit for each example: Dense(1); or take sparse_categorical_crossentropy for several classes"
+        elif self.kind in ("multi_class", "one_hot") and last == 1:
+            wrong = "a logit for each class: Dense(K) with K of 2 at least; or take binary_crossentropy"
+        if wrong:
+            raise ConfigError(
+                f"logits of the shape {logits.shape} do not fit the head {self.kind!r}", mend=f"give {wrong}"
+            )
 
     def _fit(self, labels: Any, logits: Any) -> Any:
         """Labels with the rank and type that the head's loss needs."""
@@ -122,6 +140,7 @@ class Head:
     def predictions(self, logits: Any) -> dict[str, Any]:
         tf = compat.install()
         logits = tf.cast(logits, tf.float32)
+        self._check(logits)
         if self.kind is None:
             return {"logits": logits}
         if self.kind == "regression":

@@ -243,8 +243,18 @@ def _optimizer_maker(given: Any) -> Callable[[Any], tuple[Any, Any]]:
 
     def make(global_step: Any) -> tuple[Any, Any]:
         optimizer = given(global_step)
-        if hasattr(optimizer, "iterations"):
-            optimizer.iterations = global_step
+        tf = compat.install()
+        if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+            return optimizer, None
+        if not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
+            raise ConfigError(
+                f"the function for the optimizer gave a {type(optimizer).__name__}, which cannot train in an "
+                "Estimator's graph",
+                found=f"an object of {type(optimizer).__module__}",
+                mend="give one of tf.keras.optimizers.legacy or of tf.compat.v1.train",
+            )
+        # It is set unasked: asking for it makes a counter of its own, which then cannot be replaced.
+        optimizer.iterations = global_step
         return optimizer, None
 
     return make
@@ -299,10 +309,11 @@ def takes_params(layers: Callable[..., Any]) -> bool:
     Raises:
         ConfigError: it is no such function.
     """
-    if not callable(layers) or hasattr(layers, "trainable_variables"):
+    if not callable(layers) or (hasattr(layers, "trainable_variables") and not isinstance(layers, type)):
         raise ConfigError(
             f"layers is a {type(layers).__name__}",
-            mend="give a function that builds the model: a model object belongs to the graph it was built in",
+            mend="give a function that builds the model, or its class: a model object belongs to the graph it was "
+            "built in",
         )
     signature = inspect.signature(layers)
     needed = [

@@ -147,6 +147,12 @@ def learning_rate(given: LearningRate) -> Any:
     arguments = dict(given)
     kind = arguments.pop("kind", None)
     if kind == "constant":
+        if set(arguments) != {"learning_rate"} or not isinstance(arguments["learning_rate"], int | float):
+            raise ConfigError(
+                f"the learning-rate schedule {dict(given)} cannot be made",
+                found="constant takes: learning_rate, a number",
+                mend="give the number alone, or kind: constant and learning_rate",
+            )
         return float(arguments["learning_rate"])
     if kind not in SCHEDULES:
         raise ConfigError(

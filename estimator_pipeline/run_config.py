@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import compat, strategies
@@ -26,7 +26,7 @@ def build_run_config(
     inter_op_threads: int | None = None,
     seed: int | None = None,
     session_config: Mapping[str, Any] | Any = None,
-    environ: MutableMapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> Any:
     """Builds the `tf.estimator.RunConfig` of this task.
@@ -46,7 +46,7 @@ def build_run_config(
         inter_op_threads: operations at a time.
         seed: the graph's seed, and the one for Keras initializers; None: another model at each start.
         session_config: a `tf.compat.v1.ConfigProto`, or its fields as a mapping.
-        environ: where TF_CONFIG is read; `os.environ` by default. It is never changed for good.
+        environ: where TF_CONFIG is read; `os.environ` by default.
         **fields: every other argument of `tf.estimator.RunConfig`, passed on.
 
     Returns:
@@ -75,13 +75,13 @@ def build_run_config(
     if not cluster.is_ps:
         # A strategy of this one process: the chief that evaluates must not call the workers together for it.
         eval_ = _strategy(eval_distribute, communication=None, **make)
-    mirrored = "mirrored" in (train_distribute, eval_distribute)
-    cpus = num_devices if mirrored and num_devices and not tf.config.list_physical_devices("GPU") else 1
+    names = [name for name in (train_distribute, eval_distribute) if isinstance(name, str)]
+    cpus = strategies.logical_cpus(names, devices=devices, num_devices=num_devices)
     session = _session_config(tf, session_config, intra_op_threads, inter_op_threads, cpus)
     if seed is not None:
         fields["tf_random_seed"] = seed
     try:
-        with tf_config_environ(environ, cluster):
+        with tf_config_environ(cluster):
             return tf.estimator.RunConfig(
                 model_dir=os.fspath(model_dir),
                 train_distribute=train,
@@ -150,21 +150,22 @@ def _session_config(tf: Any, given: Any, intra: int | None, inter: int | None, c
 
 
 @contextlib.contextmanager
-def tf_config_environ(environ: MutableMapping[str, str], config: TFConfig) -> Iterator[None]:
-    """For the time of the block, TF_CONFIG reads as TensorFlow's own code understands it for this task.
+def tf_config_environ(config: TFConfig) -> Iterator[None]:
+    """For the time of the block, the process's TF_CONFIG reads as TensorFlow's own code understands it for this task.
 
     A training task sees the canonical cluster (a `master` as `chief`, no evaluator). The evaluator and the
     parameter servers see none: TensorFlow's code would count them in, or refuse a cluster without a `chief` job.
     """
-    before = environ.get("TF_CONFIG")
+    # RunConfig reads no other place.
+    before = os.environ.get("TF_CONFIG")
     if config.is_training_task and not config.is_single_process:
-        environ["TF_CONFIG"] = config.to_json()
+        os.environ["TF_CONFIG"] = config.to_json()
     else:
-        environ["TF_CONFIG"] = json.dumps({})
+        os.environ["TF_CONFIG"] = json.dumps({})
     try:
         yield
     finally:
         if before is None:
-            environ.pop("TF_CONFIG", None)
+            os.environ.pop("TF_CONFIG", None)
         else:
-            environ["TF_CONFIG"] = before
+            os.environ["TF_CONFIG"] = before

@@ -15,6 +15,7 @@ so all dialects of TF_CONFIG work with all strategies, and an evaluator can neve
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,6 +102,8 @@ def make(
     config = tf_config if tf_config is not None else from_environ(os.environ if environ is None else environ)
     if name == "one_device":
         tf = compat.install()
+        if devices:
+            split_cpu(logical_cpus([name], devices=devices))
         return tf.distribute.OneDeviceStrategy(devices[0] if devices else _default_device(tf))
     if name == "mirrored":
         return _mirrored(devices, num_devices)
@@ -109,12 +112,39 @@ def make(
     return _parameter_server(config)
 
 
+def logical_cpus(names: Sequence[str], *, devices: Sequence[str] | None = None, num_devices: int | None = None) -> int:
+    """How many logical devices of this machine's CPU these strategies need, in the runtime and in each session.
+
+    Args:
+        names: of the strategies.
+        devices: see :func:`make`.
+        num_devices: the same.
+    """
+    used = []
+    if "mirrored" in names:
+        used = list(devices or [])
+        if not used and num_devices and not compat.install().config.list_physical_devices("GPU"):
+            return num_devices
+    elif "one_device" in names:
+        used = list(devices or [])[:1]
+    return max((number + 1 for number in map(_cpu_number, used) if number is not None), default=1)
+
+
+def _cpu_number(device: str) -> int | None:
+    """1 of "CPU:1", "/cpu:1" or "/job:worker/task:0/device:CPU:1"; None of another device."""
+    found = re.search(r"(?:^|[/:])cpu:(\d+)$", device, re.IGNORECASE)
+    return int(found[1]) if found else None
+
+
 def _default_device(tf: Any) -> str:
     return "/gpu:0" if tf.config.list_physical_devices("GPU") else "/cpu:0"
 
 
 def _mirrored(devices: Sequence[str] | None, num_devices: int | None) -> Any:
     tf = compat.install()
+    if devices and None not in map(_cpu_number, devices):
+        split_cpu(logical_cpus(["mirrored"], devices=devices))
+        return _over_cpus(devices)
     if devices:
         return tf.distribute.MirroredStrategy(list(devices))
     if num_devices is None:
@@ -129,11 +159,14 @@ def _mirrored(devices: Sequence[str] | None, num_devices: int | None) -> Any:
             )
         return tf.distribute.MirroredStrategy([f"GPU:{i}" for i in range(num_devices)])
     split_cpu(num_devices)
+    return _over_cpus([f"CPU:{i}" for i in range(num_devices)])
+
+
+def _over_cpus(devices: Sequence[str]) -> Any:
     # TensorFlow would choose ring collectives between the CPU's devices, as it does for eager code; run by an
     # Estimator's session, they wait for each other for ever.
-    return tf.distribute.MirroredStrategy(
-        [f"CPU:{i}" for i in range(num_devices)], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
+    tf = compat.install()
+    return tf.distribute.MirroredStrategy(list(devices), cross_device_ops=tf.distribute.ReductionToOneDevice())
 
 
 def split_cpu(num_devices: int) -> None:

@@ -264,6 +264,75 @@ def test_bad_options(options, fragments):
         assert fragment in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda step: tf.compat.v1.train.GradientDescentOptimizer(0.01),
+        lambda step: tf.keras.optimizers.legacy.SGD(0.01),
+        lambda step: tf.keras.optimizers.legacy.SGD(
+            tf.keras.optimizers.schedules.PiecewiseConstantDecay([100], [0.01, 1.0])
+        ),
+    ],
+    ids=["v1", "keras", "keras_schedule"],
+)
+def test_an_optimizer_from_a_function(tmp_path, make):
+    """The same steps as by name; a Keras optimizer counts with the global step."""
+    named = train(model_fns.model_fn("linear", optimizer={"name": "sgd", "learning_rate": 0.01}), tmp_path / "named")
+    made = train(model_fns.model_fn("linear", optimizer=make), tmp_path / "made")
+    assert made.get_variable_value("global_step") == 3
+    rates = {"SGD/learning_rate", "SGD/decay", "SGD/momentum"}  # a Keras optimizer keeps them as variables
+    assert weights(made).keys() - rates == weights(named).keys(), "no counter besides the global step"
+    np.testing.assert_array_equal(kernel(weights(made)), kernel(weights(named)))
+
+
+def test_an_optimizer_that_needs_eager_execution_is_refused(tmp_path):
+    fn = model_fns.model_fn("linear", optimizer=lambda step: tf.keras.optimizers.experimental.SGD(0.01))
+    with pytest.raises(ConfigError, match=r"gave a SGD, which cannot train[^\0]*tf.keras.optimizers.legacy"):
+        train(fn, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("loss", "units", "message"),
+    [
+        ("binary_crossentropy", 3, r"\(.*, 3\) do not fit the head 'binary'[^\0]*one logit for each example"),
+        ("sparse_categorical_crossentropy", 1, r"\(.*, 1\) do not fit the head 'multi_class'[^\0]*K of 2 at least"),
+        ("mse", None, r"do not fit the head 'regression'[^\0]*unsqueezed"),
+    ],
+)
+def test_logits_that_a_head_would_misread_are_refused(tmp_path, loss, units, message):
+    def layers():
+        x = tf.keras.Input([8, 8, 1])
+        y = tf.keras.layers.Dense(units or 1)(tf.keras.layers.Flatten()(x))
+        return tf.keras.Model(x, y if units else tf.keras.layers.Reshape([])(y))
+
+    fn = ep.build_model_fn(layers, loss=loss)
+    with pytest.raises(ConfigError, match=message):
+        train(fn, tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        next(iter(tf.estimator.Estimator(fn, str(tmp_path)).predict(lambda: tf_data(4), checkpoint_path=None)))
+
+
+def test_a_class_makes_the_model_as_a_function_does(tmp_path):
+    class Linear(tf.keras.Model):
+        def __init__(self, params):
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(params["classes"])
+
+        def call(self, x, training=False):
+            return self.dense(tf.reshape(x, [-1, 64]))
+
+    fn = ep.build_model_fn(Linear, loss="sparse_categorical_crossentropy", params={"classes": 10})
+    assert kernel(weights(train(fn, tmp_path))).shape == (64, 10)
+
+
+@pytest.mark.parametrize("rate", [{"kind": "constant"}, {"kind": "constant", "learning_rate": "x"},
+                                  {"kind": "constant", "learning_rate": 1, "decay_steps": 2}])  # fmt: skip
+def test_a_constant_rate_without_its_value(tmp_path, rate):
+    fn = model_fns.model_fn("linear", optimizer={"name": "sgd", "learning_rate": rate})
+    with pytest.raises(ConfigError, match="constant takes: learning_rate"):
+        train(fn, tmp_path)
+
+
 def test_a_model_object_is_refused():
     model = model_fns.keras_model("linear")
     with pytest.raises(ConfigError, match="belongs to the graph it was built in"):

@@ -39,7 +39,7 @@ from estimator_pipeline.compat import graph_state
 from estimator_pipeline.compat.repairs import around
 from estimator_pipeline.log import logger
 
-__all__ = ["RepeatedEvaluation"]
+__all__ = ["RepeatedEvaluation", "batch_counter"]
 
 # The methods of Estimator whose work is done here: a subclass with its own would not be asked.
 _STOOD_IN_FOR = ("evaluate", "_actual_eval", "_evaluate_build_graph", "_evaluate_run", "_call_model_fn_eval")
@@ -84,6 +84,7 @@ class RepeatedEvaluation:
     Attributes:
         rebuilds_because: why nothing is kept; None while something is, or before the first evaluation.
         keeps_session: whether the session is kept as well as the graph.
+        batches: how many batches the last evaluation had; fewer than there were where it ended with a failure.
         graphs: how many graphs were built here; those of `Estimator.evaluate` itself are not counted.
         sessions: how many sessions were made for them.
     """
@@ -108,6 +109,7 @@ class RepeatedEvaluation:
         self._reason: str | None = None
         self.rebuilds_because = _unknown(estimator)
         self.keeps_session = False
+        self.batches = 0
         self.graphs = 0
         self.sessions = 0
 
@@ -150,13 +152,15 @@ class RepeatedEvaluation:
             _close(built)
 
     def _plain(self, checkpoint: str) -> Mapping[str, Any]:
+        counter = batch_counter()
         metrics: Mapping[str, Any] = self._estimator.evaluate(
             self._input_fn,
             steps=self._steps,
-            hooks=list(self._hooks),
+            hooks=[*self._hooks, counter],
             checkpoint_path=checkpoint,
             name=self._name,
         )
+        self.batches = counter.batches
         return metrics
 
     def _give_up(self, reason: str) -> None:
@@ -232,9 +236,11 @@ class RepeatedEvaluation:
         hooks = [*built.input_hooks, *self._hooks, *stop_hooks, *built.model_hooks, final]
         started = time.monotonic()
         creator = self._session_creator(tf, built, checkpoint)
+        self.batches = 0
         with tf.compat.v1.train.MonitoredSession(creator, hooks=hooks) as session:
             while not session.should_stop():
                 session.run(built.update)
+                self.batches += 1
         logger.info("Evaluated %s in %.2f s", checkpoint, time.monotonic() - started)
         metrics: Mapping[str, Any] = final.final_ops_values
         return metrics
@@ -285,6 +291,18 @@ class RepeatedEvaluation:
         folder, step = self._estimator.eval_dir(self._name), metrics["global_step"]
         library._write_dict_to_summary(folder, metrics, step)
         library._write_checkpoint_path_to_summary(folder, checkpoint, step)
+
+
+def batch_counter() -> Any:
+    """A hook that counts, as `batches`, those of one evaluation."""
+
+    class Counter(compat.install().estimator.SessionRunHook):  # type: ignore[misc]
+        batches = 0
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            self.batches += 1
+
+    return Counter()
 
 
 def _close(built: _Built) -> None:

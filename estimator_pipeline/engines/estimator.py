@@ -58,6 +58,7 @@ def train_and_evaluate(
     startup_timeout: float = 1800.0,
     keep_evaluation: bool = True,
     literal_delays: bool = False,
+    needs_evaluation_data: bool = True,
     seed_keras: bool = True,
     identity: Callable[[], Identity] | None = None,
     accept_changes: bool = False,
@@ -87,6 +88,8 @@ def train_and_evaluate(
         keep_evaluation: whether evaluations share one graph and one session (docs/evaluation.md).
         literal_delays: whether EvalSpec's `throttle_secs=600` and `start_delay_secs=120` mean what they say. They are
             its defaults, and read as "not set" otherwise.
+        needs_evaluation_data: whether an evaluation without a single batch is an error. Its metrics are 0.0 each, and a
+            loss of 0.0 the best there is. tf.estimator goes on with them; False: so does this, with a warning.
         seed_keras: whether `RunConfig.tf_random_seed` seeds Keras, NumPy and Python as well, without which the seed
             does not reach Keras initializers.
         identity: what this run is made of, see :mod:`estimator_pipeline.engines.identity`; None: its seed and what its
@@ -106,6 +109,7 @@ def train_and_evaluate(
     Raises:
         ConfigError: arguments that cannot work together.
         ClusterError: a TF_CONFIG that cannot work, or workers with different numbers of devices.
+        InputError: the evaluation had no data.
         TaskFailedError: this task, or the training it belongs to, failed.
         PreemptedError: it was asked to end, and stands in a checkpoint.
         WaitError: something waited for did not come in time; the message says what.
@@ -132,6 +136,7 @@ def train_and_evaluate(
         ),
         keep_evaluation=keep_evaluation,
         literal_delays=literal_delays,
+        needs_evaluation_data=needs_evaluation_data,
         seed_keras=seed_keras,
         ledger=ledger,
         several=SeveralSteps(checked_steps(steps_per_execution), tf_config=tf_config),
@@ -181,6 +186,7 @@ class _EstimatorTask(TaskLife):
         settings: Settings,
         keep_evaluation: bool,
         literal_delays: bool,
+        needs_evaluation_data: bool,
         seed_keras: bool,
         ledger: str | os.PathLike[str] | None,
         several: SeveralSteps,
@@ -196,6 +202,7 @@ class _EstimatorTask(TaskLife):
         )
         self.estimator, self.train_spec, self.eval_spec = estimator, train_spec, eval_spec
         self.keep_evaluation, self.literal_delays, self.seed_keras = keep_evaluation, literal_delays, seed_keras
+        self.needs_evaluation_data = needs_evaluation_data
         self.classic, self.several = _is_classic(estimator, tf_config), several
         self.ledger = None
         if ledger is not None and tf_config.is_training_task:
@@ -285,6 +292,7 @@ class _EstimatorTask(TaskLife):
             progress=self.progress,
             keep=self.keep_evaluation,
             literal_delays=self.literal_delays,
+            needs_data=self.needs_evaluation_data,
         )
 
     def start_server(self) -> Any:

@@ -11,11 +11,11 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat import coordinator
-from estimator_pipeline.compat.evaluation import RepeatedEvaluation
+from estimator_pipeline.compat.evaluation import RepeatedEvaluation, batch_counter
 from estimator_pipeline.engines.board import POLL_SECS, Board, in_state
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.result import Evaluation, plain_metrics
-from estimator_pipeline.errors import WaitError
+from estimator_pipeline.errors import InputError, WaitError
 from estimator_pipeline.inputs.input_fn import InputFn
 from estimator_pipeline.launch.progress import ProgressWriter
 from estimator_pipeline.log import logger
@@ -157,6 +157,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
         eval_spec: see :class:`CheckpointEvaluator`, as for the other arguments.
         keep: whether graph and session are kept from one evaluation to the next, where that can't be seen in the
             results (docs/evaluation.md). Then `input_fn` and `model_fn` are called once, not at each evaluation.
+        needs_data: whether an evaluation without a single batch is an error, and not a warning alone.
     """
 
     def __init__(
@@ -167,7 +168,9 @@ class EstimatorEvaluator(CheckpointEvaluator):
         progress: ProgressWriter,
         keep: bool = True,
         literal_delays: bool = False,
+        needs_data: bool = True,
     ) -> None:
+        self._needs_data = needs_data
         self._estimator = coordinator.bind_to_task(estimator, eval_strategy=estimator._config.eval_distribute)
         super().__init__(
             eval_spec,
@@ -195,24 +198,47 @@ class EstimatorEvaluator(CheckpointEvaluator):
             self._kept.close()
 
     def metrics_of(self, checkpoint: str) -> Mapping[str, Any]:
+        metrics, batches = self._metrics_of(checkpoint)
+        if not batches:
+            # Metrics of nothing are 0.0 each: a loss that no model ever has again.
+            what = f"the evaluation of {checkpoint} had not a single batch, and its metrics say nothing"
+            if self._needs_data:
+                raise InputError(
+                    what,
+                    found="an input that ended at once",
+                    mend="check what EvalSpec.input_fn reads: its files, a filter, drop_remainder with fewer records "
+                    "than a batch, a generator that was used up before",
+                )
+            logger.warning("%s", what)
+        return metrics
+
+    def _metrics_of(self, checkpoint: str) -> tuple[Mapping[str, Any], int]:
+        """The metrics, and from how many batches."""
         if self._kept is not None:
-            return self._kept.evaluate(checkpoint)
+            return self._kept.evaluate(checkpoint), self._kept.batches
+        counter = batch_counter()
         metrics: Mapping[str, Any] = self._estimator.evaluate(
             input_fn=self._spec.input_fn,
             steps=self._spec.steps,
-            hooks=list(self._spec.hooks),
+            hooks=[*self._spec.hooks, counter],
             checkpoint_path=checkpoint,
             name=self._spec.name,
         )
-        return metrics
+        return metrics, counter.batches
 
 
 def checkpoints(model_dir: str) -> list[str]:
     """Paths of the trained checkpoints in a model directory, oldest first; that of step 0 is left out."""
     tf = compat.install()
     state = tf.train.get_checkpoint_state(model_dir)
-    paths = list(state.all_model_checkpoint_paths) if state is not None else []
+    paths = [seen_here(path, model_dir) for path in state.all_model_checkpoint_paths] if state is not None else []
     return [path for path in paths if checkpoint_step(path) > 0 and tf.io.gfile.exists(path + ".index")]
+
+
+def seen_here(checkpoint: str, model_dir: str) -> str:
+    """A checkpoint's path as this task sees it. What is written down is the path of the task that wrote it, where the
+    model directory may be mounted elsewhere, or may have been then."""
+    return os.path.join(model_dir, os.path.basename(checkpoint))
 
 
 def follow_training(
@@ -252,7 +278,7 @@ def follow_training(
         if training is not None:
             while pending and not evaluator.newest_only:
                 path = queue.take()
-                if path != training["checkpoint"]:
+                if os.path.basename(path) != os.path.basename(training["checkpoint"] or ""):
                     _evaluate_if_there(evaluator, path)
                 pending = queue.pending()
             return training

@@ -53,6 +53,7 @@ def train_and_evaluate(
         # It may change what it likes between two runs, as ever; what has changed is said in the log.
         accept_changes=True,
         literal_delays=not every_checkpoint,
+        needs_evaluation_data=False,
         keep_evaluation=keep_evaluation,
     )
     return old_result(result, [exporter.name for exporter in eval_spec.exporters or ()])

@@ -22,7 +22,7 @@ from estimator_pipeline.compat.repairs import lost_peers
 from estimator_pipeline.engines import beginning, checkpoints, farewell, identity
 from estimator_pipeline.engines import result as results
 from estimator_pipeline.engines.board import POLL_SECS, Board, in_state
-from estimator_pipeline.engines.evaluation import CheckpointEvaluator, follow_training
+from estimator_pipeline.engines.evaluation import CheckpointEvaluator, follow_training, seen_here
 from estimator_pipeline.engines.handover import Handover, told_of_evaluator
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.identity import Identity
@@ -402,11 +402,12 @@ class TaskLife(abc.ABC):
                 found=f"no checkpoint in {self.model_dir}",
                 mend="see whether the input has any records, and whether save_checkpoints_steps is set",
             )
-        final = evaluator.evaluate(training["checkpoint"], final=True)
+        checkpoint = seen_here(training["checkpoint"], self.model_dir)
+        final = evaluator.evaluate(checkpoint, final=True)
         return TrainResult(
             global_step=training["global_step"],
             metrics=final.metrics,
-            checkpoint=training["checkpoint"],
+            checkpoint=checkpoint,
             exports=tuple(evaluator.exports),
             exporters=dict(evaluator.exporters),
             ended=training["ended"],

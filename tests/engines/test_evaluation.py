@@ -19,6 +19,7 @@ from estimator_pipeline.compat import sessions
 from estimator_pipeline.compat.evaluation import RepeatedEvaluation
 from estimator_pipeline.engines.board import Board
 from estimator_pipeline.engines.evaluation import EstimatorEvaluator, follow_training
+from estimator_pipeline.errors import InputError
 from estimator_pipeline.launch import progress as progress_protocol
 
 tf = tensorflow_with_three_cpus()
@@ -406,6 +407,30 @@ def test_evaluator_keeps_if_it_may(trained, keep):
     assert [m["global_step"] for m in found] == [0, 2, 4]
 
 
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("input_fn", [lambda: pixels().take(0), lambda: generated().take(0)], ids=["kept", "plain"])
+def test_an_evaluation_without_data(trained, logged, keep, input_fn):
+    estimator = keras_estimator(trained)
+    spec = tf.estimator.EvalSpec(input_fn, steps=None, name="no_data")
+    options = {"progress": progress_protocol.from_environ({}), "keep": keep}
+    refused = pytest.raises(InputError, match=r"model.ckpt-\d had not a single batch")
+    with EstimatorEvaluator(estimator, spec, **options) as evaluator, refused:
+        evaluator.evaluate(checkpoints_of(estimator)[0], final=False)
+    assert not evaluator.evaluations
+    with EstimatorEvaluator(estimator, spec, **options, needs_data=False) as evaluator:
+        assert evaluator.evaluate(checkpoints_of(estimator)[0], final=False).metrics["loss"] == 0.0
+    assert "had not a single batch" in logged.text
+
+
+def test_batches_are_counted(trained):
+    for input_fn in (pixels, generated):
+        kept = RepeatedEvaluation(keras_estimator(trained), input_fn, name="counted")
+        for path in checkpoints_of(keras_estimator(trained))[:2]:
+            kept.evaluate(path)
+            assert kept.batches == {pixels: 5, generated: 3}[input_fn]
+        kept.close()
+
+
 @pytest.mark.parametrize(
     ("spec", "literal", "throttle", "delay", "newest"),
     [
@@ -507,6 +532,19 @@ def test_every_checkpoint_of_the_run(training, warnings):
 
     assert training.follow([nothing, more, nothing, nothing, end]) == [10, 20, 30, 40, 50]
     assert not warnings
+
+
+def test_a_model_directory_that_is_mounted_elsewhere(training):
+    """What is written down are the chief's paths, which nobody else may have."""
+    training.says("running", from_step=0)
+    training.has(5, 10)
+    paths = ["/of/the/chief/model.ckpt-5", "/of/the/chief/model.ckpt-10"]
+    v1.train.update_checkpoint_state(str(training.folder), paths[-1], all_model_checkpoint_paths=paths)
+
+    def end():
+        training.says("finished", checkpoint=paths[-1], global_step=10)
+
+    assert training.follow([end]) == [5], "the last one is for the end"
 
 
 def test_without_the_chiefs_word_old_checkpoints_are_an_earlier_runs(training):

@@ -126,6 +126,26 @@ def test_an_evaluator_that_comes_after_the_end_brings_the_result(tmp_path, start
     assert chief().tasks["worker:0"].steps == 7, "the chief has added what the tasks say"
 
 
+def test_an_evaluator_that_sees_the_model_directory_elsewhere(tmp_path, start):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here").symlink_to(tmp_path / "there")
+    evaluated = []
+    chief = start(Life(tmp_path / "there", CHIEF, environ=TOLD, metrics=dict))
+    life = Life(tmp_path / "here", EVALUATOR, environ=TOLD, metrics=lambda: {"loss": 2.0})
+    make = life.make_evaluator
+
+    def watched():
+        evaluator = make()
+        metrics_of = evaluator.metrics_of
+        evaluator.metrics_of = lambda path: evaluated.append(path) or metrics_of(path)
+        return evaluator
+
+    life.make_evaluator = watched
+    evaluator = start(life)
+    assert chief() == evaluator()
+    assert evaluated == [str(tmp_path / "here" / "model.ckpt-7")]
+
+
 def test_nobody_told_of_an_evaluator_that_comes_too_late(tmp_path, start):
     """It takes the result of the chief, which had said that it would bring it itself."""
     go = threading.Event()

@@ -20,6 +20,8 @@ try:
     print(json.dumps({
         "train": type(train).__name__, "eval": type(evaluation).__name__,
         "replicas": train.num_replicas_in_sync if train else 1,
+        "reduction": type(getattr(train.extended, "_cross_device_ops", None)).__name__ if train else None,
+        "task": [config.task_type, config.task_id, config.num_worker_replicas],
         "seed": config.tf_random_seed, "steps": config.save_checkpoints_steps,
         "keep": config.keep_checkpoint_max,
         "session": None if session is None else {
@@ -55,6 +57,17 @@ CASES = [
         id="e5_mirrored",
     ),
     pytest.param(
+        {"train_distribute": "mirrored", "devices": ["CPU:0", "/cpu:1"]},
+        {"train": "MirroredStrategy", "replicas": 2, "reduction": "ReductionToOneDevice",
+         "session": {"intra": 0, "inter": 0, "cpus": 2, "growth": False}},
+        id="mirrored_over_named_cpus",
+    ),
+    pytest.param(
+        {"train_distribute": "one_device", "devices": ["CPU:1"]},
+        {"train": "OneDeviceStrategy", "session": {"intra": 0, "inter": 0, "cpus": 2, "growth": False}},
+        id="one_named_cpu",
+    ),
+    pytest.param(
         {"train_distribute": "multi_worker_mirrored", "save_checkpoints_steps": 5,
          "communication": {"implementation": "ring", "bytes_per_pack": 1024, "timeout_secs": 30}},
         {"train": "CollectiveAllReduceStrategy", "replicas": 1, "steps": 5},
@@ -62,7 +75,8 @@ CASES = [
     ),
     pytest.param(
         {"train_distribute": "parameter_server", "task": {"type": "worker", "index": 0}},
-        {"train": "ParameterServerStrategyV1"},
+        # RunConfig takes it from the environment that is given, whatever that of the process says.
+        {"train": "ParameterServerStrategyV1", "task": ["worker", 0, 2]},
         id="parameter_server",
     ),
     pytest.param(
