@@ -21,7 +21,7 @@ try:
         "train": type(train).__name__, "eval": type(evaluation).__name__,
         "replicas": train.num_replicas_in_sync if train else 1,
         "reduction": type(getattr(train.extended, "_cross_device_ops", None)).__name__ if train else None,
-        "task": [config.task_type, config.task_id, config.num_worker_replicas],
+        "cluster": config.cluster_spec.as_dict() if config.cluster_spec else None,
         "seed": config.tf_random_seed, "steps": config.save_checkpoints_steps,
         "keep": config.keep_checkpoint_max,
         "session": None if session is None else {
@@ -76,7 +76,7 @@ CASES = [
     pytest.param(
         {"train_distribute": "parameter_server", "task": {"type": "worker", "index": 0}},
         # RunConfig takes it from the environment that is given, whatever that of the process says.
-        {"train": "ParameterServerStrategyV1", "task": ["worker", 0, 2]},
+        {"train": "ParameterServerStrategyV1", "cluster": CLUSTER},
         id="parameter_server",
     ),
     pytest.param(
