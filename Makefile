@@ -38,7 +38,7 @@ demo: $(STAMP)
 
 # What fails is run once more, alone, at the end; what passes then is printed as FLAKY. A test holds the installed
 # TensorFlow against EXPECTED_TENSORFLOW.
-RUN_TESTS = EXPECTED_TENSORFLOW=$(TF) $(BIN)/python tools/run_tests.py
+RUN_TESTS = EXPECTED_TENSORFLOW=$(TF) $(BIN)/python tools/run_tests.py --durations=25 --durations-min=5
 
 test: $(STAMP)
 	$(RUN_TESTS) $(PYTEST_PARALLEL) -m "not exhaustive" $(PYTEST_ARGS)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -111,6 +113,19 @@ def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, st
         if value is not None:
             environ[name] = value
     return environ
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago. Nothing holds them, and yet they are to stay free: they lie below those that
+    the system gives out by itself, and each process that runs tests begins at another one."""
+    found: list[int] = []
+    for port in range(10000 + os.getpid() * 16 % 15000, 30000):
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("", port))
+            found.append(port)
+        if len(found) == count:
+            break
+    return found
 
 
 def _run_python(

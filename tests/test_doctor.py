@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, environment
+from conftest import ROOT, environment, free_ports
 
 from estimator_pipeline import doctor
 from estimator_pipeline.doctor import clusters, data, fit, machine, meeting, network, packages, storage, together
@@ -58,9 +58,7 @@ def fine(found):
 
 @pytest.fixture
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
+    return free_ports(1)[0]
 
 
 # Packages -----------------------------------------------------------------------------------------------------

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -15,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import environment
+from conftest import environment, free_ports
 from launched_jobs import wait_for_first_words
 
 pytestmark = pytest.mark.cluster
@@ -118,21 +116,6 @@ def test_a4_unequal_device_counts_are_refused_before_training(launch, tmp_path):
     assert "the workers have different numbers of devices" in logs
     assert "worker:0: 1, worker:1: 2" in logs
     assert not list((tmp_path / "model").glob("model.ckpt-*")), "no step was trained"
-
-
-def free_ports(count):
-    """Ports that were free a moment ago. Nothing holds them: this is the life without our launcher.
-
-    Below those that the system gives out by itself, and by the process from another beginning: they are to stay free.
-    """
-    found = []
-    for port in range(10000 + os.getpid() * 16 % 15000, 30000):
-        with socket.socket() as tried, contextlib.suppress(OSError):
-            tried.bind(("", port))
-            found.append(port)
-        if len(found) == count:
-            break
-    return found
 
 
 def start(task, cluster, model_dir, log, *, steps, environ=(), more=()):

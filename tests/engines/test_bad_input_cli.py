@@ -6,6 +6,8 @@ proves with a process of its own.
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from bad_cases import CASES
 from typer.testing import CliRunner
@@ -66,16 +68,39 @@ LATER = [
 ]
 
 
-@pytest.mark.parametrize(("job", "fragments"), LATER, ids=[str(i) for i in range(len(LATER))])
-def test_bad_input_of_the_parts(run_python, tmp_path, job, fragments):
-    path = tmp_path / "job.yaml"
-    rest = f"input: {{source: tfds, name: digits, global_batch_size: 4}}\nrun: {{model_dir: '{tmp_path}/model'}}\n"
-    path.write_text(job.replace("REST", rest))
-    done = run_python(["-m", "estimator_pipeline", "train", path], cwd=tmp_path)
-    assert done.returncode == 2, done.stderr[-3000:]
-    assert "Traceback" not in done.stderr
-    for fragment in fragments:
-        assert fragment in done.stderr
+# Each as the command line runs it, one after another.
+RUN_ALL = """
+import json, pathlib, sys
+from typer.testing import CliRunner
+from estimator_pipeline.cli.main import app
+
+found = []
+for job in json.loads(sys.argv[1]):
+    pathlib.Path("job.yaml").write_text(job)
+    done = CliRunner().invoke(app, ["train", "job.yaml"])
+    found.append({"code": done.exit_code, "output": done.output, "exception": type(done.exception).__name__})
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def later(run_python, tmp_path_factory):
+    """How the jobs of LATER end. They need TensorFlow, which one process imports once."""
+    folder = tmp_path_factory.mktemp("later")
+    rest = f"input: {{source: tfds, name: digits, global_batch_size: 4}}\nrun: {{model_dir: '{folder}/model'}}\n"
+    jobs = [job.replace("REST", rest) for job, _ in LATER]
+    done = run_python(["-c", RUN_ALL, json.dumps(jobs)], cwd=folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("number", range(len(LATER)))
+def test_bad_input_of_the_parts(later, number):
+    found = later[number]
+    assert (found["code"], found["exception"]) == (2, "SystemExit"), found
+    assert found["output"].count("error: ") == 1 and "Traceback" not in found["output"]
+    for fragment in LATER[number][1]:
+        assert fragment in found["output"]
 
 
 def test_a_wrong_file_is_told_before_tensorflow_is_imported(run_python, tmp_path):

@@ -11,13 +11,16 @@ CLUSTER = {"chief": ["localhost:1"], "worker": ["localhost:2"], "ps": ["localhos
 CODE = """
 import json, sys
 import estimator_pipeline as ep
-call = json.loads(sys.argv[1])
 tf = ep.compat.install()
-try:
-    config = ep.build_run_config("/nowhere", environ=call.pop("environ", {}), **call)
+
+def told(call):
+    try:
+        config = ep.build_run_config("/nowhere", environ=call.pop("environ", {}), **call)
+    except ep.errors.ConfigError as error:
+        return {"error": str(error)}
     train, evaluation = config.train_distribute, config.eval_distribute
     session = config.session_config
-    print(json.dumps({
+    return {
         "train": type(train).__name__, "eval": type(evaluation).__name__,
         "replicas": train.num_replicas_in_sync if train else 1,
         "reduction": type(getattr(train.extended, "_cross_device_ops", None)).__name__ if train else None,
@@ -27,20 +30,23 @@ try:
         "session": None if session is None else {
             "intra": session.intra_op_parallelism_threads, "inter": session.inter_op_parallelism_threads,
             "cpus": session.device_count.get("CPU", 1), "growth": session.gpu_options.allow_growth},
-    }))
-except ep.errors.ConfigError as error:
-    print(json.dumps({"error": str(error)}))
+    }
+
+print(json.dumps([told(call) for call in json.loads(sys.argv[1])]))
 """
 
 
-@pytest.fixture
-def config(run_python):
-    def make(**call):
-        task = call.pop("task", None)
-        if task is not None:
-            cluster = call.pop("cluster", CLUSTER)
-            call["environ"] = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
-        done = run_python(["-c", CODE, json.dumps(call)])
+@pytest.fixture(scope="module")
+def configs(run_python):
+    """What comes of several calls in one process."""
+
+    def make(calls):
+        calls = [dict(call) for call in calls]
+        for call in calls:
+            task, cluster = call.pop("task", None), call.pop("cluster", CLUSTER)
+            if task is not None:
+                call["environ"] = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
+        done = run_python(["-c", CODE, json.dumps(calls)])
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout.splitlines()[-1])
 
@@ -99,8 +105,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("call", "expected"), CASES)
-def test_by_name(config, call, expected):
-    found = config(**call)
+def test_by_name(configs, call, expected):
+    (found,) = configs([call])
     assert {name: found.get(name) for name in expected} == expected
 
 
@@ -122,8 +128,13 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "fragments"), BAD, ids=[str(i) for i in range(len(BAD))])
-def test_bad_combinations(config, call, fragments):
-    error = config(**call)["error"]
-    for fragment in fragments:
-        assert fragment in error
+@pytest.fixture(scope="module")
+def errors(configs):
+    """They come before a strategy is made, so one process does for all."""
+    return [found["error"] for found in configs([call for call, _ in BAD])]
+
+
+@pytest.mark.parametrize("number", range(len(BAD)))
+def test_bad_combinations(errors, number):
+    for fragment in BAD[number][1]:
+        assert fragment in errors[number]
