@@ -11,8 +11,10 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "estimator_pipeline/__ini
 # One extra for each TensorFlow minor version: what has to fit it exactly, together. Their names have a dash, not a
 # dot: pip before 23.3 does not find extras with a dot that newer setuptools have written, and only warns.
 TENSORFLOW = {f"tf2-{minor}": [f"tensorflow==2.{minor}.*", f"tf-keras==2.{minor}.*"] for minor in range(15, 22)}
-# Newer releases of it have generated code that TensorFlow 2.15's protobuf cannot run.
-TENSORFLOW["tf2-15"].append("tensorflow-metadata<1.18")
+# Newer releases of it have code generated for protobuf 6, which TensorFlow 2.15 to 2.19 keep out; they do not say so,
+# and with them tensorflow_datasets cannot be imported.
+for minor in range(15, 20):
+    TENSORFLOW[f"tf2-{minor}"].append("tensorflow-metadata<1.18")
 # TensorFlow 2.20 allows protobuf 7, and writes its graphs with an argument that protobuf 7 no longer has.
 TENSORFLOW["tf2-20"].append("protobuf<7")
 

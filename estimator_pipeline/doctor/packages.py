@@ -76,10 +76,11 @@ RULES = (
         "warning",
     ),
     Rule(
-        "==2.15.*",
+        ">=2.15,<2.20",
         "tensorflow-metadata",
         "<1.18",
-        "its generated code cannot run on TensorFlow 2.15's protobuf, and tensorflow_datasets cannot be imported",
+        "its generated code wants a newer protobuf than TensorFlow 2.15 to 2.19 allow, and tensorflow_datasets cannot "
+        "be imported",
         needed=False,
     ),
     Rule(

@@ -223,8 +223,8 @@ def _import_tfds() -> Any:
         raise InputError(
             "tensorflow_datasets cannot be imported",
             found=str(error.__cause__ or error),
-            mend="pip install 'tensorflow-datasets>=4.9' importlib_resources, with TensorFlow 2.15 also "
-            "'tensorflow-metadata<1.18'",
+            mend="pip install 'tensorflow-datasets>=4.9' importlib_resources, with TensorFlow 2.15 to "
+            "2.19 also 'tensorflow-metadata<1.18'",
         ) from error
     return tfds
 
