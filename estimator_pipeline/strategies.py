@@ -177,6 +177,8 @@ def split_cpu(num_devices: int) -> None:
     Raises:
         ConfigError: TensorFlow has set its devices up already, with fewer.
     """
+    if num_devices == 1:
+        return  # as it is by itself
     tf = compat.install()
     cpu = tf.config.list_physical_devices("CPU")[0]
     have = tf.config.get_logical_device_configuration(cpu)

@@ -74,6 +74,12 @@ def test_a_file_that_cannot_be_collected_is_red(run_python, tmp_path):
     assert run(run_python, tmp_path, "import no_such_module_anywhere\n").returncode == 2
 
 
+def test_the_slowest_files_are_told(run_python, tmp_path):
+    done = run(run_python, tmp_path, "def test_it():\n    pass\n", "--durations=1", "-n", "2")
+    assert "slowest 15 files of 1 " in done.stdout
+    assert any(line.endswith("s test_of_a_user.py") for line in done.stdout.splitlines()), done.stdout
+
+
 @pytest.mark.skipif("EXPECTED_TENSORFLOW" not in os.environ, reason="not run by make")
 def test_the_installed_tensorflow_is_the_one_that_make_was_asked_for():
     asked = os.environ["EXPECTED_TENSORFLOW"]

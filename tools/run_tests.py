@@ -7,10 +7,14 @@ was. Each such test is printed as `FLAKY: NAME`, and is a defect all the same, o
 tried again during the run itself, and more failures than :data:`MOST` are no accident: they are not tried again at all.
 
 Where the environment variable FLAKY_TESTS names a file, the lines of flaky tests are added to it.
+
+With --durations the files that took longest are printed as well: a hundred tests of a second are as long as one of a
+hundred.
 """
 
 from __future__ import annotations
 
+import collections
 import os
 import subprocess
 import sys
@@ -19,18 +23,30 @@ from typing import Any
 import pytest
 
 MOST = 10
+# Files in the list of the slowest.
+FILES = 15
 TESTS_FAILED = pytest.ExitCode.TESTS_FAILED
 
 
 class Failures:
-    """A plugin that remembers the names of what failed, in this process or in one that it directs."""
+    """A plugin that remembers the names of what failed, in this process or in one that it directs; and what took how
+    long."""
 
     def __init__(self) -> None:
         self.names: dict[str, None] = {}  # in order, each once: a test can fail in its body and in its teardown
+        self.seconds: collections.Counter[str] = collections.Counter()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
+        self.seconds[report.nodeid.partition("::")[0]] += report.duration
         if report.failed:
             self.names[report.nodeid] = None
+
+    def pytest_terminal_summary(self, terminalreporter: Any, config: Any) -> None:
+        if config.getoption("durations") and self.seconds:
+            terminalreporter.section(f"slowest {FILES} files of {len(self.seconds)}")
+            for name, seconds in self.seconds.most_common(FILES):
+                terminalreporter.write_line(f"{seconds:8.1f}s {name}")
+            terminalreporter.write_line(f"{sum(self.seconds.values()):8.1f}s all")
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:

@@ -19,6 +19,7 @@ from estimator_pipeline.cli.train import with_engine
 from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
+    from estimator_pipeline.job import Job
     from estimator_pipeline.launch import Deadlines, Outcome
     from estimator_pipeline.launch.plan import Shape
 
@@ -156,16 +157,17 @@ def command(
     if tf_config is not None:
         cluster = {**_shape_of_file(tf_config).__dict__, **cluster}
     run_id = launch.new_run_id()
+    read: Job | None = None
     if job is not None:
-        run, shape, folder = _job_file(job, settings=settings, cluster=cluster)
+        read, run, shape, folder = _job_file(job, settings=settings, cluster=cluster)
     else:
         run, shape, folder = found_program(program or []), launch.Shape(**cluster), None
     folder = log_dir or (folder / "logs" / run_id if folder is not None else None)
     if folder is None and not dry_run:
         folder = Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
 
-    if job is not None and not dry_run:
-        _refuse_hopeless(job, changes_of(settings, cluster))
+    if read is not None and not dry_run:
+        _refuse_hopeless(read, str(job))
     deadlines = deadlines_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
     view = launch.view_for(sys.stderr if as_json else sys.stdout)
     if max_restarts > 0 and not dry_run:
@@ -266,8 +268,10 @@ def _shape_of_file(path: Path) -> Shape:
     return Shape.of(parse_tf_config(text, source=str(path)))
 
 
-def _job_file(path: Path, *, settings: Sequence[str], cluster: dict[str, Any]) -> tuple[list[str], Shape, Path | None]:
-    """The tasks' command, the cluster, and the folder of the model where it is on this machine."""
+def _job_file(
+    path: Path, *, settings: Sequence[str], cluster: dict[str, Any]
+) -> tuple[Job, list[str], Shape, Path | None]:
+    """The job, the tasks' command, the cluster, and the folder of the model where it is on this machine."""
     from estimator_pipeline.job import load_job
     from estimator_pipeline.launch import Shape
 
@@ -285,7 +289,7 @@ def _job_file(path: Path, *, settings: Sequence[str], cluster: dict[str, Any]) -
         run += ["--set", change]
     model_dir = job.run.model_dir
     remote = model_dir is None or "://" in str(model_dir)
-    return run, shape, None if remote else Path(str(model_dir))
+    return job, run, shape, None if remote else Path(str(model_dir))
 
 
 def changes_of(settings: Sequence[str], cluster: Mapping[str, Any]) -> list[str]:
@@ -293,25 +297,24 @@ def changes_of(settings: Sequence[str], cluster: Mapping[str, Any]) -> list[str]
     return [*settings, *(f"cluster.{name}={_yaml(value)}" for name, value in cluster.items())]
 
 
-def _refuse_hopeless(path: Path, changes: Sequence[str]) -> None:
+def _refuse_hopeless(job: Job, file: str) -> None:
     """What can be told of the data without TensorFlow is told before anything starts, and once.
 
     Raises:
         ConfigError: Every task would end with it.
     """
     from estimator_pipeline import doctor
-    from estimator_pipeline.inputs.tfds_source import PROXIES
-    from estimator_pipeline.job import load_job
+    from estimator_pipeline.inputs.downloads import PROXIES
 
     # The cluster is the job's: what a scheduler says here is not about its tasks.
     names = ("HOME", "XDG_CACHE_HOME", "TFDS_DATA_DIR", *PROXIES)
     known = {name: os.environ[name] for name in names if name in os.environ}
-    context = doctor.Context(environ=known, job=load_job(path, overrides=changes), job_file=str(path), connect=True)
+    context = doctor.Context(environ=known, job=job, job_file=file, connect=True)
     report = doctor.examine(context, only=("data", "shards", "model"))
     wrong = [finding for finding in report.findings if finding.severity == "error"]
     if wrong:
         raise ConfigError(
-            f"{path} cannot be launched: " + "; ".join(finding.what for finding in wrong),
+            f"{file} cannot be launched: " + "; ".join(finding.what for finding in wrong),
             mend="; ".join(finding.mend for finding in wrong if finding.mend),
         )
 

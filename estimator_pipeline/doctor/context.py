@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from estimator_pipeline.cluster import EVALUATOR, Detection, Task, TFConfig, detect, parse_tf_config
 from estimator_pipeline.cluster.resolving import port_way
@@ -16,6 +16,8 @@ from estimator_pipeline.errors import ClusterError
 from estimator_pipeline.job import Job
 
 __all__ = ["Context", "Part"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,19 @@ class Context:
     timeout: float = 5.0
     wait: float = 60.0
     hostname: str = field(default_factory=socket.gethostname)
+    _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, look: Callable[[Context], T]) -> T:
+        """What `look` gives for this context, or raises: several checks may ask, and it looks once."""
+        if look not in self._known:
+            try:
+                self._known[look] = look(self), None
+            except Exception as problem:  # whatever it is, the next check is told the same
+                self._known[look] = None, problem
+        found, raised = self._known[look]
+        if raised is not None:
+            raise raised
+        return cast("T", found)
 
     @functools.cached_property
     def part(self) -> Part:

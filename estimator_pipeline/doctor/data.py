@@ -15,17 +15,16 @@ import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from urllib.parse import urlparse
 
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, of_error, ok, warning
-from estimator_pipeline.doctor.network import connected
 from estimator_pipeline.errors import InputError, PipelineError
+from estimator_pipeline.inputs.downloads import silent_host
 from estimator_pipeline.inputs.files import find_files
 from estimator_pipeline.inputs.order import split_files
 from estimator_pipeline.inputs.plan import choose_policy
 from estimator_pipeline.inputs.records import cache_dir, index_file
-from estimator_pipeline.inputs.tfds_source import PROXIES
+from estimator_pipeline.inputs.tfds_source import prepare_elsewhere
 from estimator_pipeline.job import ArraysInput, CsvInput, FunctionInput, Job, TfdsInput, TFRecordInput
 
 __all__ = [
@@ -69,12 +68,17 @@ class Files:
 
 
 def files_of(context: Context) -> list[Files]:
-    """The job's data.
+    """The job's data, looked at once for all checks.
 
     Raises:
         InputError: Files are not there, or damaged.
         NotLookedAt: The data cannot be looked at without TensorFlow.
+        NotPrepared: It is a data set that is not there yet.
     """
+    return context.once(_files_of)
+
+
+def _files_of(context: Context) -> list[Files]:
     section = context.needed_job().input
     if isinstance(section, TfdsInput):
         return _prepared(context, section)
@@ -315,13 +319,12 @@ def _not_prepared(context: Context, name: str, base: str) -> Finding:
                 "set TFDS_DATA_DIR or input.data_dir to a folder that can be written, or prepare it beforehand",
             )
         return info(f"the embedded data set digits is prepared in {base} by the first task that reads it")
-    silent = _silent_hosts(context, name) if context.connect else []
+    silent = silent_host(_urls(name), environ=context.environ, timeout=context.timeout) if context.connect else None
     if silent:
         return error(
-            f"the data set {name} is not prepared in {base}, and there is no network: {silent[0]} does not answer",
+            f"the data set {name} is not prepared in {base}, and there is no network: {silent} does not answer",
             "every task that reads it ends with an error",
-            f"where there is a network run `tfds build {name} --data_dir=DIR` (or tfds.load), copy DIR here and name "
-            "it in input.data_dir or TFDS_DATA_DIR; or use the embedded data set digits",
+            prepare_elsewhere(name, base),
         )
     return warning(
         f"the data set {name} is not prepared in {base}",
@@ -331,11 +334,10 @@ def _not_prepared(context: Context, name: str, base: str) -> Finding:
     )
 
 
-def _silent_hosts(context: Context, name: str) -> list[str]:
-    """Hosts that a data set is downloaded from, where none of them answers: as TFDS's own list of its files names
-    them. Nothing where it has no such list, or downloads go through a proxy."""
+def _urls(name: str) -> list[str]:
+    """What a data set is downloaded from, as TFDS's own list of its files has it; none where there is none."""
     package = importlib.util.find_spec("tensorflow_datasets")
-    if package is None or not package.submodule_search_locations or any(map(context.environ.get, PROXIES)):
+    if package is None or not package.submodule_search_locations:
         return []
     first = name.split("/")[0]
     urls: list[str] = []
@@ -345,9 +347,7 @@ def _silent_hosts(context: Context, name: str) -> list[str]:
             open(os.path.join(package.submodule_search_locations[0], *parts), encoding="utf-8") as file,
         ):
             urls += [line.split()[0] for line in file if line.strip()]
-    hosts = sorted({urlparse(url).hostname or "" for url in urls} - {""})
-    problems = connected([f"{host}:443" for host in hosts], timeout=context.timeout)
-    return hosts if hosts and all(problems) else []
+    return urls
 
 
 def _shards(folder: str, split: str) -> tuple[str, ...]:

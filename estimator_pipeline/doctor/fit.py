@@ -12,6 +12,7 @@ from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.data import array_shapes, data_set_folder
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, of_error, ok
 from estimator_pipeline.errors import ConfigError, InputError
+from estimator_pipeline.inputs import digits
 from estimator_pipeline.job import ArraysInput, CsvInput, TfdsInput, TFRecordInput
 
 __all__ = ["check_model"]
@@ -28,9 +29,6 @@ class _Records:
 
     shapes: Mapping[str, Sequence[int | None] | None]
     classes: int | None = None
-
-
-_DIGITS = _Records({"image": (8, 8, 1)}, 10)
 
 
 def check_model(context: Context) -> Iterator[Finding]:
@@ -87,7 +85,7 @@ def _of_data_set(context: Context, section: TfdsInput) -> _Records | None:
     folder = data_set_folder(context, section)
     if folder is None:
         plain = section.features_key in (None, "image") and section.label_key in (None, "label")
-        return _DIGITS if section.name == "digits" and plain else None
+        return _Records({"image": digits.SHAPE}, digits.CLASSES) if section.name == "digits" and plain else None
     try:
         info, features = (_document(folder, name) for name in ("dataset_info.json", "features.json"))
         features = features["featuresDict"]["features"]

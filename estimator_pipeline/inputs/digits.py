@@ -25,11 +25,12 @@ from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.order import Order, record_ids
 from estimator_pipeline.inputs.records import cache_dir
 
-__all__ = ["NAME", "VERSION", "default_data_dir", "locked", "prepare", "split_indices"]
+__all__ = ["CLASSES", "NAME", "SHAPE", "VERSION", "default_data_dir", "locked", "prepare", "split_indices"]
 
 NAME = "digits"
 VERSION = "1.0.0"
 NUM_TRAIN, NUM_TEST = 1437, 360
+SHAPE, CLASSES = (8, 8, 1), 10  # of an image; digits
 _SHARDS = 4
 
 
@@ -153,8 +154,8 @@ def _builder_class() -> type[Any]:
                 description="Handwritten digits, 8 by 8 pixels of 0 to 16, from scikit-learn.",
                 features=tfds.features.FeaturesDict(
                     {
-                        "image": tfds.features.Image(shape=(8, 8, 1), dtype=np.uint8),
-                        "label": tfds.features.ClassLabel(num_classes=10),
+                        "image": tfds.features.Image(shape=SHAPE, dtype=np.uint8),
+                        "label": tfds.features.ClassLabel(num_classes=CLASSES),
                     }
                 ),
                 supervised_keys=("image", "label"),

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import difflib
 import os
-import socket
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 import numpy as np
 
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs import digits
+from estimator_pipeline.inputs.downloads import silent_host
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import make_options
 from estimator_pipeline.inputs.records import RecordFiles, cache_dir
 from estimator_pipeline.inputs.sources import Source, tensorflow
 
-__all__ = ["PROXIES", "TfdsSource", "from_tfds"]
-
-_CONNECT_SECONDS = 5.0
-PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+__all__ = ["TfdsSource", "from_tfds", "prepare_elsewhere"]
 
 
 def from_tfds(
@@ -272,12 +267,11 @@ def _is_there(builder: Any) -> bool:
 
 def _download(name: str, builder: Any, environ: Mapping[str, str]) -> None:
     try:
-        hosts = sorted({urlparse(url).hostname for url in builder.url_infos} - {None})
+        urls = list(builder.url_infos)
     except ImportError as error:
         raise _not_there(name, builder, f"downloading needs a package that is missing: {error}") from error
-    # TFDS tries again for minutes where there is no network, so the network is looked for first.
-    if hosts and not any(environ.get(proxy) for proxy in PROXIES) and not any(map(_answers, hosts)):
-        raise _not_there(name, builder, f"no network: {hosts[0]} does not answer")
+    if silent := silent_host(urls, environ=environ):
+        raise _not_there(name, builder, f"no network: {silent} does not answer")
     with digits.locked(Path(str(builder.data_path)).parent, name.replace("/", "_").replace(":", "_")):
         if _is_there(builder):
             return
@@ -292,23 +286,14 @@ def _not_there(name: str, builder: Any, why: str) -> InputError:
     return InputError(
         f"The data set {name} is not prepared, and cannot be downloaded here",
         found=f"nothing at {builder.data_path}; {why}",
-        mend=f"on a machine with a network run `tfds build {name} --data_dir=DIR` (or tfds.load), copy "
-        f"DIR here and pass data_dir=DIR (looked in {base}); or use the embedded data set 'digits'",
+        mend=prepare_elsewhere(name, base),
     )
 
 
-def _answers(host: str) -> bool:
-    """Whether a host takes a connection; name resolution, which has no time-out of its own, included."""
-    answered = threading.Event()
-
-    def connect() -> None:
-        try:
-            with socket.create_connection((host, 443), timeout=_CONNECT_SECONDS):
-                answered.set()
-        except OSError:
-            pass
-
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(_CONNECT_SECONDS)
-    return answered.is_set()
+def prepare_elsewhere(name: str, looked_in: str) -> str:
+    """What a person can do for a data set that is not there and cannot be downloaded."""
+    return (
+        f"on a machine with a network run `tfds build {name} --data_dir=DIR` (or tfds.load), copy DIR here and name it "
+        f"as data_dir, input.data_dir or TFDS_DATA_DIR (looked in {looked_in}); or use the embedded data set "
+        f"{digits.NAME!r}"
+    )

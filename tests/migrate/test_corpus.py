@@ -38,23 +38,35 @@ class Output(NamedTuple):
     text: str
 
 
+# Needed by what compares with it, whichever programs are chosen.
+ALONE = "wine_keras_layers"
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, run_python) -> Path:
-    """A folder with all the data sets."""
+def chosen(request) -> list[str]:
+    """The programs whose results the tests of this run ask for, and no others."""
+    items = [item for item in request.session.items if item.path == request.path]
+    asked = {item.callspec.params["name"] for item in items if item.originalname == "test_a_program_learns"}
+    return [name for name in PROGRAMS if name in asked | {ALONE}]
+
+
+@pytest.fixture(scope="module")
+def folder(chosen, tmp_path_factory, run_python) -> Path:
+    """A folder with the data sets."""
     folder = tmp_path_factory.mktemp("corpus")
-    sets = sorted({program["data"] for program in PROGRAMS.values()})
+    sets = sorted({PROGRAMS[name]["data"] for name in chosen})
     done = run_python([HERE / "corpus_data.py", folder / "data", *sets])
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
 
 
 @pytest.fixture(scope="module")
-def outputs(folder, run_python) -> dict[str, Output]:
+def outputs(chosen, folder, run_python) -> dict[str, Output]:
     """What became of each program. They are run two at a time, each as under exec."""
     (folder / "models").mkdir()
     asked = [
         {"arguments": command(name, folder), "folder": str(CORPUS), "output": f"{folder}/{name}.log", "timeout": 200}
-        for name in PROGRAMS
+        for name in chosen
     ]
     environ = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     done = run_python([HERE / "corpus_process.py", 2], environ, timeout=540, stdin=json.dumps(asked))
@@ -62,7 +74,7 @@ def outputs(folder, run_python) -> dict[str, Output]:
     codes = json.loads(done.stdout.splitlines()[-1])
     return {
         name: Output(code, Path(each["output"]).read_text())
-        for name, each, code in zip(PROGRAMS, asked, codes, strict=True)
+        for name, each, code in zip(chosen, asked, codes, strict=True)
     }
 
 
@@ -92,7 +104,7 @@ def test_a_program_learns(outputs, folder, name):
 @pytest.mark.slow
 def test_exec_gives_the_same(outputs, folder, run_python):
     """A program's own process under `exec` and its fork in the runner come to the same number."""
-    name = "wine_keras_layers"
+    name = ALONE
     program = command(name, folder / "alone")
     program = [argument.replace(f"{folder}/alone/data", f"{folder}/data") for argument in program]
     environ = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
