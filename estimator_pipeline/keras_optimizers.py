@@ -31,7 +31,7 @@ from typing import Any
 
 from estimator_pipeline import compat, keras3_optimizers
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.optimizers import LearningRate, Optimizer, learning_rate
+from estimator_pipeline.optimizers import LearningRate, Optimizer, linear_warmup
 
 __all__ = [
     "create_slots", "current_rate", "differences", "is_legacy", "make", "of_v1", "proximal_adagrad",
@@ -115,7 +115,7 @@ def differences(optimizer: Optimizer) -> str | None:
     if optimizer.api != "v1":
         return None
     name, options = optimizer.name, optimizer.options
-    if name in ("momentum", "nesterov") and not isinstance(optimizer.learning_rate, float | int):
+    if name in ("momentum", "nesterov") and _rate_changes(optimizer):
         return (
             "tf.compat.v1.train.MomentumOptimizer multiplies the velocity by the learning rate of the step, Keras "
             "stores it multiplied already: they part when the schedule changes the rate"
@@ -133,8 +133,9 @@ def differences(optimizer: Optimizer) -> str | None:
 
 
 def register() -> None:
-    """Lets Keras find the optimizers of this module by name, for a model that was saved with one."""
+    """Lets Keras find our optimizers and schedules by name, for a model that was saved with one."""
     _v1_classes()
+    linear_warmup()
 
 
 def create_slots(model: Any) -> None:
@@ -177,9 +178,13 @@ def current_rate(optimizer: Any) -> float:
     return float(rate(optimizer.iterations) if callable(rate) else tf.convert_to_tensor(rate))
 
 
+def _rate_changes(optimizer: Optimizer) -> bool:
+    return optimizer.warmup_steps > 0 or not isinstance(optimizer.learning_rate, float | int)
+
+
 def _rate(tf: Any, optimizer: Optimizer) -> Any:
     """A number or a schedule object; a plain function of the step is made one."""
-    rate = learning_rate(optimizer.learning_rate)
+    rate = optimizer.rate()
     base: Any = tf.keras.optimizers.schedules.LearningRateSchedule
     if not callable(rate) or isinstance(rate, base):
         return rate

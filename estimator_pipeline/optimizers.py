@@ -7,6 +7,7 @@ one that was used in an earlier `train()` call would bring slot variables of a g
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -54,20 +55,45 @@ class Optimizer:
             global step.
         api: "v1" or "keras".
         options: further arguments of the optimizer's class, such as `{"momentum": 0.95}` or `{"beta_1": 0.8}`.
+        warmup_steps: for so many steps the learning rate rises in a straight line from `warmup_from` to what
+            `learning_rate` says of step `warmup_steps`; from there on it is `learning_rate`, at the same global step.
+        warmup_from: the learning rate of step 0 then.
 
     Raises:
-        ConfigError: a name that is not known.
+        ConfigError: a name that is not known, or a warm-up that cannot be.
     """
 
     name: str = "sgd"
     learning_rate: LearningRate = 0.01
     api: str = "v1"
     options: Mapping[str, Any] = field(default_factory=dict)
+    warmup_steps: int = 0
+    warmup_from: float = 0.0
 
     def __post_init__(self) -> None:
         for what, value, allowed in (("optimizer", self.name, NAMES), ("optimizer api", self.api, APIS)):
             if value not in allowed:
                 raise ConfigError(f"the {what} {value!r} is not known", found=f"allowed: {', '.join(allowed)}")
+        if isinstance(self.warmup_steps, bool) or not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
+            raise ConfigError(f"warmup_steps is {self.warmup_steps!r}", mend="give a number of steps, 0 for none")
+        if self.warmup_from < 0 or (self.warmup_from and not self.warmup_steps):
+            raise ConfigError(
+                f"warmup_from is {self.warmup_from!r}, with warmup_steps {self.warmup_steps}",
+                mend="give a learning rate of 0 or more, and the steps that it takes to rise from there",
+            )
+
+    def rate(self) -> Any:
+        """The learning rate, warm-up included: a float, a schedule of Keras, or another function of the step.
+
+        Raises:
+            ConfigError: a schedule that cannot be made.
+        """
+        rate = learning_rate(self.learning_rate)
+        if not self.warmup_steps:
+            return rate
+        if callable(rate) and not _is_schedule(compat.install(), rate):
+            return lambda step: _warmed_up(step, rate, self.warmup_steps, self.warmup_from)
+        return linear_warmup()(rate, self.warmup_steps, self.warmup_from)
 
     def make(self, global_step: Any) -> tuple[Any, Any]:
         """The optimizer for the current graph, and its learning rate (a float or a scalar tensor).
@@ -77,7 +103,7 @@ class Optimizer:
         """
         tf = compat.install()
         v1_name, v1_options, _, _ = _CLASSES[self.name]
-        rate = learning_rate(self.learning_rate)
+        rate = self.rate()
         if self.api == "v1":
             kind = getattr(tf.compat.v1.train, v1_name)
             value = rate(global_step) if callable(rate) else rate
@@ -113,14 +139,14 @@ def optimizer_of(given: str | Mapping[str, Any] | Optimizer) -> Optimizer:
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"the optimizer is a {type(given).__name__}",
-            mend="give its name, or a mapping with name, learning_rate, api, options",
+            mend="give its name, or a mapping with name, learning_rate, api, options, warmup_steps, warmup_from",
         )
     try:
         return Optimizer(**given)
     except TypeError as error:
         raise ConfigError(
             f"the optimizer {dict(given)} cannot be read: {error}",
-            mend="use the fields name, learning_rate, api, options",
+            mend="use the fields name, learning_rate, api, options, warmup_steps, warmup_from",
         ) from error
 
 
@@ -167,3 +193,47 @@ def learning_rate(given: LearningRate) -> Any:
         raise ConfigError(
             f"the learning-rate schedule {kind} cannot be made: {error}", found=f"it takes: {', '.join(parameters)}"
         ) from error
+
+
+@functools.cache
+def linear_warmup() -> Any:
+    """A schedule of Keras that rises in a straight line to another one, and then is that one; it can be saved.
+
+    As in P. Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017), section 2.2.
+    """
+    keras = compat.install().keras
+    schedules = keras.optimizers.schedules
+    base: Any = schedules.LearningRateSchedule
+
+    @keras.utils.register_keras_serializable(package="estimator_pipeline")  # type: ignore[misc]
+    class LinearWarmup(base):
+        def __init__(self, after: Any, steps: int, start: float = 0.0) -> None:
+            super().__init__()
+            self.after, self.steps, self.start = after, steps, start
+
+        def __call__(self, step: Any) -> Any:
+            return _warmed_up(step, self.after, self.steps, self.start)
+
+        def get_config(self) -> dict[str, Any]:
+            after = schedules.serialize(self.after) if isinstance(self.after, base) else self.after
+            return {"after": after, "steps": self.steps, "start": self.start}
+
+        @classmethod
+        def from_config(cls, config: Mapping[str, Any]) -> Any:
+            after = config["after"]
+            return cls(**{**config, "after": schedules.deserialize(after) if isinstance(after, dict) else after})
+
+    return LinearWarmup
+
+
+def _warmed_up(step: Any, after: Any, steps: int, start: float) -> Any:
+    """The learning rate of a step, float32; `after` is a number or a function of the step."""
+    tf = compat.install()
+
+    def rate(at: Any) -> Any:
+        return tf.cast(after(at) if callable(after) else after, tf.float32)
+
+    step = tf.convert_to_tensor(step)
+    share = tf.cast(step, tf.float32) / float(steps)
+    rising = start + (rate(tf.constant(steps, step.dtype)) - start) * share
+    return tf.where(share < 1.0, rising, rate(step))

@@ -176,6 +176,28 @@ def test_every_schedule(text, job_file):
     assert load_job(job_file(dump_job(job))) == job
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        ("{warmup_steps: 10, warmup_from: 0.001}", None),
+        ("{warmup_steps: -1}", "warmup_steps"),
+        ("{warmup_from: 0.001}", "warmup_from 0.001 without warmup_steps"),
+        (
+            "{warmup_steps: 5, learning_rate: {kind: cosine, initial_learning_rate: 0, decay_steps: 10, "
+            "warmup_steps: 5, warmup_target: 0.1}}",
+            "the learning rate is warmed up twice",
+        ),
+    ],
+)
+def test_warm_up(optimizer, words, job_file):
+    if words is None:
+        job = load_job(job_file(), overrides=[f"model.optimizer={optimizer}"])
+        assert load_job(job_file(dump_job(job))).model.optimizer.warmup_steps == 10
+        return
+    with pytest.raises(ConfigError, match=words):
+        load_job(job_file(), overrides=[f"model.optimizer={optimizer}"])
+
+
 def test_overrides(job_file):
     job = load_job(
         job_file(),

@@ -110,7 +110,9 @@ def mirrored(count):
 
 
 @pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "binary_crossentropy", "huber"])
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize(
+    "optimizer", ["momentum", {"name": "adam", "warmup_steps": 6, "warmup_from": 0.001}], ids=["momentum", "adam"]
+)
 def test_m5_a_keras_file_is_loaded_in_a_scope_and_outside(loss, optimizer, tmp_path):
     """The same evaluation from both; without this package the layers and weights are read."""
     kind, units = HEADS[loss]

@@ -109,9 +109,30 @@ def test_the_differences_that_are_told_are_there(name, rate):
     assert keras_optimizers.differences(stock) is None
 
 
+@pytest.mark.parametrize("api", ["v1", "keras"])
+@pytest.mark.parametrize("rate", [0.1, RATE, lambda step: 0.3 / (2.0 + tf.cast(step, tf.float32))],
+                         ids=["constant", "schedule", "function"])  # fmt: skip
+def test_a_warm_up_is_the_estimators_bit_for_bit(rate, api):
+    chosen = Optimizer(name="momentum", learning_rate=rate, api=api, warmup_steps=10, warmup_from=0.01)
+    theirs, ours = steps_of_the_estimators(chosen, False), steps_of_keras(keras_optimizers.make(chosen), False)
+    np.testing.assert_array_equal(np.array(ours), np.array(theirs))
+    without = steps_of_keras(keras_optimizers.make(Optimizer(name="momentum", learning_rate=rate, api=api)), False)
+    assert not np.array_equal(ours[0], without[0])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"warmup_steps": -1}, {"warmup_steps": 2.5}, {"warmup_from": 0.1}, {"warmup_steps": 3, "warmup_from": -1}],
+)
+def test_a_warm_up_that_cannot_be(fields):
+    with pytest.raises(ConfigError, match="warmup_"):
+        Optimizer(**fields)
+
+
+@pytest.mark.parametrize("warmup", [0, 10])
 @pytest.mark.parametrize("name", ["momentum", "adam", "adagrad", "rmsprop"])
-def test_configuration_survives(name):
-    made = keras_optimizers.make(Optimizer(name=name, learning_rate=RATE, options=SOME[name]))
+def test_configuration_survives(name, warmup):
+    made = keras_optimizers.make(Optimizer(name=name, learning_rate=RATE, options=SOME[name], warmup_steps=warmup))
     again = type(made).from_config(made.get_config())
     np.testing.assert_array_equal(steps_of_keras(made, False), steps_of_keras(again, False))
 

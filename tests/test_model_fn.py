@@ -162,6 +162,13 @@ def test_average_loss_is_exact_with_a_short_last_batch(tmp_path):
         assert metrics[batch]["accuracy"] == metrics[48]["accuracy"]
 
 
+WARMED_UP = {
+    "learning_rate": {"kind": "piecewise", "boundaries": [2], "values": [0.08, 0.04]},
+    "warmup_steps": 2,
+    "warmup_from": 0.02,
+}
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
@@ -172,17 +179,24 @@ def test_average_loss_is_exact_with_a_short_last_batch(tmp_path):
             [0.1, 0.05, 0.025],
         ),
         (lambda step: 0.1 / (1.0 + tf.cast(step, tf.float32)), [0.1, 0.05, 0.1 / 3]),
+        (WARMED_UP, [0.02, 0.05, 0.08, 0.04]),
+        ({**WARMED_UP, "learning_rate": 0.1, "warmup_from": 0.0}, [0.0, 0.05, 0.1, 0.1]),
+        (
+            {**WARMED_UP, "learning_rate": lambda step: 0.1 / (1.0 + tf.cast(step, tf.float32)), "warmup_steps": 1},
+            [0.02, 0.05, 0.1 / 3],
+        ),
     ],
 )
 @pytest.mark.parametrize("api", ["v1", "keras"])
 def test_learning_rate_follows_the_global_step(tmp_path, kind, value, api):
     """A gradient of one for each weight: the step's length is the learning rate itself."""
+    fields = kind if isinstance(kind, dict) and "warmup_steps" in kind else {"learning_rate": kind}
     fn = ep.build_model_fn(
         lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]),
         loss=lambda labels, logits: logits[:, 0],
         head="regression",
         metrics={},
-        optimizer={"name": "sgd", "learning_rate": kind, "api": api},
+        optimizer={"name": "sgd", "api": api, **fields},
     )
     ones, labels = np.ones((4, 1), np.float32), np.zeros(4, np.float32)
     seen, last = [], 0.0

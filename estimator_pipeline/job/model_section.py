@@ -178,14 +178,32 @@ class Optimizer(Section):
         learning_rate: A number, or a schedule on the global step.
         api: "v1" for tf.compat.v1.train optimizers, "keras" for Keras ones.
         options: Further arguments of the optimizer's class, by their names there.
+        warmup_steps: For so many steps the learning rate rises to what `learning_rate` says of that step.
+        warmup_from: The learning rate of step 0 then.
     """
 
     name: Literal["sgd", "momentum", "nesterov", "adam", "adagrad", "rmsprop", "ftrl"] = "sgd"
     learning_rate: LearningRate = 0.01
     api: Literal["v1", "keras"] = "v1"
     options: dict[str, float | bool] = {}
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_from: Annotated[float, Field(ge=0)] = 0.0
 
     def problems(self) -> Iterator[Problem]:
+        if self.warmup_from and not self.warmup_steps:
+            yield Problem(
+                ("warmup_from",),
+                "a warm-up has no length.",
+                f"warmup_from {self.warmup_from:g} without warmup_steps",
+                "give warmup_steps, the steps that the learning rate rises for.",
+            )
+        if self.warmup_steps and isinstance(self.learning_rate, Cosine) and self.learning_rate.warmup_steps:
+            yield Problem(
+                ("warmup_steps",),
+                "the learning rate is warmed up twice.",
+                f"warmup_steps {self.warmup_steps}, and {self.learning_rate.warmup_steps} of the schedule's own",
+                "keep one of them.",
+            )
         allowed = OPTIONS[self.api][self.name]
         for key in self.options:
             if key not in allowed:

@@ -408,6 +408,8 @@ def test_optimizers_have_the_arithmetic_that_was_asked_for(process, given, tmp_p
             for api, options in (("v1", {}), ("v1", OPTIONS.get(name, {})), ("keras", {})):
                 for sparse in (False, True):
                     cases.append(({"name": name, "learning_rate": rate, "api": api, "options": options}, sparse))
+    warmed_up = {"learning_rate": RATE, "warmup_steps": 6, "warmup_from": 0.01, "options": {}}
+    cases += [({"name": "momentum", "api": api, **warmed_up}, False) for api in ("v1", "keras")]
     file = tmp_path / "after.npz"
     process("steps", {"given": str(path), "optimizers": cases, "replicas": replicas, "file": str(file)})
     exact = {}
