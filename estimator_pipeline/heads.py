@@ -6,9 +6,13 @@ head              loss names                     labels -> logits (shapes; B: ba
 `multi_class`     sparse_categorical_crossentropy  int [B] or [B, 1] -> float [B, K]
 `one_hot`         categorical_crossentropy         float [B, K] -> float [B, K]
 `binary`          binary_crossentropy              0 or 1 of any number type [B] or [B, 1] -> float [B, 1]
+`multi_label`     binary_crossentropy              0 or 1 of any number type [B, K] -> float [B, K]: each class is there
+                                                   or not, whatever the others are
 `regression`      mean_squared_error,              float [B] or [B, D] -> float [B, D]
                   mean_absolute_error, huber
 ================= ============================== =======================================================================
+
+A loss of two heads means the first of them, unless the head is named.
 
 Predictions bear the names of the canned Estimators' heads, so that clients of a served model need not change.
 """
@@ -22,7 +26,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 
-HEADS = ("multi_class", "one_hot", "binary", "regression")
+HEADS = ("multi_class", "one_hot", "binary", "multi_label", "regression")
 HEAD_OF_LOSS = {
     "sparse_categorical_crossentropy": "multi_class",
     "categorical_crossentropy": "one_hot",
@@ -33,6 +37,8 @@ HEAD_OF_LOSS = {
     "mae": "regression",
     "huber": "regression",
 }
+# Further heads that a loss fits, where they are named.
+_ALSO = {"binary_crossentropy": ("multi_label",)}
 SIGNATURES = ("predict", "classify", "regress")
 
 
@@ -52,9 +58,14 @@ def head_of(loss: Any, head: str | None) -> str | None:
             found=f"allowed: {', '.join(HEAD_OF_LOSS)}",
             mend="name one of these, or give a function loss(labels, logits) -> loss of each example",
         )
-    if head is not None and head != HEAD_OF_LOSS[loss]:
-        raise ConfigError(f"the loss {loss!r} belongs to the head {HEAD_OF_LOSS[loss]!r}, not to {head!r}")
-    return HEAD_OF_LOSS[loss]
+    fitting = (HEAD_OF_LOSS[loss], *_ALSO.get(loss, ()))
+    if head is not None and head not in fitting:
+        losses = [name for name, kind in HEAD_OF_LOSS.items() if head in (kind, *_ALSO.get(name, ()))]
+        raise ConfigError(
+            f"the loss {loss!r} belongs to the head {' or '.join(map(repr, fitting))}, not to {head!r}",
+            mend=f"leave the head out, or take a loss of its own: {', '.join(losses)}",
+        )
+    return head or fitting[0]
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,7 @@ class Head:
             return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
         if self.kind == "one_hot":
             return tf.nn.softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-        if self.kind == "binary":
+        if self.kind in ("binary", "multi_label"):
             each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
         elif self.loss in ("mean_absolute_error", "mae"):
             each = tf.abs(logits - labels)
@@ -109,7 +120,10 @@ class Head:
         if logits.shape.rank < 2:
             wrong = "an axis for the batch and one for the values of an example: end the model with Dense, unsqueezed"
         elif self.kind == "binary" and last not in (1, None):
-            wrong = "one logit for each example: Dense(1); or take sparse_categorical_crossentropy for several classes"
+            wrong = (
+                "one logit for each example: Dense(1); or take sparse_categorical_crossentropy for several classes, or "
+                "head multi_label where an example can be of several at once"
+            )
         elif self.kind in ("multi_class", "one_hot") and last == 1:
             wrong = "a logit for each class: Dense(K) with K of 2 at least; or take binary_crossentropy"
         if wrong:
@@ -145,6 +159,10 @@ class Head:
             return {"logits": logits}
         if self.kind == "regression":
             return {"predictions": logits}
+        if self.kind == "multi_label":
+            # As the canned head: the names of all classes, beside their probabilities.
+            probabilities = tf.nn.sigmoid(logits)
+            return {"logits": logits, "probabilities": probabilities, "classes": _class_names(tf, probabilities)}
         if self.kind == "binary":
             logistic = tf.nn.sigmoid(logits)
             class_ids = tf.cast(logits > 0, tf.int64)
@@ -198,7 +216,7 @@ class Head:
         outputs: dict[str, Callable[[Any], dict[str, Any]]] = {"serving_default": self.predictions}
         if "predict" in signatures:
             outputs["predict"] = self.predictions
-        if "classify" in signatures and self.kind in ("multi_class", "one_hot", "binary"):
+        if "classify" in signatures and self.kind in ("multi_class", "one_hot", "binary", "multi_label"):
             outputs["classification"] = classification
         if "regress" in signatures and self.kind in ("regression", "binary"):
             outputs["regression"] = regression
@@ -229,6 +247,11 @@ class Head:
             return getattr(metrics, name)(fitted, values)
         logits = predictions["logits"]
         fitted = self._fit(labels, logits)
+        if self.kind == "multi_label":
+            # Over all classes of all examples, each of them one answer.
+            if name == "auc":
+                return metrics.auc(fitted, predictions["probabilities"])
+            return getattr(metrics, name)(fitted, tf.cast(logits > 0, tf.float32))
         ids = tf.squeeze(predictions["class_ids"], axis=-1)
         if self.kind == "one_hot":
             fitted = tf.argmax(fitted, axis=-1)
@@ -250,10 +273,12 @@ def _class_names(tf: Any, scores: Any) -> Any:
 
 
 _CLASSES = ("accuracy", "top_5_accuracy")
+_YES_OR_NO = ("accuracy", "precision", "recall", "auc")
 METRICS: dict[str, tuple[str, ...]] = {
     "multi_class": _CLASSES,
     "one_hot": _CLASSES,
-    "binary": ("accuracy", "precision", "recall", "auc"),
+    "binary": _YES_OR_NO,
+    "multi_label": _YES_OR_NO,
     "regression": (
         "mean_squared_error",
         "root_mean_squared_error",

@@ -67,7 +67,8 @@ def build_keras_model(
         optimizer: a name, a mapping with the fields of :class:`~estimator_pipeline.optimizers.Optimizer`, or an
             `Optimizer`.
         metrics: names, or Keras metrics of (labels, logits). None: the head's first one.
-        head: what the logits mean, where an own loss function does not say it.
+        head: what the logits mean, where the loss does not say it: an own function, or "multi_label" beside
+            "binary_crossentropy".
         clip_norm: the global norm to which the summed gradient is clipped.
         clip_value: the absolute value to which each element of the summed gradient is clipped.
         mixed_precision: True or "mixed_bfloat16", or "mixed_float16" (with a fixed loss scale).
@@ -252,7 +253,7 @@ def _metric(kind: str | None, name: str) -> Any:
             "mean_absolute_error": metrics.MeanAbsoluteError,
         }
         return kinds[name](name=name)
-    if kind == "binary":
+    if kind in ("binary", "multi_label"):
         if name == "accuracy":
             return metrics.BinaryAccuracy(threshold=0.0, name=name)
         if name == "auc":

@@ -59,7 +59,8 @@ def build_model_fn(
             `tf.keras.optimizers.legacy` optimizer. Never an optimizer object: it would belong to one graph.
         metrics: names, or name -> `metric(labels, predictions)` that gives (value, update) or a Keras metric.
             None: the head's first one (accuracy, mean_squared_error).
-        head: what the logits mean, where an own loss function does not say it.
+        head: what the logits mean, where the loss does not say it: an own function, or "multi_label" beside
+            "binary_crossentropy".
         clip_norm: the global norm to which the summed gradient is clipped.
         clip_value: the absolute value to which each element of the summed gradient is clipped.
         mixed_precision: True or "mixed_bfloat16": layers compute in bfloat16, variables stay float32;

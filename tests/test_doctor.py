@@ -782,6 +782,9 @@ def test_the_model_fits_the_data(tmp_path):
     named = tfrecords(tmp_path, 3) | {"features_key": "z"}
     assert has(found(named), "ok"), "a name that no feature has is not this check's"
     assert has(found({**rows, "train": "none.npz"}), "ok"), "the check of the data tells of it"
+    said = found(digits, loss="mse", head="multi_label")
+    assert has(said, "error", "belongs to the head 'regression', not to 'multi_label'")
+    assert has(found(digits, loss="binary_crossentropy", head="multi_label"), "ok")
     assert has(found(mine, name="wide_deep"), "ok", "wide_deep: its parameters are known")
 
 

@@ -22,7 +22,13 @@ HEADS = {
     "mean_squared_error": ("regression", 2),
     "mean_absolute_error": ("regression", 2),
     "huber": ("regression", 2),
+    "multi_label": ("multi_label", 5),
 }
+
+
+def loss_of(name):
+    """The arguments for a key of HEADS: a loss, or a head that is named beside one."""
+    return {"loss": "binary_crossentropy", "head": name} if name == "multi_label" else {"loss": name}
 
 
 def layers(params):
@@ -50,8 +56,8 @@ def records(kind, units):
         return features, random.integers(units, size=ROWS)
     if kind == "one_hot":
         return features, np.eye(units, dtype=np.float32)[random.integers(units, size=ROWS)]
-    if kind == "binary":
-        return features, random.integers(2, size=(ROWS, 1))
+    if kind in ("binary", "multi_label"):
+        return features, random.integers(2, size=(ROWS, units))
     return features, (random.normal(size=(ROWS, units)) * 2).astype(np.float32)
 
 
@@ -63,7 +69,7 @@ def dataset(kind, units, batch=6):
 def test_trained_and_evaluated_as_the_estimator_does(loss, tmp_path):
     """Four steps, then every metric of the head: the same numbers from both."""
     kind, units = HEADS[loss]
-    options = {"loss": loss, "metrics": METRICS[kind], "params": {"units": units}}
+    options = {**loss_of(loss), "metrics": METRICS[kind], "params": {"units": units}}
     options["optimizer"] = {"name": "momentum", "learning_rate": 0.1}
     model = ep.build_keras_model(layers, **options)
     model.fit(dataset(kind, units), verbose=0)
@@ -109,14 +115,15 @@ def mirrored(count):
     )
 
 
-@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "binary_crossentropy", "huber"])
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "binary_crossentropy", "huber", "multi_label"])
 @pytest.mark.parametrize(
     "optimizer", ["momentum", {"name": "adam", "warmup_steps": 6, "warmup_from": 0.001}], ids=["momentum", "adam"]
 )
 def test_m5_a_keras_file_is_loaded_in_a_scope_and_outside(loss, optimizer, tmp_path):
     """The same evaluation from both; without this package the layers and weights are read."""
     kind, units = HEADS[loss]
-    model = ep.build_keras_model(layers, loss=loss, metrics=METRICS[kind], params={"units": units}, optimizer=optimizer)
+    options = {**loss_of(loss), "metrics": METRICS[kind], "params": {"units": units}, "optimizer": optimizer}
+    model = ep.build_keras_model(layers, **options)
     model.fit(dataset(kind, units), verbose=0)
     path = str(tmp_path / "model.keras")
     ep.save_keras_model(model, path)

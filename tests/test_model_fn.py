@@ -244,6 +244,59 @@ def test_wide_deep_trains_and_exports(tmp_path):
     np.testing.assert_allclose(answer["scores"].numpy().sum(), 1.0, rtol=1e-5)
 
 
+def test_a_multi_label_head_is_the_canned_one(tmp_path):
+    """Loss, predictions and metrics of tf.estimator's own head on the same logits; and it is served."""
+    labels = (RNG.random((48, 3)) < 0.4).astype(np.int64)
+
+    def layers():
+        image = tf.keras.Input([8, 8, 1])
+        return tf.keras.Model({"image": image}, tf.keras.layers.Dense(3)(tf.keras.layers.Flatten()(image)))
+
+    fn = ep.build_model_fn(
+        layers,
+        loss="binary_crossentropy",
+        head="multi_label",
+        metrics=["accuracy", "precision", "recall", "auc"],
+    )
+    features = {"image": IMAGES}
+    estimator = train(fn, tmp_path, features=features, labels=labels)
+    metrics = estimator.evaluate(lambda: tf.data.Dataset.from_tensor_slices((features, labels)).batch(20))
+    predicted = list(estimator.predict(lambda: tf.data.Dataset.from_tensor_slices(features).batch(20)))
+    logits = tf.constant([one["logits"] for one in predicted])
+    canned = tf.estimator.MultiLabelHead(3, thresholds=[0.5])
+    theirs = canned.predictions(logits)
+    np.testing.assert_allclose([one["probabilities"] for one in predicted], theirs["probabilities"], rtol=1e-6)
+    assert [one["classes"].tolist() for one in predicted] == theirs["classes"].numpy().tolist()
+    found = canned.metrics()
+    found = canned.update_metrics(found, {}, logits, labels)
+    names = {"average_loss": "average_loss", "accuracy": "accuracy/positive_threshold_0.5",
+             "precision": "precision/positive_threshold_0.5",
+             "recall": "recall/positive_threshold_0.5", "auc": "auc"}  # fmt: skip
+    for ours, name in names.items():
+        # The areas are summed up otherwise.
+        assert metrics[ours] == pytest.approx(float(found[name].result()), rel=0.02 if ours == "auc" else 1e-5), ours
+    receiver = tf.estimator.export.build_parsing_serving_input_receiver_fn(
+        {"image": tf.io.FixedLenFeature([8, 8, 1], tf.float32)}
+    )
+    loaded = tf.saved_model.load(estimator.export_saved_model(str(tmp_path / "export"), receiver).decode())
+    assert sorted(loaded.signatures) == ["classification", "predict", "serving_default"]
+    example = tf.train.Example()
+    example.features.feature["image"].float_list.value.extend(IMAGES[0].ravel())
+    answer = loaded.signatures["classification"](tf.constant([example.SerializeToString()]))
+    np.testing.assert_allclose(answer["scores"], [predicted[0]["probabilities"]], rtol=1e-5)
+    assert answer["classes"].numpy().tolist() == [[b"0", b"1", b"2"]]
+
+
+def test_class_numbers_are_no_labels_of_several_classes(tmp_path):
+    fn = ep.build_model_fn(
+        lambda: tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)]),
+        loss="binary_crossentropy",
+        head="multi_label",
+    )
+    with pytest.raises(ConfigError, match=r"labels \(.*, 1\) and logits \(.*, 3\) do not fit"):
+        train(fn, tmp_path, labels=np.zeros(48, np.int64))
+
+
 @pytest.mark.parametrize("policy", [True, "mixed_bfloat16", "mixed_float16"])
 def test_e9_lower_precision(tmp_path, policy):
     """Layers compute in 16 bits, variables and the loss stay float32, and the model still learns."""
@@ -266,6 +319,7 @@ BAD = [
     ({"mixed_precision": "float8"}, ["'float8'", "mixed_bfloat16"]),
     ({"signatures": ["serve"]}, ["serve are not known", "predict, classify, regress"]),
     ({"head": "binary"}, ["belongs to the head 'multi_class'", "not to 'binary'"]),
+    ({"loss": "binary_crossentropy", "head": "one_hot"}, ["belongs to the head 'binary' or 'multi_label'"]),
     ({"optimizer": object()}, ["is a object object", "a function of the global step"]),
 ]
 

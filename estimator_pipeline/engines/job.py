@@ -198,6 +198,8 @@ def model_options(job: Job) -> dict[str, Any]:
     }
     if model.loss is not None:
         options["loss"] = model.loss
+    if model.head is not None:
+        options["head"] = model.head
     if model.metrics:
         options["metrics"] = model.metrics
     return options

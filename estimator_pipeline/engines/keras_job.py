@@ -84,12 +84,12 @@ def plan_of(
     """
     unit, interval = job.run.checkpoint_interval
     compiled = job_keras_model(job, data)
-    loss = compiled.keywords["loss"]
+    loss, kind = compiled.keywords["loss"], compiled.keywords.get("head")
     build = made(compiled)
     served = serving(
         build,
         model_dir=job.run.model_dir,
-        head=Head(head_of(loss, None), loss),
+        head=Head(head_of(loss, kind), loss),
         features_spec=data.features_spec,
         single=data.single_feature is not None,
         signatures=tuple(job.model.export.signatures),

@@ -234,6 +234,7 @@ class Model(Section):
         function: An own model function.
         params: Keyword arguments of the model.
         loss: A loss by name; null leaves it to the model.
+        head: What the logits mean, where the loss leaves it open; null leaves it to the loss.
         metrics: Metrics by name, besides the loss and those of the model.
         clip_norm: The largest global norm of the reduced gradients.
         clip_value: The largest absolute value in the reduced gradients.
@@ -244,6 +245,7 @@ class Model(Section):
     function: FunctionRef | None = None
     params: dict[str, Any] = {}
     loss: Annotated[str, Field(min_length=1)] | None = None
+    head: Literal["multi_class", "one_hot", "binary", "multi_label", "regression"] | None = None
     optimizer: Optimizer = Optimizer()
     metrics: list[Annotated[str, Field(min_length=1)]] = []
     clip_norm: _Positive | None = None

@@ -125,7 +125,7 @@ def _of_job(job: Any, path: str) -> KerasSide:
     data = jobs.job_inputs(job)
     build = keras_job.job_keras_model(job, data)
     model = built_as_in_a_new_process(build, data.train_input_fn)
-    head = head_of(build.keywords["loss"], None)
+    head = head_of(build.keywords["loss"], build.keywords.get("head"))
     form, inputs = _inputs_of(model)
     if inputs is None and data.features_spec is not None:
         form = "dictionary" if data.single_feature is None else "tensor"

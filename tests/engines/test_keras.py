@@ -162,6 +162,41 @@ def test_exports_answer_as_the_estimators_do(run, signatures):
                 np.testing.assert_allclose(answers[output], value, rtol=1e-4, atol=1e-5)
 
 
+def test_a_job_of_several_labels(run, tmp_path):
+    """Metrics of both engines, and what both exports answer."""
+    random = np.random.default_rng(5)
+    image = random.random((96, 8, 8, 1), np.float32)
+    tags = np.stack([image.mean((1, 2, 3)) > 0.5, image[:, 0, 0, 0] > 0.3, image[:, 7, 7, 0] > 0.6], 1).astype(np.int64)
+    file = str(tmp_path / "tags.npz")
+    np.savez(file, image=image, tags=tags)
+    job = {
+        "name": "tags",
+        "model": {
+            "name": "linear", "params": {"classes": 3}, "loss": "binary_crossentropy", "head": "multi_label",
+            "metrics": ["accuracy", "precision", "recall", "auc"], "export": {"signatures": ["classify"]},
+            "optimizer": {"name": "momentum", "learning_rate": 0.1, "warmup_steps": 5},
+        },
+        "input": {"source": "arrays", "train": file, "eval": file, "label_key": "tags", "global_batch_size": 32},
+        "train": {"max_steps": 20},
+        "eval": {"exporters": [{"kind": "final"}]},
+        "run": {"seed": 1},
+    }  # fmt: skip
+    (tmp_path / "tags.yaml").write_text(json.dumps(job))
+    theirs, ours = (run(f"run.engine={engine}", folder=engine, job=tmp_path / "tags.yaml")
+                    for engine in ("estimator", "keras"))  # fmt: skip
+    for name in ("average_loss", "accuracy", "precision", "recall", "auc"):
+        assert ours.metrics[name] == pytest.approx(theirs.metrics[name], rel=1e-5), name
+    feature = {"features": tf.train.Feature(float_list=tf.train.FloatList(value=image[0].ravel()))}
+    record = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+    scores = []
+    for result in (ours, theirs):
+        loaded = tf.saved_model.load(result.exporters["final"])
+        assert set(loaded.signatures) == {"classification", "serving_default"}
+        scores.append(loaded.signatures["classification"](inputs=tf.constant([record]))["scores"].numpy())
+    np.testing.assert_allclose(*scores, rtol=1e-5)
+    assert scores[0].shape == (1, 3)
+
+
 def test_m4_m5_k11_the_keras_file_trains_on(run, tmp_path):
     """Loaded, it evaluates to what the job said, and has the optimizer's step and momentum."""
     result = run("run.engine=keras", "model.optimizer.name=momentum")
