@@ -39,6 +39,7 @@ HEAD_OF_LOSS = {
 }
 # Further heads that a loss fits, where they are named.
 _ALSO = {"binary_crossentropy": ("multi_label",)}
+SMOOTHED = ("multi_class", "one_hot", "binary", "multi_label")
 SIGNATURES = ("predict", "classify", "regress")
 
 
@@ -70,10 +71,34 @@ def head_of(loss: Any, head: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class Head:
-    """One head; `kind` None knows of nothing but logits (own loss function, no head named)."""
+    """One head; `kind` None knows of nothing but logits (own loss function, no head named).
+
+    Attributes:
+        kind: one of :data:`HEADS`.
+        loss: a name, or a function.
+        label_smoothing: the share of each label that is spread evenly over all classes (over yes and no, where each
+            class is asked for by itself). C. Szegedy et al., "Rethinking the Inception Architecture" (2016), section 7.
+
+    Raises:
+        ConfigError: a share that is none, or of a loss that has no classes.
+    """
 
     kind: str | None
     loss: str | Callable[[Any, Any], Any]
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.label_smoothing:
+            return
+        if not 0.0 < self.label_smoothing < 1.0:
+            raise ConfigError(f"label_smoothing is {self.label_smoothing!r}", mend="give a share: 0 or more, below 1")
+        if not isinstance(self.loss, str) or self.kind not in SMOOTHED:
+            what = f"the loss {self.loss!r}" if isinstance(self.loss, str) else "an own loss function"
+            raise ConfigError(
+                f"label_smoothing is {self.label_smoothing:g}, and {what} has no classes to smooth",
+                found=f"losses of classes: {', '.join(n for n, kind in HEAD_OF_LOSS.items() if kind in SMOOTHED)}",
+                mend="leave label_smoothing out, or take one of these",
+            )
 
     def per_example_loss(self, labels: Any, logits: Any) -> Any:
         """The loss of each example: float32 [B].
@@ -95,9 +120,14 @@ class Head:
         self._check(logits)
         labels = self._fit(labels, logits)
         logits = tf.cast(logits, tf.float32)
-        if self.kind == "multi_class":
+        if self.label_smoothing:
+            if self.kind == "multi_class":
+                labels = tf.one_hot(labels, tf.shape(logits)[-1])
+            classes = 2.0 if self.kind in ("binary", "multi_label") else tf.cast(tf.shape(logits)[-1], tf.float32)
+            labels = labels * (1.0 - self.label_smoothing) + self.label_smoothing / classes
+        if self.kind == "multi_class" and not self.label_smoothing:
             return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-        if self.kind == "one_hot":
+        if self.kind in ("multi_class", "one_hot"):
             return tf.nn.softmax_cross_entropy_with_logits(labels=labels, logits=logits)
         if self.kind in ("binary", "multi_label"):
             each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)

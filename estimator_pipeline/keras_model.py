@@ -54,6 +54,7 @@ def build_keras_model(
     head: str | None = None,
     clip_norm: float | None = None,
     clip_value: float | None = None,
+    label_smoothing: float = 0.0,
     mixed_precision: bool | str = False,
     params: Mapping[str, Any] | None = None,
     steps_per_execution: int = 1,
@@ -71,6 +72,7 @@ def build_keras_model(
             "binary_crossentropy".
         clip_norm: the global norm to which the summed gradient is clipped.
         clip_value: the absolute value to which each element of the summed gradient is clipped.
+        label_smoothing: the share of each label that is spread evenly over the classes, in training and evaluation.
         mixed_precision: True or "mixed_bfloat16", or "mixed_float16" (with a fixed loss scale).
         params: given to `layers(params)`.
         steps_per_execution: training steps in one call of the compiled function.
@@ -82,6 +84,7 @@ def build_keras_model(
         ConfigError: a name, a type or a combination that cannot work.
     """
     kind = head_of(loss, head)
+    the_head = Head(kind, loss, label_smoothing)
     if clip_norm is not None and clip_value is not None:
         raise ConfigError("clip_norm and clip_value were both given", mend="give one of the two")
     policy = policy_of(mixed_precision)
@@ -96,8 +99,8 @@ def build_keras_model(
     model.distribute_reduction_method = "first"
     model.compile(
         optimizer=made,
-        loss=_loss(Head(kind, loss)),
-        metrics=[_average_loss(Head(kind, loss)), *_metrics(kind, metrics)],
+        loss=_loss(the_head),
+        metrics=[_average_loss(the_head), *_metrics(kind, metrics)],
         steps_per_execution=steps_per_execution,
         # Keras 3 would add a loss scale of its own, which grows and shrinks.
         **({"auto_scale_loss": False} if compat.keras_generation() == 3 else {}),
@@ -200,6 +203,10 @@ def _loss(head: Head) -> Any:
     tf = compat.install()
     if isinstance(head.loss, str):
         name, arguments = _LOSSES[head.loss]
+        if head.label_smoothing:
+            arguments = {**arguments, "label_smoothing": head.label_smoothing}
+            if head.kind == "multi_class":
+                return _own()["smoothed_loss"](head.label_smoothing)
         return getattr(tf.keras.losses, name)(**arguments)
 
     base: Any = tf.keras.losses.Loss
@@ -219,8 +226,13 @@ def _average_loss(head: Head) -> Any:
     if head.loss == "huber":
         return _own()["huber"](name="average_loss")
     if head.loss == "binary_crossentropy" and compat.keras_generation() == 3:
-        return _own()["binary_crossentropy"](name="average_loss", from_logits=True)
+        smoothing = {"label_smoothing": head.label_smoothing}
+        return _own()["binary_crossentropy"](name="average_loss", from_logits=True, **smoothing)
     name, arguments = _LOSSES[head.loss]
+    if head.label_smoothing:
+        arguments = {**arguments, "label_smoothing": head.label_smoothing}
+        if head.kind == "multi_class":
+            return _own()["smoothed_mean"](head.label_smoothing, name="average_loss")
     return getattr(tf.keras.metrics, name)(name="average_loss", **arguments)
 
 
@@ -285,6 +297,39 @@ def _own() -> Mapping[str, Any]:
         def update_state(self, y_true, y_pred, sample_weight=None):
             return super().update_state(tf.reshape(y_true, tf.shape(y_pred)), y_pred, sample_weight)
 
+    def smoothed(labels: Any, logits: Any, share: float) -> Any:
+        labels = tf.cast(labels, tf.int32)
+        if labels.shape.rank == logits.shape.rank:
+            labels = tf.squeeze(labels, axis=-1)
+        one_hot = tf.one_hot(labels, tf.shape(logits)[-1])
+        return tf.keras.losses.categorical_crossentropy(one_hot, logits, from_logits=True, label_smoothing=share)
+
+    class SmoothedSparseCategoricalCrossentropy(tf.keras.losses.Loss):  # type: ignore[misc, name-defined]
+        """Keras smooths labels that are vectors alone."""
+
+        def __init__(self, label_smoothing, name="smoothed_sparse_categorical_crossentropy", **kwargs):
+            super().__init__(name=name, **kwargs)
+            self.label_smoothing = label_smoothing
+
+        def call(self, y_true, y_pred):
+            return smoothed(y_true, y_pred, self.label_smoothing)
+
+        def get_config(self):
+            return {**super().get_config(), "label_smoothing": self.label_smoothing}
+
+    class MeanSmoothedCrossentropy(tf.keras.metrics.Mean):  # type: ignore[misc, name-defined]
+        """The mean of the same over all examples."""
+
+        def __init__(self, label_smoothing, name="average_loss", dtype=None):
+            super().__init__(name=name, dtype=dtype)
+            self.label_smoothing = label_smoothing
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            return super().update_state(smoothed(y_true, y_pred, self.label_smoothing), sample_weight)
+
+        def get_config(self):
+            return {**super().get_config(), "label_smoothing": self.label_smoothing}
+
     def mean_of(title: str, function: Callable[[Any, Any], Any]) -> Any:
         base: Any = tf.keras.metrics.MeanMetricWrapper
 
@@ -297,6 +342,8 @@ def _own() -> Mapping[str, Any]:
 
     return {
         "binary_crossentropy": register(FittedBinaryCrossentropy),
+        "smoothed_loss": register(SmoothedSparseCategoricalCrossentropy),
+        "smoothed_mean": register(MeanSmoothedCrossentropy),
         "precision": of_logits(tf.keras.metrics.Precision),
         "recall": of_logits(tf.keras.metrics.Recall),
         "label_mean": mean_of("LabelMean", lambda labels, predictions: labels),

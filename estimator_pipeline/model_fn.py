@@ -44,6 +44,7 @@ def build_model_fn(
     head: str | None = None,
     clip_norm: float | None = None,
     clip_value: float | None = None,
+    label_smoothing: float = 0.0,
     mixed_precision: bool | str = False,
     signatures: Sequence[str] = SIGNATURES,
     params: Mapping[str, Any] | None = None,
@@ -63,6 +64,7 @@ def build_model_fn(
             "binary_crossentropy".
         clip_norm: the global norm to which the summed gradient is clipped.
         clip_value: the absolute value to which each element of the summed gradient is clipped.
+        label_smoothing: the share of each label that is spread evenly over the classes, in training and evaluation.
         mixed_precision: True or "mixed_bfloat16": layers compute in bfloat16, variables stay float32;
             "mixed_float16": the same in float16 with a fixed loss scale. Convolutions in bfloat16 on a CPU need a
             session whose graph optimizer leaves them alone; job files see to it, in Python it is
@@ -78,7 +80,7 @@ def build_model_fn(
         ConfigError: a name, a type or a combination that cannot work.
     """
     kind = head_of(loss, head)
-    the_head = Head(kind, loss)
+    the_head = Head(kind, loss, label_smoothing)
     make_optimizer = _optimizer_maker(optimizer)
     wanted = _wanted_metrics(kind, metrics)
     policy = policy_of(mixed_precision)

@@ -85,6 +85,51 @@ def test_trained_and_evaluated_as_the_estimator_does(loss, tmp_path):
     assert np.abs(kernel - fixed((WIDTH, units)).numpy()).max() > 1e-3, "it was trained"
 
 
+@pytest.mark.parametrize("loss", [loss for loss, (kind, _) in HEADS.items() if kind != "regression"])
+def test_label_smoothing(loss, tmp_path):
+    """The same in both, and the arithmetic of the paper; loaded from a file too."""
+    kind, units = HEADS[loss]
+    options = {**loss_of(loss), "params": {"units": units}, "label_smoothing": 0.2, "optimizer": "momentum"}
+    model = ep.build_keras_model(layers, **options)
+    features, labels = records(kind, units)
+    logits = model(features).numpy().astype(np.float64)
+    if kind in ("multi_class", "one_hot"):
+        wanted = np.eye(units)[labels] if kind == "multi_class" else labels
+        wanted = 0.8 * wanted + 0.2 / units
+        each = -(wanted * (logits - np.log(np.exp(logits).sum(1, keepdims=True)))).sum(1)
+    else:
+        wanted = 0.8 * labels + 0.1
+        each = (np.log1p(np.exp(logits)) - wanted * logits).mean(1)
+    found = model.evaluate(dataset(kind, units), return_dict=True, verbose=0)
+    assert found["average_loss"] == pytest.approx(each.mean(), rel=1e-5)
+    model.fit(dataset(kind, units), verbose=0)
+    path = str(tmp_path / "model.keras")
+    ep.save_keras_model(model, path)
+    ours = ep.load_keras_model(path).evaluate(dataset(kind, units), return_dict=True, verbose=0)
+    config = tf.estimator.RunConfig(str(tmp_path / "estimator"), tf_random_seed=1)
+    estimator = tf.estimator.Estimator(ep.build_model_fn(layers, **options), config=config)
+    estimator.train(lambda: dataset(kind, units))
+    theirs = estimator.evaluate(lambda: dataset(kind, units))
+    for name in ("average_loss", "accuracy"):
+        assert ours[name] == pytest.approx(float(theirs[name]), rel=1e-5), name
+    np.testing.assert_allclose(model.layers[-1].kernel, estimator.get_variable_value("dense/kernel"), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "share", "words"),
+    [
+        ("mse", 0.1, "the loss 'mse' has no classes to smooth"),
+        (lambda labels, logits: logits, 0.1, "an own loss function has no classes"),
+        ("binary_crossentropy", 1.0, "label_smoothing is 1.0"),
+        ("binary_crossentropy", -0.1, "label_smoothing is -0.1"),
+    ],
+)
+@pytest.mark.parametrize("build", [ep.build_keras_model, ep.build_model_fn])
+def test_label_smoothing_that_cannot_be(build, loss, share, words):
+    with pytest.raises(ConfigError, match=words):
+        build(layers, loss=loss, label_smoothing=share)
+
+
 @pytest.mark.parametrize(("option", "value"), [("clip_norm", 0.05), ("clip_value", 0.01)])
 def test_clipping_comes_after_the_sum_over_replicas(option, value):
     """Two replicas clip what one clips: the gradient of the whole batch."""

@@ -12,7 +12,7 @@ from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.data import array_shapes, data_set_folder
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, of_error, ok
 from estimator_pipeline.errors import ConfigError, InputError
-from estimator_pipeline.heads import head_of
+from estimator_pipeline.heads import Head, head_of
 from estimator_pipeline.inputs import digits
 from estimator_pipeline.job import ArraysInput, CsvInput, TfdsInput, TFRecordInput
 
@@ -44,7 +44,8 @@ def check_model(context: Context) -> Iterator[Finding]:
         records = _records(context)
         shapes = None if records is None else records.shapes
         classes = None if records is None else records.classes
-        head_of(job.model.loss or model_fns.get(name).LOSS, job.model.head)
+        loss = job.model.loss or model_fns.get(name).LOSS
+        Head(head_of(loss, job.model.head), loss, job.model.label_smoothing)
         model_fns.complete(name, job.model.params)
         params = model_fns.for_data(name, job.model.params, shapes=shapes, classes=classes, loss=job.model.loss)
     except ConfigError as problem:

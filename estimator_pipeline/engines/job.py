@@ -194,6 +194,7 @@ def model_options(job: Job) -> dict[str, Any]:
         "optimizer": model.optimizer.model_dump(),
         "clip_norm": model.clip_norm,
         "clip_value": model.clip_value,
+        "label_smoothing": model.label_smoothing,
         "mixed_precision": model.mixed_precision,
     }
     if model.loss is not None:

@@ -238,6 +238,7 @@ class Model(Section):
         metrics: Metrics by name, besides the loss and those of the model.
         clip_norm: The largest global norm of the reduced gradients.
         clip_value: The largest absolute value in the reduced gradients.
+        label_smoothing: The share of each label that is spread evenly over the classes.
         mixed_precision: Compute in 16 bits, keep the variables in 32.
     """
 
@@ -250,6 +251,7 @@ class Model(Section):
     metrics: list[Annotated[str, Field(min_length=1)]] = []
     clip_norm: _Positive | None = None
     clip_value: _Positive | None = None
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     mixed_precision: bool = False
     export: Export = Export()
 
