@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_collected_is_red(run_python, tmp_path):
 
 def test_the_slowest_files_are_told(run_python, tmp_path):
     done = run(run_python, tmp_path, "def test_it():\n    pass\n", "--durations=1", "-n", "2")
-    assert "slowest 15 files of 1 " in done.stdout
+    assert "slowest 40 files of 1 " in done.stdout
     assert any(line.endswith("s test_of_a_user.py") for line in done.stdout.splitlines()), done.stdout
 
 

@@ -184,7 +184,7 @@ def test_m3_the_rate_by_epoch_is_printed(run, said):
 
 def test_m3_the_rate_of_an_epoch_is_the_same_after_a_restart(run, tmp_path):
     settings = ["keras.learning_rate_by_epoch={boundaries: [1, 3], values: [0.1, 0.01, 0.001]}"]
-    settings += ["run.save_checkpoints_steps=5", "model.optimizer.name=momentum"]
+    settings += ["run.save_checkpoints_steps=5", "model.optimizer.name=momentum", "model.name=linear"]
     run(*settings, folder="whole")
     run(*settings, "train.max_steps=10", folder="parts")
     run(*settings, folder="parts")

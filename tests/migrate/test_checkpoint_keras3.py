@@ -41,10 +41,18 @@ def job(folder):
 
 
 @pytest.fixture(scope="module")
-def answers(run_python, folder, job):
+def cases(request):
+    """What the tests of this run ask for, and no more."""
+    tests = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    chosen = {test.callspec.params.get("case") for test in tests}
+    return [case for case in OPTIMIZERS if case in chosen]
+
+
+@pytest.fixture(scope="module")
+def answers(run_python, folder, job, cases):
     """All that one process with Keras 3 does for these tests."""
     asked = [{"programs": str(folder)}]
-    for case in OPTIMIZERS:
+    for case in cases:
         first = trained(job, folder / case / "estimator", optimizer(case), NAMED)
         settings = [optimizer(case), NAMED]
         moved = {"source": first, "to": "keras3", "job": str(job), "settings": settings}
