@@ -4,6 +4,8 @@ What is easily done wrong in a `model_fn` with Keras layers, and is done here:
 
 * **BatchNorm and other updates** run with the train step; Estimator does not know of them by itself.
 * **Dropout and BatchNorm** get `training=True` in TRAIN alone.
+* **Random numbers** of layers, where the run has a seed, go with the step and the replica: each replica drops units of
+  its own, and a resumed run does not begin to draw anew.
 * **Regularisation losses** are part of the loss, once, whatever the number of replicas.
 * **Loss scaling.** Each replica differentiates `(mean loss of its examples + regularisation) / replicas`, and the sum
   over replicas is applied. So with R replicas of batch B the step is that of one replica with batch R*B, as in
@@ -22,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.compat import step_random
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, SIGNATURES, Head, head_of
 from estimator_pipeline.optimizers import Optimizer, optimizer_of
@@ -98,11 +101,13 @@ def build_model_fn(
     with_params = takes_params(layers)
 
     def keras_model_fn(features: Any, labels: Any, mode: str, params: Any = None, config: Any = None) -> Any:
-        del config
         tf = compat.install()
         modes = tf.estimator.ModeKeys
-        with precision(policy):
+        seed = getattr(config, "tf_random_seed", None) if mode == modes.TRAIN else None
+        # Apart from the draws of the step: a functional model is called on placeholders first.
+        with precision(policy), _drawn_by_step(seed, config):
             model = layers({**defaults, **(params or {})}) if with_params else layers()
+        with precision(policy), _drawn_by_step(seed, config):
             # A functional model was called once already, on its placeholders: what that left must not be run.
             stale = _identities(model.updates), _identities(model.losses)
             logits = model(features, training=mode == modes.TRAIN)
@@ -142,6 +147,20 @@ def build_model_fn(
         return tf.estimator.EstimatorSpec(mode, loss=total / replicas, predictions=predictions, train_op=train_op)
 
     return keras_model_fn
+
+
+def _drawn_by_step(seed: int | None, config: Any) -> contextlib.AbstractContextManager[None]:
+    """Random numbers of layers that go with the global step, where there is a seed; see `compat.step_random`."""
+    if seed is None:
+        return contextlib.nullcontext()
+    tf = compat.install()
+    replica = tf.distribute.get_replica_context()
+    number = replica.replica_id_in_sync_group
+    if replica.num_replicas_in_sync == 1:
+        # Workers with parameter servers step each by itself.
+        number = getattr(config, "global_id_in_cluster", None) or 0
+    step = tf.compat.v1.train.get_or_create_global_step()
+    return step_random.drawn_by_step(tf, seed=seed, step=step, replica=number)
 
 
 def _train_op(

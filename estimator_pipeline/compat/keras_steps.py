@@ -31,12 +31,17 @@ def set_steps(model: Any, steps: int) -> None:
     model._steps_per_execution.assign(steps)
 
 
-def why_not(model: Any) -> str:
-    """Why several steps in a call may not be the same as single ones, or ""."""
+def why_not(model: Any, *, random_by_step: bool) -> str:
+    """Why several steps in a call may not be the same as single ones, or "".
+
+    Args:
+        model: compiled.
+        random_by_step: whether layers draw as :mod:`~estimator_pipeline.compat.step_random` has it.
+    """
     if model.run_eagerly:
         return "the model runs eagerly"
     for layer in model.submodules:
-        if hasattr(layer, "_random_generator"):
+        if hasattr(layer, "_random_generator") and not random_by_step:
             return f"the layer {layer.name} draws random numbers from a stream of its own"
     return ""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from estimator_pipeline import compat, event_files
 from estimator_pipeline.cluster import TFConfig
-from estimator_pipeline.compat import keras_steps, sessions
+from estimator_pipeline.compat import keras_steps, sessions, step_random
 from estimator_pipeline.compat.repairs import lost_peers
 from estimator_pipeline.engines import keras_checkpoints
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator
@@ -223,6 +223,8 @@ class KerasTask(TaskLife):
         callbacks: list[Any],
     ) -> None:
         """Trains; every callback is called as `Model.fit` calls it."""
+        if self.plan.seed is not None:
+            self._draw_by_step(model, self.plan.seed)
         with left_whole(callbacks):
             model.fit(
                 data,
@@ -233,6 +235,17 @@ class KerasTask(TaskLife):
                 callbacks=callbacks,
                 verbose=0,
             )
+
+    def _draw_by_step(self, model: Any, seed: int) -> None:
+        """Has the layers draw random numbers that go with the step and the replica, the same as an Estimator's."""
+        tf, theirs = compat.install(), model.train_step
+
+        def train_step(data: Any) -> Any:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            with step_random.drawn_by_step(tf, seed=seed, step=model.optimizer.iterations, replica=replica):
+                return theirs(data)
+
+        model.train_step = train_step
 
     def before_save(self) -> None:
         """Called on every worker just before a checkpoint is written."""
@@ -328,7 +341,7 @@ class KerasTask(TaskLife):
 
     def why_single(self, model: Any) -> str:
         """Why several steps at a time may not be the same as single ones, or ""."""
-        return keras_steps.why_not(model)
+        return keras_steps.why_not(model, random_by_step=self.plan.seed is not None)
 
     def prepare_steps(self, model: Any) -> None:
         """Before training that makes several steps at a time."""

@@ -343,7 +343,7 @@ def counts_by_two(features, labels, mode):
     [
         ({"hooks": [Looks()]}, "the hook Looks may want to see every step"),
         (
-            {"model": "dnn", "params": {"dropout": 0.5}},
+            {"model": "dnn", "params": {"dropout": 0.5}, "config": {"seed": None}},
             "the step has an operation with a state of its own (RandomUniform)",
         ),
         ({"model_fn": counts_by_two}, "the global step is 2 after step 1"),
