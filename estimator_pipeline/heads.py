@@ -252,8 +252,14 @@ class Head:
             outputs["regression"] = regression
         return outputs
 
-    def metric(self, name: str, labels: Any, predictions: Mapping[str, Any]) -> Any:
+    def metric(self, name: str, labels: Any, predictions: Mapping[str, Any], weights: Any = None) -> Any:
         """The streaming metric `name` as (value, update): counted over all examples, on all replicas.
+
+        Args:
+            name: of :data:`METRICS`.
+            labels: of the batch.
+            predictions: from :meth:`predictions`.
+            weights: what each example counts for, float32 [B]; None: all the same.
 
         Raises:
             ConfigError: a metric that this head does not have.
@@ -270,30 +276,39 @@ class Head:
         if self.kind == "regression":
             values = predictions["predictions"]
             fitted = self._fit(labels, values)
+            weights = of_rank(weights, values.shape.rank)
             if name == "label_mean":
-                return metrics.mean(fitted)
+                return metrics.mean(fitted, weights)
             if name == "prediction_mean":
-                return metrics.mean(values)
-            return getattr(metrics, name)(fitted, values)
+                return metrics.mean(values, weights)
+            return getattr(metrics, name)(fitted, values, weights)
         logits = predictions["logits"]
         fitted = self._fit(labels, logits)
         if self.kind == "multi_label":
             # Over all classes of all examples, each of them one answer.
+            weights = of_rank(weights, logits.shape.rank)
             if name == "auc":
-                return metrics.auc(fitted, predictions["probabilities"])
-            return getattr(metrics, name)(fitted, tf.cast(logits > 0, tf.float32))
+                return metrics.auc(fitted, predictions["probabilities"], weights)
+            return getattr(metrics, name)(fitted, tf.cast(logits > 0, tf.float32), weights)
         ids = tf.squeeze(predictions["class_ids"], axis=-1)
         if self.kind == "one_hot":
             fitted = tf.argmax(fitted, axis=-1)
         elif self.kind == "binary":
             fitted = tf.squeeze(fitted, axis=-1)
         if name == "accuracy":
-            return metrics.accuracy(fitted, ids)
+            return metrics.accuracy(fitted, ids, weights)
         if name == "top_5_accuracy":
-            return metrics.mean(tf.cast(tf.math.in_top_k(tf.cast(fitted, tf.int32), logits, 5), tf.float32))
+            return metrics.mean(tf.cast(tf.math.in_top_k(tf.cast(fitted, tf.int32), logits, 5), tf.float32), weights)
         if name == "auc":
-            return metrics.auc(fitted, tf.squeeze(predictions["logistic"], axis=-1))
-        return getattr(metrics, name)(fitted, ids)
+            return metrics.auc(fitted, tf.squeeze(predictions["logistic"], axis=-1), weights)
+        return getattr(metrics, name)(fitted, ids, weights)
+
+
+def of_rank(weights: Any, rank: int | None) -> Any:
+    """Weights [B] with so many axes, each of them counting for all values of its example; None stays None."""
+    if weights is None or rank in (None, 1):
+        return weights
+    return compat.install().reshape(weights, [-1] + [1] * (rank - 1))
 
 
 def _class_names(tf: Any, scores: Any) -> Any:

@@ -29,6 +29,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, Head, head_of
 from estimator_pipeline.model_fn import FLOAT16_LOSS_SCALE, policy_of, precision, takes_params
 from estimator_pipeline.optimizers import Optimizer, optimizer_of
+from estimator_pipeline.weighting import Weighting, weighting_of
 
 __all__ = ["build_keras_model", "load_keras_model", "save_keras_model"]
 
@@ -55,6 +56,8 @@ def build_keras_model(
     clip_norm: float | None = None,
     clip_value: float | None = None,
     label_smoothing: float = 0.0,
+    weight_column: str | None = None,
+    class_weights: Sequence[float] | Mapping[int, float] | None = None,
     mixed_precision: bool | str = False,
     params: Mapping[str, Any] | None = None,
     steps_per_execution: int = 1,
@@ -73,6 +76,9 @@ def build_keras_model(
         clip_norm: the global norm to which the summed gradient is clipped.
         clip_value: the absolute value to which each element of the summed gradient is clipped.
         label_smoothing: the share of each label that is spread evenly over the classes, in training and evaluation.
+        weight_column: the data bring weights, as (features, labels, weights): all metrics count by them.
+            :func:`~estimator_pipeline.with_sample_weights` makes such batches, with the same name.
+        class_weights: the same, for weights of classes.
         mixed_precision: True or "mixed_bfloat16", or "mixed_float16" (with a fixed loss scale).
         params: given to `layers(params)`.
         steps_per_execution: training steps in one call of the compiled function.
@@ -87,20 +93,24 @@ def build_keras_model(
     the_head = Head(kind, loss, label_smoothing)
     if clip_norm is not None and clip_value is not None:
         raise ConfigError("clip_norm and clip_value were both given", mend="give one of the two")
+    weighting = weighting_of(kind, weight_column=weight_column, class_weights=class_weights)
     policy = policy_of(mixed_precision)
     chosen = optimizer_of(optimizer)
     with precision(policy):
         model = layers(dict(params or {})) if takes_params(layers) else layers()
         model = _with_float32_logits(model, policy)
+        if weighting is not None:
+            _check_weighted(model, weighting)
         made = keras_optimizers.make(chosen, clip_norm=clip_norm, clip_value=clip_value)
         if policy == "mixed_float16":
             made = _with_loss_scale(made)
     # The metrics of a step are those of all replicas already; Keras would add them up over the workers once more.
     model.distribute_reduction_method = "first"
+    counted = "metrics" if weighting is None else "weighted_metrics"
     model.compile(
         optimizer=made,
         loss=_loss(the_head),
-        metrics=[_average_loss(the_head), *_metrics(kind, metrics)],
+        **{counted: [_average_loss(the_head), *_metrics(kind, metrics)]},
         steps_per_execution=steps_per_execution,
         # Keras 3 would add a loss scale of its own, which grows and shrinks.
         **({"auto_scale_loss": False} if compat.keras_generation() == 3 else {}),
@@ -199,15 +209,31 @@ def _with_loss_scale(optimizer: Any) -> Any:
     return wrapper(optimizer, dynamic=False, initial_scale=FLOAT16_LOSS_SCALE)
 
 
+def _check_weighted(model: Any, weighting: Weighting) -> None:
+    """Whether Keras can weigh what a model gives; one that is not built yet does not say."""
+    shape = getattr(model, "output_shape", None) if getattr(model, "inputs", None) else None
+    if not isinstance(shape, tuple):
+        return
+    weighting.check_units(shape[-1])
+    if len(shape) > 2:
+        raise ConfigError(
+            f"the model gives values of the shape {shape}, and weights of records would be taken for weights of these",
+            mend="end the model with one axis beside the batch's, or leave the weights out",
+        )
+
+
+def _arguments(head: Head) -> dict[str, Any]:
+    """Of Keras's loss of a name, and of its metric."""
+    smoothing = {"label_smoothing": head.label_smoothing} if head.label_smoothing else {}
+    return {**_LOSSES[head.loss][1], **smoothing}  # type: ignore[index]
+
+
 def _loss(head: Head) -> Any:
     tf = compat.install()
     if isinstance(head.loss, str):
-        name, arguments = _LOSSES[head.loss]
-        if head.label_smoothing:
-            arguments = {**arguments, "label_smoothing": head.label_smoothing}
-            if head.kind == "multi_class":
-                return _own()["smoothed_loss"](head.label_smoothing)
-        return getattr(tf.keras.losses, name)(**arguments)
+        if head.label_smoothing and head.kind == "multi_class":
+            return _own()["smoothed_loss"](head.label_smoothing)
+        return getattr(tf.keras.losses, _LOSSES[head.loss][0])(**_arguments(head))
 
     base: Any = tf.keras.losses.Loss
 
@@ -226,14 +252,10 @@ def _average_loss(head: Head) -> Any:
     if head.loss == "huber":
         return _own()["huber"](name="average_loss")
     if head.loss == "binary_crossentropy" and compat.keras_generation() == 3:
-        smoothing = {"label_smoothing": head.label_smoothing}
-        return _own()["binary_crossentropy"](name="average_loss", from_logits=True, **smoothing)
-    name, arguments = _LOSSES[head.loss]
-    if head.label_smoothing:
-        arguments = {**arguments, "label_smoothing": head.label_smoothing}
-        if head.kind == "multi_class":
-            return _own()["smoothed_mean"](head.label_smoothing, name="average_loss")
-    return getattr(tf.keras.metrics, name)(name="average_loss", **arguments)
+        return _own()["binary_crossentropy"](name="average_loss", **_arguments(head))
+    if head.label_smoothing and head.kind == "multi_class":
+        return _own()["smoothed_mean"](head.label_smoothing, name="average_loss")
+    return getattr(tf.keras.metrics, _LOSSES[head.loss][0])(name="average_loss", **_arguments(head))
 
 
 def _metrics(kind: str | None, wanted: Sequence[str | Any] | None) -> list[Any]:

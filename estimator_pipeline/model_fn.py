@@ -12,6 +12,7 @@ What is easily done wrong in a `model_fn` with Keras layers, and is done here:
   `Model.fit`. The division is made here, explicitly; `apply_gradients` adds no scaling of its own, whichever
   optimizer family is used.
 * **Clipping** comes after the sum over replicas: the norm is that of the global batch's gradient.
+* **Weights** of examples and classes count in the loss and in every metric, see :mod:`estimator_pipeline.weighting`.
 * **The evaluation loss**: `average_loss` is the mean over examples. (`loss`, which Estimator adds, is a mean of batch
   means, and weighs a small last batch too much.)
 """
@@ -26,8 +27,9 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.compat import step_random
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.heads import METRICS, SIGNATURES, Head, head_of
+from estimator_pipeline.heads import METRICS, SIGNATURES, Head, head_of, of_rank
 from estimator_pipeline.optimizers import Optimizer, optimizer_of
+from estimator_pipeline.weighting import weighting_of
 
 __all__ = ["Optimizer", "build_model_fn"]
 
@@ -48,6 +50,8 @@ def build_model_fn(
     clip_norm: float | None = None,
     clip_value: float | None = None,
     label_smoothing: float = 0.0,
+    weight_column: str | None = None,
+    class_weights: Sequence[float] | Mapping[int, float] | None = None,
     mixed_precision: bool | str = False,
     signatures: Sequence[str] = SIGNATURES,
     params: Mapping[str, Any] | None = None,
@@ -61,13 +65,18 @@ def build_model_fn(
         optimizer: a name, a mapping with the fields of :class:`~estimator_pipeline.optimizers.Optimizer`, an
             `Optimizer`, or a function of the global step that makes a `tf.compat.v1.train` or
             `tf.keras.optimizers.legacy` optimizer. Never an optimizer object: it would belong to one graph.
-        metrics: names, or name -> `metric(labels, predictions)` that gives (value, update) or a Keras metric.
-            None: the head's first one (accuracy, mean_squared_error).
+        metrics: names, or name -> `metric(labels, predictions)` that gives (value, update) or a Keras metric; one with
+            a parameter `weights` gets them, float32 [B] or None. None: the head's first one (accuracy,
+            mean_squared_error).
         head: what the logits mean, where the loss does not say it: an own function, or "multi_label" beside
             "binary_crossentropy".
         clip_norm: the global norm to which the summed gradient is clipped.
         clip_value: the absolute value to which each element of the summed gradient is clipped.
         label_smoothing: the share of each label that is spread evenly over the classes, in training and evaluation.
+        weight_column: the name under which the labels' dictionary, or else the features', has the weight of each
+            example, [B] or [B, 1]. It is taken out; a label that is left alone is its tensor.
+        class_weights: the weight of each class in order, or a mapping from the numbers of some to theirs; the others
+            weigh 1. Multiplied with the examples' own.
         mixed_precision: True or "mixed_bfloat16": layers compute in bfloat16, variables stay float32;
             "mixed_float16": the same in float16 with a fixed loss scale. Convolutions in bfloat16 on a CPU need a
             session whose graph optimizer leaves them alone; job files see to it, in Python it is
@@ -86,6 +95,7 @@ def build_model_fn(
     the_head = Head(kind, loss, label_smoothing)
     make_optimizer = _optimizer_maker(optimizer)
     wanted = _wanted_metrics(kind, metrics)
+    weighting = weighting_of(kind, weight_column=weight_column, class_weights=class_weights)
     policy = policy_of(mixed_precision)
     unknown = set(signatures) - set(SIGNATURES)
     if unknown:
@@ -104,6 +114,11 @@ def build_model_fn(
         tf = compat.install()
         modes = tf.estimator.ModeKeys
         seed = getattr(config, "tf_random_seed", None) if mode == modes.TRAIN else None
+        weights = None
+        if weighting is not None and mode == modes.PREDICT:
+            features = weighting.features_alone(features)
+        elif weighting is not None:
+            features, labels, weights = weighting.apart(features, labels)
         # Apart from the draws of the step: a functional model is called on placeholders first.
         with precision(policy), _drawn_by_step(seed, config):
             model = layers({**defaults, **(params or {})}) if with_params else layers()
@@ -114,6 +129,8 @@ def build_model_fn(
             updates = [update for update in model.updates if id(update) not in stale[0]]
             extra = [term for term in model.losses if id(term) not in stale[1]]
         logits = tf.cast(logits, tf.float32)
+        if weighting is not None:
+            weighting.check_units(logits.shape[-1] if logits.shape.rank else None)
         predictions = the_head.predictions(logits)
         if mode == modes.PREDICT:
             return tf.estimator.EstimatorSpec(
@@ -122,16 +139,19 @@ def build_model_fn(
                 export_outputs=the_head.export_outputs(predictions, signatures),
             )
         each = the_head.per_example_loss(labels, logits)
-        total = tf.reduce_mean(each)
+        beside = of_rank(weights, each.shape.rank)
+        total = tf.reduce_mean(each if weights is None else each * beside)
         # Regularisers are functions of the variables alone; a layer may also add a loss of its activations.
         if extra:
             total = total + tf.add_n([tf.cast(tf.reduce_sum(term), tf.float32) for term in extra])
         if mode == modes.EVAL:
-            eval_metrics = {"average_loss": tf.compat.v1.metrics.mean(each)}
+            eval_metrics = {"average_loss": tf.compat.v1.metrics.mean(each, beside)}
             for name, make in wanted.items():
-                eval_metrics[name] = (
-                    make(labels, predictions) if make is not None else the_head.metric(name, labels, predictions)
-                )
+                if make is None:
+                    eval_metrics[name] = the_head.metric(name, labels, predictions, weights)
+                else:
+                    given = {"weights": weights} if "weights" in inspect.signature(make).parameters else {}
+                    eval_metrics[name] = make(labels, predictions, **given)
             return tf.estimator.EstimatorSpec(mode, loss=total, predictions=predictions, eval_metric_ops=eval_metrics)
         train_op = _train_op(
             list(model.trainable_variables),

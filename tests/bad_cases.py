@@ -253,6 +253,38 @@ _JOBS: list[tuple[str, str, tuple[str, ...]]] = [
         ),
     ),
     (
+        "weight_not_a_column",
+        _input(
+            "  source: csv\n  train: a.csv\n  eval: b.csv\n  columns: {x: float32, label: int64}\n  weight_key: w\n"
+        ),
+        ("input.weight_key: the weight is not one of the columns", "allowed: x, label", "name one of the columns"),
+    ),
+    (
+        "weight_is_the_label",
+        _input("  source: arrays\n  train: a.npz\n  eval: b.npz\n  weight_key: label\n"),
+        ("input.weight_key: the label cannot be the weight as well", "'label' for both", "name another"),
+    ),
+    (
+        "weight_is_a_feature",
+        _input(
+            "  source: csv\n  train: a.csv\n  eval: b.csv\n  columns: {x: float32, w: float32, label: int64}\n"
+            "  weight_key: w\n  features_key: [x, w]\n"
+        ),
+        ("input.features_key: the weight cannot be an input of the model as well", "'w' for both", "leave it out"),
+    ),
+    (
+        "nothing_but_label_and_weight",
+        _input(
+            "  source: csv\n  train: a.csv\n  eval: b.csv\n  columns: {w: float32, label: int64}\n  weight_key: w\n"
+        ),
+        ("input.columns: there is nothing but the label and the weight in columns", "'w', 'label' alone", "name"),
+    ),
+    (
+        "a_class_that_weighs_less_than_nothing",
+        _job("  name: cnn\n", '  name: cnn\n  class_weights: {"3": -1}\n'),
+        ("model.class_weights", "-1"),
+    ),
+    (
         "not_an_npz",
         _input("  source: arrays\n  train: a.npy\n  eval: b.npz\n"),
         ("input.train: this is not an .npz file", "ends in .npz", "numpy.savez"),

@@ -785,6 +785,12 @@ def test_the_model_fits_the_data(tmp_path):
     said = found(digits, loss="mse", head="multi_label")
     assert has(said, "error", "belongs to the head 'regression', not to 'multi_label'")
     assert has(found(digits, loss="binary_crossentropy", head="multi_label"), "ok")
+    weighted = npz(tmp_path / "weighted.npz", x=20, y=20, w=20)
+    weighted = {**rows, "train": weighted, "eval": weighted, "weight_key": "w"}
+    assert has(found(weighted, params={"classes": 3}), "ok", "inputs of the shape [2]"), "the weight is no feature"
+    assert has(found(digits, class_weights=[1.0] * 9), "error", "weights of 9 classes, and the model tells 10 apart")
+    assert has(found(digits, class_weights={"3": 4.0}), "ok")
+    assert has(found(digits, class_weights={"3": 4.0}, loss="mse"), "error", "a record is not of one class")
     assert has(found(mine, name="wide_deep"), "ok", "wide_deep: its parameters are known")
 
 

@@ -586,6 +586,14 @@ REFUSED = {
         lambda tf, p: _tfrecord(tf, p, train=write_examples(tf, p / "a", range(2)), label_key="y"),
         "The data has no label 'y'",
     ),
+    "a weight that is the label": (
+        lambda tf, p: _tfrecord(tf, p, train=write_examples(tf, p / "a", range(2)), weight_key="label"),
+        "'label' is a label, and cannot be the records' weight as well",
+    ),
+    "no such weight": (
+        lambda tf, p: _tfrecord(tf, p, train=write_examples(tf, p / "a", range(2)), weight_key="w"),
+        "The data has no label 'w'",
+    ),
     "no such feature": (
         lambda tf, p: _tfrecord(tf, p, train=write_examples(tf, p / "a", range(2)), features_key="y"),
         "The data has no feature 'y'",

@@ -134,7 +134,8 @@ SOURCES = [
         TFRecordInput,
     ),
     (
-        "{source: csv, train: a.csv, eval: b.csv, columns: {x: float32, label: int64}, delimiter: ';', header: false}",
+        "{source: csv, train: a.csv, eval: b.csv, columns: {x: float32, n: float32, label: int64}, weight_key: n,"
+        " delimiter: ';', header: false}",
         CsvInput,
     ),
     ("{source: arrays, train: a.npz, eval: b.npz}", ArraysInput),
@@ -301,7 +302,7 @@ def test_all_mistakes_in_one_message_sorted_by_line(job_file):
         "digits.yaml has 4 mistakes:\n"
         "  line 2, column 3: model.nmae: unknown field.\n"
         "    found: 'nmae' with the value 'cnn'; allowed: name, function, params, loss, head, optimizer, metrics, "
-        "clip_norm, clip_value, label_smoothing, mixed_precision, export\n"
+        "clip_norm, clip_value, label_smoothing, class_weights, mixed_precision, export\n"
         "    to mend it: did you mean 'name'?\n"
         "  line 11, column 3: run.model_dir: [] is not text.\n"
         "    found: a value of type list; allowed: text\n"

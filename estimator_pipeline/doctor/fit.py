@@ -15,6 +15,7 @@ from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.heads import Head, head_of
 from estimator_pipeline.inputs import digits
 from estimator_pipeline.job import ArraysInput, CsvInput, TfdsInput, TFRecordInput
+from estimator_pipeline.weighting import weighting_of
 
 __all__ = ["check_model"]
 
@@ -45,9 +46,13 @@ def check_model(context: Context) -> Iterator[Finding]:
         shapes = None if records is None else records.shapes
         classes = None if records is None else records.classes
         loss = job.model.loss or model_fns.get(name).LOSS
-        Head(head_of(loss, job.model.head), loss, job.model.label_smoothing)
+        kind = head_of(loss, job.model.head)
+        Head(kind, loss, job.model.label_smoothing)
+        weighting = weighting_of(kind, weight_column=job.input.weight_key, class_weights=job.model.weights_of_classes)
         model_fns.complete(name, job.model.params)
         params = model_fns.for_data(name, job.model.params, shapes=shapes, classes=classes, loss=job.model.loss)
+        if weighting is not None:
+            weighting.check_units({**model_fns.complete(name, params)}.get("classes"))
     except ConfigError as problem:
         yield of_error(problem, "every task ends with this error")
         return
@@ -65,22 +70,25 @@ def _records(context: Context) -> _Records | None:
         features = {
             name: feature.shape if feature.kind != "varlen" else None for name, feature in section.features.items()
         }
-        return _chosen(features, section.features_key, section.label_key)
+        return _chosen(features, section.features_key, section)
     if isinstance(section, CsvInput):
-        return _chosen(dict.fromkeys(section.columns, ()), section.features_key, section.label_key)
+        return _chosen(dict.fromkeys(section.columns, ()), section.features_key, section)
     if isinstance(section, ArraysInput):
         try:
             shapes = array_shapes("training", section.train)
         except InputError:
             return None  # the data's own check tells
-        return _chosen({name: shape[1:] for name, shape in shapes.items()}, None, section.label_key)
+        return _chosen({name: shape[1:] for name, shape in shapes.items()}, None, section)
     return None
 
 
-def _chosen(shapes: Mapping[str, Sequence[int] | None], features_key: Any, label_key: str) -> _Records:
+def _chosen(
+    shapes: Mapping[str, Sequence[int] | None], features_key: Any, section: TFRecordInput | CsvInput | ArraysInput
+) -> _Records:
     names = [features_key] if isinstance(features_key, str) else features_key
+    others = (section.label_key, section.weight_key)
     return _Records(
-        {name: shape for name, shape in shapes.items() if name != label_key and (not names or name in names)}
+        {name: shape for name, shape in shapes.items() if name not in others and (not names or name in names)}
     )
 
 

@@ -195,6 +195,8 @@ def model_options(job: Job) -> dict[str, Any]:
         "clip_norm": model.clip_norm,
         "clip_value": model.clip_value,
         "label_smoothing": model.label_smoothing,
+        "weight_column": job.input.weight_key,
+        "class_weights": model.weights_of_classes,
         "mixed_precision": model.mixed_precision,
     }
     if model.loss is not None:
@@ -291,6 +293,7 @@ def job_inputs(job: Job) -> Any:
             eval_split=section.eval_split,
             features_key=section.features_key,
             label_key=section.label_key,
+            weight_key=section.weight_key,
             scale=section.scale,
             **options,
         )
@@ -300,6 +303,7 @@ def job_inputs(job: Job) -> Any:
             eval=section.eval,
             features=_feature_spec(section.features),
             label_key=section.label_key,
+            weight_key=section.weight_key,
             features_key=section.features_key,
             compression="GZIP" if section.compression == "gzip" else None,
             scale=section.scale,
@@ -311,14 +315,15 @@ def job_inputs(job: Job) -> Any:
             eval=section.eval,
             columns=dict(section.columns),
             label_key=section.label_key,
+            weight_key=section.weight_key,
             features_key=section.features_key,
             delimiter=section.delimiter,
             header=section.header,
             **options,
         )
     return inputs.from_arrays(
-        train=_npz(section.train, section.label_key),
-        eval=_npz(section.eval, section.label_key),
+        train=_npz(section.train, section.label_key, section.weight_key),
+        eval=_npz(section.eval, section.label_key, section.weight_key),
         **options,
     )
 
@@ -380,7 +385,7 @@ def _feature_spec(features: Mapping[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def _npz(path: str, label_key: str) -> Any:
+def _npz(path: str, label_key: str, weight_key: str | None) -> Any:
     import numpy as np
 
     try:
@@ -390,9 +395,12 @@ def _npz(path: str, label_key: str) -> Any:
         raise ConfigError(
             f"the file {path} cannot be read: {error}", mend="give an .npz file of plain arrays"
         ) from error
-    if label_key not in arrays:
-        raise ConfigError(f"{path} has no array {label_key!r}", found=f"arrays: {', '.join(arrays)}")
-    label = arrays.pop(label_key)
+    for key in (label_key, weight_key):
+        if key is not None and key not in arrays:
+            raise ConfigError(f"{path} has no array {key!r}", found=f"arrays: {', '.join(arrays)}")
+    label: Any = arrays.pop(label_key)
+    if weight_key is not None:
+        label = {label_key: label, weight_key: arrays.pop(weight_key)}
     # One array beside the label is the model's input itself, not a dictionary of one.
     return (next(iter(arrays.values())) if len(arrays) == 1 else arrays), label
 

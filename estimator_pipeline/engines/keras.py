@@ -67,6 +67,8 @@ class KerasPlan:
         keep_checkpoint_every_n_hours: one in so many hours is kept besides.
         summary_steps: steps between the chief's TensorBoard summaries; None: no summaries.
         log_steps: steps between two lines of the chief's log.
+        weighted: from a dataset of (features, labels), of training or evaluation, the one that Keras reads: with
+            weights, where there are any.
         callbacks: makes further callbacks for `Model.fit`, for a task that trains.
         backup: of a run that may be killed between two checkpoints; needs `epoch_steps`.
         watched: whether these read the loss of every step, as that of all workers.
@@ -89,6 +91,7 @@ class KerasPlan:
     keep_checkpoint_every_n_hours: float | None = None
     summary_steps: int | None = 100
     log_steps: int | None = 100
+    weighted: Callable[[Any], Any] = lambda dataset: dataset
     callbacks: Callable[[], Sequence[Any]] = tuple
     backup: Backup | None = None
     watched: bool = False
@@ -179,7 +182,8 @@ class KerasTask(TaskLife):
         log_every = self.plan.log_steps if self.tf_config.is_chief else None
         progress = progress_callback(self.progress, start_step=start, log_every=log_every)
         with sessions.short_waits(), self._watching(progress):
-            data = distributed(self.strategy, noting_endless(self._told_input_fn(), self._note_endless))
+            input_fn = noting_endless(self._told_input_fn(), self._note_endless)
+            data = distributed(self.strategy, input_fn, self.plan.weighted)
             self.fit(
                 model,
                 data,
@@ -360,7 +364,7 @@ class KerasTask(TaskLife):
             return {}
         spec = self.plan.eval_spec
         return {
-            "validation_data": distributed(self.strategy, spec.input_fn),
+            "validation_data": distributed(self.strategy, spec.input_fn, self.plan.weighted),
             "validation_steps": spec.steps or steps_of(self.strategy, spec.input_fn, mend="give eval.steps"),
         }
 
@@ -410,7 +414,7 @@ class KerasEvaluator(CheckpointEvaluator):
             with scope(self._plan.eval_strategy):
                 self._model = self.build()
                 self._checkpoint = self.checkpoint_of(self._model)
-            self._data = distributed(self._plan.eval_strategy, self._spec.input_fn)
+            self._data = distributed(self._plan.eval_strategy, self._spec.input_fn, self._plan.weighted)
             self._steps = self._spec.steps or steps_of(
                 self._plan.eval_strategy, self._spec.input_fn, mend="give eval.steps"
             )

@@ -68,12 +68,13 @@ def run(
 def plan_of(job: Job, data: Any, *, strategy: Any = None, eval_strategy: Any = None) -> KerasPlan:
     """What a job is for Keras 3; see :func:`estimator_pipeline.engines.keras_job.plan_of`."""
     evaluation = job.eval
+    weighted = keras_job.weighted_of(keras_job.job_keras_model(job, data))
     return keras_job.plan_of(
         job,
         data,
         strategy=strategy,
         eval_strategy=eval_strategy,
-        made=lambda build: _made(build, data.train_input_fn),
+        made=lambda build: _made(build, lambda: weighted(data.train_input_fn())),
         serving=keras3.Keras3Serving,
         eval_spec=EvaluationSpec(
             input_fn=data.eval_input_fn,

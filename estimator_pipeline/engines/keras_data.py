@@ -15,17 +15,24 @@ def scope(strategy: Any) -> Any:
     return contextlib.nullcontext() if strategy is None else strategy.scope()
 
 
-def distributed(strategy: Any, input_fn: Callable[..., Any]) -> Any:
+def distributed(
+    strategy: Any, input_fn: Callable[..., Any], made_of: Callable[[Any], Any] = lambda dataset: dataset
+) -> Any:
     """An input function's dataset; under a strategy one for each worker, made with its InputContext.
 
     With the shard policy "hint" it is one dataset for all, in which the strategy gives each worker its part.
+
+    Args:
+        strategy: None, or a synchronous one.
+        input_fn: the input function.
+        made_of: from its dataset the one to read.
     """
     hinted = getattr(input_fn, "hinted", False)
     if strategy is None:
-        return input_fn(compat.install().distribute.InputContext()) if hinted else input_fn()
+        return made_of(input_fn(compat.install().distribute.InputContext()) if hinted else input_fn())
     if hinted:
-        return strategy.experimental_distribute_dataset(input_fn())
-    return strategy.distribute_datasets_from_function(input_fn)
+        return strategy.experimental_distribute_dataset(made_of(input_fn()))
+    return strategy.distribute_datasets_from_function(lambda context: made_of(input_fn(context)))
 
 
 def steps_of(strategy: Any, input_fn: Callable[..., Any], *, mend: str) -> int | None:

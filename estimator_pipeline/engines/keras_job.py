@@ -22,6 +22,7 @@ from estimator_pipeline.job import Job
 from estimator_pipeline.keras_model import build_keras_model
 from estimator_pipeline.log import logger
 from estimator_pipeline.strategies import Communication
+from estimator_pipeline.weighting import with_sample_weights
 
 if TYPE_CHECKING:
     from estimator_pipeline.engines.recording import Recording
@@ -101,6 +102,7 @@ def plan_of(
         serving=served,
         model_dir=job.run.model_dir,
         max_steps=jobs.max_steps_of(job, data),
+        weighted=weighted_of(compiled),
         strategy=strategy,
         eval_strategy=eval_strategy,
         epoch_steps=interval if unit == "steps" else None,
@@ -188,6 +190,16 @@ def job_keras_model(job: Job, data: Any) -> functools.partial[Any]:
             )
         jobs.require_loss(job)
     return functools.partial(build_keras_model, layers, params=params, **options)
+
+
+def weighted_of(compiled: functools.partial[Any]) -> Callable[[Any], Any]:
+    """From a dataset of a job the one with its weights.
+
+    Args:
+        compiled: from :func:`job_keras_model`.
+    """
+    names = ("loss", "head", "weight_column", "class_weights")
+    return functools.partial(with_sample_weights, **{k: v for k, v in compiled.keywords.items() if k in names})
 
 
 def tell_of_ignored(job: Job) -> None:

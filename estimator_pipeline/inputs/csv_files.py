@@ -16,6 +16,7 @@ from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.files import find_files
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import make_options
+from estimator_pipeline.inputs.packing import labels_of
 from estimator_pipeline.inputs.sources import ArraySource, Source, raw_tensor_specs, tensorflow
 
 __all__ = ["CsvSource", "from_csv"]
@@ -31,6 +32,7 @@ def from_csv(
     *,
     columns: Mapping[str, Any] | None = None,
     label_key: str | Sequence[str] = "label",
+    weight_key: str | None = None,
     features_key: str | Sequence[str] | None = None,
     header: bool = True,
     delimiter: str = ",",
@@ -48,6 +50,8 @@ def from_csv(
             empty cell). With a header the columns to read, in any order; without one all columns, in the
             order of the files. None, with a header, takes each column as float32.
         label_key: The column of the label, or a sequence of columns (a dict of tensors then).
+        weight_key: What weighs each record (see :mod:`estimator_pipeline.weighting`): one label more, so that labels
+            are a dict of tensors.
         features_key: One name: the model gets its tensor. A sequence of names: a dict of these. None: a dict
             of all but the labels. Each feature is a tensor of shape (batch,).
         header: Whether the first line of each file names its columns.
@@ -86,7 +90,7 @@ def from_csv(
         evaluation=sources.get("evaluation"),
         options=settings,
         features_key=features_key,
-        label_key=label_key,
+        label_key=labels_of(label_key, weight_key),
     )
 
 

@@ -10,7 +10,19 @@ import numpy as np
 
 from estimator_pipeline.errors import InputError
 
-__all__ = ["Packing"]
+__all__ = ["Packing", "labels_of"]
+
+
+def labels_of(label_key: str | Sequence[str], weight_key: str | None) -> str | tuple[str, ...]:
+    """The names of the labels, with that of the records' weights, if there are any."""
+    labels = (label_key,) if isinstance(label_key, str) else tuple(label_key)
+    if weight_key is None:
+        return label_key if isinstance(label_key, str) else labels
+    if weight_key in labels:
+        raise InputError(
+            f"{weight_key!r} is a label, and cannot be the records' weight as well", mend="name another feature"
+        )
+    return (*labels, weight_key)
 
 
 @dataclass(frozen=True)

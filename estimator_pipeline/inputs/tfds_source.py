@@ -15,6 +15,7 @@ from estimator_pipeline.inputs import digits
 from estimator_pipeline.inputs.downloads import silent_host
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import make_options
+from estimator_pipeline.inputs.packing import labels_of
 from estimator_pipeline.inputs.records import RecordFiles, cache_dir
 from estimator_pipeline.inputs.sources import Source, tensorflow
 
@@ -28,6 +29,7 @@ def from_tfds(
     eval_split: str | None = None,
     features_key: str | Sequence[str] | None = None,
     label_key: str | Sequence[str] | None = None,
+    weight_key: str | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
     environ: Mapping[str, str] | None = None,
@@ -46,6 +48,8 @@ def from_tfds(
             the data set's supervised input.
         label_key: The label, or a sequence of labels (a dict of tensors then); by default the supervised
             target.
+        weight_key: What weighs each record (see :mod:`estimator_pipeline.weighting`): one label more, so that labels
+            are a dict of tensors.
         data_dir: Where the prepared files are, or are to be.
         download: Whether to download and prepare a data set that is not there. That starts TensorFlow's
             runtime, so make a MultiWorkerMirroredStrategy before, or prepare the data set beforehand.
@@ -61,7 +65,7 @@ def from_tfds(
     settings = make_options("from_tfds", options)
     environ = os.environ if environ is None else environ
     builder = _prepared(name, data_dir, download, environ)
-    features_key, label_key = _keys(name, builder, features_key, label_key)
+    features_key, label_key = _keys(name, builder, features_key, label_key, weight_key)
     if eval_split is None:
         eval_split = next((split for split in ("test", "validation") if split in builder.info.splits), None)
     fields = [key for keys in (features_key, label_key) for key in ([keys] if isinstance(keys, str) else keys)]
@@ -154,10 +158,10 @@ def _picked(values: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
 
 
 def _num_classes(builder: Any, label_key: Any) -> int | None:
-    """Of a label that is one of the data set's ClassLabels."""
-    if not isinstance(label_key, str):
-        return None
-    return getattr(_picked(builder.info.features, [label_key])[label_key], "num_classes", None)
+    """Of a label that is one of the data set's ClassLabels; of several labels, where one of them is."""
+    labels = _picked(builder.info.features, [label_key] if isinstance(label_key, str) else label_key)
+    found = [label.num_classes for label in labels.values() if hasattr(label, "num_classes")]
+    return found[0] if len(found) == 1 else None
 
 
 def _source(
@@ -182,7 +186,7 @@ def _source(
     )
 
 
-def _keys(name: str, builder: Any, features_key: Any, label_key: Any) -> tuple[Any, Any]:
+def _keys(name: str, builder: Any, features_key: Any, label_key: Any, weight_key: Any) -> tuple[Any, Any]:
     supervised = builder.info.supervised_keys
     simple = supervised is not None and len(supervised) == 2 and all(isinstance(key, str) for key in supervised)
     for option, given in (("features_key", features_key), ("label_key", label_key)):
@@ -193,7 +197,7 @@ def _keys(name: str, builder: Any, features_key: Any, label_key: Any) -> tuple[A
                 mend=f"give {option}",
             )
     features_key = supervised[0] if features_key is None else features_key
-    label_key = supervised[1] if label_key is None else label_key
+    label_key = labels_of(supervised[1] if label_key is None else label_key, weight_key)
     for keys in (features_key, label_key):
         for key in [keys] if isinstance(keys, str) else keys:
             if key.split("/")[0] not in builder.info.features:

@@ -14,6 +14,7 @@ from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.files import find_files
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import InputOptions, make_options
+from estimator_pipeline.inputs.packing import labels_of
 from estimator_pipeline.inputs.records import RecordFiles, cache_dir
 from estimator_pipeline.inputs.sources import Source, tensorflow
 
@@ -38,6 +39,7 @@ def from_tfrecord(
     *,
     features: Mapping[str, Any],
     label_key: str | Sequence[str] = "label",
+    weight_key: str | None = None,
     features_key: str | Sequence[str] | None = None,
     compression: str | None = None,
     environ: Mapping[str, str] | None = None,
@@ -56,6 +58,8 @@ def from_tfrecord(
             JPEG, BMP or GIF; "raw float32[28,28]" for the bytes of an array; "varlen int64" for a list of any
             length.
         label_key: The label, or a sequence of labels (a dict of tensors then).
+        weight_key: What weighs each record (see :mod:`estimator_pipeline.weighting`): one label more, so that labels
+            are a dict of tensors.
         features_key: One name: the model gets its tensor. A sequence of names: a dict of these. None: a dict
             of all but the labels.
         compression: "" or "GZIP"; None takes "GZIP" for names that end in .gz.
@@ -89,7 +93,7 @@ def from_tfrecord(
         evaluation=sources.get("evaluation"),
         options=settings,
         features_key=features_key,
-        label_key=label_key,
+        label_key=labels_of(label_key, weight_key),
     )
 
 

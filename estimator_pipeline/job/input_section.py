@@ -39,6 +39,8 @@ class InputCommon(Section):
         drop_remainder: Whether records that fill no whole batch are left out, in training.
         prefetch: Batches prepared in advance; null leaves it to tf.data.
         cache: Whether decoded records are kept in memory: true, false, or null for data below 1 GiB.
+        weight_key: What each record counts for, in the loss and in the metrics: a feature beside the label, which
+            the model does not get; of an own function, in its labels or its features. Null: all the same.
     """
 
     global_batch_size: Annotated[int, Field(gt=0)]
@@ -50,6 +52,7 @@ class InputCommon(Section):
     drop_remainder: bool = True
     prefetch: Annotated[int, Field(ge=0)] | None = None
     cache: bool | None = None
+    weight_key: Annotated[str, Field(min_length=1)] | None = None
 
     @property
     def evaluation_batch_size(self) -> int:
@@ -70,6 +73,14 @@ class InputCommon(Section):
                 "distinct seeds do nothing without a shuffle: every worker would read the same batches.",
                 "worker_seeds distinct with shuffle false",
                 "set shuffle: true, or worker_seeds: same.",
+            )
+        label = getattr(self, "label_key", None)
+        if label is not None and label == self.weight_key:
+            yield Problem(
+                ("weight_key",),
+                "the label cannot be the weight as well.",
+                f"{label!r} for both",
+                "name another feature.",
             )
 
 
@@ -156,7 +167,7 @@ class TFRecordInput(InputCommon):
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
-        yield from _label_problems(self.label_key, list(self.features), "features")
+        yield from _label_problems(self, list(self.features), "features")
 
 
 class CsvInput(InputCommon):
@@ -182,7 +193,7 @@ class CsvInput(InputCommon):
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
-        yield from _label_problems(self.label_key, list(self.columns), "columns")
+        yield from _label_problems(self, list(self.columns), "columns")
 
 
 class ArraysInput(InputCommon):
@@ -252,19 +263,29 @@ InputSource = Annotated[
 """One of the sources, chosen by the field `source`."""
 
 
-def _label_problems(label: str | None, names: list[str], field: str) -> Iterator[Problem]:
-    if label is not None and label not in names:
-        close = nearest(label, names)
-        yield Problem(
-            ("label_key",),
-            f"the label is not one of the {field}.",
-            f"{label!r}; allowed: {', '.join(names)}",
-            f"did you mean {close!r}?" if close else f"name one of the {field} as label_key.",
-        )
-    elif names == [label]:
+def _label_problems(section: TFRecordInput | CsvInput, names: list[str], field: str) -> Iterator[Problem]:
+    label, weight, chosen = section.label_key, section.weight_key, section.features_key
+    missing = False
+    for key, what, name in (("label_key", "label", label), ("weight_key", "weight", weight)):
+        if name is not None and name not in names:
+            close, missing = nearest(name, names), True
+            yield Problem(
+                (key,),
+                f"the {what} is not one of the {field}.",
+                f"{name!r}; allowed: {', '.join(names)}",
+                f"did you mean {close!r}?" if close else f"name one of the {field} as {key}.",
+            )
+    if not missing and not set(names) - {label, weight}:
         yield Problem(
             (field,),
-            f"there is nothing but the label in {field}.",
-            f"{label!r} alone",
+            f"there is nothing but the label{'' if weight is None else ' and the weight'} in {field}.",
+            f"{', '.join(map(repr, names))} alone",
             "name at least one input of the model.",
+        )
+    if weight is not None and weight in ([chosen] if isinstance(chosen, str) else chosen or []):
+        yield Problem(
+            ("features_key",),
+            "the weight cannot be an input of the model as well.",
+            f"{weight!r} for both",
+            "leave it out of features_key.",
         )

@@ -24,6 +24,7 @@ __all__ = [
 
 _Positive = Annotated[float, Field(gt=0)]
 _Steps = Annotated[int, Field(gt=0)]
+_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Constant(Section):
@@ -216,6 +217,23 @@ class Optimizer(Section):
                 )
 
 
+def _weights_tag(value: Any) -> str | None:
+    kinds = {list: "~list", dict: "~mapping", type(None): "~none"}
+    return kinds.get(type(value))
+
+
+_ClassWeights = Annotated[
+    Annotated[None, Tag("~none")]
+    | Annotated[list[_Weight], Tag("~list")]
+    | Annotated[dict[str, _Weight], Tag("~mapping")],
+    Discriminator(
+        _weights_tag,
+        custom_error_type="class_weights",
+        custom_error_message="a list of weights, or a mapping from class numbers to weights",
+    ),
+]
+
+
 class Export(Section):
     """What a SavedModel of the job can be asked for, besides `predict` under the default signature."""
 
@@ -239,6 +257,8 @@ class Model(Section):
         clip_norm: The largest global norm of the reduced gradients.
         clip_value: The largest absolute value in the reduced gradients.
         label_smoothing: The share of each label that is spread evenly over the classes.
+        class_weights: What the records of each class count for, in the loss and in the metrics: a list, or a
+            mapping from the numbers of some classes; the others count for 1.
         mixed_precision: Compute in 16 bits, keep the variables in 32.
     """
 
@@ -252,10 +272,25 @@ class Model(Section):
     clip_norm: _Positive | None = None
     clip_value: _Positive | None = None
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    class_weights: _ClassWeights = None
     mixed_precision: bool = False
     export: Export = Export()
 
+    @property
+    def weights_of_classes(self) -> list[float] | dict[int, float] | None:
+        """`class_weights`, with classes by number."""
+        given = self.class_weights
+        return {int(name): weight for name, weight in given.items()} if isinstance(given, dict) else given
+
     def problems(self) -> Iterator[Problem]:
+        for name in self.class_weights if isinstance(self.class_weights, dict) else ():
+            if not name.isdecimal():
+                yield Problem(
+                    ("class_weights", name),
+                    "this is not the number of a class.",
+                    f"{name!r}; allowed: whole numbers from 0 on",
+                    "name classes by their numbers: the first one is 0.",
+                )
         if (self.name is None) == (self.function is None):
             both = self.name is not None
             yield Problem(

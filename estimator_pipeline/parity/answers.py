@@ -70,8 +70,8 @@ def evaluated_losses(model: Any, dataset: Any, *, steps: int | None = None) -> d
     The layers' moving statistics are moved by it: the model is for no other use afterwards.
 
     Returns:
-        "average_loss": the mean over all records, without the regularisers' losses; "loss": the mean over the batches'
-        means, with them, as an Estimator's evaluation has it.
+        "average_loss": the mean over all records, by their weights, without the regularisers' losses; "loss": the mean
+        over the batches' means, with them, as an Estimator's evaluation has it.
     """
     batches = list(dataset if steps is None else dataset.take(steps))
     with keras_averages.in_place(getattr(model, "averages", None)):  # it is evaluated with them
@@ -82,18 +82,20 @@ def _losses_of(model: Any, batches: list[Any]) -> dict[str, tuple[float, float]]
     tf = compat.install()
     found: dict[str, list[float]] = {"average_loss": [], "loss": []}
     for training in (False, True):
-        sizes, each, totals = [], [], []
+        sizes, counted, each, totals = [], [], [], []
         for batch in batches:
             features, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(batch)
             outputs = model(features, training=training)
             sizes.append(int(tf.shape(tf.nest.flatten(labels)[0])[0]))
+            # Without weights a record counts for one.
+            counted.append(sizes[-1] if weights is None else float(tf.reduce_sum(weights)))
             if not model.loss:  # it works its loss out by itself, with what its layers add
                 totals.append(float(model.compute_loss(features, labels, outputs, weights)))
                 each.append(totals[-1] - float(sum(model.losses)))
             else:
                 each.append(float(model.compiled_loss(labels, outputs, weights, regularization_losses=None)))
                 totals.append(each[-1] + float(sum(model.losses)))
-        found["average_loss"].append(float(np.average(each, weights=sizes)) if batches else math.nan)
+        found["average_loss"].append(float(np.dot(each, sizes) / sum(counted)) if batches else math.nan)
         found["loss"].append(float(np.mean(totals)) if batches else math.nan)
     return {name: (values[0], values[1]) for name, values in found.items()}
 
@@ -136,9 +138,10 @@ def _facts_of(job: Job, base: Path, engines: Sequence[str], facts: dict[str, Any
     data = jobs.job_inputs(job)
     model = None
     if "keras" in engines:
-        serving = keras_job.plan_of(job, data).serving
-        model = serving.model_of(tf.train.latest_checkpoint(str(base / "keras" / "model")))
-        facts["random_layers"] = random_layers(model)
+        plan = keras_job.plan_of(job, data)
+        model = plan.serving.model_of(tf.train.latest_checkpoint(str(base / "keras" / "model")))
+        # Keras 2 draws as the Estimator does.
+        facts["random_layers"] = random_layers(model) if "keras3" in engines else []
     if data.features_spec is None:
         facts["notes"].append(
             "predictions and signatures were not compared: what an own input function gives is not known"
@@ -149,7 +152,7 @@ def _facts_of(job: Job, base: Path, engines: Sequence[str], facts: dict[str, Any
             answers = signature_answers(_export_of(base / engine / "model"), inputs, examples)
             write_arrays(base / f"answers-{engine}.npz", answers)
     if model is not None:
-        facts["losses"] = evaluated_losses(model, data.eval_input_fn(), steps=job.eval.steps)
+        facts["losses"] = evaluated_losses(model, plan.weighted(data.eval_input_fn()), steps=job.eval.steps)
 
 
 def _export_of(model_dir: Path) -> Path:

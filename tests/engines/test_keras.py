@@ -197,6 +197,45 @@ def test_a_job_of_several_labels(run, tmp_path):
     assert scores[0].shape == (1, 3)
 
 
+def test_a_job_with_weights_of_records_and_classes(run, tmp_path):
+    """Both engines train to the same weights and count the metrics alike; also the workers' own evaluation."""
+    random = np.random.default_rng(5)
+    file = str(tmp_path / "weighted.npz")
+    image = random.random((96, 8, 8, 1), np.float32)
+    label = (image.mean((1, 2, 3)) * 40).astype(np.int64) % 3
+    np.savez(file, image=image, label=label, weight=random.random(96) * 2)
+    job = {
+        "model": {
+            "name": "cnn", "class_weights": {"1": 5.0}, "params": {"classes": 3}, "optimizer": {"name": "momentum"},
+        },
+        "input": {"source": "arrays", "train": file, "eval": file, "weight_key": "weight", "global_batch_size": 32,
+                  "eval_batch_size": 20},
+        "train": {"max_steps": 20},
+        "run": {"seed": 1, "train_distribute": "mirrored", "num_devices": 2},
+    }  # fmt: skip
+    (tmp_path / "weighted.yaml").write_text(json.dumps(job))
+    without = _without_weight(file)
+    runs = {
+        "estimator": ["run.engine=estimator"],
+        "keras": ["run.engine=keras"],
+        "during": ["run.engine=keras", "eval.during_training=true", "run.save_checkpoints_steps=10"],
+        "plain": ["run.engine=keras", "input.weight_key=null", f"input.train={without}", f"input.eval={without}"],
+    }
+    found = [run(*more, folder=folder, job=tmp_path / "weighted.yaml") for folder, more in runs.items()]
+    theirs, ours, during, plain = (one.metrics for one in found)
+    for name in ("average_loss", "accuracy"):
+        assert ours[name] == pytest.approx(theirs[name], rel=1e-5), name
+        assert during[name] == pytest.approx(theirs[name], rel=1e-5), name
+    assert plain["average_loss"] != pytest.approx(theirs["average_loss"], rel=1e-3), "the weights matter"
+
+
+def _without_weight(file):
+    with np.load(file) as arrays:
+        rest = {name: arrays[name] for name in arrays.files if name != "weight"}
+    np.savez(file.replace("weighted", "plain"), **rest)
+    return file.replace("weighted", "plain")
+
+
 def test_m4_m5_k11_the_keras_file_trains_on(run, tmp_path):
     """Loaded, it evaluates to what the job said, and has the optimizer's step and momentum."""
     result = run("run.engine=keras", "model.optimizer.name=momentum")

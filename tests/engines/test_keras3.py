@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from conftest import ROOT, tensorflow_with_three_cpus
 
+import estimator_pipeline as ep
 from estimator_pipeline import keras3_optimizers
 from estimator_pipeline.compat import versions
+from estimator_pipeline.engines.job import run_job
 from estimator_pipeline.optimizers import NAMES, Optimizer
 
 tf = tensorflow_with_three_cpus()
@@ -287,6 +289,34 @@ def test_precision_clipping_and_metrics_of_each_head(run, own_job):
     assert not [r["error"] for r in (binary, half, brain) if "error" in r]
     assert {"accuracy", "precision", "recall", "auc"} <= set(binary["metrics"])
     assert half["metrics"]["loss"] > 0 and {"label_mean", "prediction_mean"} <= set(brain["metrics"])
+
+
+@keras3
+def test_weights_of_records_and_classes(run, tmp_path):
+    """The numbers of the other engines, also of two replicas, and of the metrics that weigh."""
+    random = np.random.default_rng(5)
+    image = random.random((96, 6)).astype(np.float32)
+    label, weight = (image.sum(1) * 5).astype(np.int64) % 2, random.random(96) * 2
+    np.savez(tmp_path / "weighted.npz", image=image, label=label, weight=weight)
+    (tmp_path / "own.py").write_text(
+        "import tensorflow as tf\n\ndef layers():\n"
+        "    return tf.keras.Sequential([tf.keras.Input([6]), tf.keras.layers.Dense(1, kernel_initializer='zeros')])\n"
+    )
+    data = {"train": str(tmp_path / "weighted.npz"), "eval": str(tmp_path / "weighted.npz")}
+    job = {
+        "model": {"function": f"{tmp_path}/own.py:layers", "loss": "binary_crossentropy", "class_weights": [1.0, 3.0],
+                  "metrics": ["accuracy", "precision", "recall", "auc"], "optimizer": {"learning_rate": 0.5}},
+        "input": {"source": "arrays", "weight_key": "weight", "global_batch_size": 32, "eval_batch_size": 20, **data},
+        "run": {"model_dir": "m"},
+    }  # fmt: skip
+    path = tmp_path / "weighted.yaml"
+    path.write_text(json.dumps(job))
+    one, mirrored = run(("one",), ("mirrored", *MIRRORED), job=path)
+    settings = [*SMALL[:-1], "run.engine=estimator", f"run.model_dir={tmp_path / 'estimator'}"]
+    theirs = run_job(ep.load_job(str(path), overrides=settings), environ={}).metrics
+    for metrics in (one["metrics"], mirrored["metrics"]):
+        for name in ("average_loss", "accuracy", "precision", "recall", "auc"):
+            assert metrics[name] == pytest.approx(theirs[name], rel=1e-5), name
 
 
 @keras3
