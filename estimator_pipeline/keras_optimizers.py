@@ -31,7 +31,8 @@ from typing import Any
 
 from estimator_pipeline import compat, keras3_optimizers
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.optimizers import LearningRate, Optimizer, linear_warmup
+from estimator_pipeline.optimizers import NAMES, LearningRate, Optimizer, linear_warmup, stock_class
+from estimator_pipeline.weight_decay import decaying, decaying_of_keras_3
 
 __all__ = [
     "create_slots", "current_rate", "differences", "is_legacy", "make", "of_v1", "proximal_adagrad",
@@ -88,12 +89,7 @@ def make(optimizer: Optimizer, *, clip_norm: float | None = None, clip_value: fl
     kind = _v1_classes()[optimizer.name]
     if optimizer.name == "nesterov":
         options["use_nesterov"] = True
-    try:
-        return kind(rate, **options, **clipping)
-    except TypeError as error:
-        raise ConfigError(
-            f"the optimizer {optimizer.name} (v1) does not take the options {dict(optimizer.options)}: {error}"
-        ) from error
+    return optimizer.construct(kind, rate, {**options, **clipping})
 
 
 def proximal_adagrad(
@@ -134,8 +130,10 @@ def differences(optimizer: Optimizer) -> str | None:
 
 def register() -> None:
     """Lets Keras find our optimizers and schedules by name, for a model that was saved with one."""
-    _v1_classes()
+    classes = [*_v1_classes().values(), *map(stock_class, NAMES)]
     linear_warmup()
+    for kind in classes:
+        (decaying if compat.keras_generation() == 2 else decaying_of_keras_3)(kind)
 
 
 def create_slots(model: Any) -> None:

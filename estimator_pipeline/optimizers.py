@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.weight_decay import decaying, decaying_of_keras_3, decaying_v1
 
 NAMES = ("sgd", "momentum", "nesterov", "adam", "adagrad", "rmsprop", "ftrl")
 APIS = ("v1", "keras")
@@ -31,6 +33,10 @@ _CLASSES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "rmsprop": ("RMSPropOptimizer", {}, "RMSprop", {}),
     "ftrl": ("FtrlOptimizer", {}, "Ftrl", {}),
 }  # fmt: skip
+
+# What Keras's AdamW takes where nothing is said.
+ADAMW_DECAY = 0.004
+_FIELDS = "name, learning_rate, api, options, warmup_steps, warmup_from, weight_decay, exclude_from_weight_decay"
 
 # kind -> class in tf.keras.optimizers.schedules
 SCHEDULES = {
@@ -49,7 +55,7 @@ class Optimizer:
     """Which optimizer, with which learning rate.
 
     Attributes:
-        name: one of :data:`NAMES`.
+        name: one of :data:`NAMES`, or "adamw": "adam" with a weight decay of 0.004, unless another one is given.
         learning_rate: a number; or a mapping with `kind` (constant, exponential, piecewise, cosine, polynomial,
             inverse_time) and the arguments of that class of `tf.keras.optimizers.schedules`; or a function of the
             global step.
@@ -58,9 +64,12 @@ class Optimizer:
         warmup_steps: for so many steps the learning rate rises in a straight line from `warmup_from` to what
             `learning_rate` says of step `warmup_steps`; from there on it is `learning_rate`, at the same global step.
         warmup_from: the learning rate of step 0 then.
+        weight_decay: what each variable loses before each step: this share of itself, times the learning rate; see
+            :mod:`estimator_pipeline.weight_decay`. None: nothing.
+        exclude_from_weight_decay: names of weights within their layers that lose nothing, such as "bias".
 
     Raises:
-        ConfigError: a name that is not known, or a warm-up that cannot be.
+        ConfigError: a name that is not known, or a warm-up or a weight decay that cannot be.
     """
 
     name: str = "sgd"
@@ -69,9 +78,11 @@ class Optimizer:
     options: Mapping[str, Any] = field(default_factory=dict)
     warmup_steps: int = 0
     warmup_from: float = 0.0
+    weight_decay: float | None = None
+    exclude_from_weight_decay: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for what, value, allowed in (("optimizer", self.name, NAMES), ("optimizer api", self.api, APIS)):
+        for what, value, allowed in (("optimizer", self.name, (*NAMES, "adamw")), ("optimizer api", self.api, APIS)):
             if value not in allowed:
                 raise ConfigError(f"the {what} {value!r} is not known", found=f"allowed: {', '.join(allowed)}")
         if isinstance(self.warmup_steps, bool) or not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
@@ -81,6 +92,28 @@ class Optimizer:
                 f"warmup_from is {self.warmup_from!r}, with warmup_steps {self.warmup_steps}",
                 mend="give a learning rate of 0 or more, and the steps that it takes to rise from there",
             )
+        decay, excluded = self.weight_decay, self.exclude_from_weight_decay
+        if self.name == "adamw":
+            object.__setattr__(self, "name", "adam")
+            decay = ADAMW_DECAY if decay is None else decay
+            object.__setattr__(self, "weight_decay", decay)
+        if isinstance(decay, bool) or not isinstance(decay, int | float | None) or not 0 <= (decay or 0) < math.inf:
+            raise ConfigError(f"weight_decay is {decay!r}", mend="give a number of 0 or more, such as 0.01")
+        if decay and self.name == "ftrl":
+            raise ConfigError(
+                f"weight_decay is {decay:g}, and ftrl works out each weight anew from what it has summed up",
+                mend="give it options: {l2_regularization_strength: ...}, or take another optimizer",
+            )
+        if isinstance(excluded, str) or not all(isinstance(name, str) and name for name in excluded):
+            raise ConfigError(
+                f"exclude_from_weight_decay is {excluded!r}", mend="give a list of names, such as bias, gamma, beta"
+            )
+        if excluded and not decay:
+            raise ConfigError(
+                f"exclude_from_weight_decay is {list(excluded)!r}, and nothing decays",
+                mend="give weight_decay, or leave it out",
+            )
+        object.__setattr__(self, "exclude_from_weight_decay", tuple(excluded))
 
     def rate(self) -> Any:
         """The learning rate, warm-up included: a float, a schedule of Keras, or another function of the step.
@@ -107,7 +140,10 @@ class Optimizer:
         if self.api == "v1":
             kind = getattr(tf.compat.v1.train, v1_name)
             value = rate(global_step) if callable(rate) else rate
-            return _construct(kind, value, {**v1_options, **self.options}), value
+            options = {**v1_options, **self.options}
+            if self.weight_decay:
+                kind, options = decaying_v1(kind), {**options, **self.decay(), "decay_rate": value}
+            return _construct(kind, value, options), value
         # Keras evaluates a schedule itself, on its own counter; that counter is made the global step.
         given = rate if not callable(rate) or _is_schedule(tf, rate) else rate(global_step)
         optimizer = self.construct_keras(given, self.options)
@@ -119,11 +155,34 @@ class Optimizer:
 
         It is one of `tf.keras.optimizers.legacy`; in a process with Keras 3, one of `tf.keras.optimizers`.
         """
-        _, _, keras_name, keras_options = _CLASSES[self.name]
-        module = compat.install().keras.optimizers
-        if compat.keras_generation() == 2:
-            module = module.legacy
-        return _construct(getattr(module, keras_name), rate, {**keras_options, **options})
+        return self.construct(stock_class(self.name), rate, {**_CLASSES[self.name][3], **options})
+
+    def construct(self, kind: Any, rate: Any, options: Mapping[str, Any]) -> Any:
+        """An optimizer of a Keras class, with this learning rate, these arguments, and the weight decay asked for.
+
+        Raises:
+            ConfigError: an argument that the class does not take.
+        """
+        given = self.decay()
+        if given and compat.keras_generation() == 2:
+            kind = decaying(kind)
+        elif given.get("exclude_from_weight_decay"):
+            kind = decaying_of_keras_3(kind)
+        else:
+            given.pop("exclude_from_weight_decay", None)
+        return _construct(kind, rate, {**options, **given})
+
+    def decay(self) -> dict[str, Any]:
+        """The arguments that say what decays; empty where nothing does."""
+        if not self.weight_decay:
+            return {}
+        return {"weight_decay": self.weight_decay, "exclude_from_weight_decay": self.exclude_from_weight_decay}
+
+
+def stock_class(name: str) -> Any:
+    """Keras's class for one of :data:`NAMES`: of `tf.keras.optimizers.legacy`, or of Keras 3."""
+    module = compat.install().keras.optimizers
+    return getattr(module.legacy if compat.keras_generation() == 2 else module, _CLASSES[name][2])
 
 
 def optimizer_of(given: str | Mapping[str, Any] | Optimizer) -> Optimizer:
@@ -139,14 +198,14 @@ def optimizer_of(given: str | Mapping[str, Any] | Optimizer) -> Optimizer:
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"the optimizer is a {type(given).__name__}",
-            mend="give its name, or a mapping with name, learning_rate, api, options, warmup_steps, warmup_from",
+            mend=f"give its name, or a mapping with {_FIELDS}",
         )
     try:
         return Optimizer(**given)
     except TypeError as error:
         raise ConfigError(
             f"the optimizer {dict(given)} cannot be read: {error}",
-            mend="use the fields name, learning_rate, api, options, warmup_steps, warmup_from",
+            mend=f"use the fields {_FIELDS}",
         ) from error
 
 

@@ -181,6 +181,11 @@ def test_every_schedule(text, job_file):
     ("optimizer", "words"),
     [
         ("{warmup_steps: 10, warmup_from: 0.001}", None),
+        ("{name: adamw, exclude_from_weight_decay: [bias], options: {beta1: 0.8}, warmup_steps: 10}", None),
+        ("{name: momentum, weight_decay: 0.01, exclude_from_weight_decay: [bias], warmup_steps: 10}", None),
+        ("{weight_decay: -1}", "weight_decay"),
+        ("{name: ftrl, weight_decay: 0.1}", "ftrl works out each weight anew"),
+        ("{exclude_from_weight_decay: [bias]}", "nothing decays"),
         ("{warmup_steps: -1}", "warmup_steps"),
         ("{warmup_from: 0.001}", "warmup_from 0.001 without warmup_steps"),
         (
@@ -190,7 +195,7 @@ def test_every_schedule(text, job_file):
         ),
     ],
 )
-def test_warm_up(optimizer, words, job_file):
+def test_warm_up_and_weight_decay(optimizer, words, job_file):
     if words is None:
         job = load_job(job_file(), overrides=[f"model.optimizer={optimizer}"])
         assert load_job(job_file(dump_job(job))).model.optimizer.warmup_steps == 10

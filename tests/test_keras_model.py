@@ -130,6 +130,39 @@ def test_label_smoothing_that_cannot_be(build, loss, share, words):
         build(layers, loss=loss, label_smoothing=share)
 
 
+@pytest.mark.parametrize("api", ["v1", "keras"])
+def test_weight_decay_of_an_estimator_and_of_keras_on_one_replica_and_two(api, tmp_path):
+    """All four come to the same weights, to others than without, and a bias that is left alone to another yet."""
+    given = {"name": "momentum", "api": api, "learning_rate": 0.1, "weight_decay": 0.5}
+    found = {}
+    for name, optimizer in {
+        "plain": {**given, "weight_decay": 0.0},
+        "all": given,
+        "but biases": {**given, "exclude_from_weight_decay": ["bias"]},
+    }.items():
+        options = {"loss": "mse", "params": {"units": 2}, "optimizer": optimizer}
+        weights = []
+        for replicas in (1, 2):
+            strategy = mirrored(replicas)
+            with strategy.scope():
+                model = ep.build_keras_model(layers, **options)
+            batches = dataset("regression", 2, batch=6 // replicas)
+            model.fit(strategy.distribute_datasets_from_function(lambda _: batches), steps_per_epoch=4, verbose=0)  # noqa: B023
+            weights.append([model.layers[-1].kernel.numpy(), model.layers[-1].bias.numpy()])
+            folder = str(tmp_path / f"{name} {replicas}")
+            config = tf.estimator.RunConfig(folder, train_distribute=mirrored(replicas))
+            estimator = tf.estimator.Estimator(ep.build_model_fn(layers, **options), config=config)
+            estimator.train(lambda batch=6 // replicas: dataset("regression", 2, batch=batch), steps=4)
+            weights.append([estimator.get_variable_value(f"dense/{part}") for part in ("kernel", "bias")])
+        for one in weights[1:]:
+            np.testing.assert_allclose(one[0], weights[0][0], rtol=0, atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(one[1], weights[0][1], rtol=0, atol=1e-6, err_msg=name)
+        found[name] = weights[0]
+    assert np.abs(found["all"][0]).sum() < 0.95 * np.abs(found["plain"][0]).sum(), "kernels decay"
+    np.testing.assert_allclose(found["but biases"][0], found["all"][0], rtol=0, atol=0.1)
+    assert np.abs(found["but biases"][1] - found["all"][1]).max() > 1e-4, "biases do where they are not left out"
+
+
 @pytest.mark.parametrize(("option", "value"), [("clip_norm", 0.05), ("clip_value", 0.01)])
 def test_clipping_comes_after_the_sum_over_replicas(option, value):
     """Two replicas clip what one clips: the gradient of the whole batch."""
@@ -162,7 +195,9 @@ def mirrored(count):
 
 @pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "binary_crossentropy", "huber", "multi_label"])
 @pytest.mark.parametrize(
-    "optimizer", ["momentum", {"name": "adam", "warmup_steps": 6, "warmup_from": 0.001}], ids=["momentum", "adam"]
+    "optimizer",
+    ["momentum", {"name": "adamw", "warmup_steps": 6, "warmup_from": 0.001, "exclude_from_weight_decay": ["bias"]}],
+    ids=["momentum", "adamw"],
 )
 def test_m5_a_keras_file_is_loaded_in_a_scope_and_outside(loss, optimizer, tmp_path):
     """The same evaluation from both; without this package the layers and weights are read."""

@@ -9,10 +9,12 @@ from conftest import tensorflow_with_three_cpus
 from estimator_pipeline import keras_optimizers
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.optimizers import NAMES, Optimizer
+from estimator_pipeline.weight_decay import decays
 
 tf = tensorflow_with_three_cpus()
 
 STEPS, ROWS = 30, 7
+DECAYING = [name for name in NAMES if name != "ftrl"]
 RATE = {"kind": "exponential", "initial_learning_rate": 0.2, "decay_steps": 5, "decay_rate": 0.5}
 SOME = {
     "momentum": {"momentum": 0.8},
@@ -39,12 +41,15 @@ def start():
     return np.random.default_rng(3).normal(size=(ROWS, 3)).astype(np.float32)
 
 
-def steps_of_keras(optimizer, sparse):
+def steps_of_keras(optimizer, sparse, decay=0.0, name="Variable"):
     """Within a tf.function, as under `Model.fit`: eagerly a schedule's value may differ in its last bit."""
-    variable = tf.Variable(start())
+    variable = tf.Variable(start(), name=name)
 
     @tf.function
     def step(values, rows):
+        if decay:
+            rate = optimizer._decayed_lr(tf.float32)
+            variable.assign_sub(variable * decay * rate)
         gradient = tf.IndexedSlices(values, rows, tf.constant([ROWS, 3])) if sparse else values
         optimizer.apply_gradients([(gradient, variable)])
 
@@ -120,6 +125,61 @@ def test_a_warm_up_is_the_estimators_bit_for_bit(rate, api):
     assert not np.array_equal(ours[0], without[0])
 
 
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("api", ["v1", "keras"])
+@pytest.mark.parametrize("name", DECAYING)
+def test_weight_decay_is_the_papers_and_the_estimators_bit_for_bit(name, api, sparse):
+    """The variable loses its share, whole, and then the plain optimizer makes its step, with the rate of the step."""
+    fields = {"name": name, "learning_rate": RATE, "api": api}
+    plain, chosen = Optimizer(**fields), Optimizer(**fields, weight_decay=0.03)
+    ours = steps_of_keras(keras_optimizers.make(chosen), sparse)
+    by_hand = steps_of_keras(keras_optimizers.make(plain), sparse, decay=0.03)
+    np.testing.assert_allclose(ours, by_hand, rtol=2e-6, atol=1e-7)
+    theirs = steps_of_the_estimators(chosen, sparse)
+    if api == "v1" or not sparse:
+        np.testing.assert_array_equal(np.array(ours), np.array(theirs))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    assert np.abs(ours[-1] - steps_of_keras(keras_optimizers.make(plain), sparse)[-1]).max() > 1e-3
+
+
+def test_what_does_not_decay():
+    """By the weight's name within its layer; a configuration keeps it."""
+    chosen = Optimizer(name="adamw", learning_rate=0.1, exclude_from_weight_decay=["v", "bias"])
+    assert (chosen.name, chosen.weight_decay) == ("adam", 0.004)
+    plain = Optimizer(name="adam", learning_rate=0.1)
+    np.testing.assert_array_equal(steps_of_the_estimators(chosen, False), steps_of_the_estimators(plain, False))
+    made = keras_optimizers.make(chosen)
+    assert type(made).__name__ == "V1AdamW"
+    again = type(made).from_config(made.get_config())
+    for optimizer in (made, again):
+        still = steps_of_keras(optimizer, False, name="layer/bias")
+        np.testing.assert_array_equal(still, steps_of_keras(keras_optimizers.make(plain), False))
+        assert not np.array_equal(steps_of_keras(type(made).from_config(made.get_config()), False), still)
+    names = {"dense/bias:0": False, "dense/bias/replica_1:0": False, "bias": False, "bias/kernel:0": True,
+             "dense/bias_1:0": True, "v/part_3": False}  # fmt: skip
+    assert {name: decays(name, chosen.exclude_from_weight_decay) for name in names} == names
+    assert Optimizer(name="adamw", weight_decay=0.2).weight_decay == 0.2
+    assert Optimizer(name="adamw", weight_decay=0).decay() == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"weight_decay": -0.1}, "weight_decay is -0.1"),
+        ({"weight_decay": "0.1"}, "weight_decay is '0.1'"),
+        ({"weight_decay": float("inf")}, "weight_decay is inf"),
+        ({"weight_decay": True}, "weight_decay is True"),
+        ({"weight_decay": 0.1, "name": "ftrl"}, "ftrl works out each weight anew"),
+        ({"exclude_from_weight_decay": ["bias"]}, "nothing decays"),
+        ({"weight_decay": 0.1, "exclude_from_weight_decay": "bias"}, "exclude_from_weight_decay is 'bias'"),
+        ({"weight_decay": 0.1, "exclude_from_weight_decay": [3]}, "exclude_from_weight_decay is \\[3\\]"),
+    ],
+)
+def test_a_weight_decay_that_cannot_be(fields, words):
+    with pytest.raises(ConfigError, match=words):
+        Optimizer(**fields)
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"warmup_steps": -1}, {"warmup_steps": 2.5}, {"warmup_from": 0.1}, {"warmup_steps": 3, "warmup_from": -1}],
@@ -162,5 +222,7 @@ def test_clipping(clip, argument):
 
 
 def test_an_option_that_is_not_there():
-    with pytest.raises(ConfigError, match=r"momentum \(v1\) does not take the options"):
-        keras_optimizers.make(Optimizer(name="momentum", options={"beta1": 0.5}))
+    words = r"V1Momentum does not take the options[^$]*it takes: learning_rate, momentum, use_nesterov"
+    for decay in (0.0, 0.1):
+        with pytest.raises(ConfigError, match=words.replace("Momentum", "MomentumW" if decay else "Momentum")):
+            keras_optimizers.make(Optimizer(name="momentum", options={"beta1": 0.5}, weight_decay=decay))

@@ -53,6 +53,7 @@ FLOORS = {
     "optimizers": 2,
     "run_config": 2,
     "strategies": 2,
+    "weight_decay": 2,
     "weighting": 2,
     "engines": 3,
     "bench": 4,

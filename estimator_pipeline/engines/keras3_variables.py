@@ -145,7 +145,8 @@ def _optimizer_variables(model: Any) -> Iterable[tuple[str, Any]]:
     optimizer = model.optimizer
     # Keras 3 calls a slot by its variable's path, with underscores, and the slot's own name.
     weights = {variable.path.replace("/", "_"): _name(model, variable) for variable in model.trainable_variables}
-    renamed = keras3_optimizers.SLOTS.get(type(optimizer).__name__, {})
+    kinds = [kind.__name__ for kind in type(optimizer).__mro__]
+    renamed = next((keras3_optimizers.SLOTS[kind] for kind in kinds if kind in keras3_optimizers.SLOTS), {})
     for variable in optimizer.variables:
         if variable is optimizer.iterations:
             yield "iter", variable.value

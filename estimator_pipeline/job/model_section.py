@@ -24,7 +24,7 @@ __all__ = [
 
 _Positive = Annotated[float, Field(gt=0)]
 _Steps = Annotated[int, Field(gt=0)]
-_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # of a class, and of what decays
 
 
 class Constant(Section):
@@ -149,12 +149,14 @@ _FTRL = (
     "l2_shrinkage_regularization_strength",
     "beta",
 )
+_ADAM = {"v1": ("beta1", "beta2", "epsilon"), "keras": ("beta_1", "beta_2", "epsilon", "amsgrad")}
 OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "v1": {
         "sgd": (),
         "momentum": ("momentum",),
         "nesterov": ("momentum",),
-        "adam": ("beta1", "beta2", "epsilon"),
+        "adam": _ADAM["v1"],
+        "adamw": _ADAM["v1"],
         "adagrad": ("initial_accumulator_value",),
         "rmsprop": ("decay", "momentum", "epsilon", "centered"),
         "ftrl": _FTRL,
@@ -163,7 +165,8 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "sgd": (),
         "momentum": ("momentum",),
         "nesterov": ("momentum",),
-        "adam": ("beta_1", "beta_2", "epsilon", "amsgrad"),
+        "adam": _ADAM["keras"],
+        "adamw": _ADAM["keras"],
         "adagrad": ("initial_accumulator_value", "epsilon"),
         "rmsprop": ("rho", "momentum", "epsilon", "centered"),
         "ftrl": _FTRL,
@@ -175,20 +178,25 @@ class Optimizer(Section):
     """How gradients change the variables.
 
     Fields:
-        name: "momentum" is SGD with momentum (0.9 unless in `options`), "nesterov" the same with Nesterov's.
+        name: "momentum" is SGD with momentum (0.9 unless in `options`), "nesterov" the same with Nesterov's, "adamw"
+            Adam with a weight decay of 0.004 unless it is given.
         learning_rate: A number, or a schedule on the global step.
         api: "v1" for tf.compat.v1.train optimizers, "keras" for Keras ones.
         options: Further arguments of the optimizer's class, by their names there.
         warmup_steps: For so many steps the learning rate rises to what `learning_rate` says of that step.
         warmup_from: The learning rate of step 0 then.
+        weight_decay: What each variable loses before each step: this share of itself, times the learning rate.
+        exclude_from_weight_decay: Weights that lose nothing, by their names within layers: bias, gamma, beta.
     """
 
-    name: Literal["sgd", "momentum", "nesterov", "adam", "adagrad", "rmsprop", "ftrl"] = "sgd"
+    name: Literal["sgd", "momentum", "nesterov", "adam", "adamw", "adagrad", "rmsprop", "ftrl"] = "sgd"
     learning_rate: LearningRate = 0.01
     api: Literal["v1", "keras"] = "v1"
     options: dict[str, float | bool] = {}
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     warmup_from: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: _Weight | None = None
+    exclude_from_weight_decay: list[Annotated[str, Field(min_length=1)]] = []
 
     def problems(self) -> Iterator[Problem]:
         if self.warmup_from and not self.warmup_steps:
@@ -204,6 +212,20 @@ class Optimizer(Section):
                 "the learning rate is warmed up twice.",
                 f"warmup_steps {self.warmup_steps}, and {self.learning_rate.warmup_steps} of the schedule's own",
                 "keep one of them.",
+            )
+        if self.exclude_from_weight_decay and not self.weight_decay and self.name != "adamw":
+            yield Problem(
+                ("exclude_from_weight_decay",),
+                "nothing decays.",
+                f"{self.exclude_from_weight_decay} without weight_decay",
+                "give weight_decay, or leave it out.",
+            )
+        if self.weight_decay and self.name == "ftrl":
+            yield Problem(
+                ("weight_decay",),
+                "ftrl works out each weight anew from what it has summed up.",
+                f"weight_decay {self.weight_decay:g} with ftrl",
+                "give l2_regularization_strength among its options, or choose another optimizer.",
             )
         allowed = OPTIONS[self.api][self.name]
         for key in self.options:

@@ -112,7 +112,7 @@ def hyper_of(optimizer: Any) -> dict[str, Any]:
     except NotImplementedError:
         # A schedule that is a function of one's own.
         return {"learning_rate": {}}
-    if type(optimizer).__name__ == "V1RMSProp":
+    if type(optimizer).__name__.startswith("V1RMSProp"):
         config["rho"] = config.pop("decay")
     found = {_HYPER.get(str(name), str(name)): value for name, value in config.items()}
     return {name: _plain(value) for name, value in found.items() if name != "name"}

@@ -440,6 +440,12 @@ def test_optimizers_have_the_arithmetic_that_was_asked_for(process, given, tmp_p
                     cases.append(({"name": name, "learning_rate": rate, "api": api, "options": options}, sparse))
     warmed_up = {"learning_rate": RATE, "warmup_steps": 6, "warmup_from": 0.01, "options": {}}
     cases += [({"name": "momentum", "api": api, **warmed_up}, False) for api in ("v1", "keras")]
+    decaying = {"learning_rate": RATE, "options": {}, "weight_decay": 0.03}
+    for name in NAMES:
+        ways = [(api, sparse) for api in ("v1", "keras") for sparse in (False, True)] if name != "ftrl" else []
+        cases += [({"name": name, "api": api, **decaying}, sparse) for api, sparse in ways]
+    excluding = {"name": "adamw", "api": "keras", "learning_rate": RATE, "exclude_from_weight_decay": ["bias"]}
+    cases.append((excluding, False))
     file = tmp_path / "after.npz"
     process("steps", {"given": str(path), "optimizers": cases, "replicas": replicas, "file": str(file)})
     exact = {}

@@ -1,0 +1,147 @@
+"""Weight decay apart from the gradient, for every optimizer: `var -= rate * decay * var`, then the optimizer's step.
+
+As in I. Loshchilov and F. Hutter, "Decoupled Weight Decay Regularization" (2019), with the step's learning rate as the
+factor: Adam with it is AdamW, SGD with it SGDW. It is what the optimizers of Keras 3 do for `weight_decay`; those of
+`tf.compat.v1.train` and `tf.keras.optimizers.legacy` have none and get it here, in classes of their own. The whole
+variable decays, also where a gradient names some of its rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from estimator_pipeline import compat
+
+__all__ = ["decaying", "decaying_of_keras_3", "decaying_v1", "decays"]
+
+# What a distribution strategy and a partitioner add to the name of a part of a variable.
+_PART = re.compile(r"/(replica|part)_\d+$")
+
+
+def decays(name: str, excluded: Sequence[str]) -> bool:
+    """Whether a variable decays.
+
+    Args:
+        name: of the variable: "dense/bias:0", "dense/bias/replica_1:0" or "bias".
+        excluded: names of weights within their layers, such as "bias", that don't.
+    """
+    return _PART.sub("", name.partition(":")[0]).rpartition("/")[2] not in excluded
+
+
+@functools.cache
+def decaying_v1(kind: Any) -> Any:
+    """A class of `tf.compat.v1.train` with weight decay.
+
+    Args:
+        kind: the optimizer's class.
+
+    Returns:
+        Its subclass; it takes `weight_decay`, `exclude_from_weight_decay` and `decay_rate` (the learning rate of the
+        step, a number or a scalar tensor) as well.
+    """
+    tf = compat.install()
+
+    class Decaying(kind):
+        def __init__(self, *args, weight_decay, exclude_from_weight_decay=(), decay_rate, **kwargs):
+            super().__init__(*args, **kwargs)
+            self._weight_decay, self._excluded = weight_decay, tuple(exclude_from_weight_decay)
+            self._decay_rate = decay_rate
+
+        def _resource_apply_dense(self, grad, handle):
+            with tf.control_dependencies(self._weight_loss(grad, handle)):
+                return super()._resource_apply_dense(grad, handle)
+
+        def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices):
+            with tf.control_dependencies(self._weight_loss(grad, handle)):
+                return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
+
+        def _weight_loss(self, grad, variable):
+            return _decayed(tf, variable, grad, self._decay_rate, self._weight_decay, self._excluded)
+
+    _named_after(Decaying, kind)
+    return Decaying
+
+
+@functools.cache
+def decaying(kind: Any) -> Any:
+    """A class of `tf.keras.optimizers.legacy`, or of ours over it, with weight decay; it can be saved.
+
+    Args:
+        kind: the optimizer's class.
+
+    Returns:
+        Its subclass, `AdamW` of `Adam`; it takes `weight_decay` and `exclude_from_weight_decay` as well.
+    """
+    tf = compat.install()
+
+    class Decaying(kind):
+        def __init__(self, *args, weight_decay=0.0, exclude_from_weight_decay=(), **kwargs):
+            super().__init__(*args, **kwargs)
+            self.weight_decay, self.exclude_from_weight_decay = weight_decay, tuple(exclude_from_weight_decay)
+
+        def _resource_apply_dense(self, grad, var, apply_state=None):
+            with tf.control_dependencies(self._weight_loss(grad, var, apply_state)):
+                return super()._resource_apply_dense(grad, var, apply_state)
+
+        def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices, **kwargs):
+            with tf.control_dependencies(self._weight_loss(grad, handle, kwargs.get("apply_state"))):
+                return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices, **kwargs)
+
+        def _weight_loss(self, grad, variable, state):
+            key = (variable.device, variable.dtype.base_dtype)
+            rate = ((state or {}).get(key) or self._fallback_apply_state(*key))["lr_t"]
+            return _decayed(tf, variable, grad, rate, self.weight_decay, self.exclude_from_weight_decay)
+
+        def get_config(self):
+            excluded = list(self.exclude_from_weight_decay)
+            return {**super().get_config(), "weight_decay": self.weight_decay, "exclude_from_weight_decay": excluded}
+
+    _named_after(Decaying, kind)
+    return tf.keras.utils.register_keras_serializable(package="estimator_pipeline")(Decaying)
+
+
+@functools.cache
+def decaying_of_keras_3(kind: Any) -> Any:
+    """A class of Keras 3 that tells, when it is saved, which weights don't decay; stock ones forget it.
+
+    Args:
+        kind: the optimizer's class.
+
+    Returns:
+        Its subclass, `AdamW` of `Adam`; it takes `exclude_from_weight_decay` as well.
+    """
+    keras = compat.install().keras
+
+    class Decaying(kind):
+        def __init__(self, *args, exclude_from_weight_decay=(), **kwargs):
+            super().__init__(*args, **kwargs)
+            self._excluded = tuple(exclude_from_weight_decay)
+            if self._excluded:
+                self.exclude_from_weight_decay(var_names=[f"^{re.escape(name)}$" for name in self._excluded])
+
+        def get_config(self):
+            return {**super().get_config(), "exclude_from_weight_decay": list(self._excluded)}
+
+    _named_after(Decaying, kind)
+    return keras.utils.register_keras_serializable(package="estimator_pipeline")(Decaying)
+
+
+def _named_after(decaying: Any, kind: Any) -> None:
+    decaying.__name__ = decaying.__qualname__ = f"{kind.__name__}W"
+    decaying.__signature__ = inspect.signature(kind)  # for who looks which arguments it takes
+
+
+def _decayed(tf: Any, variable: Any, gradient: Any, rate: Any, decay: float, excluded: Sequence[str]) -> list[Any]:
+    """Has a variable decay, once its gradient is there; nothing where it doesn't decay."""
+    if not decays(variable.name, excluded):
+        return []
+    with tf.control_dependencies([gradient]):
+        # Multiplied in Keras 3's order, for the same bits.
+        value = variable.read_value()
+        less = value * tf.cast(decay, value.dtype) * tf.cast(rate, value.dtype)
+        done = variable.assign_sub(less, read_value=False)
+    return [] if done is None else [done]
