@@ -121,7 +121,9 @@ def decaying_of_keras_3(kind: Any) -> Any:
             super().__init__(*args, **kwargs)
             self._excluded = tuple(exclude_from_weight_decay)
             if self._excluded:
-                self.exclude_from_weight_decay(var_names=[f"^{re.escape(name)}$" for name in self._excluded])
+                # It is asked about TensorFlow's variable at times, at others about Keras's.
+                names = [rf"(^|/){re.escape(name)}(/replica_\d+)?(:\d+)?$" for name in self._excluded]
+                self.exclude_from_weight_decay(var_names=names)
 
         def get_config(self):
             return {**super().get_config(), "exclude_from_weight_decay": list(self._excluded)}

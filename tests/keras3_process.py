@@ -60,8 +60,9 @@ def steps(asked: Any) -> Any:
 def _steps_of(optimizer: Any, sparse: bool, strategy: Any, start: Any, values: Any, rows: Any) -> Any:
     scope = strategy or tf.distribute.get_strategy()
     with scope.scope():
-        variable = tf.keras.Variable(start)
+        variable = tf.keras.Variable(start, name="bias")
         made = keras_optimizers.make(optimizer)
+        made = type(made).from_config(made.get_config())  # as a file that is loaded has it
         made.build([variable])
 
     @tf.function

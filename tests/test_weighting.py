@@ -12,6 +12,7 @@ from test_keras_model import HEADS, ROWS, WIDTH, layers, loss_of, records
 import estimator_pipeline as ep
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, Head
+from estimator_pipeline.parity.answers import evaluated_losses
 from estimator_pipeline.weighting import Weighting, weighting_of
 
 tf = tensorflow_with_three_cpus()
@@ -40,7 +41,11 @@ def test_trained_and_evaluated_as_the_estimator_does(loss, tmp_path):
     model = ep.build_keras_model(layers, **options, **weights)
     model.fit(batches(), verbose=0)
     ep.save_keras_model(model, str(tmp_path / "model.keras"))
-    ours = ep.load_keras_model(str(tmp_path / "model.keras")).evaluate(batches(), return_dict=True, verbose=0)
+    loaded = ep.load_keras_model(str(tmp_path / "model.keras"))
+    ours = loaded.evaluate(batches(), return_dict=True, verbose=0)
+    # What a comparison of engines holds it against.
+    (by_layers, _) = evaluated_losses(loaded, batches())["average_loss"]
+    assert by_layers == pytest.approx(ours["average_loss"], rel=1e-5)
     config = tf.estimator.RunConfig(str(tmp_path / "estimator"), tf_random_seed=1)
     estimator = tf.estimator.Estimator(ep.build_model_fn(layers, **options, **weights), config=config)
     estimator.train(lambda: weighted(kind, units))

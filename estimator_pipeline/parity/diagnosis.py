@@ -360,7 +360,8 @@ def _epsilon(state: _Step, side: int) -> float | None:
             continue
         # A change that is near the weight's own rounding says little.
         told = np.abs(change) > 1e3 * np.finfo(np.float32).eps * np.abs(after[name].astype(np.float64))
-        told &= change != 0
+        # With weight decay a weight changes without a gradient too.
+        told &= (change != 0) & (m != 0)
         roots.append(np.sqrt(v.astype(np.float64))[told])
         quotients.append(np.abs(m.astype(np.float64)[told] / change[told]))
     x, y = (np.concatenate(parts) if parts else np.zeros(0) for parts in (roots, quotients))

@@ -412,7 +412,7 @@ def steps_in_a_session(optimizer, arrays, sparse):
     """What the Estimator's optimizer does with the same gradients."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         step = tf.compat.v1.train.get_or_create_global_step()
-        variable = tf.compat.v1.get_variable("v", initializer=arrays["start"], use_resource=True)
+        variable = tf.compat.v1.get_variable("bias", initializer=arrays["start"], use_resource=True)
         made, _ = optimizer.make(step)
         value = tf.compat.v1.placeholder(tf.float32, [ROWS, 3])
         rows = tf.compat.v1.placeholder(tf.int64, [4])
