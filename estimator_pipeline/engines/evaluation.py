@@ -15,6 +15,7 @@ from estimator_pipeline.compat.evaluation import RepeatedEvaluation, batch_count
 from estimator_pipeline.engines.board import POLL_SECS, Board, in_state
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.result import Evaluation, plain_metrics
+from estimator_pipeline.engines.whole_rounds import UNEVEN, in_whole_rounds
 from estimator_pipeline.errors import InputError, WaitError
 from estimator_pipeline.inputs.input_fn import InputFn
 from estimator_pipeline.launch.progress import ProgressWriter
@@ -179,13 +180,17 @@ class EstimatorEvaluator(CheckpointEvaluator):
             progress=progress,
             literal_delays=literal_delays,
         )
+        strategy = self._estimator._eval_distribution
+        self._input_fn = in_whole_rounds(
+            eval_spec.input_fn, 1 if strategy is None else len(strategy.extended.worker_devices)
+        )
         self._kept = self._kept_evaluation() if keep else None
 
     def _kept_evaluation(self) -> RepeatedEvaluation:
         spec = self._spec
         return RepeatedEvaluation(
             self._estimator,
-            spec.input_fn,
+            self._input_fn,
             steps=spec.steps,
             hooks=spec.hooks,
             name=spec.name,
@@ -198,7 +203,18 @@ class EstimatorEvaluator(CheckpointEvaluator):
             self._kept.close()
 
     def metrics_of(self, checkpoint: str) -> Mapping[str, Any]:
-        metrics, batches = self._metrics_of(checkpoint)
+        try:
+            metrics, batches = self._metrics_of(checkpoint)
+        except compat.install().errors.InvalidArgumentError as error:
+            if UNEVEN not in str(error):
+                raise
+            raise InputError(
+                f"the evaluation of {checkpoint} could not deal out its batches to the replicas",
+                found="data that end in the middle of a round, with batches of one size (drop_remainder=True), or with "
+                "fewer records than replicas",
+                mend="give a number of batches that the replicas can share, leave drop_remainder out, take larger "
+                "batches, or set eval_distribute to none",
+            ) from error
         if not batches:
             # Metrics of nothing are 0.0 each: a loss that no model ever has again.
             what = f"the evaluation of {checkpoint} had not a single batch, and its metrics say nothing"
@@ -218,7 +234,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
             return self._kept.evaluate(checkpoint), self._kept.batches
         counter = batch_counter()
         metrics: Mapping[str, Any] = self._estimator.evaluate(
-            input_fn=self._spec.input_fn,
+            input_fn=self._input_fn,
             steps=self._spec.steps,
             hooks=[*self._spec.hooks, counter],
             checkpoint_path=checkpoint,

@@ -19,6 +19,7 @@ from estimator_pipeline.compat import sessions
 from estimator_pipeline.compat.evaluation import RepeatedEvaluation
 from estimator_pipeline.engines.board import Board
 from estimator_pipeline.engines.evaluation import EstimatorEvaluator, follow_training
+from estimator_pipeline.engines.whole_rounds import whole_rounds
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.launch import progress as progress_protocol
 
@@ -420,6 +421,74 @@ def test_an_evaluation_without_data(trained, logged, keep, input_fn):
     with EstimatorEvaluator(estimator, spec, **options, needs_data=False) as evaluator:
         assert evaluator.evaluate(checkpoints_of(estimator)[0], final=False).metrics["loss"] == 0.0
     assert "had not a single batch" in logged.text
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_mirrored_evaluation_counts_each_record_once(trained, replicas, keep):
+    """34 records in five batches, of which two or three replicas cannot all have one; not once, but each time."""
+
+    def of_all(**options):
+        estimator = keras_estimator(trained, counting_model_fn, **options)
+        spec = tf.estimator.EvalSpec(pixels, steps=None, name=f"all_{replicas}_{keep}")
+        given = {"progress": progress_protocol.from_environ({}), "keep": keep}
+        with EstimatorEvaluator(estimator, spec, **given) as evaluator:
+            path = checkpoints_of(estimator)[-1]
+            return [evaluator.metrics_of(path) for _ in range(3 if options else 1)]
+
+    (alone,) = of_all()
+    assert (alone["records"], alone["seen"]) == (34.0, LABELS.mean())
+    for metrics in of_all(**over(replicas)):
+        assert metrics["records"] == 34.0 and metrics["seen"] == pytest.approx(alone["seen"], rel=1e-6)
+        for name in ("accuracy", "average_loss"):
+            assert metrics[name] == pytest.approx(alone[name], rel=1e-5), name
+
+
+def counting_model_fn(features, labels, mode, params, config):
+    spec = keras_model_fn(features, labels, mode, params, config)
+    if mode != tf.estimator.ModeKeys.EVAL:
+        return spec
+    yes = tf.ones_like(labels)
+    own = {"seen": v1.metrics.mean(labels), "records": v1.metrics.true_positives(yes, yes)}
+    return spec._replace(eval_metric_ops={**spec.eval_metric_ops, **own})
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_replicas_cannot_share_is_refused(trained):
+    def of_one_size():
+        return tf.data.Dataset.from_tensor_slices((PIXELS, LABELS)).batch(11, drop_remainder=True)
+
+    estimator = keras_estimator(trained, **over(2))
+    spec = tf.estimator.EvalSpec(of_one_size, steps=None, name="one_size")
+    with EstimatorEvaluator(estimator, spec, progress=progress_protocol.from_environ({})) as evaluator:
+        with pytest.raises(InputError, match=r"could not deal out its batches[^$]*drop_remainder"):
+            evaluator.metrics_of(checkpoints_of(estimator)[0])
+        spec = tf.estimator.EvalSpec(lambda: of_one_size().take(2), steps=None, name="one_size")
+    with EstimatorEvaluator(estimator, spec, progress=progress_protocol.from_environ({})) as evaluator:
+        assert evaluator.metrics_of(checkpoints_of(estimator)[0])["loss"] > 0
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+@pytest.mark.parametrize("batch", [4, 7])
+def test_whole_rounds(replicas, batch):
+    """The same records in the same order, in rounds that are whole; whole ones stay as they are."""
+
+    for count in range(replicas, 40, 3):
+        numbers = np.arange(count)
+        rows = tf.ragged.constant([[n] * (n % 3) for n in numbers], ragged_rank=1, dtype=tf.int64)
+        features = {"x": numbers, "sparse": tf.sparse.from_dense(numbers[:, None] + 1), "ragged": rows}
+        batches = tf.data.Dataset.from_tensor_slices((features, numbers)).batch(batch)
+        found = list(whole_rounds(batches, replicas))
+        assert len(found) % replicas == 0 and all(len(labels) for _, labels in found)
+        assert np.concatenate([labels for _, labels in found]).tolist() == list(range(count))
+        for features, labels in found:
+            np.testing.assert_array_equal(features["x"], labels)
+            np.testing.assert_array_equal(features["sparse"].values, labels + 1)
+            assert features["ragged"].to_list() == [[n] * (n % 3) for n in labels.numpy()]
+        whole = -(-count // batch) // replicas * replicas
+        rounds = whole if whole * batch >= count else max(0, whole - replicas)
+        assert [len(labels) for _, labels in found[:rounds]] == [len(labels) for _, labels in batches.take(rounds)]
 
 
 def test_batches_are_counted(trained):
