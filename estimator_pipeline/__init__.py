@@ -47,7 +47,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "build_run_config": ("estimator_pipeline.run_config", "build_run_config"),
     "train_and_evaluate": ("estimator_pipeline.engines.estimator", "train_and_evaluate"),
     "testing": ("estimator_pipeline.testing", None),
-    "with_sample_weights": ("estimator_pipeline.weighting", "with_sample_weights"),
+    "keras_batches": ("estimator_pipeline.weighting", "keras_batches"),
     "TrainResult": ("estimator_pipeline.engines.result", "TrainResult"),
 }
 
@@ -70,7 +70,7 @@ __all__ = [
     "save_keras_model",
     "testing",
     "train_and_evaluate",
-    "with_sample_weights",
+    "keras_batches",
 ]
 
 # What the lower floors call by name.
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from estimator_pipeline.keras_model import build_keras_model, load_keras_model, save_keras_model
     from estimator_pipeline.model_fn import build_model_fn
     from estimator_pipeline.run_config import build_run_config
-    from estimator_pipeline.weighting import with_sample_weights
+    from estimator_pipeline.weighting import keras_batches
 
 
 def __getattr__(name: str) -> Any:

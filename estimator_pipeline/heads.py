@@ -12,7 +12,8 @@ head              loss names                     labels -> logits (shapes; B: ba
                   mean_absolute_error, huber
 ================= ============================== =======================================================================
 
-A loss of two heads means the first of them, unless the head is named.
+A loss of two heads means the first of them, unless the head is named. With a vocabulary, classes have names: labels of
+`multi_class` and `binary` may be text then, string [B] or [B, 1].
 
 Predictions bear the names of the canned Estimators' heads, so that clients of a served model need not change.
 """
@@ -39,7 +40,9 @@ HEAD_OF_LOSS = {
 }
 # Further heads that a loss fits, where they are named.
 _ALSO = {"binary_crossentropy": ("multi_label",)}
+# Those that tell of classes; and those whose labels are classes' numbers, or names.
 SMOOTHED = ("multi_class", "one_hot", "binary", "multi_label")
+NUMBERED = ("multi_class", "binary")
 SIGNATURES = ("predict", "classify", "regress")
 
 
@@ -78,16 +81,19 @@ class Head:
         loss: a name, or a function.
         label_smoothing: the share of each label that is spread evenly over all classes (over yes and no, where each
             class is asked for by itself). C. Szegedy et al., "Rethinking the Inception Architecture" (2016), section 7.
+        label_vocabulary: the names of the classes, in their order; empty: their numbers.
 
     Raises:
-        ConfigError: a share that is none, or of a loss that has no classes.
+        ConfigError: a share that is none, or of a loss that has no classes; names that are none, or of no classes.
     """
 
     kind: str | None
     loss: str | Callable[[Any, Any], Any]
     label_smoothing: float = 0.0
+    label_vocabulary: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "label_vocabulary", _checked_names(self.label_vocabulary, self.kind))
         if not self.label_smoothing:
             return
         if not 0.0 < self.label_smoothing < 1.0:
@@ -99,6 +105,39 @@ class Head:
                 found=f"losses of classes: {', '.join(n for n, kind in HEAD_OF_LOSS.items() if kind in SMOOTHED)}",
                 mend="leave label_smoothing out, or take one of these",
             )
+
+    def numbering(self) -> Callable[[Any], Any]:
+        """A function from labels to labels: the numbers of classes in the place of their names, int64; others stay.
+
+        Call it in the graph, or before the dataset's function, that calls what it gives: it may make a table.
+        """
+        tf = compat.install()
+        names = tf.constant(list(self.label_vocabulary) or [""])
+        table = None
+        if self.label_vocabulary and self.kind in NUMBERED:
+            numbers = tf.range(len(self.label_vocabulary), dtype=tf.int64)
+            table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(names, numbers), -1)
+
+        def numbered(labels: Any) -> Any:
+            if isinstance(labels, Mapping) or getattr(labels, "dtype", None) != tf.string:
+                return labels
+            if table is None and not isinstance(self.loss, str):
+                return labels  # A loss of one's own may know what they are.
+            if table is None:
+                raise ConfigError(
+                    f"the labels are text, and the loss {self.loss!r} takes numbers",
+                    found=f"heads whose labels may be names: {', '.join(NUMBERED)}",
+                    mend="give label_vocabulary, the names of the classes in their order"
+                    if self.kind in NUMBERED
+                    else "give numbers, or take one of these heads with label_vocabulary",
+                )
+            found = table.lookup(labels)
+            unknown = tf.boolean_mask(labels, found < 0)
+            told = ["a label is not one of label_vocabulary:", unknown, "known:", names]
+            with tf.control_dependencies([tf.debugging.Assert(tf.equal(tf.size(unknown), 0), told, summarize=5)]):
+                return tf.identity(found)
+
+        return numbered
 
     def per_example_loss(self, labels: Any, logits: Any) -> Any:
         """The loss of each example: float32 [B].
@@ -160,6 +199,24 @@ class Head:
             raise ConfigError(
                 f"logits of the shape {logits.shape} do not fit the head {self.kind!r}", mend=f"give {wrong}"
             )
+        self.check_units(last)
+
+    def check_units(self, units: int | None) -> None:
+        """Holds the vocabulary against the classes that a model tells apart.
+
+        Args:
+            units: values that the model gives for an example; None: not known.
+
+        Raises:
+            ConfigError: they are not as many.
+        """
+        names = len(self.label_vocabulary)
+        classes = 2 if self.kind == "binary" else units
+        if names and classes not in (names, None):
+            raise ConfigError(
+                f"label_vocabulary has {names} names, and the model tells {classes} classes apart",
+                mend="name each class, in their order",
+            )
 
     def _fit(self, labels: Any, logits: Any) -> Any:
         """Labels with the rank and type that the head's loss needs."""
@@ -192,7 +249,7 @@ class Head:
         if self.kind == "multi_label":
             # As the canned head: the names of all classes, beside their probabilities.
             probabilities = tf.nn.sigmoid(logits)
-            return {"logits": logits, "probabilities": probabilities, "classes": _class_names(tf, probabilities)}
+            return {"logits": logits, "probabilities": probabilities, "classes": self._class_names(tf, probabilities)}
         if self.kind == "binary":
             logistic = tf.nn.sigmoid(logits)
             class_ids = tf.cast(logits > 0, tf.int64)
@@ -207,7 +264,7 @@ class Head:
             **extra,
             "probabilities": probabilities,
             "class_ids": class_ids,
-            "classes": tf.strings.as_string(class_ids),
+            "classes": self._names_of(tf, class_ids),
         }
 
     def export_outputs(self, predictions: Mapping[str, Any], signatures: Sequence[str]) -> dict[str, Any]:
@@ -220,7 +277,7 @@ class Head:
         if "classify" in signatures and "probabilities" in predictions:
             probabilities = predictions["probabilities"]
             outputs["classification"] = export.ClassificationOutput(
-                scores=probabilities, classes=_class_names(tf, probabilities)
+                scores=probabilities, classes=self._class_names(tf, probabilities)
             )
         if "regress" in signatures:
             value = predictions.get("predictions", predictions.get("logistic"))
@@ -237,7 +294,7 @@ class Head:
 
         def classification(logits: Any) -> dict[str, Any]:
             scores = self.predictions(logits)["probabilities"]
-            return {"scores": scores, "classes": _class_names(tf, scores)}
+            return {"scores": scores, "classes": self._class_names(tf, scores)}
 
         def regression(logits: Any) -> dict[str, Any]:
             found = self.predictions(logits)
@@ -251,6 +308,17 @@ class Head:
         if "regress" in signatures and self.kind in ("regression", "binary"):
             outputs["regression"] = regression
         return outputs
+
+    def _names_of(self, tf: Any, numbers: Any) -> Any:
+        """The names of classes by their numbers: of the vocabulary, or "0", "1", …"""
+        if not self.label_vocabulary:
+            return tf.strings.as_string(numbers)
+        return tf.gather(tf.constant(list(self.label_vocabulary)), numbers)
+
+    def _class_names(self, tf: Any, scores: Any) -> Any:
+        """The names of the classes beside their scores, for each example."""
+        names = self._names_of(tf, tf.range(tf.shape(scores)[-1]))
+        return tf.tile(tf.expand_dims(names, 0), [tf.shape(scores)[0], 1])
 
     def metric(self, name: str, labels: Any, predictions: Mapping[str, Any], weights: Any = None) -> Any:
         """The streaming metric `name` as (value, update): counted over all examples, on all replicas.
@@ -311,10 +379,23 @@ def of_rank(weights: Any, rank: int | None) -> Any:
     return compat.install().reshape(weights, [-1] + [1] * (rank - 1))
 
 
-def _class_names(tf: Any, scores: Any) -> Any:
-    """The names of the classes beside their scores: "0", "1", … for each example."""
-    names = tf.strings.as_string(tf.range(tf.shape(scores)[-1]))
-    return tf.tile(tf.expand_dims(names, 0), [tf.shape(scores)[0], 1])
+def _checked_names(given: Any, kind: str | None) -> tuple[str, ...]:
+    """A vocabulary of labels."""
+    names = () if isinstance(given, str) or not isinstance(given, Sequence) else tuple(given)
+    if not names and not given and not isinstance(given, str):
+        return ()
+    if len(names) < 2 or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+        raise ConfigError(
+            f"label_vocabulary is {given!r}", mend="give a list of the classes' names: two or more, each of them once"
+        )
+    if kind not in SMOOTHED:
+        what = "an own loss function without a head" if kind is None else f"the head {kind!r}"
+        raise ConfigError(
+            f"label_vocabulary was given, and with {what} there are no classes to name",
+            found=f"heads of classes: {', '.join(SMOOTHED)}",
+            mend="leave it out, or take one of these heads",
+        )
+    return names
 
 
 _CLASSES = ("accuracy", "top_5_accuracy")

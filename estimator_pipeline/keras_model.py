@@ -29,7 +29,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, Head, head_of
 from estimator_pipeline.model_fn import FLOAT16_LOSS_SCALE, policy_of, precision, takes_params
 from estimator_pipeline.optimizers import Optimizer, optimizer_of
-from estimator_pipeline.weighting import Weighting, weighting_of
+from estimator_pipeline.weighting import ClassWeights, Weighting, weighting_of
 
 __all__ = ["build_keras_model", "load_keras_model", "save_keras_model"]
 
@@ -57,7 +57,8 @@ def build_keras_model(
     clip_value: float | None = None,
     label_smoothing: float = 0.0,
     weight_column: str | None = None,
-    class_weights: Sequence[float] | Mapping[int, float] | None = None,
+    class_weights: ClassWeights | None = None,
+    label_vocabulary: Sequence[str] = (),
     mixed_precision: bool | str = False,
     params: Mapping[str, Any] | None = None,
     steps_per_execution: int = 1,
@@ -77,8 +78,9 @@ def build_keras_model(
         clip_value: the absolute value to which each element of the summed gradient is clipped.
         label_smoothing: the share of each label that is spread evenly over the classes, in training and evaluation.
         weight_column: the data bring weights, as (features, labels, weights): all metrics count by them.
-            :func:`~estimator_pipeline.with_sample_weights` makes such batches, with the same name.
+            :func:`~estimator_pipeline.keras_batches` makes such batches, with the same name.
         class_weights: the same, for weights of classes.
+        label_vocabulary: the names of the classes, in their order; `keras_batches` makes numbers of them in the data.
         mixed_precision: True or "mixed_bfloat16", or "mixed_float16" (with a fixed loss scale).
         params: given to `layers(params)`.
         steps_per_execution: training steps in one call of the compiled function.
@@ -90,17 +92,18 @@ def build_keras_model(
         ConfigError: a name, a type or a combination that cannot work.
     """
     kind = head_of(loss, head)
-    the_head = Head(kind, loss, label_smoothing)
+    the_head = Head(kind, loss, label_smoothing, label_vocabulary)
     if clip_norm is not None and clip_value is not None:
         raise ConfigError("clip_norm and clip_value were both given", mend="give one of the two")
-    weighting = weighting_of(kind, weight_column=weight_column, class_weights=class_weights)
+    weighting = weighting_of(
+        kind, weight_column=weight_column, class_weights=class_weights, label_vocabulary=label_vocabulary
+    )
     policy = policy_of(mixed_precision)
     chosen = optimizer_of(optimizer)
     with precision(policy):
         model = layers(dict(params or {})) if takes_params(layers) else layers()
         model = _with_float32_logits(model, policy)
-        if weighting is not None:
-            _check_weighted(model, weighting)
+        _check_output(model, the_head, weighting)
         made = keras_optimizers.make(chosen, clip_norm=clip_norm, clip_value=clip_value)
         if policy == "mixed_float16":
             made = _with_loss_scale(made)
@@ -209,10 +212,13 @@ def _with_loss_scale(optimizer: Any) -> Any:
     return wrapper(optimizer, dynamic=False, initial_scale=FLOAT16_LOSS_SCALE)
 
 
-def _check_weighted(model: Any, weighting: Weighting) -> None:
-    """Whether Keras can weigh what a model gives; one that is not built yet does not say."""
+def _check_output(model: Any, head: Head, weighting: Weighting | None) -> None:
+    """Whether there are as many classes as are named and weighed; a model that is not built yet does not say."""
     shape = getattr(model, "output_shape", None) if getattr(model, "inputs", None) else None
     if not isinstance(shape, tuple):
+        return
+    head.check_units(shape[-1])
+    if weighting is None:
         return
     weighting.check_units(shape[-1])
     if len(shape) > 2:

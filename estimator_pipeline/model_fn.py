@@ -29,7 +29,7 @@ from estimator_pipeline.compat import step_random
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, SIGNATURES, Head, head_of, of_rank
 from estimator_pipeline.optimizers import Optimizer, optimizer_of
-from estimator_pipeline.weighting import weighting_of
+from estimator_pipeline.weighting import ClassWeights, weighting_of
 
 __all__ = ["Optimizer", "build_model_fn"]
 
@@ -51,7 +51,8 @@ def build_model_fn(
     clip_value: float | None = None,
     label_smoothing: float = 0.0,
     weight_column: str | None = None,
-    class_weights: Sequence[float] | Mapping[int, float] | None = None,
+    class_weights: ClassWeights | None = None,
+    label_vocabulary: Sequence[str] = (),
     mixed_precision: bool | str = False,
     signatures: Sequence[str] = SIGNATURES,
     params: Mapping[str, Any] | None = None,
@@ -75,8 +76,10 @@ def build_model_fn(
         label_smoothing: the share of each label that is spread evenly over the classes, in training and evaluation.
         weight_column: the name under which the labels' dictionary, or else the features', has the weight of each
             example, [B] or [B, 1]. It is taken out; a label that is left alone is its tensor.
-        class_weights: the weight of each class in order, or a mapping from the numbers of some to theirs; the others
-            weigh 1. Multiplied with the examples' own.
+        class_weights: the weight of each class in order, or a mapping from the numbers or names of some to theirs; the
+            others weigh 1. Multiplied with the examples' own.
+        label_vocabulary: the names of the classes, in their order: labels may be text then, and predictions and
+            signatures tell of classes by name.
         mixed_precision: True or "mixed_bfloat16": layers compute in bfloat16, variables stay float32;
             "mixed_float16": the same in float16 with a fixed loss scale. Convolutions in bfloat16 on a CPU need a
             session whose graph optimizer leaves them alone; job files see to it, in Python it is
@@ -92,10 +95,12 @@ def build_model_fn(
         ConfigError: a name, a type or a combination that cannot work.
     """
     kind = head_of(loss, head)
-    the_head = Head(kind, loss, label_smoothing)
+    the_head = Head(kind, loss, label_smoothing, label_vocabulary)
     make_optimizer = _optimizer_maker(optimizer)
     wanted = _wanted_metrics(kind, metrics)
-    weighting = weighting_of(kind, weight_column=weight_column, class_weights=class_weights)
+    weighting = weighting_of(
+        kind, weight_column=weight_column, class_weights=class_weights, label_vocabulary=label_vocabulary
+    )
     policy = policy_of(mixed_precision)
     unknown = set(signatures) - set(SIGNATURES)
     if unknown:
@@ -118,7 +123,9 @@ def build_model_fn(
         if weighting is not None and mode == modes.PREDICT:
             features = weighting.features_alone(features)
         elif weighting is not None:
-            features, labels, weights = weighting.apart(features, labels)
+            features, labels, weights = weighting.apart(features, labels, the_head.numbering())
+        elif mode != modes.PREDICT:
+            labels = the_head.numbering()(labels)
         # Apart from the draws of the step: a functional model is called on placeholders first.
         with precision(policy), _drawn_by_step(seed, config):
             model = layers({**defaults, **(params or {})}) if with_params else layers()

@@ -11,15 +11,18 @@ it, as one of the features. Neither the model nor the loss gets to see them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.heads import head_of
+from estimator_pipeline.heads import Head, head_of
 
-__all__ = ["Weighting", "weighting_of", "with_sample_weights"]
+__all__ = ["ClassWeights", "Weighting", "keras_batches", "weighting_of"]
+
+# Of each class, or by the number or the name of some.
+ClassWeights = Sequence[float] | Mapping[int, float] | Mapping[str, float]
 
 # The heads whose records are of one class each.
 _OF_CLASSES = ("multi_class", "one_hot", "binary")
@@ -65,10 +68,18 @@ class Weighting:
             return features
         return {name: value for name, value in features.items() if name != self.column}
 
-    def apart(self, features: Any, labels: Any) -> tuple[Any, Any, Any]:
+    def apart(
+        self, features: Any, labels: Any, numbered: Callable[[Any], Any] = lambda labels: labels
+    ) -> tuple[Any, Any, Any]:
         """(features, labels, weights) of a batch; the weights are float32 [B].
 
         Labels of which the weights leave a single one are its tensor.
+
+        Args:
+            features: of the batch.
+            labels: of the batch.
+            numbered: from labels to those whose classes are numbers; see `Head.numbering` in
+                :mod:`estimator_pipeline.heads`.
 
         Raises:
             ConfigError: the data do not bring the weights, or not one for each record.
@@ -90,6 +101,7 @@ class Weighting:
                     f'{self.column}": weights}}, in training and in evaluation',
                 )
             weights = _of_records(tf, weights, self.column)
+        labels = numbered(labels)
         if self.classes:
             of_class = self._of_classes(tf, labels)
             weights = of_class if weights is None else weights * of_class
@@ -115,13 +127,15 @@ def weighting_of(
     kind: str | None,
     *,
     weight_column: str | None = None,
-    class_weights: Sequence[float] | Mapping[int, float] | None = None,
+    class_weights: ClassWeights | None = None,
+    label_vocabulary: Sequence[str] = (),
 ) -> Weighting | None:
     """What is asked for, checked; None: every record counts for one.
 
     Args:
         kind: of :data:`estimator_pipeline.heads.HEADS`; None: not known.
-        weight_column: see :func:`with_sample_weights`.
+        label_vocabulary: the classes' names, by which `class_weights` may tell of them.
+        weight_column: see :func:`keras_batches`.
         class_weights: see there.
 
     Raises:
@@ -138,7 +152,7 @@ def weighting_of(
             found=f"heads of classes: {', '.join(_OF_CLASSES)}",
             mend="give each record a weight of its own (weight_column), or take one of these heads",
         )
-    classes, others = _checked(class_weights)
+    classes, others = _checked(class_weights, label_vocabulary)
     if kind == "binary" and len(classes) > 2:
         raise ConfigError(
             f"class_weights has weights of {len(classes)} classes, and the head 'binary' has two", mend="give two"
@@ -146,38 +160,48 @@ def weighting_of(
     return Weighting(weight_column, classes, others, kind)
 
 
-def with_sample_weights(
+def keras_batches(
     dataset: Any,
     *,
     loss: Any,
     head: str | None = None,
+    label_vocabulary: Sequence[str] = (),
     weight_column: str | None = None,
-    class_weights: Sequence[float] | Mapping[int, float] | None = None,
+    class_weights: ClassWeights | None = None,
 ) -> Any:
-    """Batches of (features, labels) with the weights in them as (features, labels, weights), for `Model.fit`.
+    """Batches of (features, labels) as `Model.fit` and `Model.evaluate` take them: labels in numbers, weights beside.
 
     The model is built by :func:`~estimator_pipeline.build_keras_model` with the same arguments; a `model_fn` of
-    :func:`~estimator_pipeline.build_model_fn` finds the weights by itself.
+    :func:`~estimator_pipeline.build_model_fn` does the same by itself.
 
     Args:
         dataset: a `tf.data.Dataset` of such batches.
         loss: of the model; it says, with `head`, how labels tell of classes.
         head: of the model, where the loss does not say it.
+        label_vocabulary: the names of the classes, in their order, where labels are text.
         weight_column: the name under which the labels' dictionary, or else the features', has the weights: numbers
             [B] or [B, 1]. It is taken out; a label that is left alone is its tensor.
-        class_weights: the weight of each class in order, or a mapping from the numbers of some to theirs; the others
-            weigh 1. Multiplied with the records' own.
+        class_weights: the weight of each class in order, or a mapping from the numbers or names of some to theirs; the
+            others weigh 1. Multiplied with the records' own.
 
     Returns:
-        The dataset; the weights are float32 [B].
+        The dataset, of (features, labels, weights) where there are weights; they are float32 [B].
 
     Raises:
         ConfigError: weights that are none, or that the data do not bring.
     """
-    weighting = weighting_of(head_of(loss, head), weight_column=weight_column, class_weights=class_weights)
-    if weighting is None:
+    kind = head_of(loss, head)
+    weighting = weighting_of(
+        kind, weight_column=weight_column, class_weights=class_weights, label_vocabulary=label_vocabulary
+    )
+    if weighting is None and not label_vocabulary:
         return dataset
-    return dataset.map(compat.install().autograph.experimental.do_not_convert(weighting.apart))
+    numbered = Head(kind, loss, label_vocabulary=label_vocabulary).numbering()
+
+    def batch(features: Any, labels: Any) -> tuple[Any, ...]:
+        return (features, numbered(labels)) if weighting is None else weighting.apart(features, labels, numbered)
+
+    return dataset.map(compat.install().autograph.experimental.do_not_convert(batch))
 
 
 def _of_records(tf: Any, weights: Any, column: str) -> Any:
@@ -196,17 +220,24 @@ def _of_records(tf: Any, weights: Any, column: str) -> Any:
     return tf.cast(weights, tf.float32)
 
 
-def _checked(given: Any) -> tuple[tuple[float, ...], float | None]:
+def _checked(given: Any, vocabulary: Sequence[str]) -> tuple[tuple[float, ...], float | None]:
     """The weights in the order of the classes, and what the others weigh."""
     mapping = isinstance(given, Mapping)
     if not mapping and (not isinstance(given, Sequence) or isinstance(given, str)):
         raise ConfigError(
             f"class_weights is {given!r}", mend="give a list of weights, or a mapping from class numbers to weights"
         )
-    pairs = dict(given) if mapping else dict(enumerate(given))
+    names: dict[Any, Any] = {name: number for number, name in enumerate(vocabulary)}
+    pairs: dict[Any, Any] = {
+        names.get(key, key): weight for key, weight in (given.items() if mapping else enumerate(given))
+    }
     for number, weight in pairs.items():
         if type(number) is not int or number < 0:
-            raise ConfigError(f"class_weights names the class {number!r}", mend="name classes by number, from 0 on")
+            raise ConfigError(
+                f"class_weights names the class {number!r}",
+                found=f"label_vocabulary: {', '.join(vocabulary)}" if vocabulary else "",
+                mend="name classes by number, from 0 on, or by what label_vocabulary calls them",
+            )
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
             raise ConfigError(f"class_weights: class {number} weighs {weight!r}", mend="give numbers of 0 or more")
     if not any(pairs.values()):

@@ -285,6 +285,16 @@ _JOBS: list[tuple[str, str, tuple[str, ...]]] = [
         ("model.class_weights", "-1"),
     ),
     (
+        "a_class_that_there_is_not",
+        _job("  name: cnn\n", "  name: cnn\n  class_weights: {owl: 2}\n  label_vocabulary: [cat, dog]\n"),
+        ("model.class_weights.owl: this is no class", "'owl'; allowed: whole numbers from 0 on, cat, dog"),
+    ),
+    (
+        "a_class_named_twice",
+        _job("  name: cnn\n", "  name: cnn\n  label_vocabulary: [cat, dog, cat]\n"),
+        ("model.label_vocabulary: a class is named twice", "cat", "once"),
+    ),
+    (
         "not_an_npz",
         _input("  source: arrays\n  train: a.npy\n  eval: b.npz\n"),
         ("input.train: this is not an .npz file", "ends in .npz", "numpy.savez"),

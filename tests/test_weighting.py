@@ -36,7 +36,7 @@ def test_trained_and_evaluated_as_the_estimator_does(loss, tmp_path):
     weights = {"weight_column": "weight", "class_weights": by_class}
 
     def batches():
-        return ep.with_sample_weights(weighted(kind, units), **loss_of(loss), **weights)
+        return ep.keras_batches(weighted(kind, units), **loss_of(loss), **weights)
 
     model = ep.build_keras_model(layers, **options, **weights)
     model.fit(batches(), verbose=0)
@@ -188,6 +188,7 @@ def test_data_without_fitting_weights(features, labels, words):
         ({"class_weights": [1, float("nan")]}, "class 1 weighs nan"),
         ({"class_weights": [1, True]}, "class 1 weighs True"),
         ({"class_weights": {"a": 1}}, "names the class 'a'"),
+        ({"class_weights": {"z": 1}, "label_vocabulary": list("abcdefg")}, "'z'[^$]*label_vocabulary: a, b, c"),
         ({"class_weights": {-1: 1}}, "names the class -1"),
         ({"class_weights": [1, 2], "loss": "mse"}, "with the head 'regression' a record is not of one class"),
         ({"class_weights": [1, 2], "loss": lambda y, x: x}, "an own loss function without a head"),

@@ -44,10 +44,10 @@ def check_model(context: Context) -> Iterator[Finding]:
     try:
         records = _records(context)
         shapes = None if records is None else records.shapes
-        classes = None if records is None else records.classes
+        classes = len(job.model.label_vocabulary) or (None if records is None else records.classes)
         loss = job.model.loss or model_fns.get(name).LOSS
         kind = head_of(loss, job.model.head)
-        Head(kind, loss, job.model.label_smoothing)
+        Head(kind, loss, job.model.label_smoothing, job.model.label_vocabulary)
         weighting = weighting_of(kind, weight_column=job.input.weight_key, class_weights=job.model.weights_of_classes)
         model_fns.complete(name, job.model.params)
         params = model_fns.for_data(name, job.model.params, shapes=shapes, classes=classes, loss=job.model.loss)

@@ -197,6 +197,7 @@ def model_options(job: Job) -> dict[str, Any]:
         "label_smoothing": model.label_smoothing,
         "weight_column": job.input.weight_key,
         "class_weights": model.weights_of_classes,
+        "label_vocabulary": model.label_vocabulary,
         "mixed_precision": model.mixed_precision,
     }
     if model.loss is not None:
@@ -228,7 +229,8 @@ def model_params(job: Job, data: Any) -> dict[str, Any]:
             name: shape.as_list() if shape is not None and shape.rank is not None else None
             for name, shape in known.items()
         }
-    return model_fns.for_data(model.name or "", model.params, shapes=shapes, classes=data.num_classes, loss=model.loss)
+    classes = len(model.label_vocabulary) or data.num_classes
+    return model_fns.for_data(model.name or "", model.params, shapes=shapes, classes=classes, loss=model.loss)
 
 
 def job_model_fn(job: Job, data: Any) -> Callable[..., Any]:

@@ -67,8 +67,8 @@ class KerasPlan:
         keep_checkpoint_every_n_hours: one in so many hours is kept besides.
         summary_steps: steps between the chief's TensorBoard summaries; None: no summaries.
         log_steps: steps between two lines of the chief's log.
-        weighted: from a dataset of (features, labels), of training or evaluation, the one that Keras reads: with
-            weights, where there are any.
+        weighted: from a dataset of (features, labels), of training or evaluation, the one that Keras reads: labels in
+            numbers, with weights, where there are any.
         callbacks: makes further callbacks for `Model.fit`, for a task that trains.
         backup: of a run that may be killed between two checkpoints; needs `epoch_steps`.
         watched: whether these read the loss of every step, as that of all workers.

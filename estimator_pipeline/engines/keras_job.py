@@ -22,7 +22,7 @@ from estimator_pipeline.job import Job
 from estimator_pipeline.keras_model import build_keras_model
 from estimator_pipeline.log import logger
 from estimator_pipeline.strategies import Communication
-from estimator_pipeline.weighting import with_sample_weights
+from estimator_pipeline.weighting import keras_batches
 
 if TYPE_CHECKING:
     from estimator_pipeline.engines.recording import Recording
@@ -90,7 +90,7 @@ def plan_of(
     served = serving(
         build,
         model_dir=job.run.model_dir,
-        head=Head(head_of(loss, kind), loss),
+        head=Head(head_of(loss, kind), loss, label_vocabulary=compiled.keywords.get("label_vocabulary", ())),
         features_spec=data.features_spec,
         single=data.single_feature is not None,
         signatures=tuple(job.model.export.signatures),
@@ -193,13 +193,13 @@ def job_keras_model(job: Job, data: Any) -> functools.partial[Any]:
 
 
 def weighted_of(compiled: functools.partial[Any]) -> Callable[[Any], Any]:
-    """From a dataset of a job the one with its weights.
+    """From a dataset of a job the one that Keras reads: labels in numbers, weights beside.
 
     Args:
         compiled: from :func:`job_keras_model`.
     """
-    names = ("loss", "head", "weight_column", "class_weights")
-    return functools.partial(with_sample_weights, **{k: v for k, v in compiled.keywords.items() if k in names})
+    names = ("loss", "head", "label_vocabulary", "weight_column", "class_weights")
+    return functools.partial(keras_batches, **{k: v for k, v in compiled.keywords.items() if k in names})
 
 
 def tell_of_ignored(job: Job) -> None:

@@ -280,7 +280,8 @@ class Model(Section):
         clip_value: The largest absolute value in the reduced gradients.
         label_smoothing: The share of each label that is spread evenly over the classes.
         class_weights: What the records of each class count for, in the loss and in the metrics: a list, or a
-            mapping from the numbers of some classes; the others count for 1.
+            mapping from the numbers or names of some classes; the others count for 1.
+        label_vocabulary: The names of the classes, in their order, for labels that are text and for predictions.
         mixed_precision: Compute in 16 bits, keep the variables in 32.
     """
 
@@ -295,24 +296,32 @@ class Model(Section):
     clip_value: _Positive | None = None
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     class_weights: _ClassWeights = None
+    label_vocabulary: list[Annotated[str, Field(min_length=1)]] = []
     mixed_precision: bool = False
     export: Export = Export()
 
     @property
     def weights_of_classes(self) -> list[float] | dict[int, float] | None:
         """`class_weights`, with classes by number."""
-        given = self.class_weights
-        return {int(name): weight for name, weight in given.items()} if isinstance(given, dict) else given
+        given, names = self.class_weights, self.label_vocabulary
+        if not isinstance(given, dict):
+            return given
+        return {names.index(name) if name in names else int(name): weight for name, weight in given.items()}
 
     def problems(self) -> Iterator[Problem]:
         for name in self.class_weights if isinstance(self.class_weights, dict) else ():
-            if not name.isdecimal():
+            if not name.isdecimal() and name not in self.label_vocabulary:
+                known = ", ".join(self.label_vocabulary)
                 yield Problem(
                     ("class_weights", name),
-                    "this is not the number of a class.",
-                    f"{name!r}; allowed: whole numbers from 0 on",
-                    "name classes by their numbers: the first one is 0.",
+                    "this is no class.",
+                    f"{name!r}; allowed: whole numbers from 0 on" + (f", {known}" if known else ""),
+                    "name classes by their numbers (the first one is 0), or as label_vocabulary has them.",
                 )
+        if len(set(self.label_vocabulary)) < len(self.label_vocabulary):
+            yield Problem(
+                ("label_vocabulary",), "a class is named twice.", f"{self.label_vocabulary}", "name each class once."
+            )
         if (self.name is None) == (self.function is None):
             both = self.name is not None
             yield Problem(
