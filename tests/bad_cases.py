@@ -173,10 +173,10 @@ _JOBS: list[tuple[str, str, tuple[str, ...]]] = [
     ),
     (
         "unknown_optimizer",
-        _job("name: momentum", "name: adamw"),
+        _job("name: momentum", "name: adamq"),
         (
             "line 3, column 15: model.optimizer.name: this value",
-            "'adamw'; allowed: sgd, momentum",
+            "'adamq'; allowed: sgd, momentum",
             "did you mean 'adam'?",
         ),
     ),

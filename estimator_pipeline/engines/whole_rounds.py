@@ -66,13 +66,14 @@ def whole_rounds(dataset: Any, replicas: int) -> Any:
         count = batches.cardinality()
 
         def parts_of(place: Any, *batch: Any) -> Any:
+            # (tf.equal: in a session's graph, == compares tensors as objects.)
             # Whole rounds: the first of them now. A round and a part of one: both now. A part of one: had by the window
             # before this one, if there was any.
             whole = tf.cast(place < replicas, tf.int64)
             both = 1 + tf.cast(place < 2 * replicas - count, tf.int64)
             alone = replicas // count + tf.cast(place < replicas % count, tf.int64)
-            alone = tf.where(number == 0, alone, 0)
-            parts = tf.where(count % replicas == 0, whole, tf.where(count > replicas, both, alone))
+            alone = tf.where(tf.equal(number, 0), alone, 0)
+            parts = tf.where(tf.equal(count % replicas, 0), whole, tf.where(count > replicas, both, alone))
             return tf.data.Dataset.range(parts).map(untouched(lambda part: _part(tf, _single(batch), part, parts)))
 
         return batches.enumerate().flat_map(untouched(parts_of))
@@ -95,7 +96,7 @@ def _part(tf: Any, batch: Any, part: Any, parts: Any) -> Any:
     begin, end = size * part // parts, size * (part + 1) // parts
     fixed = any(not isinstance(leaf, tf.SparseTensor) and leaf.shape[:1].is_fully_defined() for leaf in axes)
     told = [f"{UNEVEN}: a round has fewer records than replicas, or batches are of one size"]
-    possible = tf.logical_or(parts == 1, tf.logical_and(size >= parts, not fixed))
+    possible = tf.logical_or(tf.equal(parts, 1), tf.logical_and(size >= parts, not fixed))
     with tf.control_dependencies([tf.debugging.Assert(possible, told)]):
         begin = tf.identity(begin)
     cut = [leaf if leaf.shape.rank == 0 else _rows(tf, leaf, begin, end, fixed=fixed) for leaf in leaves]
