@@ -26,7 +26,7 @@ Estimator and RunConfig that say which task they are for (there is no public way
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline.errors import ClusterError
@@ -40,6 +40,7 @@ __all__ = [
     "run_classic_task",
     "run_training_task",
     "should_run_distribute_coordinator",
+    "server_of",
     "start_server",
     "train_and_evaluate",
     "training_task",
@@ -377,13 +378,32 @@ def start_server(estimator: Any) -> Any:
         # Of the session's own settings these two belong to a server; device filters, for one, would blind it.
         settings.log_device_placement = config.session_config.log_device_placement
         settings.gpu_options.CopyFrom(config.session_config.gpu_options)
-    return tf.distribute.Server(
-        tf.train.ClusterSpec(jobs),
-        job_name=config.task_type,
-        task_index=config.task_id,
-        protocol=config.protocol,
-        config=settings,
-    )
+    return server_of(jobs, config.task_type, config.task_id, protocol=config.protocol, settings=settings)
+
+
+_servers: dict[tuple[str, ...], Any] = {}
+
+
+def server_of(
+    jobs: Mapping[str, Sequence[str]], task_type: str, task_id: int, *, protocol: str | None, settings: Any
+) -> Any:
+    """The TensorFlow server of a task; one for all trainings of a process, for a server keeps its port until the end.
+
+    Args:
+        jobs: job name -> addresses.
+        task_type: job of the task.
+        task_id: its index in the job.
+        protocol: of the server; None: TensorFlow's own choice.
+        settings: a `tf.compat.v1.ConfigProto`, or None. Those of the first training count.
+    """
+    import tensorflow as tf
+
+    key = (task_type, str(task_id), str(protocol), repr(sorted((job, list(tasks)) for job, tasks in jobs.items())))
+    if key not in _servers:
+        _servers[key] = tf.distribute.Server(
+            tf.train.ClusterSpec(dict(jobs)), job_name=task_type, task_index=task_id, protocol=protocol, config=settings
+        )
+    return _servers[key]
 
 
 def run_classic_task(estimator: Any, run: Callable[[Any], Any]) -> Any:
@@ -396,8 +416,5 @@ def run_classic_task(estimator: Any, run: Callable[[Any], Any]) -> Any:
     Returns:
         What `run` returned.
     """
-    server = start_server(estimator)
-    try:
-        return run(estimator)
-    finally:
-        del server
+    start_server(estimator)
+    return run(estimator)

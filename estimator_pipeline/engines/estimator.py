@@ -298,12 +298,11 @@ class _EstimatorTask(TaskLife):
     def start_server(self) -> Any:
         if self.classic:
             return coordinator.start_server(self.estimator)
-        tf = compat.install()
         assert self.tf_config.cluster is not None
-        return tf.distribute.Server(
-            tf.train.ClusterSpec(self.tf_config.cluster.as_dict()),
-            job_name="ps",
-            task_index=self.task.index,
+        return coordinator.server_of(
+            self.tf_config.cluster.as_dict(),
+            "ps",
+            self.task.index,
             protocol=self.tf_config.rpc_layer,
-            config=self.estimator._config.session_config,
+            settings=self.estimator._config.session_config,
         )

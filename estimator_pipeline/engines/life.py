@@ -446,21 +446,18 @@ class TaskLife(abc.ABC):
     def run_parameter_server(self) -> TrainResult:
         cluster = self.tf_config.cluster
         assert cluster is not None
-        server = self.start_server()
+        self.start_server()
         watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=self.settings.startup_timeout)
         training = self.board.wait("the end of training", _end_of_training, timeout=float("inf"), watch=watch, poll=0.5)
         if training["state"] == "preempted":
             deadline = time.monotonic() + PREEMPTED_SECS
             while self._still_training() and time.monotonic() < deadline:
                 time.sleep(0.1)
-            del server
             self.preemption.ask(str(training.get("by")))
             raise self.preemption.error(self._where_it_stands())
         with self.preemption.interruptible(_BEFORE_RESULT):
             # The chief publishes it when every training task has left training: until then variables are served.
-            outcome = self.handover.wait()
-            del server
-            return outcome
+            return self.handover.wait()
 
     def _still_training(self) -> bool:
         reports = [self.board.task_report(task) for task in self._training_tasks()]

@@ -203,6 +203,50 @@ def test_e3_without_a_launcher_and_again_in_the_same_place(tmp_path):
     assert second[0]["tasks"]["worker:0"]["steps"] == 20
 
 
+TWICE = """
+import json, os, sys
+import estimator_pipeline as ep
+from estimator_pipeline.engines.job import run_job
+
+path, folder = sys.argv[1:]
+# The same directory again, which goes on, and another one, which begins anew.
+for name, steps in (("one", 10), ("one", 20), ("two", 10)):
+    settings = [f"run.model_dir={folder}/{name}", f"train.max_steps={steps}", "run.save_checkpoints_steps=10"]
+    done = run_job(ep.load_job(path, overrides=[*settings, "cluster.evaluator=false"])).to_dict()
+    print(json.dumps({name: done[name] for name in ("global_step", "metrics", "tasks")}))
+"""
+
+
+@pytest.mark.parametrize("document", ["chief_workers_ps", "multi_worker_estimator"])
+def test_several_trainings_in_one_process(document, tmp_path):
+    """A process's server keeps its port until the process ends: later trainings go on with it."""
+    kinds = ["chief", "worker", "ps"] if document == "chief_workers_ps" else ["chief", "worker"]
+    cluster = {kind: [f"localhost:{port}"] for kind, port in zip(kinds, free_ports(len(kinds)), strict=True)}
+    logs = [tmp_path / f"{kind}.err" for kind in kinds]
+    job = ROOT / "legacy_configs" / f"{document}.yaml"
+    processes = []
+    try:
+        for kind, log in zip(kinds, logs, strict=True):
+            config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}})
+            with open(log, "w") as err:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-c", TWICE, str(job), str(tmp_path)], env=environment({"TF_CONFIG": config}),
+                        stdout=subprocess.PIPE, stderr=err, text=True, cwd=ROOT, start_new_session=True,
+                    )
+                )  # fmt: skip
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
+        assert [p.returncode for p in processes] == [0] * len(kinds), "".join(log.read_text()[-2000:] for log in logs)
+    finally:
+        kill(processes)
+    found = [[json.loads(line) for line in text.splitlines()] for text in outputs]
+    assert found[0] == found[1] == found[-1], "the same on every task"
+    # Asynchronous training may end a step or two later.
+    assert [one["global_step"] // 10 for one in found[0]] == [1, 2, 1]
+    again = found[0][1]["tasks"]["chief:0"]["steps"]
+    assert again + found[0][1]["tasks"]["worker:0"]["steps"] >= 8 and again <= 11, "it went on"
+
+
 def test_an_evaluator_that_comes_too_late_gives_the_result_that_stands(tmp_path):
     outcomes = by_hand(tmp_path, free_ports(2), steps=12, late_evaluator=True)
     assert outcomes[0] == outcomes[1] == outcomes[2]
