@@ -17,6 +17,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.engines import keras_checkpoints
 from estimator_pipeline.engines.estimator import train_and_evaluate
+from estimator_pipeline.engines.export_once import fingerprint, once
 from estimator_pipeline.engines.exporting import make_exporter
 from estimator_pipeline.engines.identity import Identity, of_inputs
 from estimator_pipeline.engines.result import TrainResult
@@ -131,17 +132,31 @@ def eval_spec_of(job: Job, data: Any) -> Any:
         name=evaluation.name,
         start_delay_secs=evaluation.start_delay_secs,
         throttle_secs=evaluation.throttle_secs,
-        exporters=[
-            make_exporter(
-                exporter,
-                data.features_spec,
-                single=data.single_feature is not None,
-                examples=takes_examples(job),
-            )
-            for exporter in evaluation.exporters
-        ]
+        exporters=exporters_of(
+            job,
+            lambda section: make_exporter(
+                section, data.features_spec, single=data.single_feature is not None, examples=takes_examples(job)
+            ),
+        )
         or None,
     )
+
+
+def exporters_of(job: Job, make: Callable[[Any], Any]) -> list[Any]:
+    """The job's exporters; but for the best ones, each exports a checkpoint once, whatever how often the job is run.
+
+    Args:
+        job: the job.
+        make: from an exporter's section the exporter.
+    """
+    found = []
+    for section in job.eval.exporters:
+        exporter = make(section)
+        if section.kind != "best":
+            made_of = fingerprint(*(part.model_dump(mode="json") for part in (section, job.model, job.input)))
+            exporter = once(exporter, made_of, final=section.kind == "final")
+        found.append(exporter)
+    return found
 
 
 def takes_examples(job: Job) -> bool:

@@ -82,7 +82,7 @@ def plan_of(job: Job, data: Any, *, strategy: Any = None, eval_strategy: Any = N
             name=evaluation.name,
             start_delay_secs=evaluation.start_delay_secs,
             throttle_secs=evaluation.throttle_secs,
-            exporters=tuple(make_exporter(exporter, data.features_spec) for exporter in evaluation.exporters),
+            exporters=tuple(jobs.exporters_of(job, lambda section: make_exporter(section, data.features_spec))),
         ),
     )
 

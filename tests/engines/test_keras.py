@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +85,35 @@ def test_k8_k11_a_resumed_run_ends_bit_equal(run, tmp_path, model):
     for name, value in whole.items():
         np.testing.assert_array_equal(parts[name], value, err_msg=name)
     assert any("OPTIMIZER_SLOT" in name for name in whole)
+
+
+@pytest.mark.parametrize("engine", ["estimator", "keras"])
+def test_a_finished_job_does_not_export_again(engine, run, tmp_path):
+    """Not the same checkpoint, that is; what was removed comes back, and other signatures are another export."""
+    exporters = "eval.exporters=[{kind: final}, {kind: latest, exports_to_keep: 2}]"
+    settings = [f"run.engine={engine}", "train.max_steps=4", exporters]
+
+    def there():
+        folders = (tmp_path / "model" / "export" / name for name in ("final", "latest"))
+        return [sorted(path.name for path in folder.iterdir() if path.is_dir()) for folder in folders]
+
+    first = run(*settings)
+    once = there()
+    assert [len(names) for names in once] == [1, 1]
+    again = run(*settings)
+    assert there() == once and again.exporters == first.exporters and again.metrics == first.metrics
+    shutil.rmtree(first.exporters["final"])
+    anew = run(*settings)
+    assert [len(names) for names in there()] == [1, 1] and os.path.isdir(anew.exporters["final"])
+    assert anew.exporters["latest"] == first.exporters["latest"]
+    changed = run(*settings, "model.export.signatures=[predict, classify]")
+    assert [len(names) for names in there()] == [2, 2]
+    assert "classification" in tf.saved_model.load(changed.exporters["final"]).signatures
+    further = run(f"run.engine={engine}", "train.max_steps=6", exporters)
+    assert [len(names) for names in there()] == [3, 2] and further.global_step == 6
+    (tmp_path / "model" / "export" / "final.last.json").write_text("{torn")
+    run(f"run.engine={engine}", "train.max_steps=6", exporters)
+    assert [len(names) for names in there()] == [4, 2]
 
 
 def test_a_run_that_is_done_trains_no_more(run):
