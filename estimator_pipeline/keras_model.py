@@ -27,7 +27,8 @@ import numpy as np
 from estimator_pipeline import compat, keras_optimizers
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, Head, head_of
-from estimator_pipeline.model_fn import FLOAT16_LOSS_SCALE, policy_of, precision, takes_params
+from estimator_pipeline.loss_scale import INITIAL_SCALE
+from estimator_pipeline.model_fn import policy_of, precision, takes_params
 from estimator_pipeline.optimizers import Optimizer, optimizer_of
 from estimator_pipeline.weighting import ClassWeights, Weighting, weighting_of
 
@@ -81,7 +82,8 @@ def build_keras_model(
             :func:`~estimator_pipeline.keras_batches` makes such batches, with the same name.
         class_weights: the same, for weights of classes.
         label_vocabulary: the names of the classes, in their order; `keras_batches` makes numbers of them in the data.
-        mixed_precision: True or "mixed_bfloat16", or "mixed_float16" (with a fixed loss scale).
+        mixed_precision: True or "mixed_bfloat16", or "mixed_float16" (with a loss scale that follows the gradients, or,
+            in a process with Keras 3, a fixed one).
         params: given to `layers(params)`.
         steps_per_execution: training steps in one call of the compiled function.
 
@@ -204,12 +206,13 @@ def _with_float32_logits(model: Any, policy: str) -> Any:
 
 
 def _with_loss_scale(optimizer: Any) -> Any:
-    """The optimizer with a fixed scale of the loss, which it takes out of the gradients."""
+    """The optimizer with a scale of the loss, which it takes out of the gradients; Keras 2 has it follow them."""
     if compat.keras_generation() == 3:
-        optimizer.loss_scale_factor = FLOAT16_LOSS_SCALE
+        # Fixed: the training loop over several workers applies gradients by itself.
+        optimizer.loss_scale_factor = INITIAL_SCALE
         return optimizer
     wrapper = compat.install().keras.mixed_precision.LossScaleOptimizer
-    return wrapper(optimizer, dynamic=False, initial_scale=FLOAT16_LOSS_SCALE)
+    return wrapper(optimizer, initial_scale=INITIAL_SCALE)
 
 
 def _check_output(model: Any, head: Head, weighting: Weighting | None) -> None:

@@ -28,6 +28,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.compat import step_random
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, SIGNATURES, Head, head_of, of_rank
+from estimator_pipeline.loss_scale import LossScale, apply_if
 from estimator_pipeline.optimizers import Optimizer, optimizer_of
 from estimator_pipeline.weighting import ClassWeights, weighting_of
 
@@ -36,8 +37,6 @@ __all__ = ["Optimizer", "build_model_fn"]
 # The collection in which a training graph has the learning rate of the step.
 LEARNING_RATE = "estimator_pipeline/learning_rate"
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
-# Gradients of float16 activations below 6e-8 vanish; a fixed power of two lifts them and is taken out exactly.
-FLOAT16_LOSS_SCALE = 1024.0
 
 
 def build_model_fn(
@@ -81,8 +80,8 @@ def build_model_fn(
         label_vocabulary: the names of the classes, in their order: labels may be text then, and predictions and
             signatures tell of classes by name.
         mixed_precision: True or "mixed_bfloat16": layers compute in bfloat16, variables stay float32;
-            "mixed_float16": the same in float16 with a fixed loss scale. Convolutions in bfloat16 on a CPU need a
-            session whose graph optimizer leaves them alone; job files see to it, in Python it is
+            "mixed_float16": the same in float16 with a loss scale that follows the gradients. Convolutions in bfloat16
+            on a CPU need a session whose graph optimizer leaves them alone; job files see to it, in Python it is
             `build_run_config(session_config={"graph_options": {"rewrite_options": {"remapping": "OFF"}}})`.
         signatures: of "predict", "classify", "regress": those that exports answer, where the head has them.
         params: defaults for `layers(params)`; what `tf.estimator.Estimator(params=…)` gives comes on top.
@@ -161,13 +160,13 @@ def build_model_fn(
                     eval_metrics[name] = make(labels, predictions, **given)
             return tf.estimator.EstimatorSpec(mode, loss=total, predictions=predictions, eval_metric_ops=eval_metrics)
         train_op = _train_op(
-            list(model.trainable_variables),
+            [_plain(variable) for variable in model.trainable_variables],
             updates,
             total,
             make_optimizer,
             clip_norm=clip_norm,
             clip_value=clip_value,
-            loss_scale=FLOAT16_LOSS_SCALE if policy == "mixed_float16" else 1.0,
+            scaled=policy == "mixed_float16",
         )
         # Estimator reports the sum over the replicas, for the optimizer has not scaled the loss: each gives its share.
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
@@ -192,7 +191,7 @@ def _drawn_by_step(seed: int | None, config: Any) -> contextlib.AbstractContextM
 
 def _train_op(
     variables: list[Any], updates: list[Any], loss: Any, make_optimizer: Callable[[Any], tuple[Any, Any]], *,
-    clip_norm: float | None, clip_value: float | None, loss_scale: float,
+    clip_norm: float | None, clip_value: float | None, scaled: bool,
 ) -> Any:  # fmt: skip
     tf = compat.install()
     global_step = tf.compat.v1.train.get_or_create_global_step()
@@ -208,15 +207,23 @@ def _train_op(
     # As `Optimizer.minimize` does it. Where the gradients of an operation wait for each other, the graph optimizer does
     # not make a convolution's two into one operation, which takes nearly twice as long on CPUs. Without colocation each
     # has a device, which a strategy wants to know.
-    gradients = tf.compat.v1.gradients(loss * (loss_scale / replicas), variables, gate_gradients=True)
+    scale = LossScale() if scaled else None
+    share = loss / replicas if scale is None else loss * scale.value / replicas
+    gradients = tf.compat.v1.gradients(share, variables, gate_gradients=True)
     missing = [v.name for v, g in zip(variables, gradients, strict=True) if g is None]
     if missing:
         raise ConfigError(
             f"the loss does not depend on the variables {', '.join(missing)}",
             mend="connect the layers to the model's output, or set trainable=False on them",
         )
-    if loss_scale != 1.0:
-        gradients = [_scaled(g, 1.0 / loss_scale) for g in gradients]
+    if scale is not None:
+        gradients = [_scaled(g, 1.0 / scale.value) for g in gradients]
+        finite = scale.all_finite(
+            gradients, None if replicas == 1 else lambda given: replica.merge_call(_sum_over_replicas, args=(given,))
+        )
+        apply_if(finite, optimizer)
+        updates = [*updates, scale.update(finite)]
+        tf.compat.v1.summary.scalar("loss_scale", scale.value)
     if clip_norm is not None or clip_value is not None:
         gradients = _clipped(replica, gradients, clip_norm=clip_norm, clip_value=clip_value)
         # `apply_gradients` sums over the replicas once more; all of them hold the same sum by now.
@@ -229,6 +236,11 @@ def _train_op(
         _collect_as_one(optimizer.variables())
     # BatchNorm statistics and whatever else the layers update while training.
     return tf.group(step, *updates)
+
+
+def _plain(variable: Any) -> Any:
+    """In 16 bits Keras wraps variables in what casts them; a strategy's replicas must agree on what is within."""
+    return variable._variable if "AutoCast" in type(variable).__name__ else variable
 
 
 def _collect_as_one(variables: Sequence[Any]) -> None:

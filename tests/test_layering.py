@@ -49,6 +49,7 @@ FLOORS = {
     "keras_optimizers": 2,
     "keras_variables": 2,
     "keras_weights": 2,
+    "loss_scale": 2,
     "model_fn": 2,
     "optimizers": 2,
     "run_config": 2,

@@ -297,16 +297,67 @@ def test_class_numbers_are_no_labels_of_several_classes(tmp_path):
         train(fn, tmp_path, labels=np.zeros(48, np.int64))
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("policy", [True, "mixed_bfloat16", "mixed_float16"])
-def test_e9_lower_precision(tmp_path, policy):
+def test_e9_lower_precision(tmp_path, policy, replicas):
     """Layers compute in 16 bits, variables and the loss stay float32, and the model still learns."""
     labels = (IMAGES.mean(axis=(1, 2, 3)) > 0.5).astype(np.int64)
     fn = model_fns.model_fn("dnn", mixed_precision=policy, optimizer={"name": "adam", "learning_rate": 0.01})
-    estimator = train(fn, tmp_path, steps=40, labels=labels)
-    assert {v.dtype for v in weights(estimator).values()} == {np.dtype(np.float32)}
+    estimator = train(fn, tmp_path, replicas=replicas, steps=40, labels=labels)
+    assert {v.dtype for n, v in weights(estimator).items() if "loss_scale" not in n} == {np.dtype(np.float32)}
     metrics = estimator.evaluate(lambda: tf.data.Dataset.from_tensor_slices((IMAGES, labels)).batch(48))
     assert metrics["accuracy"] > 0.8
     assert tf.keras.mixed_precision.global_policy().name == "float32"
+
+
+@pytest.mark.parametrize("api", ["v1", "keras"])
+@pytest.mark.parametrize("name", ["sgd", "adam", "momentum"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_float16_with_large_targets(tmp_path, name, api, replicas):
+    """Gradients that float16 cannot hold at the first scale: such steps change nothing; then it trains as in 32."""
+
+    def large(batch):
+        labels = (IMAGES.mean(axis=(1, 2, 3)) * 6000).astype(np.float32)
+        return tf.data.Dataset.from_tensor_slices((IMAGES, labels)).repeat().batch(batch // replicas)
+
+    def layers():
+        return tf.keras.Sequential(
+            [tf.keras.layers.Flatten(input_shape=(8, 8, 1)), tf.keras.layers.Dense(1, kernel_initializer="zeros")]
+        )
+
+    optimizer = {"name": name, "api": api, "learning_rate": 1e-3, "weight_decay": 0.01}
+    found = {}
+    for precision in (False, "mixed_float16"):
+        fn = ep.build_model_fn(layers, loss="mse", optimizer=optimizer, mixed_precision=precision)
+        strategy = mirrored(replicas) if replicas > 1 else None
+        config = tf.estimator.RunConfig(str(tmp_path / str(precision)), tf_random_seed=1, train_distribute=strategy)
+        estimator = tf.estimator.Estimator(fn, config=config)
+        estimator.train(lambda: large(48), steps=1)
+        if precision:
+            before = weights(estimator)
+            assert not any(np.abs(value).max() for key, value in before.items() if "dense/" in key), "nothing changed"
+            assert (
+                estimator.get_variable_value("global_step") == 1
+                and before["estimator_pipeline/loss_scale/scale"] == 2.0**9
+            )
+            powers = {key: value for key, value in before.items() if "beta" in key}
+            assert all(value in (np.float32(0.9), np.float32(0.999)) for value in powers.values()), "as at the start"
+        estimator.train(lambda: large(48), steps=20)
+        found[precision] = weights(estimator)
+    half, full = found["mixed_float16"], found[False]
+    scale = half["estimator_pipeline/loss_scale/scale"]
+    left_out = 21 - half["estimator_pipeline/loss_scale/finite_steps"]
+    assert 1 <= left_out <= 9 and scale == 2.0 ** (10 - left_out)
+    assert np.isfinite(half["dense/kernel"]).all() and np.abs(half["dense/kernel"]).max() > 1e-3
+    if (name, api) == ("adam", "keras"):
+        return  # Its correction of the bias counts all steps.
+    # So many steps fewer, from the same start.
+    fn = ep.build_model_fn(layers, loss="mse", optimizer=optimizer)
+    estimator = tf.estimator.Estimator(fn, config=tf.estimator.RunConfig(str(tmp_path / "fewer"), tf_random_seed=1))
+    estimator.train(lambda: tf.data.Dataset.from_tensors((IMAGES, IMAGES.mean(axis=(1, 2, 3)) * 6000)).repeat(),
+                    steps=int(21 - left_out))  # fmt: skip
+    np.testing.assert_allclose(half["dense/kernel"], weights(estimator)["dense/kernel"], rtol=0.02, atol=1e-3)
+    assert np.abs(full["dense/kernel"] - half["dense/kernel"]).max() > 1e-4
 
 
 BAD = [
