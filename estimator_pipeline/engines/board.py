@@ -70,6 +70,11 @@ _RESULT = "result.json"
 _TEMPORARY = ".tmp"
 
 
+# Sessions that a task of this process has come to the end of: its next training is of another one, though their chief
+# may still be there to answer.
+_ended: set[str | None] = set()
+
+
 class Board:
     """One run's files, as one task sees them.
 
@@ -277,6 +282,11 @@ class Board:
             if self._own.get("state") != "failed":
                 self.report("failed", error=error, status=status, echo=echo)
 
+    def end(self) -> None:
+        """This task has come to the end of its session, whatever it was."""
+        if not self.tf_config.is_chief and self.session is not None:
+            _ended.add(self.session)
+
     def leave(self) -> None:
         """Says that this task is about to end."""
         with self._lock:
@@ -335,6 +345,7 @@ class Board:
         session = said.get("session")
         with self._lock:
             answered = said.get("answers", {}).get(str(self.tf_config.task)) == self._nonce
+            answered = answered and session not in _ended
             if not answered and not self._stands(said):
                 return None
             self.answered = answered

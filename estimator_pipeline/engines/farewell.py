@@ -60,8 +60,16 @@ def wait_until_left(board: Board, tasks: Iterable[Task], *, timeout: float = LEA
         timeout: seconds that a task is waited for.
     """
     for task in tasks:
-        if board.has_met(task):
-            _awaited(board, task, f"{task} to end", lambda report: report.get("left"), timeout=timeout, unmet=0.0)
+        met = board.task_report(task)
+        if met is None:
+            continue
+        nonce = met.get("nonce")
+
+        def has_left(report: Mapping[str, Any], nonce: Any = nonce) -> bool:
+            # Or it is in its next training already.
+            return bool(report.get("left")) or report.get("nonce") != nonce
+
+        _awaited(board, task, f"{task} to end", has_left, timeout=timeout, unmet=0.0)
 
 
 def _awaited(

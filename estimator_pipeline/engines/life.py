@@ -145,6 +145,7 @@ class TaskLife(abc.ABC):
             with self.board.attending():
                 return self._run_other_task()
         finally:
+            self.board.end()
             if self._evaluator is not None:
                 self._evaluator.close()
 

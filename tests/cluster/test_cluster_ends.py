@@ -217,13 +217,12 @@ for name, steps in (("one", 10), ("one", 20), ("two", 10)):
 """
 
 
-@pytest.mark.parametrize("document", ["chief_workers_ps", "multi_worker_estimator"])
-def test_several_trainings_in_one_process(document, tmp_path):
+def test_several_trainings_in_one_process(tmp_path):
     """A process's server keeps its port until the process ends: later trainings go on with it."""
-    kinds = ["chief", "worker", "ps"] if document == "chief_workers_ps" else ["chief", "worker"]
+    kinds = ["chief", "worker", "ps"]
     cluster = {kind: [f"localhost:{port}"] for kind, port in zip(kinds, free_ports(len(kinds)), strict=True)}
     logs = [tmp_path / f"{kind}.err" for kind in kinds]
-    job = ROOT / "legacy_configs" / f"{document}.yaml"
+    job = ROOT / "legacy_configs" / "chief_workers_ps.yaml"
     processes = []
     try:
         for kind, log in zip(kinds, logs, strict=True):
