@@ -197,6 +197,11 @@ def split_cpu(num_devices: int) -> None:
         ) from error
 
 
+# The strategy of a process in its cluster, by the task and the cluster, with its options. A second one would have
+# TensorFlow set its collectives up anew, at the port that the first one holds, and wait for ever.
+_made: dict[tuple[str, str], tuple[Any, Any]] = {}
+
+
 def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communication: Communication) -> Any:
     tf = compat.install()
     if config.is_single_process and config.is_training_task:
@@ -217,6 +222,18 @@ def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communicat
             mend="remove the ps job from TF_CONFIG, or use parameter_server",
         )
     gpus = len(tf.config.list_physical_devices("GPU")) if num_devices is None else num_devices
+    place = (str(config.task), repr(config.cluster.as_dict()))
+    options = (gpus, config.rpc_layer, communication)
+    if place in _made:
+        made, strategy = _made[place]
+        if made != options:
+            raise ConfigError(
+                f"multi_worker_mirrored was asked for again on {config.task}, with (devices, RPC layer, communication) "
+                f"= {options}",
+                found=f"this process has it already, with {made}, and TensorFlow sets it up once in a process",
+                mend="the same options for every training of a process, or a process for each",
+            )
+        return strategy
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(config.cluster.as_dict()),
         task_type=config.task.type,
@@ -224,9 +241,11 @@ def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communicat
         num_accelerators={"GPU": gpus} if gpus else {},
         rpc_layer=config.rpc_layer,
     )
-    return tf.distribute.MultiWorkerMirroredStrategy(
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(
         cluster_resolver=resolver, communication_options=communication.options()
     )
+    _made[place] = (options, strategy)
+    return strategy
 
 
 def _parameter_server(config: TFConfig) -> Any:

@@ -217,12 +217,13 @@ for name, steps in (("one", 10), ("one", 20), ("two", 10)):
 """
 
 
-def test_several_trainings_in_one_process(tmp_path):
-    """A process's server keeps its port until the process ends: later trainings go on with it."""
-    kinds = ["chief", "worker", "ps"]
+@pytest.mark.parametrize("document", ["chief_workers_ps", "multi_worker_estimator"])
+def test_several_trainings_in_one_process(tmp_path, document):
+    """A process's server and collectives keep their port until the process ends: later trainings go on with them."""
+    kinds = ["chief", "worker", *(["ps"] if document == "chief_workers_ps" else [])]
     cluster = {kind: [f"localhost:{port}"] for kind, port in zip(kinds, free_ports(len(kinds)), strict=True)}
     logs = [tmp_path / f"{kind}.err" for kind in kinds]
-    job = ROOT / "legacy_configs" / "chief_workers_ps.yaml"
+    job = ROOT / "legacy_configs" / f"{document}.yaml"
     processes = []
     try:
         for kind, log in zip(kinds, logs, strict=True):
