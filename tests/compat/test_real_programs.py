@@ -6,6 +6,7 @@ in a process of plain TensorFlow.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 
@@ -92,3 +93,46 @@ def test_spleeter(run_program):
     for part in ("vocals", "accompaniment"):
         # Decibels of what is wanted over what is not.
         assert said[part]["separated"] > said[part]["halved"] + 1.5, said
+
+
+@needs("tensorflow_lattice")
+def test_tensorflow_lattice(run_program):
+    """Its canned Estimators: what was asked to be monotonic is, everywhere."""
+    if tuple(map(int, importlib.metadata.version("numpy").split(".")[:2])) >= (2, 4):
+        pytest.skip("tensorflow-lattice calls np.quantile as NumPy before 2.4 had it")
+    said = run_program("lattice_shapes.py")
+    assert [each["what"] for each in said] == ["lattice", "linear", "crystals", "regression"]
+    for each in said:
+        assert each["step"] == 500 and each["monotonic"], each
+    assert all(each["auc"] > 0.97 for each in said[:3]), said
+    assert said[3]["squared_error"] < 0.05 * said[3]["variance"], said
+
+
+@needs("tensorflow_privacy")
+def test_tensorflow_privacy(run_program):
+    """Its Keras and its V1 optimizer in its Estimators: the noise that they add is the same, and costs what it must."""
+    keras, keras_noisy, v1, v1_noisy = run_program("privacy_digits.py")
+    for each in (keras, keras_noisy, v1, v1_noisy):
+        assert each["step"] == 150, each
+    for some, much in ((keras, keras_noisy), (v1, v1_noisy)):
+        assert some["accuracy"] > 0.75 and much["accuracy"] < 0.5, (some, much)  # chance is 0.1
+    assert keras["accuracy"] == pytest.approx(v1["accuracy"], abs=0.02)
+
+
+@needs("adanet")
+def test_adanet(run_program, serve):
+    """AutoEnsembleEstimator: two iterations, the second over the frozen weights of the first."""
+    (said,) = run_program("adanet_digits.py")
+    assert said["step"] == 200 and said["accuracy"] > 0.8, said
+    # One candidate of each iteration.
+    assert said["architecture"].count("dnn") + said["architecture"].count("linear") == 2, said
+    (answer,) = serve([said["exported"]], said["records"])
+    assert answer["scores"][0] == pytest.approx(said["predicted"], rel=1e-4, abs=1e-6)
+
+
+@needs("tf_slim")
+def test_tf_slim(run_program):
+    """slim's layers in a model_fn; its train_op moves the averages of its batch normalization."""
+    (said,) = run_program("slim_digits.py")
+    assert said["step"] == 150 and said["accuracy"] > 0.85, said
+    assert said["moving_mean"] > 0.01

@@ -17,4 +17,5 @@ for question in json.load(sys.stdin):
     loaded = tf.saved_model.load(question["export"])
     signature = loaded.signatures[question.get("signature", "serving_default")]
     answers = signature(tf.constant([base64.b64decode(record) for record in question["records"]]))
-    print(json.dumps({name: value.numpy().tolist() for name, value in answers.items()}), flush=True)
+    values = {name: value.numpy().tolist() for name, value in answers.items()}
+    print(json.dumps(values, default=bytes.decode), flush=True)
