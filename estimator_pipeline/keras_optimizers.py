@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from estimator_pipeline import compat, keras3_optimizers
+from estimator_pipeline.accumulation import accumulating, accumulating_of_keras_3
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.optimizers import NAMES, LearningRate, Optimizer, linear_warmup, stock_class
 from estimator_pipeline.weight_decay import decaying, decaying_of_keras_3
@@ -132,8 +133,11 @@ def register() -> None:
     """Lets Keras find our optimizers and schedules by name, for a model that was saved with one."""
     classes = [*_v1_classes().values(), *map(stock_class, NAMES)]
     linear_warmup()
+    keras_2 = compat.keras_generation() == 2
     for kind in classes:
-        (decaying if compat.keras_generation() == 2 else decaying_of_keras_3)(kind)
+        decays = (decaying if keras_2 else decaying_of_keras_3)(kind)
+        for one in (kind, decays):
+            (accumulating if keras_2 else accumulating_of_keras_3)(one)
 
 
 def create_slots(model: Any) -> None:
@@ -320,8 +324,11 @@ def _v1_classes_of_keras_2() -> Mapping[str, type]:
         def apply_gradients(self, *args, **kwargs):
             done = super().apply_gradients(*args, **kwargs)
             for power, beta in zip(self._powers, self.betas, strict=True):
-                power.assign(power * beta)
+                power.assign(self._next_power(power, beta))
             return done
+
+        def _next_power(self, power, beta):
+            return power * beta
 
         def _arguments(self, var, state):
             dtype = var.dtype.base_dtype

@@ -12,6 +12,7 @@ What is easily done wrong in a `model_fn` with Keras layers, and is done here:
   `Model.fit`. The division is made here, explicitly; `apply_gradients` adds no scaling of its own, whichever
   optimizer family is used.
 * **Clipping** comes after the sum over replicas: the norm is that of the global batch's gradient.
+* **Accumulation** of gradients, where the optimizer asks for it, see :mod:`estimator_pipeline.accumulation`.
 * **Weights** of examples and classes count in the loss and in every metric, see :mod:`estimator_pipeline.weighting`.
 * **The evaluation loss**: `average_loss` is the mean over examples. (`loss`, which Estimator adds, is a mean of batch
   means, and weighs a small last batch too much.)
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.accumulation import mean_of_steps
 from estimator_pipeline.compat import step_random
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, SIGNATURES, Head, head_of, of_rank
@@ -96,6 +98,7 @@ def build_model_fn(
     kind = head_of(loss, head)
     the_head = Head(kind, loss, label_smoothing, label_vocabulary)
     make_optimizer = _optimizer_maker(optimizer)
+    every = 1 if callable(optimizer) else optimizer_of(optimizer).gradient_accumulation_steps
     wanted = _wanted_metrics(kind, metrics)
     weighting = weighting_of(
         kind, weight_column=weight_column, class_weights=class_weights, label_vocabulary=label_vocabulary
@@ -159,6 +162,12 @@ def build_model_fn(
                     given = {"weights": weights} if "weights" in inspect.signature(make).parameters else {}
                     eval_metrics[name] = make(labels, predictions, **given)
             return tf.estimator.EstimatorSpec(mode, loss=total, predictions=predictions, eval_metric_ops=eval_metrics)
+        if every > 1 and config is not None and config.num_ps_replicas > 0:
+            raise ConfigError(
+                f"gradient_accumulation_steps is {every}, in a cluster with parameter servers",
+                found="each worker changes the variables by itself, while others' gradients are added up",
+                mend="train with multi_worker_mirrored, or give smaller batches and a lower learning rate",
+            )
         train_op = _train_op(
             [_plain(variable) for variable in model.trainable_variables],
             updates,
@@ -167,6 +176,7 @@ def build_model_fn(
             clip_norm=clip_norm,
             clip_value=clip_value,
             scaled=policy == "mixed_float16",
+            every=every,
         )
         # Estimator reports the sum over the replicas, for the optimizer has not scaled the loss: each gives its share.
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
@@ -191,7 +201,7 @@ def _drawn_by_step(seed: int | None, config: Any) -> contextlib.AbstractContextM
 
 def _train_op(
     variables: list[Any], updates: list[Any], loss: Any, make_optimizer: Callable[[Any], tuple[Any, Any]], *,
-    clip_norm: float | None, clip_value: float | None, scaled: bool,
+    clip_norm: float | None, clip_value: float | None, scaled: bool, every: int,
 ) -> Any:  # fmt: skip
     tf = compat.install()
     global_step = tf.compat.v1.train.get_or_create_global_step()
@@ -221,11 +231,19 @@ def _train_op(
         finite = scale.all_finite(
             gradients, None if replicas == 1 else lambda given: replica.merge_call(_sum_over_replicas, args=(given,))
         )
-        apply_if(finite, optimizer)
+        if every == 1:
+            apply_if(finite, optimizer)
         updates = [*updates, scale.update(finite)]
         tf.compat.v1.summary.scalar("loss_scale", scale.value)
-    if clip_norm is not None or clip_value is not None:
-        gradients = _clipped(replica, gradients, clip_norm=clip_norm, clip_value=clip_value)
+    if every > 1 or clip_norm is not None or clip_value is not None:
+        gradients = _summed(replica, gradients)
+        if every > 1:
+            gradients, last, kept = mean_of_steps(
+                variables, gradients, steps=every, global_step=global_step, finite=None if scale is None else finite
+            )
+            apply_if(last, optimizer)
+            updates = [*updates, *kept]
+        gradients = _clipped(gradients, clip_norm=clip_norm, clip_value=clip_value)
         # `apply_gradients` sums over the replicas once more; all of them hold the same sum by now.
         gradients = [_scaled(g, 1.0 / replicas) for g in gradients] if replicas > 1 else gradients
     pairs = list(zip(gradients, variables, strict=True))
@@ -272,17 +290,24 @@ def _scaled(gradient: Any, factor: float) -> Any:
     return gradient * factor
 
 
-def _clipped(replica: Any, gradients: list[Any], *, clip_norm: float | None, clip_value: float | None) -> list[Any]:
+def _summed(replica: Any, gradients: list[Any]) -> list[Any]:
+    """The gradients of all replicas, dense."""
     tf = compat.install()
     # Two replicas may name the same row of an embedding: its norm is that of the summed row, so rows are made dense.
     dense = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-    if replica.num_replicas_in_sync > 1:
-        dense = replica.merge_call(_sum_over_replicas, args=(dense,))
-    if clip_norm is not None:
-        dense, norm = tf.clip_by_global_norm(dense, clip_norm)
-        tf.compat.v1.summary.scalar("gradient_norm", norm)
+    if replica.num_replicas_in_sync == 1:
         return dense
-    return [tf.clip_by_value(g, -clip_value, clip_value) for g in dense]  # type: ignore[operator]
+    return list(replica.merge_call(_sum_over_replicas, args=(dense,)))
+
+
+def _clipped(gradients: list[Any], *, clip_norm: float | None, clip_value: float | None) -> list[Any]:
+    tf = compat.install()
+    if clip_norm is not None:
+        gradients, norm = tf.clip_by_global_norm(gradients, clip_norm)
+        tf.compat.v1.summary.scalar("gradient_norm", norm)
+    if clip_value is not None:
+        gradients = [tf.clip_by_value(g, -clip_value, clip_value) for g in gradients]
+    return gradients
 
 
 def _sum_over_replicas(strategy: Any, gradients: list[Any]) -> list[Any]:

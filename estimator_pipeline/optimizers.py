@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.accumulation import accumulating, accumulating_of_keras_3, counting_changes
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.weight_decay import decaying, decaying_of_keras_3, decaying_v1
 
@@ -36,7 +37,10 @@ _CLASSES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
 
 # What Keras's AdamW takes where nothing is said.
 ADAMW_DECAY = 0.004
-_FIELDS = "name, learning_rate, api, options, warmup_steps, warmup_from, weight_decay, exclude_from_weight_decay"
+_FIELDS = (
+    "name, learning_rate, api, options, warmup_steps, warmup_from, weight_decay, exclude_from_weight_decay, "
+    "gradient_accumulation_steps"
+)
 
 # kind -> class in tf.keras.optimizers.schedules
 SCHEDULES = {
@@ -67,9 +71,11 @@ class Optimizer:
         weight_decay: what each variable loses before each step: this share of itself, times the learning rate; see
             :mod:`estimator_pipeline.weight_decay`. None: nothing.
         exclude_from_weight_decay: names of weights within their layers that lose nothing, such as "bias".
+        gradient_accumulation_steps: so many batches make one change of the variables, by the mean of their gradients;
+            see :mod:`estimator_pipeline.accumulation`. A step is a batch all the same.
 
     Raises:
-        ConfigError: a name that is not known, or a warm-up or a weight decay that cannot be.
+        ConfigError: a name that is not known, or a warm-up, a weight decay or a number of steps that cannot be.
     """
 
     name: str = "sgd"
@@ -80,6 +86,7 @@ class Optimizer:
     warmup_from: float = 0.0
     weight_decay: float | None = None
     exclude_from_weight_decay: Sequence[str] = ()
+    gradient_accumulation_steps: int = 1
 
     def __post_init__(self) -> None:
         for what, value, allowed in (("optimizer", self.name, (*NAMES, "adamw")), ("optimizer api", self.api, APIS)):
@@ -91,6 +98,11 @@ class Optimizer:
             raise ConfigError(
                 f"warmup_from is {self.warmup_from!r}, with warmup_steps {self.warmup_steps}",
                 mend="give a learning rate of 0 or more, and the steps that it takes to rise from there",
+            )
+        steps = self.gradient_accumulation_steps
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ConfigError(
+                f"gradient_accumulation_steps is {steps!r}", mend="give the number of batches for a change, 1 or more"
             )
         decay, excluded = self.weight_decay, self.exclude_from_weight_decay
         if self.name == "adamw":
@@ -146,7 +158,13 @@ class Optimizer:
             return _construct(kind, value, options), value
         # Keras evaluates a schedule itself, on its own counter; that counter is made the global step.
         given = rate if not callable(rate) or _is_schedule(tf, rate) else rate(global_step)
-        optimizer = self.construct_keras(given, self.options)
+        kind, options = stock_class(self.name), {**_CLASSES[self.name][3], **self.options}
+        if self.gradient_accumulation_steps > 1:
+            # The gradients are added up in the graph, see `model_fn`; where they change nothing is decided there.
+            optimizer = _construct(counting_changes(self._decaying(kind)), given, {**options, **self.decay()})
+            optimizer.accumulated_steps = self.gradient_accumulation_steps
+        else:
+            optimizer = _construct(self._decaying(kind), given, {**options, **self.decay()})
         optimizer.iterations = global_step
         return optimizer, rate(global_step) if callable(rate) else rate
 
@@ -158,19 +176,26 @@ class Optimizer:
         return self.construct(stock_class(self.name), rate, {**_CLASSES[self.name][3], **options})
 
     def construct(self, kind: Any, rate: Any, options: Mapping[str, Any]) -> Any:
-        """An optimizer of a Keras class, with this learning rate, these arguments, and the weight decay asked for.
+        """An optimizer of a Keras class, with this learning rate and these arguments, which decays weights and adds
+        gradients up as asked for.
 
         Raises:
             ConfigError: an argument that the class does not take.
         """
         given = self.decay()
-        if given and compat.keras_generation() == 2:
-            kind = decaying(kind)
-        elif given.get("exclude_from_weight_decay"):
-            kind = decaying_of_keras_3(kind)
-        else:
+        kind = self._decaying(kind)
+        if compat.keras_generation() == 3 and not self.exclude_from_weight_decay:
             given.pop("exclude_from_weight_decay", None)
+        if self.gradient_accumulation_steps > 1:
+            kind = (accumulating if compat.keras_generation() == 2 else accumulating_of_keras_3)(kind)
+            given["gradient_accumulation_steps"] = self.gradient_accumulation_steps
         return _construct(kind, rate, {**options, **given})
+
+    def _decaying(self, kind: Any) -> Any:
+        """The class of Keras, with weight decay where it is asked for and not there."""
+        if self.weight_decay and compat.keras_generation() == 2:
+            return decaying(kind)
+        return decaying_of_keras_3(kind) if self.exclude_from_weight_decay else kind
 
     def decay(self) -> dict[str, Any]:
         """The arguments that say what decays; empty where nothing does."""

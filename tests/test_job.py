@@ -186,6 +186,8 @@ def test_every_schedule(text, job_file):
         ("{weight_decay: -1}", "weight_decay"),
         ("{name: ftrl, weight_decay: 0.1}", "ftrl works out each weight anew"),
         ("{exclude_from_weight_decay: [bias]}", "nothing decays"),
+        ("{gradient_accumulation_steps: 4, warmup_steps: 10}", None),
+        ("{gradient_accumulation_steps: 0}", "gradient_accumulation_steps"),
         ("{warmup_steps: -1}", "warmup_steps"),
         ("{warmup_from: 0.001}", "warmup_from 0.001 without warmup_steps"),
         (
@@ -195,13 +197,20 @@ def test_every_schedule(text, job_file):
         ),
     ],
 )
-def test_warm_up_and_weight_decay(optimizer, words, job_file):
+def test_optimizers(optimizer, words, job_file):
     if words is None:
         job = load_job(job_file(), overrides=[f"model.optimizer={optimizer}"])
         assert load_job(job_file(dump_job(job))).model.optimizer.warmup_steps == 10
         return
     with pytest.raises(ConfigError, match=words):
         load_job(job_file(), overrides=[f"model.optimizer={optimizer}"])
+
+
+def test_gradients_are_not_added_up_with_parameter_servers(job_file):
+    settings = ["run.train_distribute=parameter_server", "cluster.ps=1", "cluster.workers=1", "cluster.chief=true"]
+    load_job(job_file(), overrides=settings)
+    with pytest.raises(ConfigError, match=r"gradient_accumulation_steps: workers with parameter servers.*\n.*2 with"):
+        load_job(job_file(), overrides=[*settings, "model.optimizer={gradient_accumulation_steps: 2}"])
 
 
 def test_overrides(job_file):

@@ -34,6 +34,7 @@ FLOORS = {
     "inputs.records": 0,
     "compat": 1,
     "inputs": 2,
+    "accumulation": 2,
     "callbacks": 2,
     "event_files": 2,
     "heads": 2,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from estimator_pipeline import compat, keras3_optimizers
+from estimator_pipeline import accumulation, compat, keras3_optimizers
 
 
 def fit(
@@ -163,6 +163,9 @@ def prepared(optimizer: Any, gradients: list[Any], replicas: int) -> list[Any]:
     """
     tf = compat.install()
     norm, value = optimizer.global_clipnorm, optimizer.clipvalue
+    if accumulation.accumulates(optimizer):
+        # It makes them dense, adds them up, and clips their mean.
+        return gradients
     clipped = norm is not None or value is not None
     if clipped or not keras3_optimizers.takes_rows(optimizer):
         gradients = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]

@@ -42,6 +42,14 @@ def _parameter_servers(job: Job) -> Iterator[Problem]:
             f"cluster.ps {ps}",
             "set cluster.ps to 0, or run.train_distribute: parameter_server.",
         )
+    steps = job.model.optimizer.gradient_accumulation_steps
+    if strategy == "parameter_server" and steps > 1:
+        yield Problem(
+            ("model", "optimizer", "gradient_accumulation_steps"),
+            "workers with parameter servers change the variables each by itself, while others' gradients are added up.",
+            f"gradient_accumulation_steps {steps} with train_distribute parameter_server",
+            "set it to 1, or train_distribute: multi_worker_mirrored and cluster.ps: 0.",
+        )
 
 
 def _keras(job: Job) -> Iterator[Problem]:

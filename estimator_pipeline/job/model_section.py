@@ -187,6 +187,8 @@ class Optimizer(Section):
         warmup_from: The learning rate of step 0 then.
         weight_decay: What each variable loses before each step: this share of itself, times the learning rate.
         exclude_from_weight_decay: Weights that lose nothing, by their names within layers: bias, gamma, beta.
+        gradient_accumulation_steps: So many batches make one change of the variables, by the mean of their gradients; a
+            step is a batch all the same.
     """
 
     name: Literal["sgd", "momentum", "nesterov", "adam", "adamw", "adagrad", "rmsprop", "ftrl"] = "sgd"
@@ -197,6 +199,7 @@ class Optimizer(Section):
     warmup_from: Annotated[float, Field(ge=0)] = 0.0
     weight_decay: _Weight | None = None
     exclude_from_weight_decay: list[Annotated[str, Field(min_length=1)]] = []
+    gradient_accumulation_steps: Annotated[int, Field(ge=1)] = 1
 
     def problems(self) -> Iterator[Problem]:
         if self.warmup_from and not self.warmup_steps:

@@ -9,6 +9,8 @@ rms, mg          the same (rmsprop)                   they start at 1 in V1; eps
 momentum (rms.)  the last steps                       V1 keeps it without momentum too, and does not use it
 accumulator      sums of squares (adagrad, ftrl)      nothing
 linear (ftrl)    FTRL's linear term                   nothing
+gradient_sum     gradients of the last batches, where nothing; 0 where the one has it and the other not
+                 several make a change
 momentum (sgd)   V1: a = m a + g                      Keras: a = m a - rate g. The one is the other times
                                                       -rate as long as the rate was the same at all steps
 ================ ==================================== ======================================================
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from estimator_pipeline.migrate.checkpoint_state import Entry
+from estimator_pipeline.parity.names import GRADIENT_SUM
 
 if TYPE_CHECKING:
     from estimator_pipeline.migrate.checkpoint_plan import Draft
@@ -77,6 +80,8 @@ def plan_slots(draft: Draft, pairs: Mapping[str, str], hyper: Mapping[str, Any])
                 _take(draft, entry, given, scale if slot == "momentum" else None, how)
             elif unused and slot == "momentum":
                 draft.keep(entry, how="not used: momentum is 0")
+            elif slot == GRADIENT_SUM:
+                draft.keep(entry, how="0: the checkpoint's gradients were not added up")
             elif draft.may("initialize", entry.given):
                 draft.keep(entry, how="its first value (--initialize)")
             else:
@@ -94,6 +99,8 @@ def plan_slots(draft: Draft, pairs: Mapping[str, str], hyper: Mapping[str, Any])
                 draft.leave(given, how="left behind with its weight")
             elif unused and slot == "momentum":
                 draft.leave(given, how="left behind: not used, momentum is 0")
+            elif slot == GRADIENT_SUM and not given.value.any():
+                draft.leave(given, how="left behind: 0, between two changes")
             elif draft.may("allow_leftover", given.given):
                 draft.leave(given, how="left behind (--allow-leftover)")
             else:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.parity.names import GLOBAL_STEP, canonical
+from estimator_pipeline.parity.names import GLOBAL_STEP, GRADIENT_SUM, canonical
 
 __all__ = ["AVERAGE", "Entry", "State", "family_of", "state_of"]
 
@@ -103,7 +103,7 @@ class State:
 
 def family_of(slots: Iterable[str]) -> str:
     """The optimizer that keeps slots of these names; "none" without any."""
-    found = set(slots)
+    found = set(slots) - {GRADIENT_SUM}
     for family, needed in _FAMILIES:
         if needed <= found:
             return family

@@ -21,9 +21,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-__all__ = ["GLOBAL_STEP", "canonical"]
+__all__ = ["GLOBAL_STEP", "GRADIENT_SUM", "canonical"]
 
 GLOBAL_STEP = "global_step"
+# A slot beside those of the optimizer, see `estimator_pipeline.accumulation`; so it is called everywhere.
+GRADIENT_SUM = "gradient_sum"
 
 # Ending of a slot variable of tf.compat.v1.train, after the variable's own name -> the slot's name in Keras.
 _V1_SLOTS = {
@@ -39,7 +41,7 @@ _V1_SLOTS = {
 }
 # With `centered=True` there is one slot more.
 _V1_CENTERED = {"RMSProp": "rms", "RMSProp_1": "mg", "RMSProp_2": "momentum"}
-_KERAS_SLOTS = ("momentum", "m", "v", "vhat", "accumulator", "rms", "mg", "linear")
+_KERAS_SLOTS = ("momentum", "m", "v", "vhat", "accumulator", "rms", "mg", "linear", GRADIENT_SUM)
 # The newer optimizers of Keras 2 put the slot's name first, and have names of their own.
 _NEWER_SLOTS = {
     "m": "m",

@@ -320,6 +320,34 @@ def test_weights_of_records_and_classes(run, tmp_path):
 
 
 @keras3
+def test_gradients_are_added_up(run, tmp_path):
+    """Two batches of 32 make the step of one of 64, on one replica and two, clipped too; resumed in between."""
+    optimizer = "{name: adamw, api: keras, learning_rate: 0.01, exclude_from_weight_decay: [bias]%s}"
+    big = ["model.name=dnn", f"model.optimizer={optimizer % ''}", "train.max_steps=10"]
+    twice = f"model.optimizer={optimizer % ', gradient_accumulation_steps: 2'}"
+    small = ["model.name=dnn", twice, "input.global_batch_size=32"]
+    clip = "model.clip_norm=0.05"
+    results = run(
+        ("big", *big), ("small", *small), ("mirrored", *small, *MIRRORED), ("part", *small, "train.max_steps=7"),
+        ("part", *small), ("big-clipped", *big, clip), ("clipped", *small, clip),
+        ("mirrored-clipped", *small, clip, *MIRRORED),
+    )  # fmt: skip
+    assert [r["tasks"]["worker:0"]["steps"] for r in results] == [10, 20, 20, 7, 13, 10, 20, 20]
+    whole = variables(tmp_path / "small")
+    assert any(name.endswith("/gradient_sum") for name in whole)
+    for name, value in variables(tmp_path / "part").items():
+        np.testing.assert_array_equal(value, whole[name], err_msg=name)
+    for wanted, found in (("big", "small"), ("big", "mirrored"), ("big-clipped", "clipped"),
+                          ("big-clipped", "mirrored-clipped")):  # fmt: skip
+        ours = variables(tmp_path / found)
+        for name, value in variables(tmp_path / wanted, step=10).items():
+            if name.startswith("model/"):
+                np.testing.assert_allclose(ours[name], value, rtol=0, atol=1e-5, err_msg=f"{found}: {name}")
+    free, clipped = (variables(tmp_path / one)["model/dense/kernel"] for one in ("small", "clipped"))
+    assert np.abs(free - clipped).max() > 1e-4, "it is clipped"
+
+
+@keras3
 def test_16_bits_train_as_32_do(process, digits_dir):
     """The loss scale of float16 is taken out again, before gradients are clipped to a norm."""
     cases = [(policy, norm) for norm in (None, 0.1) for policy in (False, "mixed_float16", "mixed_bfloat16")]

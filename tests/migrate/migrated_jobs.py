@@ -23,6 +23,8 @@ OPTIMIZERS: dict[str, tuple[str, str, str]] = {
     "rmsprop-keras": ("rmsprop", "keras", ""),
     "rmsprop-centered-keras": ("rmsprop", "keras", "centered: true, momentum: 0.9"),
     "ftrl-keras": ("ftrl", "keras", ""),
+    "momentum-added-up-v1": ("momentum", "v1", ""),
+    "adam-added-up-keras": ("adam", "keras", ""),
 }
 
 LAYERS = """
@@ -56,7 +58,9 @@ run: {{model_dir: unused, seed: 1, save_checkpoints_steps: 4}}
 def optimizer(case: str) -> str:
     """The setting of a job file."""
     name, api, options = OPTIMIZERS[case]
-    return f"model.optimizer={{name: {name}, api: {api}, learning_rate: 0.05, options: {{{options}}}}}"
+    # Three batches make a change, and tests stop at step 4.
+    more = ", gradient_accumulation_steps: 3" if "added-up" in case else ""
+    return f"model.optimizer={{name: {name}, api: {api}, learning_rate: 0.05, options: {{{options}}}{more}}}"
 
 
 def values(tf: Any, prefix: Any) -> dict[str, Any]:
