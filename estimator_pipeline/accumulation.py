@@ -9,7 +9,8 @@ calls `gradient_accumulation_steps`, with these meanings in all engines:
 * Gradients are summed over the replicas first, and clipped when their mean is there: as those of the one big batch are.
 * A gradient of rows, as an embedding has it, is made dense.
 * The sums are part of the checkpoint: a run that is resumed amid N batches ends as one that was not.
-* In float16 a batch whose gradients are not finite counts as one of zeros.
+* In float16 a batch whose gradients are not finite counts as one of zeros in an Estimator; Keras 2 leaves such a step
+  out, its count included, as it does without accumulation.
 
 What an asynchronous worker would add up belongs to variables that others have changed meanwhile: under parameter
 servers it is refused.
