@@ -25,7 +25,9 @@ from typing import Any
 
 from estimator_pipeline import compat
 
-__all__ = ["SUM", "accumulating", "accumulating_of_keras_3", "accumulates", "counting_changes", "mean_of_steps"]
+__all__ = [
+    "SUM", "accumulating", "accumulating_of_keras_3", "accumulates", "changes", "counting_changes", "mean_of_steps"
+]  # fmt: skip
 
 # The name of a sum: after its variable's in an Estimator, and as a slot's in Keras. `parity.names` knows it.
 SUM = "gradient_sum"
@@ -43,8 +45,27 @@ def _is_last(step: Any, steps: int) -> Any:
     return tf.equal(step % tf.cast(steps, step.dtype), tf.cast(steps - 1, step.dtype))
 
 
+def changes(gradients: Sequence[Any], *, steps: int, global_step: Any) -> tuple[Any, list[Any]]:
+    """Whether a step changes the variables, in an Estimator's graph.
+
+    Args:
+        gradients: of this replica.
+        steps: how many make a change.
+        global_step: counts them.
+
+    Returns:
+        A scalar bool, and the gradients: whoever uses them waits for the answer. So the sum over the replicas does, and
+        with it the count of steps, which does not wait for gradients that change nothing: a replica that asked later
+        would be told of the next step.
+    """
+    tf = compat.install()
+    last = _is_last(global_step, steps)
+    with tf.control_dependencies([last]):
+        return last, [tf.identity(tf.convert_to_tensor(gradient)) for gradient in gradients]
+
+
 def mean_of_steps(
-    variables: Sequence[Any], gradients: Sequence[Any], *, steps: int, global_step: Any, finite: Any = None
+    variables: Sequence[Any], gradients: Sequence[Any], *, steps: int, last: Any, finite: Any = None
 ) -> tuple[list[Any], Any, list[Any]]:
     """The mean gradients of the last steps, in an Estimator's graph.
 
@@ -52,15 +73,14 @@ def mean_of_steps(
         variables: that are trained.
         gradients: of this step, dense and summed over the replicas; the same on all of them.
         steps: how many make a mean.
-        global_step: counts them.
+        last: from :func:`changes`.
         finite: a scalar bool: whether these gradients count; None: they do.
 
     Returns:
-        The means; whether this step is the last of those that make them, a scalar bool; and the operations that keep
-        the sums for the next step.
+        The means; whether to change the variables by them now, a scalar bool; and the operations that keep the sums
+        for the next step.
     """
     tf = compat.install()
-    last = _is_last(global_step, steps)
     sums = [
         tf.compat.v1.get_variable(
             f"{_plain_name(variable)}/{SUM}",
@@ -81,11 +101,7 @@ def mean_of_steps(
         last = tf.identity(last)
         kept = [tf.where(last, tf.zeros_like(total), total) for total in totals]
         done = _assigned(sums, kept)
-    with tf.control_dependencies([last]):
-        # The change, and with it the count of steps, waits for every replica to have asked which step this is: the
-        # optimizer of the first one decides for the variables of all.
-        means = [total / steps for total in totals]
-    return means, last, done
+    return [total / steps for total in totals], last, done
 
 
 def _plain_name(variable: Any) -> str:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.accumulation import mean_of_steps
+from estimator_pipeline.accumulation import changes, mean_of_steps
 from estimator_pipeline.compat import step_random
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, SIGNATURES, Head, head_of, of_rank
@@ -236,10 +236,12 @@ def _train_op(
         updates = [*updates, scale.update(finite)]
         tf.compat.v1.summary.scalar("loss_scale", scale.value)
     if every > 1 or clip_norm is not None or clip_value is not None:
+        if every > 1:
+            last, gradients = changes(gradients, steps=every, global_step=global_step)
         gradients = _summed(replica, gradients)
         if every > 1:
             gradients, last, kept = mean_of_steps(
-                variables, gradients, steps=every, global_step=global_step, finite=None if scale is None else finite
+                variables, gradients, steps=every, last=last, finite=None if scale is None else finite
             )
             apply_if(last, optimizer)
             updates = [*updates, *kept]
