@@ -233,6 +233,7 @@ def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communicat
                 found=f"this process has it already, with {made}, and TensorFlow sets it up once in a process",
                 mend="the same options for every training of a process, or a process for each",
             )
+        _number_collectives_anew(strategy)
         return strategy
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(config.cluster.as_dict()),
@@ -246,6 +247,20 @@ def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communicat
     )
     _made[place] = (options, strategy)
     return strategy
+
+
+def _number_collectives_anew(strategy: Any) -> None:
+    """Has the next training of a process use other numbers for its collectives than those before.
+
+    An Estimator trains with a copy of its strategy that is told its cluster anew, and then numbers its collectives from
+    the first one on, while the runtime remembers what shapes belonged to each number. Every worker comes here for the
+    same training.
+    """
+    strategy.extended._collective_key_base += _GROUPS_OF_A_TRAINING
+
+
+# More groups than a training makes, which are sets of devices.
+_GROUPS_OF_A_TRAINING = 1000
 
 
 def _parameter_server(config: TFConfig) -> Any:

@@ -209,9 +209,10 @@ import estimator_pipeline as ep
 from estimator_pipeline.engines.job import run_job
 
 path, folder = sys.argv[1:]
-# The same directory again, which goes on, and another one, which begins anew.
-for name, steps in (("one", 10), ("one", 20), ("two", 10)):
+# The same directory again, which goes on, and another one, which begins anew with another model.
+for name, steps, model in (("one", 10, "cnn"), ("one", 20, "cnn"), ("two", 10, "dnn")):
     settings = [f"run.model_dir={folder}/{name}", f"train.max_steps={steps}", "run.save_checkpoints_steps=10"]
+    settings.append(f"model.name={model}")
     done = run_job(ep.load_job(path, overrides=[*settings, "cluster.evaluator=false"])).to_dict()
     print(json.dumps({name: done[name] for name in ("global_step", "metrics", "tasks")}))
 """
