@@ -31,6 +31,7 @@ __version__ = "0.1.0"
 
 # Public name -> (module, attribute); no attribute: the module itself.
 _PUBLIC: dict[str, tuple[str, str | None]] = {
+    "averaged_weights": ("estimator_pipeline.moving_averages", "averaged_weights"),
     "callbacks": ("estimator_pipeline.callbacks", None),
     "cluster": ("estimator_pipeline.cluster", None),
     "compat": ("estimator_pipeline.compat", None),
@@ -54,6 +55,7 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
 __all__ = [
     "TrainResult",
     "__version__",
+    "averaged_weights",
     "build_keras_model",
     "build_model_fn",
     "build_run_config",
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
     from estimator_pipeline.job import load_job
     from estimator_pipeline.keras_model import build_keras_model, load_keras_model, save_keras_model
     from estimator_pipeline.model_fn import build_model_fn
+    from estimator_pipeline.moving_averages import averaged_weights
     from estimator_pipeline.run_config import build_run_config
     from estimator_pipeline.weighting import keras_batches
 

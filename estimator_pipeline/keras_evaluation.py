@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from estimator_pipeline import compat, event_files, keras_cluster
+from estimator_pipeline import compat, event_files, keras_cluster, moving_averages
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.errors import ConfigError
 
@@ -141,7 +141,8 @@ def _callback_class() -> Callable[..., Any]:
             variables = [one for metric in self.model.metrics for one in metric.variables]
             kept = tf.keras.backend.batch_get_value(variables)
             history = self.model.history  # evaluate begins another one, and fit would return that
-            found = self.model.evaluate(data, return_dict=True, verbose=0)
+            with moving_averages.averaged_weights(self.model):
+                found = self.model.evaluate(data, return_dict=True, verbose=0)
             self.model.history = history
             tf.keras.backend.batch_set_value(list(zip(variables, kept, strict=True)))
             self.result = {key: float(found[key]) for key in sorted(found)} | {"global_step": self._step}
@@ -158,6 +159,10 @@ def _callback_class() -> Callable[..., Any]:
                     self.model.stop_training = True
 
         def _exported(self, exporter: LatestExporter) -> bytes | None:
+            with moving_averages.averaged_weights(self.model):
+                return self._written(exporter)
+
+        def _written(self, exporter: LatestExporter) -> bytes | None:
             path = os.path.join(str(self._folder), "export", exporter.name)
             if self._task.is_chief:
                 return exporter.write(self.model, path)

@@ -32,6 +32,7 @@ from typing import Any
 from estimator_pipeline import compat, keras3_optimizers
 from estimator_pipeline.accumulation import accumulating, accumulating_of_keras_3
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.moving_averages import averaging, averaging_of_keras_3
 from estimator_pipeline.optimizers import NAMES, LearningRate, Optimizer, linear_warmup, stock_class
 from estimator_pipeline.weight_decay import decaying, decaying_of_keras_3
 
@@ -136,7 +137,8 @@ def register() -> None:
     keras_2 = compat.keras_generation() == 2
     for kind in classes:
         decays = (decaying if keras_2 else decaying_of_keras_3)(kind)
-        for one in (kind, decays):
+        averages = [(averaging if keras_2 else averaging_of_keras_3)(one) for one in (kind, decays)]
+        for one in (kind, decays, *averages):
             (accumulating if keras_2 else accumulating_of_keras_3)(one)
 
 

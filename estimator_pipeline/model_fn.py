@@ -13,6 +13,8 @@ What is easily done wrong in a `model_fn` with Keras layers, and is done here:
   optimizer family is used.
 * **Clipping** comes after the sum over replicas: the norm is that of the global batch's gradient.
 * **Accumulation** of gradients, where the optimizer asks for it, see :mod:`estimator_pipeline.accumulation`.
+* **Moving averages** of the weights, where the optimizer asks for them, take their places in EVAL and PREDICT, see
+  :mod:`estimator_pipeline.moving_averages`.
 * **Weights** of examples and classes count in the loss and in every metric, see :mod:`estimator_pipeline.weighting`.
 * **The evaluation loss**: `average_loss` is the mean over examples. (`loss`, which Estimator adds, is a mean of batch
   means, and weighs a small last batch too much.)
@@ -25,7 +27,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, moving_averages
 from estimator_pipeline.accumulation import changes, mean_of_steps
 from estimator_pipeline.compat import step_random
 from estimator_pipeline.errors import ConfigError
@@ -98,7 +100,8 @@ def build_model_fn(
     kind = head_of(loss, head)
     the_head = Head(kind, loss, label_smoothing, label_vocabulary)
     make_optimizer = _optimizer_maker(optimizer)
-    every = 1 if callable(optimizer) else optimizer_of(optimizer).gradient_accumulation_steps
+    fields = Optimizer() if callable(optimizer) else optimizer_of(optimizer)
+    every, momentum = fields.gradient_accumulation_steps, fields.ema_momentum
     wanted = _wanted_metrics(kind, metrics)
     weighting = weighting_of(
         kind, weight_column=weight_column, class_weights=class_weights, label_vocabulary=label_vocabulary
@@ -141,11 +144,15 @@ def build_model_fn(
         if weighting is not None:
             weighting.check_units(logits.shape[-1] if logits.shape.rank else None)
         predictions = the_head.predictions(logits)
+        trained, scaffold = [_plain(variable) for variable in model.trainable_variables], None
+        if momentum is not None and mode != modes.TRAIN:
+            scaffold = tf.compat.v1.train.Scaffold(saver=moving_averages.restored(trained))
         if mode == modes.PREDICT:
             return tf.estimator.EstimatorSpec(
                 mode,
                 predictions=predictions,
                 export_outputs=the_head.export_outputs(predictions, signatures),
+                scaffold=scaffold,
             )
         each = the_head.per_example_loss(labels, logits)
         beside = of_rank(weights, each.shape.rank)
@@ -161,15 +168,17 @@ def build_model_fn(
                 else:
                     given = {"weights": weights} if "weights" in inspect.signature(make).parameters else {}
                     eval_metrics[name] = make(labels, predictions, **given)
-            return tf.estimator.EstimatorSpec(mode, loss=total, predictions=predictions, eval_metric_ops=eval_metrics)
+            return tf.estimator.EstimatorSpec(
+                mode, loss=total, predictions=predictions, eval_metric_ops=eval_metrics, scaffold=scaffold
+            )
         if every > 1 and config is not None and config.num_ps_replicas > 0:
             raise ConfigError(
                 f"gradient_accumulation_steps is {every}, in a cluster with parameter servers",
                 found="each worker changes the variables by itself, while others' gradients are added up",
                 mend="train with multi_worker_mirrored, or give smaller batches and a lower learning rate",
             )
-        train_op = _train_op(
-            [_plain(variable) for variable in model.trainable_variables],
+        train_op, scaffold = _train_op(
+            trained,
             updates,
             total,
             make_optimizer,
@@ -177,10 +186,13 @@ def build_model_fn(
             clip_value=clip_value,
             scaled=policy == "mixed_float16",
             every=every,
+            momentum=momentum,
         )
         # Estimator reports the sum over the replicas, for the optimizer has not scaled the loss: each gives its share.
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        return tf.estimator.EstimatorSpec(mode, loss=total / replicas, predictions=predictions, train_op=train_op)
+        return tf.estimator.EstimatorSpec(
+            mode, loss=total / replicas, predictions=predictions, train_op=train_op, scaffold=scaffold
+        )
 
     return keras_model_fn
 
@@ -201,8 +213,9 @@ def _drawn_by_step(seed: int | None, config: Any) -> contextlib.AbstractContextM
 
 def _train_op(
     variables: list[Any], updates: list[Any], loss: Any, make_optimizer: Callable[[Any], tuple[Any, Any]], *,
-    clip_norm: float | None, clip_value: float | None, scaled: bool, every: int,
-) -> Any:  # fmt: skip
+    clip_norm: float | None, clip_value: float | None, scaled: bool, every: int, momentum: float | None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """The train op of a replica, and the scaffold that it needs, or None."""
     tf = compat.install()
     global_step = tf.compat.v1.train.get_or_create_global_step()
     replica = tf.distribute.get_replica_context()
@@ -218,6 +231,7 @@ def _train_op(
     # not make a convolution's two into one operation, which takes nearly twice as long on CPUs. Without colocation each
     # has a device, which a strategy wants to know.
     scale = LossScale() if scaled else None
+    changed = None
     share = loss / replicas if scale is None else loss * scale.value / replicas
     gradients = tf.compat.v1.gradients(share, variables, gate_gradients=True)
     missing = [v.name for v, g in zip(variables, gradients, strict=True) if g is None]
@@ -232,6 +246,7 @@ def _train_op(
             gradients, None if replicas == 1 else lambda given: replica.merge_call(_sum_over_replicas, args=(given,))
         )
         if every == 1:
+            changed = finite
             apply_if(finite, optimizer)
         updates = [*updates, scale.update(finite)]
         tf.compat.v1.summary.scalar("loss_scale", scale.value)
@@ -243,6 +258,7 @@ def _train_op(
             gradients, last, kept = mean_of_steps(
                 variables, gradients, steps=every, last=last, finite=None if scale is None else finite
             )
+            changed = last
             apply_if(last, optimizer)
             updates = [*updates, *kept]
         gradients = _clipped(gradients, clip_norm=clip_norm, clip_value=clip_value)
@@ -254,8 +270,16 @@ def _train_op(
     else:
         step = optimizer.apply_gradients(pairs)
         _collect_as_one(optimizer.variables())
+    scaffold = None
+    if momentum is not None:
+        averages, begin = moving_averages.begin_with(variables)
+        updates = [
+            *updates,
+            *moving_averages.move(averages, variables, momentum=momentum, changed=changed, after=step),
+        ]
+        scaffold = tf.compat.v1.train.Scaffold(init_fn=begin)
     # BatchNorm statistics and whatever else the layers update while training.
-    return tf.group(step, *updates)
+    return tf.group(step, *updates), scaffold
 
 
 def _plain(variable: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.accumulation import accumulating, accumulating_of_keras_3, counting_changes
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.moving_averages import averaging, averaging_of_keras_3
 from estimator_pipeline.weight_decay import decaying, decaying_of_keras_3, decaying_v1
 
 NAMES = ("sgd", "momentum", "nesterov", "adam", "adagrad", "rmsprop", "ftrl")
@@ -39,7 +40,7 @@ _CLASSES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
 ADAMW_DECAY = 0.004
 _FIELDS = (
     "name, learning_rate, api, options, warmup_steps, warmup_from, weight_decay, exclude_from_weight_decay, "
-    "gradient_accumulation_steps"
+    "gradient_accumulation_steps, ema_momentum"
 )
 
 # kind -> class in tf.keras.optimizers.schedules
@@ -73,9 +74,12 @@ class Optimizer:
         exclude_from_weight_decay: names of weights within their layers that lose nothing, such as "bias".
         gradient_accumulation_steps: so many batches make one change of the variables, by the mean of their gradients;
             see :mod:`estimator_pipeline.accumulation`. A step is a batch all the same.
+        ema_momentum: what is evaluated and exported are exponential moving averages of the weights; the share of an
+            average that a change leaves, such as 0.999; see :mod:`estimator_pipeline.moving_averages`. None: the
+            weights themselves.
 
     Raises:
-        ConfigError: a name that is not known, or a warm-up, a weight decay or a number of steps that cannot be.
+        ConfigError: a name that is not known, or a warm-up, weight decay, momentum or number of steps that cannot be.
     """
 
     name: str = "sgd"
@@ -87,6 +91,7 @@ class Optimizer:
     weight_decay: float | None = None
     exclude_from_weight_decay: Sequence[str] = ()
     gradient_accumulation_steps: int = 1
+    ema_momentum: float | None = None
 
     def __post_init__(self) -> None:
         for what, value, allowed in (("optimizer", self.name, (*NAMES, "adamw")), ("optimizer api", self.api, APIS)):
@@ -103,6 +108,12 @@ class Optimizer:
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ConfigError(
                 f"gradient_accumulation_steps is {steps!r}", mend="give the number of batches for a change, 1 or more"
+            )
+        momentum = self.ema_momentum
+        number = isinstance(momentum, int | float) and not isinstance(momentum, bool)
+        if momentum is not None and not (number and 0 < momentum < 1):
+            raise ConfigError(
+                f"ema_momentum is {momentum!r}", mend="give a number between 0 and 1, such as 0.999, or leave it out"
             )
         decay, excluded = self.weight_decay, self.exclude_from_weight_decay
         if self.name == "adamw":
@@ -176,8 +187,8 @@ class Optimizer:
         return self.construct(stock_class(self.name), rate, {**_CLASSES[self.name][3], **options})
 
     def construct(self, kind: Any, rate: Any, options: Mapping[str, Any]) -> Any:
-        """An optimizer of a Keras class, with this learning rate and these arguments, which decays weights and adds
-        gradients up as asked for.
+        """An optimizer of a Keras class, with this learning rate and these arguments, which decays weights, keeps their
+        averages and adds gradients up as asked for.
 
         Raises:
             ConfigError: an argument that the class does not take.
@@ -186,6 +197,9 @@ class Optimizer:
         kind = self._decaying(kind)
         if compat.keras_generation() == 3 and not self.exclude_from_weight_decay:
             given.pop("exclude_from_weight_decay", None)
+        if self.ema_momentum is not None:
+            kind = (averaging if compat.keras_generation() == 2 else averaging_of_keras_3)(kind)
+            given["average_momentum"] = self.ema_momentum
         if self.gradient_accumulation_steps > 1:
             kind = (accumulating if compat.keras_generation() == 2 else accumulating_of_keras_3)(kind)
             given["gradient_accumulation_steps"] = self.gradient_accumulation_steps

@@ -52,6 +52,7 @@ FLOORS = {
     "keras_weights": 2,
     "loss_scale": 2,
     "model_fn": 2,
+    "moving_averages": 2,
     "optimizers": 2,
     "run_config": 2,
     "strategies": 2,

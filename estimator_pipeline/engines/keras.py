@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from estimator_pipeline import compat, event_files
+from estimator_pipeline import compat, event_files, keras_optimizers, moving_averages
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat import keras_steps, sessions, step_random
 from estimator_pipeline.compat.repairs import lost_peers
@@ -23,6 +23,7 @@ from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.identity import Identity, of_inputs
 from estimator_pipeline.engines.keras_backup import Backup
 from estimator_pipeline.engines.keras_callbacks import (
+    averages_callback,
     check_finite,
     checkpoint_callback,
     left_whole,
@@ -290,6 +291,8 @@ class KerasTask(TaskLife):
         found = [] if executions is None else [executions]
         found += [] if self.ledger is None else [self.ledger.callback(start_step=start)]
         found += [progress, *own]
+        if self.evaluate_during_training and moving_averages.keeps(model):
+            found.append(averages_callback())
         if self.max_steps is not None:
             found.append(stop_callback(self.max_steps, start_step=start))
         if self.tf_config.is_chief and self.plan.summary_steps:
@@ -419,6 +422,7 @@ class KerasEvaluator(CheckpointEvaluator):
                 self._plan.eval_strategy, self._spec.input_fn, mend="give eval.steps"
             )
         keras_checkpoints.restore(self._checkpoint, checkpoint, whole=False)
+        moving_averages.take(self._model)
         found = self._model.evaluate(self._data, steps=self._steps, return_dict=True, verbose=0)
         step = checkpoint_step(checkpoint)
         metrics = {**{name: float(value) for name, value in found.items()}, "global_step": step}
@@ -431,6 +435,8 @@ class KerasEvaluator(CheckpointEvaluator):
 
     def checkpoint_of(self, model: Any) -> Any:
         """The `tf.train.Checkpoint` of what evaluation needs of the model."""
+        if moving_averages.keeps(model):
+            keras_optimizers.create_slots(model)
         return keras_checkpoints.of(model)
 
     def evaluate(self, checkpoint: str, *, final: bool) -> Evaluation:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from estimator_pipeline import moving_averages
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.engines import keras3_loop, keras_checkpoints
 from estimator_pipeline.engines.keras import KerasEvaluator, KerasPlan, KerasTask
@@ -114,7 +115,8 @@ class Keras3Evaluator(KerasEvaluator):
     """Evaluates checkpoints of the Keras 3 engine in this process alone."""
 
     def checkpoint_of(self, model: Any) -> Any:
-        return ModelVariables(model).checkpoint_of_model()
+        variables = ModelVariables(model)
+        return variables.checkpoint() if moving_averages.keeps(model) else variables.checkpoint_of_model()
 
 
 class Keras3Serving(KerasServing):
@@ -123,4 +125,5 @@ class Keras3Serving(KerasServing):
     def model_of(self, checkpoint_path: str) -> Any:
         model = self._build()
         keras_checkpoints.restore(ModelVariables(model).checkpoint(), checkpoint_path, whole=False)
+        moving_averages.take(model)
         return model

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from estimator_pipeline import compat, event_files
+from estimator_pipeline import compat, event_files, moving_averages
 from estimator_pipeline.engines.hooks import diverged
 from estimator_pipeline.launch.progress import ProgressWriter
 from estimator_pipeline.log import logger
@@ -241,6 +241,22 @@ def summary_callback(folder: str, *, every_steps: int) -> Any:
             self._writer.close()
 
     return Summaries()
+
+
+def averages_callback() -> Any:
+    """Has `fit` validate the moving averages of the weights, where the model's optimizer keeps them."""
+    base: Any = compat.install().keras.callbacks.Callback
+
+    class Averages(base):
+        _supports_tf_logs = True
+
+        def on_test_begin(self, logs=None):
+            moving_averages.exchange(self.model)
+
+        def on_test_end(self, logs=None):
+            moving_averages.exchange(self.model)
+
+    return Averages()
 
 
 def check_finite(model: Any, step: int) -> None:

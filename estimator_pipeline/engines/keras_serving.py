@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from estimator_pipeline import compat, keras_optimizers
+from estimator_pipeline import compat, keras_optimizers, moving_averages
 from estimator_pipeline.engines import keras_checkpoints
 from estimator_pipeline.engines.exporting import parsed_examples
 from estimator_pipeline.errors import ConfigError
@@ -44,10 +44,11 @@ class KerasServing:
         self._spec, self._single, self._signatures = features_spec, single, signatures
 
     def model_of(self, checkpoint_path: str) -> Any:
-        """The compiled model with the values of a checkpoint."""
+        """The compiled model with the values of a checkpoint, as it was evaluated."""
         model = self._build()
         keras_optimizers.create_slots(model)
         keras_checkpoints.restore(keras_checkpoints.of(model), checkpoint_path, whole=False)
+        moving_averages.take(model)
         return model
 
     def export_saved_model(

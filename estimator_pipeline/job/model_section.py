@@ -189,6 +189,8 @@ class Optimizer(Section):
         exclude_from_weight_decay: Weights that lose nothing, by their names within layers: bias, gamma, beta.
         gradient_accumulation_steps: So many batches make one change of the variables, by the mean of their gradients; a
             step is a batch all the same.
+        ema_momentum: What is evaluated and exported are exponential moving averages of the weights; the share of an
+            average that a change leaves, such as 0.999.
     """
 
     name: Literal["sgd", "momentum", "nesterov", "adam", "adamw", "adagrad", "rmsprop", "ftrl"] = "sgd"
@@ -200,6 +202,7 @@ class Optimizer(Section):
     weight_decay: _Weight | None = None
     exclude_from_weight_decay: list[Annotated[str, Field(min_length=1)]] = []
     gradient_accumulation_steps: Annotated[int, Field(ge=1)] = 1
+    ema_momentum: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     def problems(self) -> Iterator[Problem]:
         if self.warmup_from and not self.warmup_steps:

@@ -28,7 +28,7 @@ from estimator_pipeline.engines import lock
 from estimator_pipeline.engines.board import DIRECTORY
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.checkpoint_state import State, state_of
-from estimator_pipeline.parity.names import GRADIENT_SUM
+from estimator_pipeline.parity.names import AVERAGE, GRADIENT_SUM
 
 __all__ = ["MIGRATED", "is_keras_file", "prefix_of", "read_state", "run_directory"]
 
@@ -38,7 +38,8 @@ _FILES = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 # Of Keras 3's optimizers: the slot's name at the end -> what Keras 2 calls it.
 _KERAS_3_SLOTS = {
-    "momentum", "velocity", "velocity_hat", "average_gradient", "accumulator", "linear", "rms", "mg", GRADIENT_SUM
+    "momentum", "velocity", "velocity_hat", "average_gradient", "accumulator", "linear", "rms", "mg", GRADIENT_SUM,
+    AVERAGE,
 }  # fmt: skip
 _RENAMED = {
     "adam": {"momentum": "m", "velocity": "v", "velocity_hat": "vhat"},

@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.parity.names import GLOBAL_STEP, GRADIENT_SUM, canonical
+from estimator_pipeline.parity.names import AVERAGE, GLOBAL_STEP, GRADIENT_SUM, canonical
 
 __all__ = ["AVERAGE", "Entry", "State", "family_of", "state_of"]
 
-# Ending of the shadow variable of tf.train.ExponentialMovingAverage.
-AVERAGE = "ExponentialMovingAverage"
 _PART = re.compile(r"(?P<whole>.+)/part_(?P<number>\d+)(?P<slot>/[^/]+)?$")
 _V1_ENDINGS = re.compile(r"/(Momentum|Adam|Adam_1|Adagrad|RMSProp|RMSProp_1|RMSProp_2|Ftrl|Ftrl_1)(:0)?$")
 # Slots -> whose they are.
@@ -150,7 +148,10 @@ def state_of(
     slots: dict[str, dict[str, Entry]] = {}
     for known, name in names.items():
         weight, at, slot = known.partition(" @")
-        if at:
+        if known.endswith(f"/{AVERAGE}") and known.removesuffix(f"/{AVERAGE}") in names:
+            # One of Keras, which has its optimizer's name before its weight's.
+            averages[known.removesuffix(f"/{AVERAGE}")] = entries[name]
+        elif at:
             slots.setdefault(weight, {})[slot] = entries[name]
         else:
             weights[known] = entries[name]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from estimator_pipeline import compat, keras_averages
+from estimator_pipeline import compat, keras_averages, moving_averages
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.job import Job, load_job
 from estimator_pipeline.parity.records import write_arrays
@@ -74,7 +74,8 @@ def evaluated_losses(model: Any, dataset: Any, *, steps: int | None = None) -> d
         over the batches' means, with them, as an Estimator's evaluation has it.
     """
     batches = list(dataset if steps is None else dataset.take(steps))
-    with keras_averages.in_place(getattr(model, "averages", None)):  # it is evaluated with them
+    own = keras_averages.in_place(getattr(model, "averages", None))
+    with own, moving_averages.averaged_weights(model):  # it is evaluated with them
         return _losses_of(model, batches)
 
 

@@ -21,11 +21,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-__all__ = ["GLOBAL_STEP", "GRADIENT_SUM", "canonical"]
+__all__ = ["AVERAGE", "GLOBAL_STEP", "GRADIENT_SUM", "canonical"]
 
 GLOBAL_STEP = "global_step"
 # A slot beside those of the optimizer, see `estimator_pipeline.accumulation`; so it is called everywhere.
 GRADIENT_SUM = "gradient_sum"
+# The moving average of a weight is called so after it: it is no slot, for it is evaluated. In Keras it is kept as one,
+# see `estimator_pipeline.moving_averages`.
+AVERAGE = "ExponentialMovingAverage"
 
 # Ending of a slot variable of tf.compat.v1.train, after the variable's own name -> the slot's name in Keras.
 _V1_SLOTS = {
@@ -113,6 +116,8 @@ def _of(name: str, all_names: Mapping[str, str]) -> str | None:
         # Slots that were made before the first step do not bear the optimizer's name.
         return f"{head} @{last}"
     _, _, weight = head.partition("/")
+    if weight in all_names and last == AVERAGE and head not in all_names:
+        return f"{weight}/{AVERAGE}"
     if weight in all_names and last in _KERAS_SLOTS:
         return f"{weight} @{last}"
     if (scoped := _in_a_scope(name, all_names)) is not None:

@@ -193,6 +193,36 @@ def test_exports_answer_as_the_estimators_do(run, signatures):
                 np.testing.assert_allclose(answers[output], value, rtol=1e-4, atol=1e-5)
 
 
+def test_moving_averages_are_evaluated_and_exported(run, tmp_path):
+    """Both engines evaluate them at each checkpoint and export them, and train as without them."""
+    optimizer = "model.optimizer={name: momentum, learning_rate: 0.05%s}"
+    settings = ["model.name=linear", "run.seed=1", "eval.exporters=[{kind: final}]"]
+    theirs, ours, plain = (
+        run(*settings, optimizer % more, f"run.engine={engine}", folder=folder)
+        for folder, engine, more in (
+            ("estimator", "estimator", ", ema_momentum: 0.9"), ("keras", "keras", ", ema_momentum: 0.9"),
+            ("plain", "keras", ""),
+        )
+    )  # fmt: skip
+    for one, other, raw in zip(ours.evaluations, theirs.evaluations, plain.evaluations, strict=True):
+        assert one.metrics["average_loss"] == pytest.approx(other.metrics["average_loss"], rel=1e-3)
+        assert one.metrics["average_loss"] > raw.metrics["average_loss"] + 0.05, "they come behind"
+    keras = variables(tmp_path / "keras", "model/")
+    for name, value in variables(tmp_path / "plain", "model/").items():
+        np.testing.assert_array_equal(keras[name], value, err_msg=name)
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(tmp_path / "estimator")))
+    kernel, bias = (reader.get_tensor(f"dense/{part}/ExponentialMovingAverage") for part in ("kernel", "bias"))
+    pixels = np.random.default_rng(1).random((3, 8, 8, 1)).astype(np.float32)
+    wanted = pixels.reshape(3, 64) @ kernel + bias
+    for result in (theirs, ours):
+        function = tf.saved_model.load(result.exporters["final"]).signatures["predict"]
+        (name,) = function.structured_input_signature[1]
+        answers = function(**{name: tf.constant(pixels)})
+        np.testing.assert_allclose(answers["logits"], wanted, rtol=1e-3, atol=1e-3)
+    whole = ep.load_keras_model(str(tmp_path / "keras" / "model.keras"))
+    np.testing.assert_allclose(whole(pixels), wanted, rtol=1e-3, atol=1e-3)
+
+
 def test_a_job_of_several_labels(run, tmp_path):
     """Metrics of both engines, and what both exports answer."""
     random = np.random.default_rng(5)

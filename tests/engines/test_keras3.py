@@ -6,6 +6,7 @@ one where they can (tests/keras3_process.py).
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -345,6 +346,41 @@ def test_gradients_are_added_up(run, tmp_path):
                 np.testing.assert_allclose(ours[name], value, rtol=0, atol=1e-5, err_msg=f"{found}: {name}")
     free, clipped = (variables(tmp_path / one)["model/dense/kernel"] for one in ("small", "clipped"))
     assert np.abs(free - clipped).max() > 1e-4, "it is clipped"
+
+
+@keras3
+def test_moving_averages(run, tmp_path):
+    """By their definition, at each step; evaluated and exported; on one replica and two, with gradients added up, too.
+    A run that is resumed ends with the same bits."""
+    optimizer = "model.optimizer={name: adam, api: keras, learning_rate: 0.01, ema_momentum: 0.8%s}"
+    twice = optimizer % ", gradient_accumulation_steps: 2"
+    settings = ["model.name=linear", "train.max_steps=6", "run.save_checkpoints_steps=1", "run.keep_checkpoint_max=0",
+                "run.seed=3", "eval.exporters=[{kind: final}]"]  # fmt: skip
+    results = run(
+        ("one", *settings, optimizer % ""), ("mirrored", *settings, optimizer % "", *MIRRORED),
+        ("added-up", *settings, twice, *MIRRORED), ("part", *settings, optimizer % "", "train.max_steps=3"),
+        ("part", *settings, optimizer % ""),
+    )  # fmt: skip
+    pixels = np.random.default_rng(1).random((3, 8, 8, 1)).astype(np.float32)
+    for folder, result, every in zip(("one", "mirrored", "added-up"), results, (1, 1, 2), strict=False):
+        steps = [variables(tmp_path / folder, step=step) for step in range(1, 7)]
+        last = {}
+        for part in ("kernel", "bias"):
+            weight = f"model/dense/{part}"
+            (average,) = (name for name in steps[0] if name.endswith(f"{part}/ExponentialMovingAverage"))
+            for number, (before, after) in enumerate(itertools.pairwise(steps), start=2):
+                share = 0.2 if number % every == 0 else 0.0
+                wanted = before[average] + (after[weight] - before[average]) * share
+                np.testing.assert_allclose(after[average], wanted, rtol=1e-5, atol=1e-7, err_msg=f"{folder} {number}")
+            last[part] = steps[-1][average]
+        assert np.abs(last["kernel"] - steps[-1]["model/dense/kernel"]).max() > 1e-3, "they are not the weights"
+        function = tf.saved_model.load(result["exporters"]["final"]).signatures["predict"]
+        (name,) = function.structured_input_signature[1]
+        logits = function(**{name: tf.constant(pixels)})["logits"].numpy()
+        np.testing.assert_allclose(logits, pixels.reshape(3, 64) @ last["kernel"] + last["bias"], rtol=1e-4, atol=1e-4)
+    assert results[0]["metrics"]["average_loss"] == pytest.approx(results[1]["metrics"]["average_loss"], rel=1e-4)
+    for name, value in variables(tmp_path / "part", step=6).items():
+        np.testing.assert_array_equal(value, variables(tmp_path / "one", step=6)[name], err_msg=name)
 
 
 @keras3

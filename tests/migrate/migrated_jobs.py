@@ -25,6 +25,8 @@ OPTIMIZERS: dict[str, tuple[str, str, str]] = {
     "ftrl-keras": ("ftrl", "keras", ""),
     "momentum-added-up-v1": ("momentum", "v1", ""),
     "adam-added-up-keras": ("adam", "keras", ""),
+    "momentum-averaged-v1": ("momentum", "v1", ""),
+    "rmsprop-averaged-keras": ("rmsprop", "keras", ""),
 }
 
 LAYERS = """
@@ -60,6 +62,7 @@ def optimizer(case: str) -> str:
     name, api, options = OPTIMIZERS[case]
     # Three batches make a change, and tests stop at step 4.
     more = ", gradient_accumulation_steps: 3" if "added-up" in case else ""
+    more += ", ema_momentum: 0.9" if "averaged" in case else ""
     return f"model.optimizer={{name: {name}, api: {api}, learning_rate: 0.05, options: {{{options}}}{more}}}"
 
 
