@@ -99,6 +99,9 @@ def identity_of(job: Job, data: Any, tf_config: TFConfig) -> Callable[[], Identi
         optimizer = dict(model.pop("optimizer"))
         fixed = {f"model.{name}": value for name, value in model.items()}
         fixed["model.optimizer"] = f"{optimizer.pop('name')} ({optimizer.pop('api')})"
+        # These come with variables of their own, which a checkpoint has or has not.
+        fixed["model.optimizer keeps averages"] = optimizer["ema_momentum"] is not None
+        fixed["model.optimizer adds gradients up"] = optimizer["gradient_accumulation_steps"] > 1
         told |= {f"model.optimizer.{name}": value for name, value in optimizer.items()}
         return dataclasses.replace(seen, fixed={**seen.fixed, **fixed}, told=told)
 

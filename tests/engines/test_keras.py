@@ -221,6 +221,8 @@ def test_moving_averages_are_evaluated_and_exported(run, tmp_path):
         np.testing.assert_allclose(answers["logits"], wanted, rtol=1e-3, atol=1e-3)
     whole = ep.load_keras_model(str(tmp_path / "keras" / "model.keras"))
     np.testing.assert_allclose(whole(pixels), wanted, rtol=1e-3, atol=1e-3)
+    with pytest.raises(ConfigError, match="model.optimizer keeps averages was true and is false"):
+        run(*settings, optimizer % "", "train.max_steps=30", folder="estimator")
 
 
 def test_a_job_of_several_labels(run, tmp_path):
