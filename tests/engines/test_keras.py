@@ -221,7 +221,7 @@ def test_moving_averages_are_evaluated_and_exported(run, tmp_path):
         np.testing.assert_allclose(answers["logits"], wanted, rtol=1e-3, atol=1e-3)
     whole = ep.load_keras_model(str(tmp_path / "keras" / "model.keras"))
     np.testing.assert_allclose(whole(pixels), wanted, rtol=1e-3, atol=1e-3)
-    with pytest.raises(ConfigError, match="model.optimizer keeps averages was true and is false"):
+    with pytest.raises(ConfigError, match=r"model\.optimizer keeps averages was true and is false"):
         run(*settings, optimizer % "", "train.max_steps=30", folder="estimator")
 
 
