@@ -32,6 +32,7 @@ from estimator_pipeline.accumulation import changes, mean_of_steps
 from estimator_pipeline.compat import step_random
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, SIGNATURES, Head, head_of, of_rank
+from estimator_pipeline.histograms import add_histograms, checked_histograms
 from estimator_pipeline.loss_scale import LossScale, apply_if
 from estimator_pipeline.optimizers import Optimizer, optimizer_of
 from estimator_pipeline.weighting import ClassWeights, weighting_of
@@ -58,6 +59,7 @@ def build_model_fn(
     label_vocabulary: Sequence[str] = (),
     mixed_precision: bool | str = False,
     signatures: Sequence[str] = SIGNATURES,
+    histograms: Sequence[str] = (),
     params: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """Builds the `model_fn(features, labels, mode, params, config)` of a Keras model.
@@ -88,6 +90,8 @@ def build_model_fn(
             on a CPU need a session whose graph optimizer leaves them alone; job files see to it, in Python it is
             `build_run_config(session_config={"graph_options": {"rewrite_options": {"remapping": "OFF"}}})`.
         signatures: of "predict", "classify", "regress": those that exports answer, where the head has them.
+        histograms: of "weights", "gradients": what the summaries of training have beside the scalars, for each trained
+            variable; see :mod:`estimator_pipeline.histograms`.
         params: defaults for `layers(params)`; what `tf.estimator.Estimator(params=…)` gives comes on top.
 
     Returns:
@@ -107,6 +111,7 @@ def build_model_fn(
         kind, weight_column=weight_column, class_weights=class_weights, label_vocabulary=label_vocabulary
     )
     policy = policy_of(mixed_precision)
+    shown = checked_histograms(histograms)
     unknown = set(signatures) - set(SIGNATURES)
     if unknown:
         raise ConfigError(
@@ -187,6 +192,7 @@ def build_model_fn(
             scaled=policy == "mixed_float16",
             every=every,
             momentum=momentum,
+            histograms=shown,
         )
         # Estimator reports the sum over the replicas, for the optimizer has not scaled the loss: each gives its share.
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
@@ -214,6 +220,7 @@ def _drawn_by_step(seed: int | None, config: Any) -> contextlib.AbstractContextM
 def _train_op(
     variables: list[Any], updates: list[Any], loss: Any, make_optimizer: Callable[[Any], tuple[Any, Any]], *,
     clip_norm: float | None, clip_value: float | None, scaled: bool, every: int, momentum: float | None,
+    histograms: Sequence[str],
 ) -> tuple[Any, Any]:  # fmt: skip
     """The train op of a replica, and the scaffold that it needs, or None."""
     tf = compat.install()
@@ -250,10 +257,17 @@ def _train_op(
             apply_if(finite, optimizer)
         updates = [*updates, scale.update(finite)]
         tf.compat.v1.summary.scalar("loss_scale", scale.value)
-    if every > 1 or clip_norm is not None or clip_value is not None:
+    if "gradients" in histograms and every == 1 and clip_norm is None and clip_value is None:
+        whole = _summed(replica, gradients)
+        add_histograms("gradients", variables, whole)
+        # In each step on all workers, while the chief alone writes summaries, and not in each.
+        updates = [*updates, *whole]
+    elif every > 1 or clip_norm is not None or clip_value is not None:
         if every > 1:
             last, gradients = changes(gradients, steps=every, global_step=global_step)
         gradients = _summed(replica, gradients)
+        if "gradients" in histograms:
+            add_histograms("gradients", variables, gradients)
         if every > 1:
             gradients, last, kept = mean_of_steps(
                 variables, gradients, steps=every, last=last, finite=None if scale is None else finite
@@ -278,6 +292,9 @@ def _train_op(
             *moving_averages.move(averages, variables, momentum=momentum, changed=changed, after=step),
         ]
         scaffold = tf.compat.v1.train.Scaffold(init_fn=begin)
+    if "weights" in histograms:
+        with tf.control_dependencies([step]):
+            add_histograms("weights", variables, [variable.read_value() for variable in variables])
     # BatchNorm statistics and whatever else the layers update while training.
     return tf.group(step, *updates), scaffold
 

@@ -38,6 +38,7 @@ FLOORS = {
     "callbacks": 2,
     "event_files": 2,
     "heads": 2,
+    "histograms": 2,
     "keras3_optimizers": 2,
     "keras_averages": 2,
     "keras_canned": 2,

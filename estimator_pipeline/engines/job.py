@@ -259,13 +259,19 @@ def job_model_fn(job: Job, data: Any) -> Callable[..., Any]:
         data: its data, from :func:`job_inputs`.
     """
     model = job.model
-    options = {**model_options(job), "signatures": model.export.signatures}
+    options = {**model_options(job), "signatures": model.export.signatures, "histograms": job.run.histograms}
     if model.name is not None:
         import model_fns
 
         return model_fns.model_fn(model.name, params=model_params(job, data), **options)
     own = load_function(model.function or "", field="model.function")
     if is_model_fn(own):
+        if job.run.histograms:
+            raise ConfigError(
+                f"run.histograms is {job.run.histograms}, and model.function {model.function} is a model_fn",
+                found="a model_fn of one's own writes its own summaries",
+                mend="leave run.histograms out; in the model_fn, call tf.compat.v1.summary.histogram(name, values)",
+            )
         return own
     require_loss(job)
     return build_model_fn(own, **options)

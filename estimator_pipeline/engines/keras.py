@@ -67,6 +67,7 @@ class KerasPlan:
         keep_checkpoint_max: how many checkpoints are kept; None or 0: all.
         keep_checkpoint_every_n_hours: one in so many hours is kept besides.
         summary_steps: steps between the chief's TensorBoard summaries; None: no summaries.
+        histograms: what they have beside the scalars, see :mod:`estimator_pipeline.histograms`.
         log_steps: steps between two lines of the chief's log.
         weighted: from a dataset of (features, labels), of training or evaluation, the one that Keras reads: labels in
             numbers, with weights, where there are any.
@@ -91,6 +92,7 @@ class KerasPlan:
     keep_checkpoint_max: int | None = 5
     keep_checkpoint_every_n_hours: float | None = None
     summary_steps: int | None = 100
+    histograms: tuple[str, ...] = ()
     log_steps: int | None = 100
     weighted: Callable[[Any], Any] = lambda dataset: dataset
     callbacks: Callable[[], Sequence[Any]] = tuple
@@ -153,6 +155,8 @@ class KerasTask(TaskLife):
             settings=settings,
         )
         self.plan, self._endless = plan, False
+        # The global step at which training begins.
+        self.start_step = 0
         self.ledger: TaskLedger | None = None
         if plan.ledger is not None and tf_config.is_training_task:
             self.ledger = TaskLedger(plan.ledger, tf_config=tf_config)
@@ -165,7 +169,7 @@ class KerasTask(TaskLife):
         saved = self.agree_on_start()
         if self.max_steps is not None and saved >= self.max_steps:
             return Trained(steps=0, data_ended=False)
-        start = self._start_after(saved)
+        start = self.start_step = self._start_after(saved)
         if self.plan.seed is not None:
             tf.keras.utils.set_random_seed(self.plan.seed)
         with scope(self.strategy):
@@ -266,7 +270,12 @@ class KerasTask(TaskLife):
 
     def summaries(self) -> list[Any]:
         """Callbacks that write the chief's TensorBoard summaries of training."""
-        return [tensorboard_callback(self.model_dir, every_steps=self.plan.summary_steps or 1)]
+        every = self.plan.summary_steps or 1
+        return [
+            tensorboard_callback(
+                self.model_dir, every_steps=every, start_step=self.start_step, shown=self.plan.histograms
+            )
+        ]
 
     def _epochs(self) -> int:
         """The number of the last epoch, at least; the last step ends training."""
@@ -337,8 +346,10 @@ class KerasTask(TaskLife):
         ends, every = wanted_by(own, start)
         reason = reason or every or self.why_single(model)
         # Also those that the chief alone writes.
-        periods = (self.plan.log_steps, self.plan.summary_steps, self.plan.epoch_steps)
+        periods = (self.plan.log_steps, self.plan.epoch_steps)
         ends += [Every(period, start + period) for period in periods if period]
+        if self.plan.summary_steps:
+            ends.append(Every(self.plan.summary_steps, self.plan.summary_steps))
         if self.max_steps is not None:
             ends.append(Every(0, self.max_steps))
         made = executions_callback(several, start_step=start, ends=ends, reason=reason, tell=self.set_steps)

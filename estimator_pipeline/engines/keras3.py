@@ -9,7 +9,7 @@ or the chief, and not by all workers together.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import moving_averages
@@ -50,6 +50,9 @@ class _Keras3Task(KerasTask):
     # What the next call of the compiled function makes.
     _steps = 1
 
+    # Told of the gradients of a step; the chief has one here that writes them.
+    _record: Callable[[Sequence[Any], Sequence[Any]], None] = staticmethod(lambda variables, gradients: None)
+
     def checkpoint_of(self, model: Any) -> Any:
         self._variables = ModelVariables(model, strategy=self.strategy)
         return self._variables.checkpoint()
@@ -66,7 +69,8 @@ class _Keras3Task(KerasTask):
     ) -> None:
         self._variables.spread_seeds()
         # Further callbacks are there to see each step; the others read the loss at these steps alone.
-        every = [1 if self.plan.watched else n for n in (self.plan.log_steps, self.plan.summary_steps) if n]
+        periods = ((self.plan.log_steps, 0), (self.plan.summary_steps, self.start_step))
+        every = [(1 if self.plan.watched else n, origin) for n, origin in periods if n]
         keras3_loop.fit(
             model,
             data,
@@ -75,9 +79,10 @@ class _Keras3Task(KerasTask):
             epochs=epochs,
             steps_per_epoch=steps_per_epoch,
             callbacks=callbacks,
-            whole_loss=lambda step: any(step % n == 0 for n in every),
+            whole_loss=lambda step: any((step + origin) % n == 0 for n, origin in every),
             own=list(self._variables.own.values()),
             steps=lambda: self._steps,
+            record=self._record if "gradients" in self.plan.histograms and self.plan.summary_steps else None,
         )
 
     def why_single(self, model: Any) -> str:
@@ -98,7 +103,14 @@ class _Keras3Task(KerasTask):
             self.evaluate_during(self.checkpoint_path(step))
 
     def summaries(self) -> list[Any]:
-        return [summary_callback(os.path.join(self.model_dir, "train"), every_steps=self.plan.summary_steps or 1)]
+        callback = summary_callback(
+            os.path.join(self.model_dir, "train"),
+            every_steps=self.plan.summary_steps or 1,
+            start_step=self.start_step,
+            shown=self.plan.histograms,
+        )
+        self._record = callback.record
+        return [callback]
 
     def make_evaluator(self) -> KerasEvaluator:
         return Keras3Evaluator(self.plan, progress=self.progress)

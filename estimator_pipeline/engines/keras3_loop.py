@@ -32,6 +32,7 @@ def fit(
     whole_loss: Callable[[int], bool],
     own: Sequence[Any] = (),
     steps: Callable[[], int] = lambda: 1,
+    record: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
 ) -> None:
     """Trains a compiled, built model; callbacks are called as `Model.fit` calls them, and may set `stop_training`.
 
@@ -49,9 +50,11 @@ def fit(
         own: variables of each replica's own that layers update; a replica that gets no data leaves its own as they are.
         steps: how many are made by the next call of the compiled function; never beyond the end of an epoch or of the
             data, and the same on all workers.
+        record: `record(variables, gradients)`, called in the context of a replica while a step is traced, with the
+            gradients of the step, dense and summed over the replicas. None on all workers, or on none.
     """
     tf = compat.install()
-    step, several = _step(model, strategy, own)
+    step, several = _step(model, strategy, own, record)
     replicas = 1 if strategy is None else strategy.num_replicas_in_sync
     model.stop_training = False
     for callback in callbacks:
@@ -97,7 +100,9 @@ class _OwnLoss:
         return sum(float(part) for part in parts) * self._replicas / len(parts)
 
 
-def _step(model: Any, strategy: Any, own: Sequence[Any]) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
+def _step(
+    model: Any, strategy: Any, own: Sequence[Any], record: Callable[[Sequence[Any], Sequence[Any]], None] | None
+) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
     """A compiled function of an iterator: makes one step, and gives each replica's share of the loss; and one of an
     iterator and a number, which makes so many steps more before it."""
     tf = compat.install()
@@ -117,6 +122,8 @@ def _step(model: Any, strategy: Any, own: Sequence[Any]) -> tuple[Callable[[Any]
             gradients = tape.gradient(scaled, variables)
             if replicas > 1:
                 gradients = _without_data(tf, features, before, gradients)
+            if record is not None:
+                record(variables, _whole(optimizer, gradients, replicas))
             optimizer.apply(prepared(optimizer, gradients, replicas), variables)
         return loss
 
@@ -131,6 +138,17 @@ def _step(model: Any, strategy: Any, own: Sequence[Any]) -> tuple[Callable[[Any]
         return one(iterator)
 
     return tf.function(one), several
+
+
+def _whole(optimizer: Any, gradients: list[Any], replicas: int) -> list[Any]:
+    """The gradients of all replicas, dense and without the scale of the loss; None where there is none."""
+    tf = compat.install()
+    there = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+    if replicas > 1:
+        there = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, there)
+    scale = optimizer.loss_scale_factor or 1.0
+    found = iter(there)
+    return [None if g is None else next(found) / scale for g in gradients]
 
 
 def _without_data(tf: Any, features: Any, before: list[tuple[Any, Any]], gradients: list[Any]) -> list[Any]:

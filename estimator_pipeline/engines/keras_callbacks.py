@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from estimator_pipeline import compat, event_files, moving_averages
+from estimator_pipeline import compat, event_files, histograms, moving_averages
 from estimator_pipeline.engines.hooks import diverged
 from estimator_pipeline.launch.progress import ProgressWriter
 from estimator_pipeline.log import logger
@@ -156,28 +156,62 @@ def preemption_callback(
     return Preempted()
 
 
-def tensorboard_callback(folder: str, *, every_steps: int) -> Any:
-    """A TensorBoard callback that can be left in the middle of `Model.fit`; see :func:`left_whole`.
+def tensorboard_callback(folder: str, *, every_steps: int, start_step: int = 0, shown: Sequence[str] = ()) -> Any:
+    """A TensorBoard callback that goes by the global step, where Keras's counts the steps of this call of `fit`.
+
+    It can be left in the middle of `Model.fit`; see :func:`left_whole`.
 
     Args:
         folder: of the model.
-        every_steps: steps from one entry to the next.
+        every_steps: entries of batches are written at the steps that it divides.
+        start_step: the global step at which training begins.
+        shown: of :data:`~estimator_pipeline.histograms.HISTOGRAMS`.
     """
-    base: Any = compat.install().keras.callbacks.TensorBoard
+    tf: Any = compat.install()
+    base: Any = tf.keras.callbacks.TensorBoard
 
     class TensorBoard(base):
         def __init__(self) -> None:
             super().__init__(log_dir=folder, update_freq=every_steps, write_graph=False, profile_batch=0)
             # What would end what has begun, the last begun last.
             self._open: list[Callable[[dict[str, Any]], None]] = []
+            self._step, self._first = start_step, 0
+
+        def _implements_train_batch_hooks(self):
+            return "weights" in shown or super()._implements_train_batch_hooks()
 
         def on_train_begin(self, logs=None):
+            # Every entry of a batch has this for its step; `fit` has set it to 0.
+            self.model._train_counter.assign(start_step)
             super().on_train_begin(logs)
             self._open.append(super().on_train_end)
+            if "gradients" in shown:
+                recording = histograms.recording_gradients(self.model.optimizer, self._record)
+                recording.__enter__()
+                self._open.append(lambda logs: self._leave(recording))
+
+        def on_train_batch_begin(self, batch, logs=None):
+            super().on_train_batch_begin(batch, logs)
+            self._first = int(batch)
+
+        def on_train_batch_end(self, batch, logs=None):
+            super().on_train_batch_end(batch, logs)
+            self._step += int(batch) - self._first + 1
+            if "weights" in shown and self._step % every_steps == 0:
+                histograms.write_weights(self._train_writer, self.model, step=self._step)
+
+        def _leave(self, recording):
+            recording.__exit__(None, None, None)
+            # What was traced writes with a writer that ends here: another `fit` makes its own.
+            self.model.train_function = None
+
+        def _record(self, variables, gradients):
+            step = self.model.optimizer.iterations + 1
+            due = tf.equal(step % every_steps, 0)
+            histograms.write_gradients(self._train_writer, variables, gradients, step=step, when=due)
 
         def on_train_end(self, logs=None):
-            super().on_train_end(logs)
-            self._open.clear()
+            self._end(logs)
 
         def on_test_begin(self, logs=None):
             super().on_test_begin(logs)
@@ -188,8 +222,11 @@ def tensorboard_callback(folder: str, *, every_steps: int) -> Any:
             self._open.pop()
 
         def end_where_it_stands(self) -> None:
+            self._end({})
+
+        def _end(self, logs):
             while self._open:
-                self._open.pop()({})
+                self._open.pop()(logs)
 
     return TensorBoard()
 
@@ -215,12 +252,17 @@ def left_whole(callbacks: Sequence[Any]) -> Iterator[None]:
         raise
 
 
-def summary_callback(folder: str, *, every_steps: int) -> Any:
+def summary_callback(folder: str, *, every_steps: int, start_step: int = 0, shown: Sequence[str] = ()) -> Any:
     """Writes the loss and the learning rate of training for TensorBoard, for a loop that is not `Model.fit`.
 
     Args:
         folder: of the event files.
-        every_steps: steps of this run from one entry to the next.
+        every_steps: entries are written at the global steps that it divides.
+        start_step: the global step at which training begins.
+        shown: of :data:`~estimator_pipeline.histograms.HISTOGRAMS`.
+
+    Returns:
+        The callback; its method `record(variables, gradients)` is for the compiled step, and writes gradients.
     """
     tf: Any = compat.install()
     base: Any = counting_callback()
@@ -228,14 +270,21 @@ def summary_callback(folder: str, *, every_steps: int) -> Any:
     class Summaries(base):
         def __init__(self) -> None:
             super().__init__()
-            self._finished = 0
+            self._step = start_step
             self._writer = tf.summary.create_file_writer(folder)
 
         def on_train_batch_end(self, batch, logs=None):
-            self._finished += self.made(batch)
-            if self._finished % every_steps == 0:
+            self._step += self.made(batch)
+            if self._step % every_steps == 0:
                 values = {"loss": float(logs["loss"]), "learning_rate": rate_of(self.model)}
-                event_files.write_scalars(self._writer, values, step=step_of(self.model))
+                event_files.write_scalars(self._writer, values, step=self._step)
+                if "weights" in shown:
+                    histograms.write_weights(self._writer, self.model, step=self._step)
+
+        def record(self, variables, gradients):
+            step = tf.cast(tf.convert_to_tensor(self.model.optimizer.iterations), tf.int64) + 1
+            due = tf.equal(step % every_steps, 0)
+            histograms.write_gradients(self._writer, variables, gradients, step=step, when=due)
 
         def on_train_end(self, logs=None):
             self._writer.close()

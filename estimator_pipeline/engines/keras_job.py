@@ -110,6 +110,7 @@ def plan_of(
         keep_checkpoint_max=job.run.keep_checkpoint_max,
         keep_checkpoint_every_n_hours=job.run.keep_checkpoint_every_n_hours,
         summary_steps=job.run.save_summary_steps,
+        histograms=tuple(job.run.histograms),
         log_steps=job.run.log_step_count_steps,
         seed=job.run.seed,
         backup=_backup(job),

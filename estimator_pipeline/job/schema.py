@@ -232,6 +232,7 @@ class Run(Section):
         save_checkpoints_steps: Global steps between checkpoints.
         save_checkpoints_secs: Seconds between checkpoints. Not both; see :attr:`checkpoint_interval`.
         session_config: Fields of tf.compat.v1.ConfigProto.
+        histograms: What summaries have beside the scalars, for each trained variable.
         protocol: The transport of the TensorFlow server; null is grpc.
         accept_changes: Go on from a checkpoint although the seed, the data, the global batch or the model has changed.
         preemption_signals: The signals that ask a task to end with a checkpoint; null is SIGTERM.
@@ -251,6 +252,7 @@ class Run(Section):
     save_checkpoints_steps: _Count | None = None
     save_checkpoints_secs: _Count | None = None
     save_summary_steps: _Count = 100
+    histograms: list[Literal["weights", "gradients"]] = []
     keep_checkpoint_max: Annotated[int, Field(ge=0)] | None = 5
     keep_checkpoint_every_n_hours: Annotated[float, Field(gt=0)] = 10000
     log_step_count_steps: _Count | None = 100

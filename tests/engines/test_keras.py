@@ -144,6 +144,25 @@ def test_m3_m6_summaries_and_schedule(run, tmp_path):
     assert found["eval/accuracy"] == [10, 20]
 
 
+def test_summaries_of_a_resumed_run_go_by_the_global_step(run, tmp_path):
+    """At the multiples of 4, with several steps at a time; `Model.fit` by itself would count from 1 once more."""
+    settings = ["run.engine=keras", "run.save_summary_steps=4", "run.save_checkpoints_steps=100", "model.name=linear",
+                "train.steps_per_execution=3", "run.histograms=[weights, gradients]"]  # fmt: skip
+    for steps in (6, 14):
+        tf.keras.backend.clear_session()  # or the layers of the second one have other names
+        run(*settings, f"train.max_steps={steps}")
+    found = {}
+    for file in sorted((tmp_path / "model" / "train").iterdir(), key=lambda file: file.stat().st_mtime_ns):
+        for event in tf.compat.v1.train.summary_iterator(str(file)):
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append(event.step)
+    shown = {
+        "batch_loss",
+        *(f"{kind}/dense/{name}" for kind in ("weights", "gradients") for name in ("kernel", "bias")),
+    }
+    assert {tag: steps for tag, steps in found.items() if tag in shown} == {tag: [4, 8, 12] for tag in shown}
+
+
 def test_each_engine_refuses_the_others_checkpoints(run):
     run("run.engine=keras", "train.max_steps=2", folder="a")
     with pytest.raises(ConfigError, match="cannot go on from a checkpoint of the Keras engine"):

@@ -12,6 +12,7 @@ import json
 import numpy as np
 import pytest
 from conftest import ROOT, tensorflow_with_three_cpus
+from test_histograms import entries
 
 import estimator_pipeline as ep
 from estimator_pipeline import keras3_optimizers
@@ -120,6 +121,28 @@ def test_checkpoints_summaries_and_a_run_that_is_done(run, tmp_path):
     # The rate of the step to come: halved every five.
     assert [value for _, value in found["train/learning_rate"]] == pytest.approx([0.25, 0.125, 0.0625, 0.03125])
     assert {step for step, _ in found["eval/accuracy"]} == {5, 10, 15, 20}
+
+
+@keras3
+def test_histograms_are_those_of_the_other_engines(run, tmp_path):
+    """Of weights and gradients, on one replica and two, clipped; a run that is resumed goes on with the same ones."""
+    settings = ["model.name=dnn", "run.seed=3", "run.save_summary_steps=1", "train.max_steps=5",
+                "run.histograms=[weights, gradients]", "model.clip_norm=0.1"]  # fmt: skip
+    run(("one", *settings), ("mirrored", *settings, *MIRRORED), ("parts", *settings, "train.max_steps=3"),
+        ("parts", *settings, "train.steps_per_execution=2"))  # fmt: skip
+    for engine in ("estimator", "keras"):
+        for name, more in (("one", []), ("mirrored", MIRRORED)):
+            folder = f"run.model_dir={tmp_path}/{engine}-{name}"
+            tf.keras.backend.clear_session()  # or the layers of the next one have other names
+            job = ep.load_job(JOB, overrides=[*SMALL, *settings, *more, f"run.engine={engine}", folder])
+            run_job(job, environ={})
+    wanted = entries(tmp_path / "estimator-one")
+    assert len(wanted) == 5 * 2 * 6
+    for name in ("estimator-mirrored", "keras-one", "keras-mirrored", "one", "mirrored", "parts"):
+        found = {(step, tag.replace("/sequential", "")): seen for (step, tag), seen in entries(tmp_path / name).items()}
+        assert found.keys() == wanted.keys(), name
+        for key, seen in wanted.items():
+            np.testing.assert_allclose(found[key], seen, rtol=1e-3, atol=1e-5, err_msg=f"{name}: {key}")
 
 
 @keras3

@@ -62,6 +62,7 @@ def summaries(folder):
 def test_the_same_run_with_fewer_executions(train, native, engine, strategy):
     if engine == "keras3" and native:
         pytest.skip("Keras 3 is for TensorFlow 2.16 and later")
+    strategy = [*strategy, "model.optimizer.ema_momentum=0.9", "run.histograms=[weights, gradients]"]
     one, told = train(engine, 1, *strategy)
     assert "executions" not in told
     many, log = train(engine, 100, *strategy)
@@ -75,6 +76,8 @@ def test_the_same_run_with_fewer_executions(train, native, engine, strategy):
     steps = re.compile(r"loss = [0-9.e+-]+, step = \d+")
     assert steps.findall(log) == steps.findall(told) and len(steps.findall(log)) == 4
     assert summaries(one) == summaries(many) != []
+    assert any(tag.startswith("gradients/") for tag, _, _ in summaries(many))
+    assert any("ExponentialMovingAverage" in name for _, name in second)
     ours, theirs = read(many / "ledger"), read(one / "ledger")
     assert ours.last_step == theirs.last_step == 40 and check(ours).well
     for step in range(1, 41):

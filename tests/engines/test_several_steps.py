@@ -15,6 +15,7 @@ from estimator_pipeline import inputs
 from estimator_pipeline.engines import result as results
 from estimator_pipeline.engines.run_lengths import Finder
 from estimator_pipeline.errors import ConfigError, DivergedError, PreemptedError
+from estimator_pipeline.histograms import HISTOGRAMS
 from estimator_pipeline.ledger import check, read
 
 tf = tensorflow_with_three_cpus()
@@ -85,7 +86,9 @@ def train(
     source = source or data()
     config = {"save_checkpoints_steps": 15, "save_summary_steps": 10, "log_step_count_steps": 10, "seed": 1,
               "keep_checkpoint_max": 0, **(config or {})}  # fmt: skip
-    made = model_fn or model_fns.model_fn(model, optimizer={"name": "adam"}, params=params or {})
+    made = model_fn or model_fns.model_fn(
+        model, optimizer={"name": "adam", "ema_momentum": 0.9}, histograms=HISTOGRAMS, params=params or {}
+    )
     run = ep.build_run_config(folder, environ={}, **config)
     return ep.train_and_evaluate(
         tf.estimator.Estimator(made, config=run),
@@ -120,9 +123,9 @@ def summaries(folder):
     for path in sorted(folder.glob("events.*")):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             for value in event.summary.value:
-                told = "" if value.tag == "global_step/sec" else value.simple_value
+                told = "" if value.tag == "global_step/sec" else value.simple_value or str(value.histo)
                 found.append((value.tag, event.step, told))
-    return sorted(found)
+    return sorted(found, key=str)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +159,8 @@ def test_the_same_run_with_fewer_calls(tmp_path, calls, steps, single, several, 
     assert (calls.single, calls.several) == (single, several)
     same(first, second)
     assert summaries(first) == summaries(second)
+    assert any(tag.startswith("gradients/") for tag, _, _ in summaries(second))
+    assert any(name.endswith("/ExponentialMovingAverage") for _, name in checkpoints(second))
     assert {step for _, step, _ in summaries(second)} >= {1, 11, 21, 31}
     assert one.metrics == many.metrics and one.tasks == many.tasks
     assert [e.global_step for e in many.evaluations] == [15, 30, 40] == [e.global_step for e in one.evaluations]
