@@ -118,7 +118,7 @@ def _buckets(tf: Any, values: Any) -> Any:
     least, greatest = (tf.where(some, function(values), 0.0) for function in (tf.reduce_min, tf.reduce_max))
     edges = tf.linspace(tf.cast(least, tf.float64), tf.cast(greatest, tf.float64), count + 1)
     width = tf.where(greatest > least, (greatest - least) / count, 1.0)
-    numbers = tf.minimum(tf.cast((values - least) / width, tf.int32), count - 1)
+    numbers = tf.clip_by_value(tf.cast((values - least) / width, tf.int32), 0, count - 1)
     held = tf.math.bincount(numbers, minlength=count, maxlength=count, dtype=tf.float64)
     return tf.stack([edges[:-1], edges[1:], held], axis=1)
 

@@ -260,8 +260,9 @@ def _train_op(
     if "gradients" in histograms and every == 1 and clip_norm is None and clip_value is None:
         whole = _summed(replica, gradients)
         add_histograms("gradients", variables, whole)
-        # In each step on all workers, while the chief alone writes summaries, and not in each.
-        updates = [*updates, *whole]
+        if replicas > 1:
+            # In each step on all workers, while the chief alone writes summaries, and not in each.
+            updates = [*updates, *whole]
     elif every > 1 or clip_norm is not None or clip_value is not None:
         if every > 1:
             last, gradients = changes(gradients, steps=every, global_step=global_step)
