@@ -48,11 +48,13 @@ _PUBLIC: dict[str, tuple[str, str | None]] = {
     "build_run_config": ("estimator_pipeline.run_config", "build_run_config"),
     "train_and_evaluate": ("estimator_pipeline.engines.estimator", "train_and_evaluate"),
     "testing": ("estimator_pipeline.testing", None),
-    "keras_batches": ("estimator_pipeline.weighting", "keras_batches"),
+    "keras_batches": ("estimator_pipeline.outputs", "keras_batches"),
+    "Output": ("estimator_pipeline.outputs", "Output"),
     "TrainResult": ("estimator_pipeline.engines.result", "TrainResult"),
 }
 
 __all__ = [
+    "Output",
     "TrainResult",
     "__version__",
     "averaged_weights",
@@ -87,8 +89,8 @@ if TYPE_CHECKING:
     from estimator_pipeline.keras_model import build_keras_model, load_keras_model, save_keras_model
     from estimator_pipeline.model_fn import build_model_fn
     from estimator_pipeline.moving_averages import averaged_weights
+    from estimator_pipeline.outputs import Output, keras_batches
     from estimator_pipeline.run_config import build_run_config
-    from estimator_pipeline.weighting import keras_batches
 
 
 def __getattr__(name: str) -> Any:

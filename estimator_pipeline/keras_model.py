@@ -14,23 +14,25 @@ Where :func:`~estimator_pipeline.build_model_fn` makes a `model_fn` of a functio
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from estimator_pipeline import compat, keras_optimizers
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.heads import METRICS, Head, head_of
+from estimator_pipeline.heads import METRICS, Head
 from estimator_pipeline.loss_scale import INITIAL_SCALE
 from estimator_pipeline.model_fn import policy_of, precision, takes_params
 from estimator_pipeline.optimizers import Optimizer, optimizer_of
-from estimator_pipeline.weighting import ClassWeights, Weighting, weighting_of
+from estimator_pipeline.outputs import Output, Outputs, outputs_of
+from estimator_pipeline.weighting import ClassWeights
 
 __all__ = ["build_keras_model", "load_keras_model", "save_keras_model"]
 
@@ -50,7 +52,8 @@ _LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
 def build_keras_model(
     layers: Callable[..., Any],
     *,
-    loss: str | Callable[[Any, Any], Any],
+    loss: str | Callable[[Any, Any], Any] | None = None,
+    outputs: Mapping[str, Output | Mapping[str, Any]] | None = None,
     optimizer: str | Mapping[str, Any] | Optimizer = "sgd",
     metrics: Sequence[str | Any] | None = None,
     head: str | None = None,
@@ -70,6 +73,9 @@ def build_keras_model(
         layers: makes the model: `layers()` or `layers(params)` returns a Keras model that maps a batch of features to
             logits (no softmax or sigmoid at its end).
         loss: a name (see :mod:`estimator_pipeline.heads`), or `loss(labels, logits)` -> the loss of each example [B].
+        outputs: of a model that gives a dictionary of logits: what each of them means, in the place of `loss`, `head`,
+            `metrics` and the other fields of :class:`~estimator_pipeline.Output`; see
+            :mod:`estimator_pipeline.outputs`. :func:`~estimator_pipeline.keras_batches` makes the data's batches.
         optimizer: a name, a mapping with the fields of :class:`~estimator_pipeline.optimizers.Optimizer`, or an
             `Optimizer`.
         metrics: names, or Keras metrics of (labels, logits). None: the head's first one.
@@ -93,29 +99,38 @@ def build_keras_model(
     Raises:
         ConfigError: a name, a type or a combination that cannot work.
     """
-    kind = head_of(loss, head)
-    the_head = Head(kind, loss, label_smoothing, label_vocabulary)
+    meant = outputs_of(
+        outputs,
+        loss=loss,
+        head=head,
+        metrics=metrics,
+        label_smoothing=label_smoothing,
+        weight_column=weight_column,
+        class_weights=class_weights,
+        label_vocabulary=label_vocabulary,
+    )
     if clip_norm is not None and clip_value is not None:
         raise ConfigError("clip_norm and clip_value were both given", mend="give one of the two")
-    weighting = weighting_of(
-        kind, weight_column=weight_column, class_weights=class_weights, label_vocabulary=label_vocabulary
-    )
     policy = policy_of(mixed_precision)
     chosen = optimizer_of(optimizer)
     with precision(policy):
         model = layers(dict(params or {})) if takes_params(layers) else layers()
-        model = _with_float32_logits(model, policy)
-        _check_output(model, the_head, weighting)
+        model = _with_named_logits(model, meant, policy)
+        _check_output(model, meant)
         made = keras_optimizers.make(chosen, clip_norm=clip_norm, clip_value=clip_value)
         if policy == "mixed_float16":
             made = _with_loss_scale(made)
     # The metrics of a step are those of all replicas already; Keras would add them up over the workers once more.
     model.distribute_reduction_method = "first"
-    counted = "metrics" if weighting is None else "weighted_metrics"
+    losses = {name: _loss(part.head) for name, part in meant.parts.items()}
+    counted = {
+        name: [_average_loss(part.head), *_metrics(part.head.kind, part.metrics)] for name, part in meant.parts.items()
+    }
     model.compile(
         optimizer=made,
-        loss=_loss(the_head),
-        **{counted: [_average_loss(the_head), *_metrics(kind, metrics)]},
+        loss=losses[""] if meant.alone else losses,
+        loss_weights=None if meant.alone else {name: part.loss_weight for name, part in meant.parts.items()},
+        **{"weighted_metrics" if meant.weighted else "metrics": counted[""] if meant.alone else counted},
         steps_per_execution=steps_per_execution,
         # Keras 3 would add a loss scale of its own, which grows and shrinks.
         **({"auto_scale_loss": False} if compat.keras_generation() == 3 else {}),
@@ -143,11 +158,31 @@ def save_keras_model(model: Any, path: str) -> None:
         else:
             state = io.BytesIO()
             np.savez(state, *model.optimizer.get_weights())
-            model.save(local, save_format="keras")
+            with _metrics_as_compiled(model):
+                model.save(local, save_format="keras")
             with zipfile.ZipFile(local, "a") as archive:
                 archive.writestr(_STATE, state.getvalue())
         gfile.copy(local, f"{path}.unfinished", overwrite=True)
     gfile.rename(f"{path}.unfinished", path, overwrite=True)
+
+
+@contextlib.contextmanager
+def _metrics_as_compiled(model: Any) -> Iterator[None]:
+    """In the block the metrics of named outputs have the names that they were compiled with.
+
+    Keras 2 puts the output's name before them, writes that down, and would put it there once more where it loads them.
+    """
+    renamed = []
+    for found in (model.compiled_metrics._user_metrics, model.compiled_metrics._user_weighted_metrics):
+        for name, metrics in found.items() if isinstance(found, Mapping) else ():
+            renamed += [(metric, metric.name, metric.name.removeprefix(f"{name}_")) for metric in metrics]
+    for metric, _, compiled in renamed:
+        metric._name = compiled
+    try:
+        yield
+    finally:
+        for metric, name, _ in renamed:
+            metric._name = name
 
 
 def load_keras_model(path: str) -> Any:
@@ -191,6 +226,25 @@ def load_keras_model(path: str) -> Any:
 _STATE = "estimator_pipeline/optimizer.npz"
 
 
+def _with_named_logits(model: Any, meant: Outputs, policy: str) -> Any:
+    """The model with outputs that Keras knows by their names; in 16 bits it hands the logits over in 32."""
+    if meant.alone:
+        return _with_float32_logits(model, policy)
+    keras = compat.install().keras
+    if not getattr(model, "inputs", None):
+        # One that is not functional: what its call gives, bears its names.
+        return model if policy == "float32" else _own()["float32_outputs"](model)
+    given = model.output
+    meant.check_names(list(given) if isinstance(given, Mapping) else None, given)
+    if policy == "float32" and list(model.output_names) == sorted(given):
+        return model
+    # Keras calls outputs by the layers that make them, and two layers of a model have two names.
+    if not {layer.name for layer in model.layers}.isdisjoint(given):
+        given = model(model.input)
+    last = {name: keras.layers.Activation("linear", dtype="float32", name=name) for name in given}
+    return keras.Model(model.input, {name: last[name](value) for name, value in given.items()})
+
+
 def _with_float32_logits(model: Any, policy: str) -> Any:
     """In 16 bits, a model whose last layer hands the logits over in 32; the loss is not computed in fewer."""
     if policy == "float32":
@@ -215,20 +269,23 @@ def _with_loss_scale(optimizer: Any) -> Any:
     return wrapper(optimizer, initial_scale=INITIAL_SCALE)
 
 
-def _check_output(model: Any, head: Head, weighting: Weighting | None) -> None:
+def _check_output(model: Any, meant: Outputs) -> None:
     """Whether there are as many classes as are named and weighed; a model that is not built yet does not say."""
-    shape = getattr(model, "output_shape", None) if getattr(model, "inputs", None) else None
-    if not isinstance(shape, tuple):
+    if not getattr(model, "inputs", None):
         return
-    head.check_units(shape[-1])
-    if weighting is None:
-        return
-    weighting.check_units(shape[-1])
-    if len(shape) > 2:
-        raise ConfigError(
-            f"the model gives values of the shape {shape}, and weights of records would be taken for weights of these",
-            mend="end the model with one axis beside the batch's, or leave the weights out",
-        )
+    given = model.output
+    meant.check_names(list(given) if isinstance(given, Mapping) else None, given)
+    for name, part in meant.parts.items():
+        shape = tuple((given if meant.alone else given[name]).shape)
+        part.head.check_units(shape[-1])
+        if part.classes is not None:
+            part.classes.check_units(shape[-1])
+        if meant.weighted and len(shape) > 2:
+            raise ConfigError(
+                f"the model gives values of the shape {shape}, and weights of records would be taken for weights of "
+                "these",
+                mend="end the model with one axis beside the batch's, or leave the weights out",
+            )
 
 
 def _arguments(head: Head) -> dict[str, Any]:
@@ -371,7 +428,19 @@ def _own() -> Mapping[str, Any]:
         MeanOf.__name__ = MeanOf.__qualname__ = title
         return register(MeanOf)
 
+    class Float32Outputs(tf.keras.Model):  # type: ignore[misc, name-defined]
+        """Hands the several outputs of a model over in 32 bits."""
+
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def call(self, features, training=False):
+            values = self.model(features, training=training)
+            return tf.nest.map_structure(lambda value: tf.cast(value, tf.float32), values)
+
     return {
+        "float32_outputs": Float32Outputs,
         "binary_crossentropy": register(FittedBinaryCrossentropy),
         "smoothed_loss": register(SmoothedSparseCategoricalCrossentropy),
         "smoothed_mean": register(MeanSmoothedCrossentropy),

@@ -31,11 +31,12 @@ from estimator_pipeline import compat, moving_averages
 from estimator_pipeline.accumulation import changes, mean_of_steps
 from estimator_pipeline.compat import step_random
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.heads import METRICS, SIGNATURES, Head, head_of, of_rank
+from estimator_pipeline.heads import SIGNATURES
 from estimator_pipeline.histograms import add_histograms, checked_histograms
 from estimator_pipeline.loss_scale import LossScale, apply_if
 from estimator_pipeline.optimizers import Optimizer, optimizer_of
-from estimator_pipeline.weighting import ClassWeights, weighting_of
+from estimator_pipeline.outputs import Output, outputs_of
+from estimator_pipeline.weighting import ClassWeights
 
 __all__ = ["Optimizer", "build_model_fn"]
 
@@ -47,7 +48,8 @@ POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 def build_model_fn(
     layers: Callable[..., Any],
     *,
-    loss: str | Callable[[Any, Any], Any],
+    loss: str | Callable[[Any, Any], Any] | None = None,
+    outputs: Mapping[str, Output | Mapping[str, Any]] | None = None,
     optimizer: str | Mapping[str, Any] | Optimizer | Callable[[Any], Any] = "sgd",
     metrics: Sequence[str] | Mapping[str, Callable[[Any, Any], Any]] | None = None,
     head: str | None = None,
@@ -68,6 +70,9 @@ def build_model_fn(
         layers: makes the model: `layers()` or `layers(params)` returns a Keras model or layer that maps a batch of
             features to logits (no softmax or sigmoid at its end). Called once for each graph and replica.
         loss: a name (see :mod:`estimator_pipeline.heads`), or `loss(labels, logits)` -> the loss of each example [B].
+        outputs: of a model that gives a dictionary of logits: what each of them means, in the place of `loss`, `head`,
+            `metrics` and the other fields of :class:`~estimator_pipeline.Output`; see
+            :mod:`estimator_pipeline.outputs`.
         optimizer: a name, a mapping with the fields of :class:`~estimator_pipeline.optimizers.Optimizer`, an
             `Optimizer`, or a function of the global step that makes a `tf.compat.v1.train` or
             `tf.keras.optimizers.legacy` optimizer. Never an optimizer object: it would belong to one graph.
@@ -101,15 +106,20 @@ def build_model_fn(
     Raises:
         ConfigError: a name, a type or a combination that cannot work.
     """
-    kind = head_of(loss, head)
-    the_head = Head(kind, loss, label_smoothing, label_vocabulary)
+    meant = outputs_of(
+        outputs,
+        loss=loss,
+        head=head,
+        metrics=metrics,
+        label_smoothing=label_smoothing,
+        weight_column=weight_column,
+        class_weights=class_weights,
+        label_vocabulary=label_vocabulary,
+    )
+    meant.check_metrics()
     make_optimizer = _optimizer_maker(optimizer)
     fields = Optimizer() if callable(optimizer) else optimizer_of(optimizer)
     every, momentum = fields.gradient_accumulation_steps, fields.ema_momentum
-    wanted = _wanted_metrics(kind, metrics)
-    weighting = weighting_of(
-        kind, weight_column=weight_column, class_weights=class_weights, label_vocabulary=label_vocabulary
-    )
     policy = policy_of(mixed_precision)
     shown = checked_histograms(histograms)
     unknown = set(signatures) - set(SIGNATURES)
@@ -129,26 +139,25 @@ def build_model_fn(
         tf = compat.install()
         modes = tf.estimator.ModeKeys
         seed = getattr(config, "tf_random_seed", None) if mode == modes.TRAIN else None
-        weights = None
-        if weighting is not None and mode == modes.PREDICT:
-            features = weighting.features_alone(features)
-        elif weighting is not None:
-            features, labels, weights = weighting.apart(features, labels, the_head.numbering())
-        elif mode != modes.PREDICT:
-            labels = the_head.numbering()(labels)
+        weights: Any = None
+        if mode == modes.PREDICT:
+            features = meant.features_alone(features)
+        else:
+            # In a scope: a layer that is called as one of these operations would have another name in PREDICT.
+            with tf.compat.v1.name_scope("estimator_pipeline_labels"):
+                features, labels, weights = meant.reader()(features, labels)
         # Apart from the draws of the step: a functional model is called on placeholders first.
         with precision(policy), _drawn_by_step(seed, config):
             model = layers({**defaults, **(params or {})}) if with_params else layers()
         with precision(policy), _drawn_by_step(seed, config):
             # A functional model was called once already, on its placeholders: what that left must not be run.
             stale = _identities(model.updates), _identities(model.losses)
-            logits = model(features, training=mode == modes.TRAIN)
+            values = model(features, training=mode == modes.TRAIN)
             updates = [update for update in model.updates if id(update) not in stale[0]]
             extra = [term for term in model.losses if id(term) not in stale[1]]
-        logits = tf.cast(logits, tf.float32)
-        if weighting is not None:
-            weighting.check_units(logits.shape[-1] if logits.shape.rank else None)
-        predictions = the_head.predictions(logits)
+        logits = meant.logits(values)
+        answers = meant.answers(logits)
+        predictions = meant.predictions(answers)
         trained, scaffold = [_plain(variable) for variable in model.trainable_variables], None
         if momentum is not None and mode != modes.TRAIN:
             scaffold = tf.compat.v1.train.Scaffold(saver=moving_averages.restored(trained))
@@ -156,25 +165,18 @@ def build_model_fn(
             return tf.estimator.EstimatorSpec(
                 mode,
                 predictions=predictions,
-                export_outputs=the_head.export_outputs(predictions, signatures),
+                export_outputs=meant.export_outputs(answers, signatures),
                 scaffold=scaffold,
             )
-        each = the_head.per_example_loss(labels, logits)
-        beside = of_rank(weights, each.shape.rank)
-        total = tf.reduce_mean(each if weights is None else each * beside)
+        losses = meant.losses(labels, logits)
+        total = meant.loss(losses, weights)
         # Regularisers are functions of the variables alone; a layer may also add a loss of its activations.
         if extra:
             total = total + tf.add_n([tf.cast(tf.reduce_sum(term), tf.float32) for term in extra])
         if mode == modes.EVAL:
-            eval_metrics = {"average_loss": tf.compat.v1.metrics.mean(each, beside)}
-            for name, make in wanted.items():
-                if make is None:
-                    eval_metrics[name] = the_head.metric(name, labels, predictions, weights)
-                else:
-                    given = {"weights": weights} if "weights" in inspect.signature(make).parameters else {}
-                    eval_metrics[name] = make(labels, predictions, **given)
+            measured = meant.metrics(losses, labels, answers, weights)
             return tf.estimator.EstimatorSpec(
-                mode, loss=total, predictions=predictions, eval_metric_ops=eval_metrics, scaffold=scaffold
+                mode, loss=total, predictions=predictions, eval_metric_ops=measured, scaffold=scaffold
             )
         if every > 1 and config is not None and config.num_ps_replicas > 0:
             raise ConfigError(
@@ -388,22 +390,6 @@ def _optimizer_maker(given: Any) -> Callable[[Any], tuple[Any, Any]]:
         return optimizer, None
 
     return make
-
-
-def _wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
-    known = METRICS.get(kind or "", ())
-    if metrics is None:
-        return dict.fromkeys(known[:1])
-    if isinstance(metrics, Mapping):
-        return dict(metrics)
-    unknown = [name for name in metrics if name not in known]
-    if unknown:
-        raise ConfigError(
-            f"the metrics {', '.join(map(str, unknown))} are not known for the head {kind!r}",
-            found=f"allowed: {', '.join(known) or 'none'}",
-            mend="name some of these, or give a mapping name -> metric(labels, predictions)",
-        )
-    return dict.fromkeys(metrics)
 
 
 def policy_of(mixed_precision: bool | str) -> str:

@@ -17,9 +17,8 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.heads import Head, head_of
 
-__all__ = ["ClassWeights", "Weighting", "keras_batches", "weighting_of"]
+__all__ = ["ClassWeights", "Weighting", "weighting_of"]
 
 # Of each class, or by the number or the name of some.
 ClassWeights = Sequence[float] | Mapping[int, float] | Mapping[str, float]
@@ -135,8 +134,9 @@ def weighting_of(
     Args:
         kind: of :data:`estimator_pipeline.heads.HEADS`; None: not known.
         label_vocabulary: the classes' names, by which `class_weights` may tell of them.
-        weight_column: see :func:`keras_batches`.
-        class_weights: see there.
+        weight_column: the name under which the labels' dictionary, or else the features', has the weights.
+        class_weights: the weight of each class in order, or a mapping from the numbers or names of some to theirs; the
+            others weigh 1.
 
     Raises:
         ConfigError: weights that are none, or of classes that the head does not have.
@@ -158,50 +158,6 @@ def weighting_of(
             f"class_weights has weights of {len(classes)} classes, and the head 'binary' has two", mend="give two"
         )
     return Weighting(weight_column, classes, others, kind)
-
-
-def keras_batches(
-    dataset: Any,
-    *,
-    loss: Any,
-    head: str | None = None,
-    label_vocabulary: Sequence[str] = (),
-    weight_column: str | None = None,
-    class_weights: ClassWeights | None = None,
-) -> Any:
-    """Batches of (features, labels) as `Model.fit` and `Model.evaluate` take them: labels in numbers, weights beside.
-
-    The model is built by :func:`~estimator_pipeline.build_keras_model` with the same arguments; a `model_fn` of
-    :func:`~estimator_pipeline.build_model_fn` does the same by itself.
-
-    Args:
-        dataset: a `tf.data.Dataset` of such batches.
-        loss: of the model; it says, with `head`, how labels tell of classes.
-        head: of the model, where the loss does not say it.
-        label_vocabulary: the names of the classes, in their order, where labels are text.
-        weight_column: the name under which the labels' dictionary, or else the features', has the weights: numbers
-            [B] or [B, 1]. It is taken out; a label that is left alone is its tensor.
-        class_weights: the weight of each class in order, or a mapping from the numbers or names of some to theirs; the
-            others weigh 1. Multiplied with the records' own.
-
-    Returns:
-        The dataset, of (features, labels, weights) where there are weights; they are float32 [B].
-
-    Raises:
-        ConfigError: weights that are none, or that the data do not bring.
-    """
-    kind = head_of(loss, head)
-    weighting = weighting_of(
-        kind, weight_column=weight_column, class_weights=class_weights, label_vocabulary=label_vocabulary
-    )
-    if weighting is None and not label_vocabulary:
-        return dataset
-    numbered = Head(kind, loss, label_vocabulary=label_vocabulary).numbering()
-
-    def batch(features: Any, labels: Any) -> tuple[Any, ...]:
-        return (features, numbered(labels)) if weighting is None else weighting.apart(features, labels, numbered)
-
-    return dataset.map(compat.install().autograph.experimental.do_not_convert(batch))
 
 
 def _of_records(tf: Any, weights: Any, column: str) -> Any:

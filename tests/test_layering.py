@@ -55,6 +55,7 @@ FLOORS = {
     "model_fn": 2,
     "moving_averages": 2,
     "optimizers": 2,
+    "outputs": 2,
     "run_config": 2,
     "strategies": 2,
     "weight_decay": 2,

@@ -69,6 +69,7 @@ class KerasPlan:
         summary_steps: steps between the chief's TensorBoard summaries; None: no summaries.
         histograms: what they have beside the scalars, see :mod:`estimator_pipeline.histograms`.
         log_steps: steps between two lines of the chief's log.
+        completed: from what Keras has evaluated the metrics that are reported.
         weighted: from a dataset of (features, labels), of training or evaluation, the one that Keras reads: labels in
             numbers, with weights, where there are any.
         callbacks: makes further callbacks for `Model.fit`, for a task that trains.
@@ -94,6 +95,7 @@ class KerasPlan:
     summary_steps: int | None = 100
     histograms: tuple[str, ...] = ()
     log_steps: int | None = 100
+    completed: Callable[[Mapping[str, float]], dict[str, float]] = dict
     weighted: Callable[[Any], Any] = lambda dataset: dataset
     callbacks: Callable[[], Sequence[Any]] = tuple
     backup: Backup | None = None
@@ -262,7 +264,8 @@ class KerasTask(TaskLife):
     def saved(self, step: int, validation: dict[str, float]) -> None:
         """Called on every worker when the checkpoint of a step has been written, with what `fit` validated."""
         if self.tf_config.is_chief and validation:
-            self.own_evaluator().take(self.checkpoint_path(step), {**validation, "global_step": step})
+            found = {**self.plan.completed(validation), "global_step": step}
+            self.own_evaluator().take(self.checkpoint_path(step), found)
 
     def checkpoint_path(self, step: int) -> str:
         """Where the chief writes the checkpoint of a step."""
@@ -436,7 +439,7 @@ class KerasEvaluator(CheckpointEvaluator):
         moving_averages.take(self._model)
         found = self._model.evaluate(self._data, steps=self._steps, return_dict=True, verbose=0)
         step = checkpoint_step(checkpoint)
-        metrics = {**{name: float(value) for name, value in found.items()}, "global_step": step}
+        metrics = {**self._plan.completed({name: float(v) for name, v in found.items()}), "global_step": step}
         self._summarise(metrics, step)
         return metrics
 

@@ -17,12 +17,11 @@ from estimator_pipeline.engines.keras_serving import KerasServing
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.engines.settings import Settings
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.heads import Head, head_of
 from estimator_pipeline.job import Job
 from estimator_pipeline.keras_model import build_keras_model
 from estimator_pipeline.log import logger
+from estimator_pipeline.outputs import Outputs, keras_batches, outputs_of
 from estimator_pipeline.strategies import Communication
-from estimator_pipeline.weighting import keras_batches
 
 if TYPE_CHECKING:
     from estimator_pipeline.engines.recording import Recording
@@ -85,12 +84,12 @@ def plan_of(
     """
     unit, interval = job.run.checkpoint_interval
     compiled = job_keras_model(job, data)
-    loss, kind = compiled.keywords["loss"], compiled.keywords.get("head")
+    meant = meant_of(compiled)
     build = made(compiled)
     served = serving(
         build,
         model_dir=job.run.model_dir,
-        head=Head(head_of(loss, kind), loss, label_vocabulary=compiled.keywords.get("label_vocabulary", ())),
+        outputs=meant,
         features_spec=data.features_spec,
         single=data.single_feature is not None,
         signatures=tuple(job.model.export.signatures),
@@ -103,6 +102,7 @@ def plan_of(
         model_dir=job.run.model_dir,
         max_steps=jobs.max_steps_of(job, data),
         weighted=weighted_of(compiled),
+        completed=meant.completed,
         strategy=strategy,
         eval_strategy=eval_strategy,
         epoch_steps=interval if unit == "steps" else None,
@@ -193,13 +193,24 @@ def job_keras_model(job: Job, data: Any) -> functools.partial[Any]:
     return functools.partial(build_keras_model, layers, params=params, **options)
 
 
+def meant_of(compiled: functools.partial[Any]) -> Outputs:
+    """What the model's outputs mean.
+
+    Args:
+        compiled: from :func:`job_keras_model`.
+    """
+    names = ("head", "label_vocabulary")
+    given = {name: value for name, value in compiled.keywords.items() if name in names}
+    return outputs_of(compiled.keywords.get("outputs"), loss=compiled.keywords.get("loss"), **given)
+
+
 def weighted_of(compiled: functools.partial[Any]) -> Callable[[Any], Any]:
     """From a dataset of a job the one that Keras reads: labels in numbers, weights beside.
 
     Args:
         compiled: from :func:`job_keras_model`.
     """
-    names = ("loss", "head", "label_vocabulary", "weight_column", "class_weights")
+    names = ("loss", "outputs", "head", "label_vocabulary", "weight_column", "class_weights")
     return functools.partial(keras_batches, **{k: v for k, v in compiled.keywords.items() if k in names})
 
 

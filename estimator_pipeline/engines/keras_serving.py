@@ -11,8 +11,8 @@ from estimator_pipeline import compat, keras_optimizers, moving_averages
 from estimator_pipeline.engines import keras_checkpoints
 from estimator_pipeline.engines.exporting import parsed_examples
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.heads import Head
 from estimator_pipeline.keras_model import save_keras_model
+from estimator_pipeline.outputs import Outputs
 
 
 class KerasServing:
@@ -21,7 +21,7 @@ class KerasServing:
     Args:
         build_model: makes the compiled model; its outputs are logits.
         model_dir: the job's.
-        head: what the logits mean.
+        outputs: what the logits mean.
         features_spec: feature name -> `tf.TensorSpec` of one record (no batch axis); None: not known.
         single: whether the model takes the one feature as a tensor, not as a dictionary.
         signatures: of "predict", "classify", "regress".
@@ -35,12 +35,12 @@ class KerasServing:
         build_model: Callable[[], Any],
         *,
         model_dir: str,
-        head: Head,
+        outputs: Outputs,
         features_spec: Mapping[str, Any] | None,
         single: bool,
         signatures: tuple[str, ...] = ("predict",),
     ) -> None:
-        self._build, self.model_dir, self._head = build_model, model_dir, head
+        self._build, self.model_dir, self._outputs = build_model, model_dir, outputs
         self._spec, self._single, self._signatures = features_spec, single, signatures
 
     def model_of(self, checkpoint_path: str) -> Any:
@@ -84,8 +84,9 @@ class KerasServing:
 
     def _functions(self, tf: Any, model: Any) -> dict[str, Any]:
         spec = self._spec or {}
-        outputs = self._head.signature_outputs(self._signatures)
-        examples = not {"classification", "regression"}.isdisjoint(outputs)
+        outputs = self._outputs.signature_outputs(self._signatures)
+        kinds = {key: key.rpartition("/")[2] for key in outputs}
+        examples = not {"classification", "regression"}.isdisjoint(kinds.values())
         tensors = {
             name: tf.TensorSpec([None, *each.shape.as_list()], each.dtype, name=name) for name, each in spec.items()
         }
@@ -98,7 +99,7 @@ class KerasServing:
             if not examples:
                 return tf.function(lambda **features: answer(key, features)).get_concrete_function(**tensors)
             # The names that an Estimator's signatures have.
-            name = "inputs" if key in ("classification", "regression") else "examples"
+            name = "inputs" if kinds[key] in ("classification", "regression") else "examples"
             records = {name: tf.TensorSpec([None], tf.string, name=name)}
             return tf.function(lambda **given: answer(key, parsed_examples(given[name], spec))).get_concrete_function(
                 **records
