@@ -133,6 +133,13 @@ class Outputs:
 
     def _labels(self, labels: Any) -> dict[str, Any]:
         if self.alone:
+            if isinstance(labels, Mapping) and isinstance(self.parts[_ALONE].head.loss, str):
+                raise ConfigError(
+                    "the data bring several labels, and the model has one output",
+                    found=f"labels: {', '.join(map(str, labels))}",
+                    mend="give the one label as a tensor; or have the model give a dictionary of logits, and say with "
+                    "outputs={name: …} what each of them means",
+                )
             return {_ALONE: labels}
         if not isinstance(labels, Mapping) and len(self.parts) == 1:
             return dict.fromkeys(self.parts, labels)

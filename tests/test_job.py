@@ -316,7 +316,7 @@ def test_all_mistakes_in_one_message_sorted_by_line(job_file):
         "digits.yaml has 4 mistakes:\n"
         "  line 2, column 3: model.nmae: unknown field.\n"
         "    found: 'nmae' with the value 'cnn'; allowed: name, function, params, loss, head, optimizer, metrics, "
-        "clip_norm, clip_value, label_smoothing, class_weights, label_vocabulary, mixed_precision, export\n"
+        "clip_norm, clip_value, label_smoothing, class_weights, label_vocabulary, outputs, mixed_precision, export\n"
         "    to mend it: did you mean 'name'?\n"
         "  line 11, column 3: run.model_dir: [] is not text.\n"
         "    found: a value of type list; allowed: text\n"

@@ -41,8 +41,8 @@ def command(
     section = {**made.section(), "global_batch_size": loaded.input.global_batch_size, "seed": loaded.input.seed}
     weight = loaded.input.weight_key
     if weight is not None:
-        (label,) = (name for name in made.label_key if name != weight)
-        section |= {"label_key": label, "weight_key": weight}
+        labels = [name for name in made.label_key if name != weight]
+        section |= {"label_key": labels if len(labels) > 1 else labels[0], "weight_key": weight}
     scale = getattr(loaded.input, "scale", None)
     if scale is not None:
         section["scale"] = scale

@@ -86,7 +86,7 @@ def _chosen(
     shapes: Mapping[str, Sequence[int] | None], features_key: Any, section: TFRecordInput | CsvInput | ArraysInput
 ) -> _Records:
     names = [features_key] if isinstance(features_key, str) else features_key
-    others = (section.label_key, section.weight_key)
+    others = (*section.labels, section.weight_key)
     return _Records(
         {name: shape for name, shape in shapes.items() if name not in others and (not names or name in names)}
     )
@@ -101,7 +101,7 @@ def _of_data_set(context: Context, section: TfdsInput) -> _Records | None:
         info, features = (_document(folder, name) for name in ("dataset_info.json", "features.json"))
         features = features["featuresDict"]["features"]
         supervised = [item["featureKey"] for item in info.get("supervisedKeys", {}).get("tuple", {}).get("items", [])]
-        keys = [section.features_key or supervised[0], section.label_key or supervised[1]]
+        keys = [section.features_key or supervised[0], *(section.labels or supervised[1:])][:2]
         image, label = (features[key] for key in keys)
         shape = (image.get("image") or image.get("tensor"))["shape"]["dimensions"]
         # An axis of no fixed length is written as -1.

@@ -218,6 +218,11 @@ def model_options(job: Job) -> dict[str, Any]:
         "label_vocabulary": model.label_vocabulary,
         "mixed_precision": model.mixed_precision,
     }
+    if model.outputs:
+        options["outputs"] = {
+            name: {**one.model_dump(), "metrics": one.metrics or None, "class_weights": one.weights_of_classes}
+            for name, one in model.outputs.items()
+        }
     if model.loss is not None:
         options["loss"] = model.loss
     if model.head is not None:
@@ -284,7 +289,7 @@ def is_model_fn(function: Callable[..., Any]) -> bool:
 
 def require_loss(job: Job) -> None:
     """Raises where the layers are a function of one's own, and there is no loss for them."""
-    if job.model.loss is None:
+    if job.model.loss is None and not job.model.outputs:
         raise ConfigError(
             f"model.function {job.model.function} builds layers, and model.loss is not given",
             mend="add model.loss, such as sparse_categorical_crossentropy; or name a model_fn(features, labels, mode)",
@@ -411,7 +416,7 @@ def _feature_spec(features: Mapping[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def _npz(path: str, label_key: str, weight_key: str | None) -> Any:
+def _npz(path: str, label_key: str | list[str], weight_key: str | None) -> Any:
     import numpy as np
 
     try:
@@ -421,12 +426,15 @@ def _npz(path: str, label_key: str, weight_key: str | None) -> Any:
         raise ConfigError(
             f"the file {path} cannot be read: {error}", mend="give an .npz file of plain arrays"
         ) from error
-    for key in (label_key, weight_key):
+    labels = [label_key] if isinstance(label_key, str) else label_key
+    for key in (*labels, weight_key):
         if key is not None and key not in arrays:
             raise ConfigError(f"{path} has no array {key!r}", found=f"arrays: {', '.join(arrays)}")
-    label: Any = arrays.pop(label_key)
+    label: Any = {name: arrays.pop(name) for name in labels}
     if weight_key is not None:
-        label = {label_key: label, weight_key: arrays.pop(weight_key)}
+        label[weight_key] = arrays.pop(weight_key)
+    elif isinstance(label_key, str):
+        label = label[label_key]
     # One array beside the label is the model's input itself, not a dictionary of one.
     return (next(iter(arrays.values())) if len(arrays) == 1 else arrays), label
 

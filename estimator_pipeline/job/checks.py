@@ -17,6 +17,7 @@ __all__ = ["cross_checks"]
 def cross_checks(job: Job) -> Iterator[Problem]:
     """The mistakes between the sections of a job, each with its place and its mend."""
     yield from _parameter_servers(job)
+    yield from _outputs(job)
     yield from _keras(job)
     yield from _callbacks(job)
     yield from _single_process_strategies(job)
@@ -24,6 +25,19 @@ def cross_checks(job: Job) -> Iterator[Problem]:
     yield from _evaluation(job)
     yield from _dialect(job)
     yield from _slurm_roles(job)
+
+
+def _outputs(job: Job) -> Iterator[Problem]:
+    if job.input.source == "function":
+        return
+    for name in job.model.outputs:
+        if name not in job.input.labels:
+            yield Problem(
+                ("model", "outputs", name),
+                "there are no labels for this output.",
+                f"input.label_key: {', '.join(job.input.labels) or 'none'}",
+                f"name the labels: input.label_key: [{', '.join(job.model.outputs)}].",
+            )
 
 
 def _parameter_servers(job: Job) -> Iterator[Problem]:

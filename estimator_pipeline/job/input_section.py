@@ -21,6 +21,7 @@ __all__ = [
 ]
 
 _Text = Annotated[str, Field(min_length=1)]
+_Labels = _Text | Annotated[list[_Text], Field(min_length=1)]
 
 
 class InputCommon(Section):
@@ -59,6 +60,12 @@ class InputCommon(Section):
         """`eval_batch_size`, or the training batch size where it is null."""
         return self.eval_batch_size or self.global_batch_size
 
+    @property
+    def labels(self) -> list[str]:
+        """The names of the labels, where the job file says them."""
+        given: str | list[str] | None = getattr(self, "label_key", None)
+        return [given] if isinstance(given, str) else list(given or ())
+
     def problems(self) -> Iterator[Problem]:
         if self.worker_seeds == "distinct" and self.shard_policy != "off":
             yield Problem(
@@ -74,12 +81,14 @@ class InputCommon(Section):
                 "worker_seeds distinct with shuffle false",
                 "set shuffle: true, or worker_seeds: same.",
             )
-        label = getattr(self, "label_key", None)
-        if label is not None and label == self.weight_key:
+        labels = self.labels
+        if len(set(labels)) < len(labels):
+            yield Problem(("label_key",), "a label is named twice.", f"{labels}", "name each label once.")
+        if self.weight_key in labels:
             yield Problem(
                 ("weight_key",),
                 "the label cannot be the weight as well.",
-                f"{label!r} for both",
+                f"{self.weight_key!r} for both",
                 "name another feature.",
             )
 
@@ -90,7 +99,8 @@ class TfdsInput(InputCommon):
     Fields:
         data_dir: Where the prepared data set is; null takes TFDS's own folder.
         features_key: The feature that is the model's input; null takes the data set's supervised one.
-        label_key: The feature that is the label; null takes the data set's supervised one.
+        label_key: The feature that is the label; several, and the model gets a dict of them; null takes the data set's
+            supervised one.
         scale: A factor for the features, which become float32; 1/255 brings bytes to 0 to 1. Null leaves them
             as they are.
     """
@@ -101,7 +111,7 @@ class TfdsInput(InputCommon):
     train_split: _Text = "train"
     eval_split: _Text = "test"
     features_key: _Text | None = None
-    label_key: _Text | None = None
+    label_key: _Labels | None = None
     scale: Factor | None = None
 
 
@@ -150,7 +160,7 @@ class TFRecordInput(InputCommon):
         train: File names or glob patterns; one, or a list.
         eval: The same for evaluation.
         features: From feature names to what they are.
-        label_key: Which of them is the label.
+        label_key: Which of them is the label; several, and the model gets a dict of them.
         features_key: One name, and the model gets its tensor; several, and it gets a dict; null takes a dict of
             all but the label.
         scale: A factor for the features, as for tfds.
@@ -160,7 +170,7 @@ class TFRecordInput(InputCommon):
     train: Paths
     eval: Paths
     features: Annotated[dict[str, Feature], Field(min_length=1)]
-    label_key: _Text = "label"
+    label_key: _Labels = "label"
     features_key: _Text | list[_Text] | None = None
     compression: Literal["none", "gzip"] = "none"
     scale: Factor | None = None
@@ -177,7 +187,7 @@ class CsvInput(InputCommon):
         train: File names or glob patterns; one, or a list.
         eval: The same for evaluation.
         columns: From column names to dtypes, in the order of the file.
-        label_key: Which column is the label.
+        label_key: Which column is the label; several, and the model gets a dict of them.
         features_key: As for TFRecord files.
         header: Whether each file's first line holds the column names.
     """
@@ -186,7 +196,7 @@ class CsvInput(InputCommon):
     train: Paths
     eval: Paths
     columns: Annotated[dict[str, Literal["float32", "float64", "int32", "int64", "string"]], Field(min_length=1)]
-    label_key: _Text = "label"
+    label_key: _Labels = "label"
     features_key: _Text | list[_Text] | None = None
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
     header: bool = True
@@ -202,14 +212,14 @@ class ArraysInput(InputCommon):
     Fields:
         train: The file for training.
         eval: The file for evaluation.
-        label_key: Which array is the label. The others are the features: one, and the model gets its tensor;
-            several, and it gets a dict.
+        label_key: Which array is the label; several, and the model gets a dict of them. The others are the features:
+            one, and the model gets its tensor; several, and it gets a dict.
     """
 
     source: Literal["arrays"]
     train: _Text
     eval: _Text
-    label_key: _Text = "label"
+    label_key: _Labels = "label"
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
@@ -264,9 +274,9 @@ InputSource = Annotated[
 
 
 def _label_problems(section: TFRecordInput | CsvInput, names: list[str], field: str) -> Iterator[Problem]:
-    label, weight, chosen = section.label_key, section.weight_key, section.features_key
+    labels, weight, chosen = section.labels, section.weight_key, section.features_key
     missing = False
-    for key, what, name in (("label_key", "label", label), ("weight_key", "weight", weight)):
+    for key, what, name in (*(("label_key", "label", label) for label in labels), ("weight_key", "weight", weight)):
         if name is not None and name not in names:
             close, missing = nearest(name, names), True
             yield Problem(
@@ -275,10 +285,11 @@ def _label_problems(section: TFRecordInput | CsvInput, names: list[str], field: 
                 f"{name!r}; allowed: {', '.join(names)}",
                 f"did you mean {close!r}?" if close else f"name one of the {field} as {key}.",
             )
-    if not missing and not set(names) - {label, weight}:
+    if not missing and not set(names) - {*labels, weight}:
         yield Problem(
             (field,),
-            f"there is nothing but the label{'' if weight is None else ' and the weight'} in {field}.",
+            f"there is nothing but the {'label' if len(labels) == 1 else 'labels'}"
+            f"{'' if weight is None else ' and the weight'} in {field}.",
             f"{', '.join(map(repr, names))} alone",
             "name at least one input of the model.",
         )

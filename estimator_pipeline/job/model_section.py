@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
@@ -272,6 +272,59 @@ class Export(Section):
             yield Problem(("signatures",), "a signature is named twice.", f"{self.signatures}", "name each once.")
 
 
+_HeadName = Literal["multi_class", "one_hot", "binary", "multi_label", "regression"]
+
+
+def _by_number(weights: Any, names: Sequence[str]) -> list[float] | dict[int, float] | None:
+    """Weights of classes, with the classes by number."""
+    if not isinstance(weights, dict):
+        return weights
+    return {names.index(name) if name in names else int(name): weight for name, weight in weights.items()}
+
+
+def _class_problems(weights: Any, names: Sequence[str]) -> Iterator[Problem]:
+    for name in weights if isinstance(weights, dict) else ():
+        if not name.isdecimal() and name not in names:
+            yield Problem(
+                ("class_weights", name),
+                "this is no class.",
+                f"{name!r}; allowed: whole numbers from 0 on" + (f", {', '.join(names)}" if names else ""),
+                "name classes by their numbers (the first one is 0), or as label_vocabulary has them.",
+            )
+    if len(set(names)) < len(names):
+        yield Problem(("label_vocabulary",), "a class is named twice.", f"{names}", "name each class once.")
+
+
+class Output(Section):
+    """What one of several outputs of a model means; the labels of the same name are for it.
+
+    Fields:
+        loss: A loss by name.
+        head: What the logits mean, where the loss leaves it open; null leaves it to the loss.
+        metrics: Metrics by name; reported as NAME_metric.
+        label_smoothing: The share of each label that is spread evenly over the classes.
+        class_weights: What the records of each class count for in this output's loss and metrics.
+        label_vocabulary: The names of the classes, in their order.
+        loss_weight: What the loss is multiplied with before it is added to the others'.
+    """
+
+    loss: Annotated[str, Field(min_length=1)]
+    head: _HeadName | None = None
+    metrics: list[Annotated[str, Field(min_length=1)]] = []
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    class_weights: _ClassWeights = None
+    label_vocabulary: list[Annotated[str, Field(min_length=1)]] = []
+    loss_weight: _Weight = 1.0
+
+    @property
+    def weights_of_classes(self) -> list[float] | dict[int, float] | None:
+        """`class_weights`, with classes by number."""
+        return _by_number(self.class_weights, self.label_vocabulary)
+
+    def problems(self) -> Iterator[Problem]:
+        yield from _class_problems(self.class_weights, self.label_vocabulary)
+
+
 class Model(Section):
     """The network, by name or as an own function, its loss, its optimizer and its metrics.
 
@@ -288,6 +341,7 @@ class Model(Section):
         class_weights: What the records of each class count for, in the loss and in the metrics: a list, or a
             mapping from the numbers or names of some classes; the others count for 1.
         label_vocabulary: The names of the classes, in their order, for labels that are text and for predictions.
+        outputs: Of a model that gives a dictionary of logits: what each of them means, in the place of the six above.
         mixed_precision: Compute in 16 bits, keep the variables in 32.
     """
 
@@ -295,7 +349,7 @@ class Model(Section):
     function: FunctionRef | None = None
     params: dict[str, Any] = {}
     loss: Annotated[str, Field(min_length=1)] | None = None
-    head: Literal["multi_class", "one_hot", "binary", "multi_label", "regression"] | None = None
+    head: _HeadName | None = None
     optimizer: Optimizer = Optimizer()
     metrics: list[Annotated[str, Field(min_length=1)]] = []
     clip_norm: _Positive | None = None
@@ -303,31 +357,19 @@ class Model(Section):
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     class_weights: _ClassWeights = None
     label_vocabulary: list[Annotated[str, Field(min_length=1)]] = []
+    outputs: dict[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")], Output] = {}
     mixed_precision: bool = False
     export: Export = Export()
 
     @property
     def weights_of_classes(self) -> list[float] | dict[int, float] | None:
         """`class_weights`, with classes by number."""
-        given, names = self.class_weights, self.label_vocabulary
-        if not isinstance(given, dict):
-            return given
-        return {names.index(name) if name in names else int(name): weight for name, weight in given.items()}
+        return _by_number(self.class_weights, self.label_vocabulary)
 
     def problems(self) -> Iterator[Problem]:
-        for name in self.class_weights if isinstance(self.class_weights, dict) else ():
-            if not name.isdecimal() and name not in self.label_vocabulary:
-                known = ", ".join(self.label_vocabulary)
-                yield Problem(
-                    ("class_weights", name),
-                    "this is no class.",
-                    f"{name!r}; allowed: whole numbers from 0 on" + (f", {known}" if known else ""),
-                    "name classes by their numbers (the first one is 0), or as label_vocabulary has them.",
-                )
-        if len(set(self.label_vocabulary)) < len(self.label_vocabulary):
-            yield Problem(
-                ("label_vocabulary",), "a class is named twice.", f"{self.label_vocabulary}", "name each class once."
-            )
+        yield from _class_problems(self.class_weights, self.label_vocabulary)
+        if self.outputs:
+            yield from self._beside_outputs()
         if (self.name is None) == (self.function is None):
             both = self.name is not None
             yield Problem(
@@ -344,4 +386,22 @@ class Model(Section):
                 "gradients are clipped twice.",
                 f"clip_norm {self.clip_norm} and clip_value {self.clip_value}",
                 "keep one of them.",
+            )
+
+    def _beside_outputs(self) -> Iterator[Problem]:
+        names = ", ".join(self.outputs)
+        for field in ("loss", "head", "metrics", "label_smoothing", "class_weights", "label_vocabulary"):
+            if getattr(self, field):
+                yield Problem(
+                    (field,),
+                    "the model has several outputs, and each has its own.",
+                    f"{field} beside outputs ({names})",
+                    f"give it to an output: model.outputs.{next(iter(self.outputs))}.{field}.",
+                )
+        if self.name is not None:
+            yield Problem(
+                ("outputs",),
+                "the models of model_fns have one output.",
+                f"outputs ({names}) with name {self.name!r}",
+                "give a model of your own: function.",
             )

@@ -125,6 +125,12 @@ def _of_job(job: Any, path: str) -> KerasSide:
     data = jobs.job_inputs(job)
     build = keras_job.job_keras_model(job, data)
     model = built_as_in_a_new_process(build, data.train_input_fn)
+    if job.model.outputs:
+        raise ConfigError(
+            f"the job {path} has a model of several outputs",
+            found=", ".join(job.model.outputs),
+            mend="name its .keras file by --model, or move one output at a time",
+        )
     head = head_of(build.keywords["loss"], build.keywords.get("head"))
     form, inputs = _inputs_of(model)
     if inputs is None and data.features_spec is not None:

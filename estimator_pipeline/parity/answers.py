@@ -88,8 +88,9 @@ def _losses_of(model: Any, batches: list[Any]) -> dict[str, tuple[float, float]]
             features, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(batch)
             outputs = model(features, training=training)
             sizes.append(int(tf.shape(tf.nest.flatten(labels)[0])[0]))
-            # Without weights a record counts for one.
-            counted.append(sizes[-1] if weights is None else float(tf.reduce_sum(weights)))
+            # Without weights a record counts for one; of several outputs each may weigh them differently.
+            alike = weights is None or isinstance(weights, Mapping)
+            counted.append(sizes[-1] if alike else float(tf.reduce_sum(weights)))
             if not model.loss:  # it works its loss out by itself, with what its layers add
                 totals.append(float(model.compute_loss(features, labels, outputs, weights)))
                 each.append(totals[-1] - float(sum(model.losses)))

@@ -1,0 +1,128 @@
+"""Job files of models with several outputs: the same evaluations, exports and answers from every engine."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from conftest import ROOT, tensorflow_with_three_cpus
+
+import estimator_pipeline as ep
+from estimator_pipeline.compat import versions
+from estimator_pipeline.engines.job import run_job
+from estimator_pipeline.errors import ConfigError
+
+tf = tensorflow_with_three_cpus()
+
+WIDTH = 6
+LAYERS = f"""
+import tensorflow as tf
+
+def layers():
+    given = tf.keras.Input([{WIDTH}])
+    hidden = tf.keras.layers.Dense(8, "tanh", kernel_initializer=tf.keras.initializers.GlorotUniform(seed=1))(given)
+    ends = {{}}
+    for name, units in (("kind", 3), ("sign", 1)):
+        zeros = tf.keras.layers.Dense(units, kernel_initializer="zeros")
+        ends[name] = zeros(hidden)
+    return tf.keras.Model(given, ends)
+"""
+KEYS = {"loss", "average_loss", "kind_average_loss", "kind_accuracy", "sign_average_loss", "sign_accuracy", "sign_auc",
+        "global_step"}  # fmt: skip
+WITH_KERAS_3 = versions.minor(versions.tensorflow_version()) >= versions.FIRST_WITHOUT_ESTIMATOR
+
+
+@pytest.fixture
+def job(tmp_path):
+    """The job's file, and a function that loads it with changes."""
+    random = np.random.default_rng(5)
+    rows = random.normal(size=(96, WIDTH)).astype(np.float32)
+    kind, sign = np.abs(rows[:, 0]).astype(np.int64).clip(0, 2), (rows.sum(axis=1) > 0).astype(np.int64)
+    np.savez(tmp_path / "data.npz", rows=rows, kind=kind, sign=sign, weight=random.random(96))
+    (tmp_path / "own.py").write_text(LAYERS)
+    data = str(tmp_path / "data.npz")
+    document = {
+        "model": {
+            "function": f"{tmp_path}/own.py:layers",
+            "optimizer": {"name": "adam", "learning_rate": 0.05},
+            "outputs": {
+                "kind": {"loss": "sparse_categorical_crossentropy", "class_weights": {"2": 3.0},
+                         "label_vocabulary": ["small", "middle", "big"]},
+                "sign": {"loss": "binary_crossentropy", "metrics": ["accuracy", "auc"], "loss_weight": 0.5},
+            },
+        },
+        "input": {"source": "arrays", "train": data, "eval": data, "label_key": ["kind", "sign"],
+                  "weight_key": "weight", "global_batch_size": 32, "eval_batch_size": 20, "seed": 1},
+        "train": {"max_steps": 10},
+        "eval": {"exporters": [{"kind": "final"}, {"kind": "best", "metric": "kind_accuracy", "mode": "max"}]},
+        "run": {"model_dir": str(tmp_path / "m"), "seed": 1, "save_checkpoints_steps": 5},
+    }  # fmt: skip
+    path = tmp_path / "several.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def loaded(job, engine, *changes):
+    return ep.load_job(job, overrides=[f"run.engine={engine}", f"run.model_dir={job.parent / engine}", *changes])
+
+
+def test_every_engine_comes_to_the_same(job, run_python, tmp_path):
+    results = {engine: run_job(loaded(job, engine), environ={}) for engine in ("estimator", "keras")}
+    metrics = {engine: result.metrics for engine, result in results.items()}
+    exported = {engine: result.exporters["final"] for engine, result in results.items()}
+    if WITH_KERAS_3:
+        asked = [[str(job), ["run.engine=keras3", f"run.model_dir={tmp_path}/keras3"]]]
+        done = run_python([ROOT / "tests" / "keras3_process.py", "jobs"], stdin=json.dumps(asked), timeout=200,
+                          env={"PYTHONPATH": str(ROOT)})  # fmt: skip
+        (found,) = json.loads(done.stdout.splitlines()[-1])
+        metrics["keras3"], exported["keras3"] = found["metrics"], found["exporters"]["final"]
+    rows = np.load(tmp_path / "data.npz")["rows"][:5]
+    answers = {}
+    for engine, found in metrics.items():
+        assert set(found) == KEYS, engine
+        for name in KEYS - {"loss", "global_step"}:
+            assert found[name] == pytest.approx(metrics["estimator"][name], rel=1e-4), f"{engine}: {name}"
+        assert found["average_loss"] == pytest.approx(found["kind_average_loss"] + 0.5 * found["sign_average_loss"])
+        served = tf.saved_model.load(exported[engine]).signatures
+        assert set(served) == {"serving_default", "predict", "kind/predict", "sign/predict"}, engine
+        (name,) = served["predict"].structured_input_signature[1]
+        answers[engine] = {key: value.numpy() for key, value in served["predict"](**{name: rows}).items()}
+        assert set(answers[engine]["kind/classes"][:, 0]) <= {b"small", b"middle", b"big"}
+    for found in answers.values():
+        assert found.keys() == answers["estimator"].keys()
+        np.testing.assert_allclose(found["kind/logits"], answers["estimator"]["kind/logits"], rtol=1e-3, atol=1e-4)
+    assert metrics["estimator"]["kind_accuracy"] > 0.5
+
+
+def test_the_parity_of_both(job, run_python):
+    """Step by step, with the signatures' answers."""
+    command = ["-m", "estimator_pipeline", "parity", job, "--steps", "5", "--json"]
+    done = run_python(command, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert json.loads(done.stdout)["equal"] is True
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["model.loss=mse"], "model.loss: the model has several outputs, and each has its own"),
+        (["input.label_key=kind"], "model.outputs.sign: there are no labels for this output"),
+        (["input.label_key=[kind, kind]"], "input.label_key: a label is named twice"),
+        (["model.outputs.kind.class_weights={huge: 2.0}"], "model.outputs.kind.class_weights.huge: this is no class"),
+        (["model.outputs.kind.loss_weight=-1"], "model.outputs.kind.loss_weight"),
+        (["model.outputs.kind.metric=[accuracy]"], "model.outputs.kind.metric"),
+    ],
+)
+def test_what_a_job_file_cannot_say(job, changes, message):
+    with pytest.raises(ConfigError) as told:
+        loaded(job, "estimator", *changes)
+    assert message in str(told.value)
+
+
+@pytest.mark.parametrize("engine", ["estimator", "keras"])
+def test_several_labels_for_one_output(job, engine):
+    with pytest.raises(
+        ConfigError, match=r"the data bring several labels, and the model has one output|the model gives several"
+    ):
+        run_job(loaded(job, engine, "model.outputs={}", "model.loss=mse"), environ={})
