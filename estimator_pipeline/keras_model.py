@@ -123,6 +123,8 @@ def build_keras_model(
     # The metrics of a step are those of all replicas already; Keras would add them up over the workers once more.
     model.distribute_reduction_method = "first"
     losses = {name: _loss(part.head) for name, part in meant.parts.items()}
+    for name, part in meant.parts.items():
+        losses[name].loss_weight = part.loss_weight
     counted = {
         name: [_average_loss(part.head), *_metrics(part.head.kind, part.metrics)] for name, part in meant.parts.items()
     }

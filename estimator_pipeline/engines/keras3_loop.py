@@ -14,7 +14,7 @@ optimizer's `apply`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import accumulation, compat, keras3_optimizers
@@ -117,7 +117,7 @@ def _step(
             before = [(variable, tf.identity(variable)) for variable in own]
             with tf.GradientTape() as tape:
                 outputs = model(features, training=True)
-                loss = model.compute_loss(x=features, y=labels, y_pred=outputs, sample_weight=weights, training=True)
+                loss = _loss(model, features, labels, outputs, weights, replicas)
                 scaled = optimizer.scale_loss(loss)
             gradients = tape.gradient(scaled, variables)
             if replicas > 1:
@@ -138,6 +138,23 @@ def _step(
         return one(iterator)
 
     return tf.function(one), several
+
+
+def _loss(model: Any, features: Any, labels: Any, outputs: Any, weights: Any, replicas: int) -> Any:
+    """This replica's share of the loss.
+
+    For several outputs `compute_loss` also keeps each one's mean, in variables that it would make within the compiled
+    function; several workers cannot do that, and would have to meet in every step to count. `build_keras_model` leaves
+    its weight with each loss, for Keras does not give it back.
+    """
+    if not isinstance(model.loss, Mapping):
+        return model.compute_loss(x=features, y=labels, y_pred=outputs, sample_weight=weights, training=True)
+    tf = compat.install()
+    shares = [
+        loss(labels[name], outputs[name], None if weights is None else weights[name]) * loss.loss_weight
+        for name, loss in model.loss.items()
+    ]
+    return tf.add_n([*shares, *(tf.reduce_sum(one) / replicas for one in model.losses)])
 
 
 def _whole(optimizer: Any, gradients: list[Any], replicas: int) -> list[Any]:

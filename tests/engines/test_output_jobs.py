@@ -7,60 +7,18 @@ import json
 import numpy as np
 import pytest
 from conftest import ROOT, tensorflow_with_three_cpus
+from output_job import KEYS, WITH_KERAS_3, several_outputs
 
 import estimator_pipeline as ep
-from estimator_pipeline.compat import versions
 from estimator_pipeline.engines.job import run_job
 from estimator_pipeline.errors import ConfigError
 
 tf = tensorflow_with_three_cpus()
 
-WIDTH = 6
-LAYERS = f"""
-import tensorflow as tf
-
-def layers():
-    given = tf.keras.Input([{WIDTH}])
-    hidden = tf.keras.layers.Dense(8, "tanh", kernel_initializer=tf.keras.initializers.GlorotUniform(seed=1))(given)
-    ends = {{}}
-    for name, units in (("kind", 3), ("sign", 1)):
-        zeros = tf.keras.layers.Dense(units, kernel_initializer="zeros")
-        ends[name] = zeros(hidden)
-    return tf.keras.Model(given, ends)
-"""
-KEYS = {"loss", "average_loss", "kind_average_loss", "kind_accuracy", "sign_average_loss", "sign_accuracy", "sign_auc",
-        "global_step"}  # fmt: skip
-WITH_KERAS_3 = versions.minor(versions.tensorflow_version()) >= versions.FIRST_WITHOUT_ESTIMATOR
-
 
 @pytest.fixture
 def job(tmp_path):
-    """The job's file, and a function that loads it with changes."""
-    random = np.random.default_rng(5)
-    rows = random.normal(size=(96, WIDTH)).astype(np.float32)
-    kind, sign = np.abs(rows[:, 0]).astype(np.int64).clip(0, 2), (rows.sum(axis=1) > 0).astype(np.int64)
-    np.savez(tmp_path / "data.npz", rows=rows, kind=kind, sign=sign, weight=random.random(96))
-    (tmp_path / "own.py").write_text(LAYERS)
-    data = str(tmp_path / "data.npz")
-    document = {
-        "model": {
-            "function": f"{tmp_path}/own.py:layers",
-            "optimizer": {"name": "adam", "learning_rate": 0.05},
-            "outputs": {
-                "kind": {"loss": "sparse_categorical_crossentropy", "class_weights": {"2": 3.0},
-                         "label_vocabulary": ["small", "middle", "big"]},
-                "sign": {"loss": "binary_crossentropy", "metrics": ["accuracy", "auc"], "loss_weight": 0.5},
-            },
-        },
-        "input": {"source": "arrays", "train": data, "eval": data, "label_key": ["kind", "sign"],
-                  "weight_key": "weight", "global_batch_size": 32, "eval_batch_size": 20, "seed": 1},
-        "train": {"max_steps": 10},
-        "eval": {"exporters": [{"kind": "final"}, {"kind": "best", "metric": "kind_accuracy", "mode": "max"}]},
-        "run": {"model_dir": str(tmp_path / "m"), "seed": 1, "save_checkpoints_steps": 5},
-    }  # fmt: skip
-    path = tmp_path / "several.json"
-    path.write_text(json.dumps(document))
-    return path
+    return several_outputs(tmp_path)
 
 
 def loaded(job, engine, *changes):
@@ -72,11 +30,13 @@ def test_every_engine_comes_to_the_same(job, run_python, tmp_path):
     metrics = {engine: result.metrics for engine, result in results.items()}
     exported = {engine: result.exporters["final"] for engine, result in results.items()}
     if WITH_KERAS_3:
-        asked = [[str(job), ["run.engine=keras3", f"run.model_dir={tmp_path}/keras3"]]]
+        mirrored = ["run.train_distribute=mirrored", "run.num_devices=2"]
+        asked = [[str(job), ["run.engine=keras3", f"run.model_dir={tmp_path}/{folder}", *more]]
+                 for folder, more in (("keras3", []), ("keras3-mirrored", mirrored))]  # fmt: skip
         done = run_python([ROOT / "tests" / "keras3_process.py", "jobs"], stdin=json.dumps(asked), timeout=200,
                           env={"PYTHONPATH": str(ROOT)})  # fmt: skip
-        (found,) = json.loads(done.stdout.splitlines()[-1])
-        metrics["keras3"], exported["keras3"] = found["metrics"], found["exporters"]["final"]
+        for (_, (_, folder, *_)), found in zip(asked, json.loads(done.stdout.splitlines()[-1]), strict=True):
+            metrics[folder], exported[folder] = found["metrics"], found["exporters"]["final"]
     rows = np.load(tmp_path / "data.npz")["rows"][:5]
     answers = {}
     for engine, found in metrics.items():
