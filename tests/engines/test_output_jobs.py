@@ -47,7 +47,7 @@ def test_every_engine_comes_to_the_same(job, run_python, tmp_path):
         served = tf.saved_model.load(exported[engine]).signatures
         assert set(served) == {"serving_default", "predict", "kind/predict", "sign/predict"}, engine
         (name,) = served["predict"].structured_input_signature[1]
-        answers[engine] = {key: value.numpy() for key, value in served["predict"](**{name: rows}).items()}
+        answers[engine] = {key: value.numpy() for key, value in served["predict"](**{name: tf.constant(rows)}).items()}
         assert set(answers[engine]["kind/classes"][:, 0]) <= {b"small", b"middle", b"big"}
     for found in answers.values():
         assert found.keys() == answers["estimator"].keys()
