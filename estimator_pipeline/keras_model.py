@@ -233,6 +233,8 @@ def _with_named_logits(model: Any, meant: Outputs, policy: str) -> Any:
     if meant.alone:
         return _with_float32_logits(model, policy)
     keras = compat.install().keras
+    if isinstance(model, keras.Sequential):
+        meant.check_names(None, None)
     if not getattr(model, "inputs", None):
         # One that is not functional: what its call gives, bears its names.
         return model if policy == "float32" else _own()["float32_outputs"](model)
@@ -275,10 +277,14 @@ def _check_output(model: Any, meant: Outputs) -> None:
     """Whether there are as many classes as are named and weighed; a model that is not built yet does not say."""
     if not getattr(model, "inputs", None):
         return
-    given = model.output
-    meant.check_names(list(given) if isinstance(given, Mapping) else None, given)
+    # Sequential models of Keras 3 know the shape, and have no `output` yet.
+    given: Any = getattr(model, "output_shape", None) if meant.alone else model.output
+    several = isinstance(given, list | tuple) and given and isinstance(given[0], list | tuple)
+    meant.check_names(list(given) if isinstance(given, Mapping) else None, given if several else None)
     for name, part in meant.parts.items():
-        shape = tuple((given if meant.alone else given[name]).shape)
+        shape = given if meant.alone else tuple(given[name].shape)
+        if not isinstance(shape, tuple):
+            continue
         part.head.check_units(shape[-1])
         if part.classes is not None:
             part.classes.check_units(shape[-1])

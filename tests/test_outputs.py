@@ -47,6 +47,11 @@ def functional(params):
     return tf.keras.Model(given, {name: end(given) for name, end in ends(params.get("named", True)).items()})
 
 
+def listed(params):
+    given = tf.keras.Input([WIDTH])
+    return tf.keras.Model(given, [end(given) for end in ends(True).values()])
+
+
 def subclassed(params):
     class Several(tf.keras.Model):
         def __init__(self):
@@ -224,6 +229,12 @@ def test_what_cannot_be(message):
         (one_of("size"), OUTPUTS, "the model gives one tensor, and the outputs are kind, sign, size"),
         (functional, {"kind": OUTPUTS["kind"]}, "the model gives kind, sign, size, and the outputs are kind"),
         (functional, None, "the model gives several values: kind, sign, size"),
+        (listed, None, "the model gives several values: a list of 3"),
+        (
+            lambda: tf.keras.Sequential([tf.keras.Input([WIDTH]), tf.keras.layers.Dense(2)]),
+            OUTPUTS,
+            "the model gives one tensor, and the outputs are kind, sign, size",
+        ),
     ],
 )
 def test_a_model_that_gives_something_else(layers, outputs, message, tmp_path):
