@@ -30,6 +30,8 @@ OUTPUTS = {
 }  # fmt: skip
 UNITS = {"kind": 3, "sign": 1, "size": 2}
 ADAM = {"name": "adam", "learning_rate": 0.1}
+# Its steps follow the gradient's scale, so that a loss weight which one engine leaves out is seen in the metrics.
+SGD = {"name": "sgd", "learning_rate": 0.1}
 
 
 def ends(named):
@@ -88,12 +90,12 @@ def mirrored(count):
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=tf.distribute.ReductionToOneDevice())
 
 
-def estimator_of(folder, layers, replicas=1, **options):
+def estimator_of(folder, layers, replicas=1, optimizer=ADAM, **options):
     strategy = mirrored(replicas) if replicas > 1 else None
     config = tf.estimator.RunConfig(
         str(folder), tf_random_seed=1, train_distribute=strategy, eval_distribute=strategy, save_checkpoints_steps=100
     )
-    return tf.estimator.Estimator(ep.build_model_fn(layers, optimizer=ADAM, **options), config=config)
+    return tf.estimator.Estimator(ep.build_model_fn(layers, optimizer=optimizer, **options), config=config)
 
 
 def alone(name):
@@ -119,11 +121,11 @@ def test_both_engines_come_to_the_same(layers, kind, replicas, tmp_path):
     """Four steps, then every metric: by an Estimator and by Keras, on one replica and two, with weights."""
     options = {"outputs": OUTPUTS, **WEIGHTS[kind]}
     weighted = "weight_column" in options
-    estimator = estimator_of(tmp_path, layers, replicas, params={}, **options)
+    estimator = estimator_of(tmp_path, layers, replicas, SGD, params={}, **options)
     estimator.train(lambda: data(weighted=weighted, batch=BATCH // replicas))
     theirs = estimator.evaluate(lambda: data(weighted=weighted, batch=BATCH // replicas))
     with mirrored(replicas).scope() if replicas > 1 else tf.distribute.get_strategy().scope():
-        model = ep.build_keras_model(layers, optimizer=ADAM, params={}, **options)
+        model = ep.build_keras_model(layers, optimizer=SGD, params={}, **options)
     batches = ep.keras_batches(data(weighted=weighted), **options)
     model.fit(batches, verbose=0)
     ours = model.evaluate(batches, return_dict=True, verbose=0)
