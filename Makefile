@@ -58,6 +58,7 @@ BENCH_ARGS ?=
 bench: $(STAMP)
 	$(BIN)/estimator-pipeline bench --output $(BENCH) $(BENCH_ARGS)
 	$(BIN)/python benchmarks/evaluation_memory.py
+	$(BIN)/python benchmarks/exec_startup.py
 	$(BIN)/python benchmarks/ledger_cost.py
 	$(BIN)/python benchmarks/restart_time.py
 	$(BIN)/python benchmarks/steps_per_execution.py

@@ -30,6 +30,7 @@ setup(
     package_data={
         "estimator_pipeline": [
             "py.typed",
+            "compat/*.txt",
             "parity/*.jinja",
             "launch/*.jinja",
             "migrate/code/*/*.jinja",

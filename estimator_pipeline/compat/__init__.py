@@ -32,6 +32,7 @@ from estimator_pipeline.compat import (
     keras_seeds,
     keras_symbols,
     lazy_loaders,
+    moved_names,
     versions,
 )
 from estimator_pipeline.compat import repairs as _repairs
@@ -64,6 +65,7 @@ class Status:
         versions: package -> version of all that has a say.
         steps: what was done, in order. Empty on 2.15.
         repairs: the faults of tf.estimator itself that can be mended, and whether each is.
+        moved: old private name of TensorFlow -> where it is today, of all that were asked for by their old names.
     """
 
     installed: bool
@@ -73,6 +75,7 @@ class Status:
     versions: dict[str, str | None] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
     repairs: tuple[Repair, ...] = ()
+    moved: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [
@@ -82,6 +85,7 @@ class Status:
         ]
         lines += [f"  {step.name}: {step.what}" for step in self.steps]
         lines += [f"  repair {repair.name} ({'on' if repair.on else 'off'}): {repair.what}" for repair in self.repairs]
+        lines += [f"  moved name {old}: {new}" for old, new in self.moved.items()]
         return "\n".join(lines)
 
 
@@ -255,4 +259,4 @@ def status() -> Status:
     else:
         keras = f"tf_keras {report['tf-keras']}"
     source = "tensorflow" if native else "estimator_pipeline"
-    return Status(True, tf.__version__, source, keras, report, tuple(_steps), _repairs.listed())
+    return Status(True, tf.__version__, source, keras, report, tuple(_steps), _repairs.listed(), moved_names.used())

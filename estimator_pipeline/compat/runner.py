@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 
 from estimator_pipeline import compat
+from estimator_pipeline.compat import known_names
 from estimator_pipeline.errors import ConfigError, PreemptedError
 
 
@@ -133,3 +134,6 @@ def _own_lines():
 def _show(kind, error, traceback) -> None:
     error.__traceback__ = traceback
     sys.excepthook(kind, error, traceback)
+    known = known_names.of(error)
+    if known:
+        print(f"estimator-pipeline: {known}", file=sys.stderr)

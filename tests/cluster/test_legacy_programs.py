@@ -61,6 +61,19 @@ def test_every_task_ends_with_the_final_evaluation(jobs, strategy, inside, tasks
         assert found == {name: [first] for name in running.processes}
 
 
+def test_synchronous_training_with_parameter_servers_ends_with_its_last_step(tasks):
+    """The chief waited two minutes for the thread that hands out tokens, and all others for the chief's result."""
+    jobs = {"chief": 1, "worker": 2, "ps": 1, "evaluator": 1}
+    with tasks(jobs, "--strategy", "classic", "--sync", "3") as running:
+        ended = running.wait()
+        assert ended == dict.fromkeys(running.processes, 0), running.tails()
+        assert not [name for name in running.processes if "threads still running" in running.log(name)]
+        found = results(running)
+        (first,), *_ = found.values()
+        assert first["global_step"] == 40 and first["mae"] < 0.2
+        assert found == {name: [first] for name in running.processes}
+
+
 def test_a_worker_that_is_killed_ends_the_others(tasks):
     """Synchronous training: its peer waited for ever at "Running local_init_op"."""
     options = ["--case", "kill:worker1", "--max_steps", "100000"]

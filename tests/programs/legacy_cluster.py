@@ -18,6 +18,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("model_dir")
 parser.add_argument("--strategy", choices=["mwm", "ps", "classic", "mirrored", "none"], default="mwm")
 parser.add_argument("--case", default="")
+parser.add_argument("--sync", type=int, default=0, help="Aggregate the gradients of so many training tasks.")
 parser.add_argument("--max_steps", type=int, default=40)
 parser.add_argument("--save_every", type=int, default=20)
 parser.add_argument("--step_secs", type=float, default=0.0, help="What a step of a real model would take.")
@@ -50,8 +51,13 @@ def model_fn(features, labels, mode):
         metrics = {"mae": tf.compat.v1.metrics.mean_absolute_error(labels, predictions)}
         return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
     step = tf.compat.v1.train.get_or_create_global_step()
-    train_op = tf.compat.v1.train.GradientDescentOptimizer(0.2).minimize(loss, step)
-    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.2)
+    hooks = []
+    if FLAGS.sync:
+        optimizer = tf.compat.v1.train.SyncReplicasOptimizer(optimizer, FLAGS.sync, total_num_replicas=FLAGS.sync)
+        hooks = [optimizer.make_session_run_hook(TASK["type"] in ("chief", "master"))]
+    train_op = optimizer.minimize(loss, step)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op, training_hooks=hooks)
 
 
 class Case(tf.estimator.SessionRunHook):

@@ -39,7 +39,7 @@ def model_fn(features, labels, mode):
     loss = tf.compat.v1.losses.get_total_loss()
     optimizer = tf.compat.v1.train.AdamOptimizer(0.003)
     # It runs the updates of the moving averages, which the layers left in a collection.
-    train_op = slim.learning.create_train_op(loss, optimizer)
+    train_op = slim.learning.create_train_op(loss, optimizer, clip_gradient_norm=1.0)
     metrics = {"accuracy": tf.compat.v1.metrics.accuracy(labels, classes)}
     return tf.estimator.EstimatorSpec(mode, {"class": classes}, loss, train_op, metrics)
 

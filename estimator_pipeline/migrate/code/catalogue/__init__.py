@@ -13,11 +13,12 @@ import importlib.resources
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from estimator_pipeline.compat.moved_names import FILE, Table
 from estimator_pipeline.migrate.code.catalogue import columns, estimators, graphs, hooks, layers, training
 from estimator_pipeline.migrate.code.catalogue.row import EFFORT, KINDS, Row
 
 __all__ = ["EFFORT", "KINDS", "ROWS", "Match", "Row", "find", "is_private", "is_there", "is_v1_only",
-"private_modules", "row", "shared_names", "spell",
+           "moved_names", "private_modules", "row", "shared_names", "spell",
            "v1_names"]  # fmt: skip
 
 ROWS: tuple[Row, ...] = (
@@ -123,11 +124,17 @@ def private_modules() -> frozenset[str]:
     return frozenset(f"tensorflow.python.{line}" for line in text.splitlines())
 
 
-# What compat puts back, beside all of the estimator package: see compat/aliases.py and compat/repairs/moved_modules.py.
+# What compat puts back, beside all of the estimator package: see compat/aliases.py and compat/moved_names.txt.
 _PUT_BACK = (
     "tensorflow_estimator", "tensorflow.python.estimator", "tensorflow.python.distribute.estimator_training",
-    "tensorflow.python.training.tracking", "tensorflow._api.v2.compat.v1.estimator",
+    "tensorflow._api.v2.compat.v1.estimator",
 )  # fmt: skip
+
+
+@functools.cache
+def moved_names() -> Table:
+    """What compat finds where it is no longer."""
+    return Table(FILE.read_text(encoding="utf-8"))
 
 
 def is_there(dotted: str) -> bool:
@@ -135,9 +142,16 @@ def is_there(dotted: str) -> bool:
     if any(dotted == name or dotted.startswith(name + ".") for name in _PUT_BACK):
         return True
     module = dotted.removesuffix(".*")
+    above, _, name = module.rpartition(".")
+    if above in moved_names() and (name in moved_names()[above].homes or name in moved_names()[above].gone):
+        return name in moved_names()[above].homes
     if module in private_modules():
         return True
-    above = module.rpartition(".")[0]
+    for one in (module, above):
+        if one in moved_names() and moved_names()[one].whole:
+            return True
+    if module in moved_names():
+        return bool(moved_names()[module].homes)
     # `from package import name`: a module that is gone, where the package holds nothing but modules.
     return above in private_modules() and not any(one.startswith(above + ".") for one in private_modules())
 

@@ -1,0 +1,55 @@
+"""Synchronous training with parameter servers ends when its last step is done.
+
+The chief of a SyncReplicasOptimizer has a thread that waits for gradients, hands out tokens and waits again. When
+training is over nobody brings gradients any more, and nothing but the end of the session ends that wait; but the
+session is only closed once the thread has ended, or after two minutes ("Coordinator stopped with threads still running:
+sync_token_q_EnqueueMany"). All other tasks wait for the chief's result meanwhile. So that thread is not waited for, and
+what it hears of the session's end is no error; the thread that closes the queue of tokens, by which a worker in its
+last step is let go, is waited for as ever.
+
+Private use: `_SyncReplicasOptimizerHook` of `tensorflow.python.training.sync_replicas_optimizer`, which starts the
+thread; the end of the name of the closing thread, which `QueueRunner` gives it (the same from 2.15 to 2.21).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+NAME = "sync-replicas"
+WHAT = "training with a SyncReplicasOptimizer ends with its last step, not two minutes after it"
+
+_CLOSES = "close_on_stop"
+
+
+def apply() -> None:
+    from tensorflow.python.training import sync_replicas_optimizer
+
+    hook = sync_replicas_optimizer._SyncReplicasOptimizerHook
+    original = hook.after_create_session
+
+    @functools.wraps(original)
+    def after_create_session(self: Any, session: Any, coord: Any) -> Any:
+        return original(self, session, _NotWaitedFor(coord))
+
+    hook.after_create_session = after_create_session
+
+
+class _NotWaitedFor:
+    """The coordinator, as the thread that hands out tokens sees it."""
+
+    def __init__(self, coord: Any) -> None:
+        self._coord = coord
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coord, name)
+
+    def register_thread(self, thread: threading.Thread) -> None:
+        if thread.name.endswith(_CLOSES):
+            self._coord.register_thread(thread)
+
+    def request_stop(self, error: Any = None) -> None:
+        # Once training is over the error is that of the session's end.
+        if not self._coord.should_stop():
+            self._coord.request_stop(error)

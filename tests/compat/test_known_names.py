@@ -1,0 +1,147 @@
+"""The line below the traceback of a program that fails on a name: what is known of it, or nothing."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from estimator_pipeline import compat
+from estimator_pipeline.compat import known_names
+from estimator_pipeline.errors import CompatError
+
+tf = compat.install()
+
+
+@pytest.fixture
+def told(tmp_path):
+    """`told(program)`: what is told of the error with which a program ends."""
+
+    def run(program):
+        file = tmp_path / "legacy.py"
+        file.write_text(program)
+        with pytest.raises((ImportError, AttributeError)) as error:
+            exec(compile(program, file, "exec"), {"__name__": "__main__"})
+        return known_names.of(error.value)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (
+            "import tensorflow.contrib.slim as slim",
+            "tf.contrib.slim is gone since TensorFlow 2.0: it is the package tf-slim",
+        ),
+        (
+            "from tensorflow.contrib import layers",
+            "tf.contrib.layers is gone since TensorFlow 2.0: its layers and arg_scope",
+        ),
+        ("import tensorflow as tf\nh = tf.contrib.training.HParams(a=1)", "tf.contrib.training.HParams is gone"),
+        ("import tensorflow as tf\ntf.contrib", "tf.contrib is gone since TensorFlow 2.0: what of it has a home today"),
+        ("import tensorflow as tf\ntf.placeholder", "tf.placeholder is tf.compat.v1.placeholder since TensorFlow 2.0"),
+        (
+            "from tensorflow.train import AdamOptimizer",
+            "tf.train.AdamOptimizer is tf.compat.v1.train.AdamOptimizer since",
+        ),
+        ("from tensorflow import Session", "tf.Session is tf.compat.v1.Session since TensorFlow 2.0"),
+        ("import tensorflow as tf\ntf.estimator.inputs", "tf.estimator.inputs is tf.compat.v1.estimator.inputs since"),
+        (
+            "import tensorflow as tf\ntf.data.Dataset.range(3).make_one_shot_iterator()",
+            "TensorFlow 2 removed make_one_shot_iterator: tf.compat.v1.data.make_one_shot_iterator(dataset) does it",
+        ),
+        (
+            "import tensorflow.examples.tutorials.mnist",
+            "tensorflow.examples is not installed: TensorFlow 2.0 removed its",
+        ),
+        ("from collections import Mapping", "Python 3.10 removed collections.Mapping: it is collections.abc.Mapping"),
+        ("import time\ntime.clock()", "time.clock: Python 3.8 removed it: time.perf_counter takes its place"),
+    ],
+)
+def test_what_is_known(program, says, told):
+    line = told(program)
+    assert line is not None and line.startswith(says)
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import no_such_package",
+        "from os import no_such_name",
+        "import tensorflow as tf\ntf.no_such_name",
+        "from tensorflow.python.framework.ops import no_such_name",
+        "(3).no_such_name",
+        # These say all by themselves.
+        "from tensorflow.python.framework.ops import RegisterShape",
+        "import tensorflow.python.eager.execution_callbacks",
+    ],
+)
+def test_of_what_nothing_is_known(program, told):
+    assert told(program) is None
+
+
+def test_other_errors():
+    for error in (
+        ValueError("tf.contrib"),
+        KeyError("contrib"),
+        CompatError("what"),
+        ImportError("tf.contrib"),
+        SystemExit(1),
+    ):
+        assert known_names.of(error) is None
+
+
+def test_keras_3_beside(native, told):
+    if native:
+        pytest.skip("TensorFlow 2.15 has Keras 2 alone")
+    import keras
+
+    has_no = f"the package keras is Keras {keras.__version__} here, which has no "
+    line = told("from keras.preprocessing.text import Tokenizer")
+    assert line == f"{has_no}keras.preprocessing.text; Keras 2 is tf_keras, as tf_keras.preprocessing.text"
+    importlib.import_module("tf_keras.preprocessing.text")
+    assert told("from keras.utils import np_utils") == f"{has_no}keras.utils.np_utils; Keras 2 is tf_keras"
+
+
+@pytest.mark.parametrize("name", sorted(filter(None, known_names._CONTRIB)))
+def test_what_takes_the_place_of_contrib_is_there(name):
+    """Every public name that a line about tf.contrib gives."""
+    import re
+
+    for dotted in re.findall(r"\btf\.([a-zA-Z_.0-9]+[a-zA-Z0-9_])", known_names._CONTRIB[name]):
+        found = tf
+        for part in dotted.split("."):
+            found = getattr(found, part)
+
+
+# As exec prints it -------------------------------------------------------------------------------------------
+
+
+def test_exec_prints_it_below_the_traceback(run_python, tmp_path):
+    """And with the repair left out it says what would find the name. Without an error there is no line."""
+    program = tmp_path / "old.py"
+    program.write_text(
+        "import sys\n"
+        "if 'contrib' in sys.argv:\n"
+        "    from tensorflow.contrib import slim\n"
+        "from tensorflow.python.util.nest import is_sequence\n"
+        "print('ran', is_sequence([]))\n"
+    )
+    command = ["-m", "estimator_pipeline", "exec"]
+    done = run_python([*command, program, "contrib"])
+    assert done.returncode == 1
+    *_, error, line = done.stderr.splitlines()
+    assert error == "ModuleNotFoundError: No module named 'tensorflow.contrib'"
+    assert line.startswith(
+        "estimator-pipeline: tf.contrib.slim is gone since TensorFlow 2.0: it is the package tf-slim"
+    )
+    done = run_python([*command, program])
+    assert (done.returncode, done.stdout) == (0, "ran True\n") and "estimator-pipeline:" not in done.stderr
+    done = run_python([*command, "--repairs=-moved-names", program])
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "estimator-pipeline: tensorflow.python.util.nest.is_sequence moved: it is tensorflow.python.util.nest.is_nested"
+        " today; the repair moved-names, which is left out, finds it"
+    )

@@ -1,0 +1,77 @@
+"""Training with a SyncReplicasOptimizer ends with its last step. In a cluster: test_legacy_programs.py."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from estimator_pipeline import compat
+from estimator_pipeline.compat.repairs.sync_replicas import _NotWaitedFor
+
+tf = compat.install()
+
+
+def token_threads():
+    return [thread for thread in threading.enumerate() if "sync_token_q" in thread.name]
+
+
+def test_the_session_closes_at_once_and_its_threads_end(logged):
+    with tf.Graph().as_default():
+        weight = tf.compat.v1.get_variable("weight", initializer=1.0, use_resource=False)
+        step = tf.compat.v1.train.get_or_create_global_step()
+        optimizer = tf.compat.v1.train.SyncReplicasOptimizer(
+            tf.compat.v1.train.GradientDescentOptimizer(0.25), replicas_to_aggregate=1, total_num_replicas=1
+        )
+        train_op = optimizer.minimize(tf.square(weight), step)
+        hooks = [optimizer.make_session_run_hook(is_chief=True), tf.compat.v1.train.StopAtStepHook(num_steps=5)]
+        # The default is two minutes; an unmended session comes to its end with this one, and says so.
+        with tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks, stop_grace_period_secs=2) as session:
+            assert token_threads()
+            while not session.should_stop():
+                value, _ = session.run([weight, train_op])
+    assert 0 < value < 1
+    assert "threads still running" not in logged.text
+    for thread in token_threads():
+        thread.join(120)
+    assert token_threads() == []
+
+
+def test_an_error_of_the_thread_while_training_goes_on_is_told():
+    coord = tf.train.Coordinator()
+    seen = _NotWaitedFor(coord)
+    assert not seen.should_stop()
+    try:
+        raise ArithmeticError("planted")
+    except ArithmeticError as error:
+        seen.request_stop(error)
+    assert seen.should_stop()
+    with pytest.raises(ArithmeticError, match="planted"):
+        coord.join()
+
+
+def test_the_end_of_the_session_is_no_error():
+    coord = tf.train.Coordinator()
+    coord.request_stop()
+    coord.join()
+    _NotWaitedFor(coord).request_stop(tf.errors.CancelledError(None, None, "Session::Close()"))
+
+
+def test_only_the_thread_that_closes_the_queue_is_waited_for():
+    coord = tf.train.Coordinator()
+    runs, closes = threading.Event(), threading.Event()
+    seen = _NotWaitedFor(coord)
+    threads = {
+        "QueueRunnerThread-sync_token_q-sync_token_q_EnqueueMany": runs,
+        "QueueRunnerThread-sync_token_q-close_on_stop": closes,
+    }
+    for name, event in threads.items():
+        thread = threading.Thread(target=event.wait, args=(120,), name=name, daemon=True)
+        seen.register_thread(thread)
+        thread.start()
+    coord.request_stop()
+    with pytest.raises(RuntimeError, match=r"close_on_stop$"):
+        coord.join(stop_grace_period_secs=0.01)
+    closes.set()
+    coord.join(stop_grace_period_secs=120)
+    runs.set()

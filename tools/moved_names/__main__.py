@@ -1,0 +1,99 @@
+"""Which names of `tensorflow.python` are gone since TensorFlow 1.15, and where the same things are today.
+
+    python tools/moved_names --pythons .venv/bin/python .venv-2.15/bin/python
+
+downloads a wheel of each minor version (some 4 GB, a few minutes; kept in --work), reads the Python files in it without
+importing anything, follows each name from version to version, prints what came of it, and writes
+
+    estimator_pipeline/compat/moved_names.txt    what `compat` puts back
+    docs/moved-names.md                          the table by packages
+
+`--check` writes nothing, and ends with 1 where a file would change. `--show NAME` prints what is known of a name.
+The interpreters given with --pythons have a TensorFlow installed each: they are asked for the names in its compiled
+modules, which no file tells. Without one, such names count as gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import zipfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from moved_names import collecting, page, table, trees
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = ROOT / "estimator_pipeline/compat/moved_names.txt"
+PAGE = ROOT / "docs/moved-names.md"
+# 2.0 has no wheel without GPU code; what it moved shows in 2.1. With each, a Python that it has wheels for.
+VERSIONS = {"1.15": "3.7", "2.1": "3.7", "2.2": "3.7", "2.3": "3.7"}
+VERSIONS |= {f"2.{minor}": "3.8" for minor in range(4, 14)} | {f"2.{minor}": "3.11" for minor in range(14, 22)}
+PLATFORMS = ("manylinux2010_x86_64", "manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_27_x86_64")
+
+
+def fetched(package: str, version: str, python: str, work: Path) -> Path:
+    """The folder with the package's Python files; downloaded by pip where it is not there yet."""
+    folder = work / f"{package}-{version}"
+    if folder.is_dir():
+        return folder
+    wheels = work / f"wheel-{package}-{version}"
+    options = ["--no-deps", "--only-binary=:all:", "--python-version", python, "-q", "-d", str(wheels)]
+    options += [word for platform in PLATFORMS for word in ("--platform", platform)]
+    print(f"downloading {package} {version}", flush=True)
+    subprocess.run([sys.executable, "-m", "pip", "download", *options, f"{package}=={version}.*"], check=True)
+    (wheel,) = wheels.glob("*.whl")
+    partial = folder.with_suffix(".partial")
+    with zipfile.ZipFile(wheel) as archive:
+        wanted = [n for n in archive.namelist() if (n.endswith(".py") and "/python/" in f"/{n}") or "tf_keras/src" in n]
+        archive.extractall(partial, [name for name in wanted if name.endswith(".py")])
+    wheel.unlink()
+    partial.rename(folder)
+    return folder
+
+
+def read(version: str, work: Path) -> trees.Tree:
+    if version == "keras":
+        return trees.read(fetched("tf_keras", "2.21", "3.11", work), version, "tf_keras.src")
+    folder = fetched("tensorflow_cpu", version, VERSIONS[version], work)
+    package = "tensorflow_core.python" if (folder / "tensorflow_core/python").is_dir() else "tensorflow.python"
+    return trees.read(folder, version, package, shown_as="tensorflow.python")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=ROOT / "runs/moved-names", help="where wheels are unpacked")
+    parser.add_argument("--pythons", type=Path, nargs="*", default=[Path(sys.executable)], metavar="PYTHON")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--show", metavar="NAME")
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor() as processes:
+        *versions, keras = processes.map(read, [*VERSIONS, "keras"], [options.work] * (len(VERSIONS) + 1))
+    compiled = [collecting.compiled_names(python) for python in options.pythons]
+    names = collecting.names(versions, keras, compiled)
+    if options.show:
+        for place, trace in names.traces.items():
+            if ".".join(place).endswith(options.show):
+                print(
+                    ".".join(place),
+                    f"gone since {trace.since};",
+                    trace.how,
+                    *sorted(set(map(".".join, trace.homes.values()))),
+                )
+        return 0
+    texts = {TABLE: table.text(names), PAGE: page.text(names)}
+    print(page.summary(names))
+    changed = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
+    for path in changed:
+        print("changes:" if options.check else "written:", path.relative_to(ROOT))
+        if not options.check:
+            path.write_text(texts[path])
+    return 1 if options.check and changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

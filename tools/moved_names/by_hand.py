@@ -1,0 +1,106 @@
+"""What comparing code cannot know: moves with other code on both sides, and pairs that only look like a move.
+
+`.` at the beginning of a name stands for `tensorflow.python`.
+"""
+
+from __future__ import annotations
+
+
+def _full(name: str) -> str:
+    return "tensorflow.python" + name if name.startswith(".") else name
+
+
+def _pairs(table: dict[str, str]) -> dict[str, str]:
+    return {_full(old): _full(new) for old, new in table.items()}
+
+
+# Old module -> module of today, whole.
+MODULES = _pairs(
+    {
+        ".distribute.estimator_training": "estimator_pipeline.compat.coordinator",
+        # Shells for a while, which only showed the names of these.
+        ".distribute.distribution_strategy_context": ".distribute.distribute_lib",
+        ".training.distribute": ".distribute.distribute_lib",
+        ".training.distribution_strategy_context": ".distribute.distribute_lib",
+        ".training.gen_training_ops": ".ops.gen_training_ops",
+        ".training.training_ops": ".ops.gen_training_ops",
+        # Most of its classes; the others have modules of their own.
+        ".training.tracking.tracking": ".trackable.autotrackable",
+        # TensorFlow 2.20 took them away; written anew on what is below the public profiler.
+        ".eager.profiler": "estimator_pipeline.compat.eager_profiler",
+        ".eager.profiler_client": "estimator_pipeline.compat.eager_profiler_client",
+    }
+)
+
+# None of the table's: compat/absent.py has classes in these modules' place, which complain on use, not at the import;
+# compat/exports.py puts the constant back.
+NOT_BY_TABLE = {
+    _full(name)
+    for name in (
+        ".tpu.session_support",
+        ".tpu.tpu_embedding",
+        ".tpu.tpu_embedding_gradient",
+        ".util.tf_export.ESTIMATOR_API_NAME",
+    )
+}
+
+# Old name -> the same thing today, where the code was changed with the move.
+NAMES = _pairs(
+    {
+        # Deprecated aliases, removed at last.
+        ".util.nest.is_sequence": ".util.nest.is_nested",
+        ".data.util.nest.is_sequence": ".data.util.nest.is_nested",
+        # The estimator package took the model over when TensorFlow's feature columns lost it.
+        ".feature_column.feature_column_lib.LinearModel": (
+            "tensorflow_estimator.python.estimator.canned.linear.LinearModel"
+        ),
+        ".feature_column.feature_column_v2.LinearModel": (
+            "tensorflow_estimator.python.estimator.canned.linear.LinearModel"
+        ),
+        # The one of V2 went, and V1's got its name with a suffix.
+        ".training.experimental.mixed_precision.enable_mixed_precision_graph_rewrite": (
+            ".training.experimental.mixed_precision.enable_mixed_precision_graph_rewrite_v1"
+        ),
+        ".training.experimental.mixed_precision.disable_mixed_precision_graph_rewrite": (
+            ".training.experimental.mixed_precision.disable_mixed_precision_graph_rewrite_v1"
+        ),
+        ".training.training.enable_mixed_precision_graph_rewrite": (
+            ".training.experimental.mixed_precision.enable_mixed_precision_graph_rewrite_v1"
+        ),
+        # SWIG's module had the reader; what programs had of it is what the wrapper of Python errors around it gives.
+        ".pywrap_tensorflow.NewCheckpointReader": ".training.py_checkpoint_reader.NewCheckpointReader",
+        ".pywrap_tensorflow_internal.NewCheckpointReader": ".training.py_checkpoint_reader.NewCheckpointReader",
+        ".pywrap_tensorflow.CheckpointReader": ".util._pywrap_checkpoint_reader.CheckpointReader",
+        ".pywrap_tensorflow_internal.CheckpointReader": ".util._pywrap_checkpoint_reader.CheckpointReader",
+        # The same function under the same name, too short or too much changed to be recognised.
+        ".distribute.values.is_distributed_variable": ".distribute.distribute_utils.is_distributed_variable",
+        ".distribute.values.TPUMirroredVariable": ".distribute.tpu_values.TPUMirroredVariable",
+        ".keras.engine.training_utils.verify_dataset_shuffled": (
+            ".keras.engine.training_utils_v1.verify_dataset_shuffled"
+        ),
+        ".keras.saving.utils_v1.mode_keys.EstimatorModeKeys": ".saved_model.model_utils.mode_keys.EstimatorModeKeys",
+        ".layers.utils.get_reachable_from_inputs": ".keras.utils.tf_utils.get_reachable_from_inputs",
+        ".tpu.tpu_strategy_util.initialize_tpu_system": (
+            ".distribute.cluster_resolver.tpu.tpu_cluster_resolver.initialize_tpu_system"
+        ),
+        ".tpu.tpu_strategy_util.shutdown_tpu_system": (
+            ".distribute.cluster_resolver.tpu.tpu_cluster_resolver.shutdown_tpu_system"
+        ),
+        ".util.compat_internal.path_to_str": ".util.compat.path_to_str",
+    }
+)
+
+# Pairs that only look like a move.
+REFUSED = {
+    (_full(old), _full(new))
+    for old, new in (
+        (
+            ".distribute.parameter_server_strategy.ParameterServerStrategy",
+            ".distribute.parameter_server_strategy_v2.ParameterServerStrategyV2",
+        ),
+        (
+            ".keras.mixed_precision.experimental.test_util.AddLayer",
+            ".keras.mixed_precision.experimental.test_util.MultiplyLayer",
+        ),
+    )
+}

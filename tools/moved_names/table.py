@@ -1,0 +1,90 @@
+"""The table that `compat` reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from moved_names import by_hand
+from moved_names.collecting import OLDEST_SUPPORTED, Names
+from moved_names.tracing import Place
+
+# Share of a module's own names that must stand in one module of today, for it to be that module; less where that one
+# has its name.
+SHARE, SHARE_OF_A_NAMESAKE = 0.9, 0.5
+_HEAD = """\
+# What is no longer where programs for tf.estimator import it from, and where it is. Written by tools/moved_names; see
+# docs/moved-names.md. `.` at the beginning stands for tensorflow.python, `keras` for the package of tf.keras.
+#   MODULE SINCE = HOME             the module of today is HOME
+#   MODULE SINCE > HOME NAMES       these names are in HOME; OLD=NEW where it has another name there
+#   MODULE SINCE ! NAMES            gone, without a successor
+# SINCE is the first TensorFlow without it. Where a name stands twice, the first home that is there counts.
+"""
+
+
+def short(module: str) -> str:
+    for long, brief in (("tensorflow.python", ""), ("tf_keras.src", "keras")):
+        if module == long or module.startswith(long + "."):
+            return (brief + module[len(long) :]) or "."
+    return module
+
+
+def homes_of(names: Names, place: Place) -> list[Place]:
+    """Where it is in the supported versions, the newest first."""
+    trace = names.traces[place]
+    supported = names.versions[names.versions.index(OLDEST_SUPPORTED) :]
+    homes: list[Place] = []
+    for version in [*reversed(supported), *(v for v in trace.homes if v.startswith("compiled"))]:
+        home = trace.homes.get(version)
+        if home is not None and home != place and home not in homes:
+            homes.append(home)
+    return homes
+
+
+def whole_modules(names: Names) -> dict[str, tuple[str, str]]:
+    """Old module -> (since, module of today), of those that are one module of today."""
+    found = {}
+    by_module: dict[str, list[Place]] = defaultdict(list)
+    for place in names.public():
+        by_module[place[0]].append(place)
+    for module, since in names.modules_gone.items():
+        if module in by_hand.MODULES:
+            found[module] = (since, by_hand.MODULES[module])
+            continue
+        own = [place for place in by_module[module] if place in names.own]
+        counts: dict[str, int] = defaultdict(int)
+        for place in own:
+            homes = homes_of(names, place)
+            if homes and homes[0][1] == place[1]:
+                counts[homes[0][0]] += 1
+        home = max(counts, key=lambda m: counts[m], default=None)
+        if home is None or home in by_hand.MODULES.values():
+            continue
+        namesake = home.rpartition(".")[2] == module.rpartition(".")[2]
+        if counts[home] >= (SHARE_OF_A_NAMESAKE if namesake else SHARE) * len(own) and (namesake or len(own) > 1):
+            found[module] = (since, home)
+    return found
+
+
+def text(names: Names) -> str:
+    whole = whole_modules(names)
+    lines: dict[str, list[str]] = defaultdict(list)
+    for module, (since, home) in whole.items():
+        lines[module].append(f"{since} = {short(home)}")
+    moved: dict[tuple[str, str, int, str], list[str]] = defaultdict(list)
+    gone: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for place, trace in sorted(names.traces.items()):
+        module, name = place
+        if module in by_hand.NOT_BY_TABLE or f"{module}.{name}" in by_hand.NOT_BY_TABLE:
+            continue
+        homes = homes_of(names, place)
+        if not homes and not name.startswith("_") and name not in names.newest.get(whole.get(module, ("", ""))[1], ()):
+            gone[module, trace.since].append(name)
+        for rank, (home_module, new) in enumerate(homes):
+            if rank == 0 and module in whole and home_module == whole[module][1] and new == name:
+                continue
+            moved[module, trace.since, rank, home_module].append(name if new == name else f"{name}={new}")
+    for (module, since, _, home), found in sorted(moved.items()):
+        lines[module].append(f"{since} > {short(home)} {' '.join(found)}")
+    for (module, since), found in sorted(gone.items()):
+        lines[module].append(f"{since} ! {' '.join(found)}")
+    return _HEAD + "".join(f"{short(module)} {line}\n" for module in sorted(lines) for line in lines[module])

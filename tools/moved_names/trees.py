@@ -1,0 +1,254 @@
+"""What the Python files of one TensorFlow (or tf_keras) bind at their top, read without importing anything."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Not for programs: tests, and what only generates or checks TensorFlow's own files.
+_SKIPPED = ("testdata", "tests", "kernel_tests", "benchmarks", "integration_test", "api")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A class, function or value where it is made.
+
+    Attributes:
+        module, name: where.
+        kind: "class", "function" or "value".
+        arguments: names of a function's arguments, of a class's `__init__`.
+        words: the words of its code, without docstrings: what a move leaves as it is.
+        exports: the public names that its decorators give it, as `v1 nn.rnn_cell.LSTMCell`.
+    """
+
+    module: str
+    name: str
+    kind: str
+    arguments: tuple[str, ...] = ()
+    words: frozenset[str] = frozenset()
+    exports: frozenset[str] = frozenset()
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.module, self.name
+
+
+@dataclass
+class Tree:
+    """All modules of one version.
+
+    Attributes:
+        version: of the package.
+        modules: module -> name -> what the name is bound to: a Definition, ("name", module, name) for what comes from
+            elsewhere, ("module", module).
+        stars: module -> modules of which it takes all names.
+        listed: module -> its `__all__`, where it has one that can be read.
+    """
+
+    version: str
+    modules: dict[str, dict[str, object]] = field(default_factory=dict)
+    stars: dict[str, list[str]] = field(default_factory=dict)
+    listed: dict[str, frozenset[str]] = field(default_factory=dict)
+    packages: set[str] = field(default_factory=set)
+
+    def find(self, module: str, name: str, seen: frozenset = frozenset()) -> Definition | str | None:
+        """What `module.name` is: a definition, the name of a module, or None where there is nothing of this tree."""
+        if (module, name) in seen or module not in self.modules:
+            return None
+        seen = seen | {(module, name)}
+        bound = self.modules[module].get(name)
+        if isinstance(bound, Definition):
+            return bound
+        if isinstance(bound, tuple):
+            if bound[0] == "module":
+                return bound[1] if bound[1] in self.modules else None
+            _, home, inner = bound
+            found = self.find(home, inner, seen)
+            if found is None and f"{home}.{inner}" in self.modules:
+                return f"{home}.{inner}"
+            return found
+        if not name.startswith("_"):
+            for star in self.stars.get(module, ()):
+                if star in self.listed and name not in self.listed[star]:
+                    continue
+                found = self.find(star, name, seen)
+                if found is not None:
+                    return found
+        return None
+
+    def names(self, module: str, seen: frozenset = frozenset()) -> set[str]:
+        """All names that the module has, those that it takes from others by `*` too."""
+        found = set(self.modules.get(module, ()))
+        for star in self.stars.get(module, ()):
+            if star not in seen:
+                names = self.names(star, seen | {module})
+                found |= {n for n in names if n in self.listed.get(star, names) and not n.startswith("_")}
+        return found
+
+    def definitions(self) -> dict[tuple[str, str], Definition]:
+        return {
+            (module, name): bound
+            for module, names in self.modules.items()
+            for name, bound in names.items()
+            if isinstance(bound, Definition)
+        }
+
+
+def read(root: Path, version: str, package: str, *, shown_as: str | None = None) -> Tree:
+    """The tree below `root/package` (dotted), with its modules named as if the package were `shown_as`."""
+    tree = Tree(version)
+    top = root.joinpath(*package.split("."))
+    for file in sorted(top.rglob("*.py")):
+        parts = file.relative_to(top).with_suffix("").parts
+        if any(part in _SKIPPED or part.endswith("_test") for part in parts):
+            continue
+        is_package = parts[-1] == "__init__"
+        parts = parts[:-1] if is_package else parts
+        module = ".".join((shown_as or package, *parts))
+        tree.modules[module] = {}
+        if is_package:
+            tree.packages.add(module)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                parsed = ast.parse(file.read_text(encoding="utf-8"))
+            except SyntaxError:
+                continue
+        _Reader(tree, module, is_package, package, shown_as or package).block(parsed.body)
+    return tree
+
+
+class _Reader:
+    def __init__(self, tree: Tree, module: str, is_package: bool, package: str, shown_as: str) -> None:
+        self.tree, self.module, self.is_package = tree, module, is_package
+        self.renames = {package: shown_as}
+        self.names = tree.modules[module]
+
+    def block(self, body: list[ast.stmt]) -> None:
+        for node in body:
+            self.statement(node)
+
+    def statement(self, node: ast.stmt) -> None:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            self.bind(node.name, self.defined(node, node.name, "function", _arguments(node)))
+        elif isinstance(node, ast.ClassDef):
+            init = next((n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
+            self.bind(node.name, self.defined(node, node.name, "class", _arguments(init) if init else ()))
+        elif isinstance(node, ast.ImportFrom):
+            self.import_from(node)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                home = self.shown(alias.name)
+                if alias.asname and home.startswith(tuple(self.renames.values())):
+                    self.bind(alias.asname, ("module", home))
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                for name in [target] if isinstance(target, ast.Name) else getattr(target, "elts", []):
+                    if isinstance(name, ast.Name) and node.value is not None:
+                        self.assign(name.id, node.value, whole=name is target)
+        elif isinstance(node, ast.Delete):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    self.names.pop(target.id, None)
+        else:
+            for part in ("body", "orelse", "finalbody", "handlers"):
+                for inner in getattr(node, part, []):
+                    self.block(inner.body) if isinstance(inner, ast.ExceptHandler) else self.statement(inner)
+
+    def bind(self, name: str, bound: object) -> None:
+        # The first of several: what stands in an `else` or `except` is for another machine.
+        if isinstance(self.names.get(name), Definition) and not isinstance(bound, Definition):
+            return
+        self.names[name] = bound
+
+    def assign(self, name: str, value: ast.expr, *, whole: bool) -> None:
+        if name == "__all__":
+            with contextlib.suppress(ValueError, TypeError):
+                self.tree.listed[self.module] = frozenset(ast.literal_eval(value))
+            return
+        target = self.alias(value) if whole else None
+        self.bind(name, target or self.defined(value, name, "value"))
+
+    def alias(self, value: ast.expr) -> object:
+        """`name = other` and `name = module.other`: what it is another name of."""
+        if isinstance(value, ast.Call):
+            if isinstance(value.func, ast.Call) and len(value.args) == 1:
+                return self.alias(value.args[0])  # tf_export(...)(other)
+            called = value.func.id if isinstance(value.func, ast.Name) else getattr(value.func, "attr", "")
+            if called.endswith("LazyLoader") and isinstance(value.args[-1], ast.Constant):
+                return ("module", self.shown(value.args[-1].value))
+        if isinstance(value, ast.Name) and value.id in self.names:
+            return ("name", self.module, value.id)
+        if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
+            bound = self.names.get(value.value.id)
+            if isinstance(bound, tuple):
+                home = bound[1] if bound[0] == "module" else f"{bound[1]}.{bound[2]}"
+                return ("name", home, value.attr)
+        return None
+
+    def import_from(self, node: ast.ImportFrom) -> None:
+        home = node.module or ""
+        if node.level:
+            parts = self.module.split(".")
+            cut = node.level - (1 if self.is_package else 0)
+            home = ".".join(parts[: len(parts) - cut] + ([node.module] if node.module else []))
+        home = self.shown(home)
+        if not home.startswith(tuple(self.renames.values())):
+            return
+        for alias in node.names:
+            if alias.name == "*":
+                self.tree.stars.setdefault(self.module, []).append(home)
+            else:
+                self.bind(alias.asname or alias.name, ("name", home, alias.name))
+
+    def shown(self, module: str) -> str:
+        for package, shown_as in self.renames.items():
+            if module == package or module.startswith(package + "."):
+                return shown_as + module[len(package) :]
+        return module
+
+    def defined(self, node: ast.AST, name: str, kind: str, arguments: tuple[str, ...] = ()) -> Definition:
+        exports = frozenset(_exports(node))
+        return Definition(self.module, name, kind, arguments, _words(node, name), exports)
+
+
+def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ...]:
+    args = node.args
+    return tuple(arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs))
+
+
+def _words(node: ast.AST, name: str) -> frozenset[str]:
+    """Names, attributes and constants of the code, each pair of neighbours as one: docstrings and imports aside."""
+    words: list[str] = []
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name):
+            words.append(inner.id)
+        elif isinstance(inner, ast.Attribute):
+            words.append("." + inner.attr)
+        elif isinstance(inner, ast.arg):
+            words.append(inner.arg)
+        elif isinstance(inner, ast.Constant) and not (isinstance(inner.value, str) and len(inner.value) > 60):
+            words.append(repr(inner.value))
+        elif isinstance(inner, (ast.FunctionDef, ast.ClassDef)) and inner.name != name:
+            words.append("def " + inner.name)
+    return frozenset(words)
+
+
+def _exports(node: ast.AST) -> list[str]:
+    found = []
+    for decorator in getattr(node, "decorator_list", []):
+        if not isinstance(decorator, ast.Call):
+            continue
+        called = decorator.func.id if isinstance(decorator.func, ast.Name) else getattr(decorator.func, "attr", "")
+        if called not in ("tf_export", "keras_export"):
+            continue
+        names = [arg.value for arg in decorator.args if isinstance(arg, ast.Constant)]
+        first = [keyword.value for keyword in decorator.keywords if keyword.arg == "v1"]
+        own = [e.value for value in first for e in getattr(value, "elts", []) if isinstance(e, ast.Constant)]
+        found += [f"v2 {name}" for name in names]
+        found += [f"v1 {name}" for name in (own if first else names)]
+    return found
