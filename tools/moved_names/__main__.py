@@ -46,10 +46,10 @@ def fetched(package: str, version: str, python: str, work: Path) -> Path:
     print(f"downloading {package} {version}", flush=True)
     subprocess.run([sys.executable, "-m", "pip", "download", *options, f"{package}=={version}.*"], check=True)
     (wheel,) = wheels.glob("*.whl")
-    partial = folder.with_suffix(".partial")
+    partial = work / f"{folder.name}.partial"
     with zipfile.ZipFile(wheel) as archive:
-        wanted = [n for n in archive.namelist() if (n.endswith(".py") and "/python/" in f"/{n}") or "tf_keras/src" in n]
-        archive.extractall(partial, [name for name in wanted if name.endswith(".py")])
+        below = ("tensorflow/python/", "tensorflow_core/python/", "tf_keras/src/")
+        archive.extractall(partial, [n for n in archive.namelist() if n.startswith(below) and n.endswith(".py")])
     wheel.unlink()
     partial.rename(folder)
     return folder
