@@ -107,7 +107,7 @@ _OF_COLLECTIONS = (
     "MutableSequence",
     "Set",
 )
-_BELOW_CONTRIB = re.compile(r"\bcontrib(?:\.([\w.]*\w)|\s+import\s+\(?(\w+))")
+_BELOW_CONTRIB = re.compile(r"\bcontrib((?:\.\w+)*)(?:\s+import\s+\(?(\w+))?")
 _CANNOT_IMPORT = re.compile(r"cannot import name '([^']+)' from (?:partially initialized module )?'([^']+)'")
 
 
@@ -134,7 +134,7 @@ def of(error: BaseException) -> str | None:
 
 def _module(name: str, error: BaseException) -> str | None:
     if name == "tensorflow.contrib" or name.startswith("tensorflow.contrib."):
-        return _contrib(error)
+        return _contrib(name.removeprefix("tensorflow.contrib").lstrip("."), error)
     if name == "keras" or name.startswith("keras."):
         return _keras(name)
     if name.startswith(moved_names.ROOT + "."):
@@ -157,8 +157,8 @@ def _name(module: str, name: str, error: BaseException) -> str | None:
     if api is None:
         return None
     full = f"{api}.{name}" if api else name
-    if full == "contrib":
-        return _contrib(error)
+    if full == "contrib" or full.startswith("contrib."):
+        return _contrib(full.removeprefix("contrib").lstrip("."), error)
     tf = sys.modules.get("tensorflow")
     found = None if tf is None else _dotted(tf.compat.v1, full)
     if found is not None:
@@ -188,11 +188,12 @@ def _dotted(root: object, name: str) -> object | None:
     return root
 
 
-def _contrib(error: BaseException) -> str:
-    """The error names tf.contrib alone, whatever was asked for below it: the line that failed says it."""
+def _contrib(name: str, error: BaseException) -> str:
+    """`name` is what the error names below tf.contrib; the line that failed may say more of what was asked for."""
     lines = traceback.extract_tb(error.__traceback__)
     match = _BELOW_CONTRIB.search(lines[-1].line or "") if lines else None
-    name = (match[1] or match[2] or "") if match else ""
+    if match:
+        name = max(name, ".".join(filter(None, (match[1].lstrip("."), match[2]))), key=len)
     key = max((key for key in _CONTRIB if not key or name == key or name.startswith(key + ".")), key=len)
     return f"tf.contrib{name and '.' + name} is gone since TensorFlow 2.0: {_CONTRIB[key]}"
 

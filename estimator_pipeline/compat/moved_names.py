@@ -5,6 +5,7 @@ longer where they were. The table `moved_names.txt` says where each is now; `too
 the trees of all versions. Here it is put to use:
 
 - a module that is gone is imported as the module of today, where it is one, else as an empty one that knows its names;
+- the same goes for packages of tf.contrib, of which little has a home;
 - a name that a module has lost is looked up by the module's `__getattr__`, on first use, and is the object of today;
 - what has no successor gets one error that says since when it is gone. It is an ImportError or AttributeError as ever,
   so that a program's own `try` and `except` choose as they did.
@@ -30,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from estimator_pipeline.compat import aliases
+from estimator_pipeline.compat import aliases, versions
 from estimator_pipeline.errors import CompatError
 
 __all__ = [
@@ -47,6 +48,9 @@ __all__ = [
 
 FILE = Path(__file__).with_name("moved_names.txt")
 ROOT = "tensorflow.python"
+# Of it, only what was another package's then, or is today. As an attribute, `tf.contrib`, it is not there before
+# somebody has imported it: programs tell TensorFlow 1 by it.
+CONTRIB = "tensorflow.contrib"
 _LAYERS = "tf_keras.legacy_tf_layers"
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 
@@ -237,7 +241,7 @@ def _looked_up(entry: Entry, old: str, name: str) -> Any:
 def _gone(module: str, name: str, since: str) -> CompatError:
     """The error of a name without a successor, of the kind that the asking statement is prepared for."""
     what = f"{module}.{name} is gone since TensorFlow {since}, and nothing stands for it"
-    mend = f"take it out of the program, or run the program on a TensorFlow before {since}"
+    mend = _mend(since)
     # `from module import name` turns an AttributeError into a message of its own, and lets an ImportError through.
     if _is_from_import(sys._getframe(2)):
         error: CompatError = GoneImportError(what, mend=mend)
@@ -247,6 +251,12 @@ def _gone(module: str, name: str, since: str) -> CompatError:
         error.obj = sys.modules.get(module)  # type: ignore[attr-defined]
     error.name = name  # type: ignore[attr-defined]
     return error
+
+
+def _mend(since: str) -> str:
+    major, minor = map(int, since.split("."))
+    before = f", or run the program on TensorFlow {major}.{minor - 1}" if (major, minor) > versions.OLDEST else ""
+    return f"take it out of the program{before}"
 
 
 def _is_from_import(frame: types.FrameType) -> bool:
@@ -267,7 +277,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname == _LAYERS or fullname.startswith(_LAYERS + "."):
             return _alias(fullname, self.layers + fullname[len(_LAYERS) :])
-        if not fullname.startswith(ROOT + "."):
+        if not f"{fullname}.".startswith((f"{ROOT}.", f"{CONTRIB}.")):
             return None
         if fullname not in self.table and fullname not in self.table.packages:
             return self._below_an_alias(fullname)
@@ -286,7 +296,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             return importlib.machinery.ModuleSpec(fullname, _NamesLoader(self.table), is_package=package)
         error = GoneModuleError(
             f"the module {fullname} is gone since TensorFlow {entry.since}, and nothing stands for it",
-            mend=f"take it out of the program, or run the program on a TensorFlow before {entry.since}",
+            mend=_mend(entry.since),
         )
         error.name = fullname
         raise error

@@ -109,6 +109,26 @@ def test_sigterm_ends_a_worker(tasks):
         assert stops[0] == stops[1] and len(stops[0]) == 1, running.tails()
 
 
+@pytest.mark.parametrize("repaired", [True, False])
+def test_sigterm_where_train_and_evaluate_is_tensorflows_own(tasks, repaired):
+    """Nobody writes a checkpoint first, but the signal ends the process; without the repair it trains on."""
+    repairs = "-train-and-evaluate" if repaired else "-train-and-evaluate,-sigterm"
+    env = {**PEER_SECS, "ESTIMATOR_PIPELINE_REPAIRS": repairs}
+    with tasks({"worker": 2}, "--max_steps", "1000000", "--step_secs", "0.02", env=env) as running:
+
+        def losses(name):
+            return running.log(name).count("INFO:tensorflow:loss = ")
+
+        running.wait_for(lambda: all("ten steps" in running.log(name) for name in running.processes), "training")
+        running.processes["worker1"].terminate()
+        if repaired:
+            ended = running.wait(timeout=100)
+            assert ended["worker1"] == -signal.SIGTERM and ended["worker0"], running.tails()
+        else:
+            before = losses("worker1")
+            running.wait_for(lambda: losses("worker1") > before + 5, "fifty steps after the signal")
+
+
 @pytest.mark.parametrize(
     ("jobs", "options"),
     [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import runpy
 
 import pytest
+from conftest import ROOT
 
 from estimator_pipeline.cluster import peers
 from estimator_pipeline.compat import repairs
@@ -147,3 +149,14 @@ def test_a_spawned_child_has_tf_estimator(run_python, tmp_path, native):
     done = run_python(["-m", "estimator_pipeline", "exec", program])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"[True, {not native}]", "False"]
+
+
+def test_each_repair_has_a_test_that_fails_without_it():
+    """Which do is shown by tools/repairs_proved.py; here: that none is forgotten, there and in docs/compat.md."""
+    program = runpy.run_path(str(ROOT / "tools" / "repairs_proved.py"))
+    assert {*program["TESTS"], *program["BOTH_WAYS"]} == ALL
+    text = (ROOT / "docs" / "compat.md").read_text()
+    for name, test in {**program["TESTS"], **program["BOTH_WAYS"]}.items():
+        assert f"| `{name}` | `{test}` |" in text or name in program["BOTH_WAYS"]
+        path, _, function = test.partition("::")
+        assert not function or f"def {function.partition('[')[0]}(" in (ROOT / path).read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -24,13 +25,22 @@ def test_the_session_closes_at_once_and_its_threads_end(logged):
             tf.compat.v1.train.GradientDescentOptimizer(0.25), replicas_to_aggregate=1, total_num_replicas=1
         )
         train_op = optimizer.minimize(tf.square(weight), step)
-        hooks = [optimizer.make_session_run_hook(is_chief=True), tf.compat.v1.train.StopAtStepHook(num_steps=5)]
+        ((accumulator, _),) = optimizer._accumulator_list
+        accumulated, left = accumulator.num_accumulated(), optimizer._sync_token_queue.size()
+        hooks = [optimizer.make_session_run_hook(is_chief=True)]
         # The default is two minutes; an unmended session comes to its end with this one, and says so.
         with tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks, stop_grace_period_secs=2) as session:
-            assert token_threads()
-            while not session.should_stop():
-                value, _ = session.run([weight, train_op])
-    assert 0 < value < 1
+            for _ in range(5):
+                session.run(train_op)
+            # A step takes a token, of which there was one before; an update gives one, and is made of a gradient that
+            # is not out of date. Where all are accounted for, the thread waits for a gradient that never comes.
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline:
+                gradients, tokens, updates = session.run([accumulated, left, step])
+                if gradients == 0 and tokens == 1 - 5 + updates:
+                    break
+            assert (gradients, tokens) == (0, updates - 4)
+            assert len(token_threads()) == 2
     assert "threads still running" not in logged.text
     for thread in token_threads():
         thread.join(120)

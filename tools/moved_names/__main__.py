@@ -32,6 +32,10 @@ PAGE = ROOT / "docs/moved-names.md"
 # 2.0 has no wheel without GPU code; what it moved shows in 2.1. With each, a Python that it has wheels for.
 VERSIONS = {"1.15": "3.7", "2.1": "3.7", "2.2": "3.7", "2.3": "3.7"}
 VERSIONS |= {f"2.{minor}": "3.8" for minor in range(4, 14)} | {f"2.{minor}": "3.11" for minor in range(14, 22)}
+OLDEST = next(iter(VERSIONS))
+# What of a wheel is read.
+BELOW = ("tensorflow/python/", "tf_keras/src/", "tensorflow_estimator/")
+BELOW += ("tensorflow_core/python/", "tensorflow_core/contrib/")  # of 1.15
 PLATFORMS = ("manylinux2010_x86_64", "manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_27_x86_64")
 
 
@@ -48,19 +52,28 @@ def fetched(package: str, version: str, python: str, work: Path) -> Path:
     (wheel,) = wheels.glob("*.whl")
     partial = work / f"{folder.name}.partial"
     with zipfile.ZipFile(wheel) as archive:
-        below = ("tensorflow/python/", "tensorflow_core/python/", "tf_keras/src/")
-        archive.extractall(partial, [n for n in archive.namelist() if n.startswith(below) and n.endswith(".py")])
+        archive.extractall(partial, [n for n in archive.namelist() if n.startswith(BELOW) and n.endswith(".py")])
     wheel.unlink()
     partial.rename(folder)
     return folder
 
 
-def read(version: str, work: Path) -> trees.Tree:
-    if version == "keras":
-        return trees.read(fetched("tf_keras", "2.21", "3.11", work), version, "tf_keras.src")
+def read(what: str, work: Path) -> trees.Tree:
+    """A tree by its version, or `keras`, `estimator`, `contrib`."""
+    if what == "keras":
+        return trees.read(fetched("tf_keras", "2.21", "3.11", work), what, "tf_keras.src")
+    if what == "estimator":
+        return trees.read(fetched("tensorflow_estimator", "2.15", "3.11", work), what, "tensorflow_estimator")
+    version = OLDEST if what == "contrib" else what
     folder = fetched("tensorflow_cpu", version, VERSIONS[version], work)
-    package = "tensorflow_core.python" if (folder / "tensorflow_core/python").is_dir() else "tensorflow.python"
-    return trees.read(folder, version, package, shown_as="tensorflow.python")
+    core = "tensorflow_core" if (folder / "tensorflow_core/python").is_dir() else "tensorflow"
+    if what != "contrib":
+        return trees.read(folder, version, f"{core}.python", shown_as="tensorflow.python")
+    all_of_them = ("tensorflow.python", "tensorflow.contrib", "tensorflow_estimator")
+    tree = trees.read(folder, what, f"{core}.python", shown_as="tensorflow.python", beside=all_of_them)
+    tree = tree.with_(trees.read(folder, what, f"{core}.contrib", shown_as="tensorflow.contrib", beside=all_of_them))
+    estimator = fetched("tensorflow_estimator", version, VERSIONS[version], work)
+    return tree.with_(trees.read(estimator, what, "tensorflow_estimator", beside=all_of_them))
 
 
 def main() -> int:
@@ -71,10 +84,11 @@ def main() -> int:
     parser.add_argument("--show", metavar="NAME")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
+    wanted = [*VERSIONS, "keras", "contrib", "estimator"]
     with ProcessPoolExecutor() as processes:
-        *versions, keras = processes.map(read, [*VERSIONS, "keras"], [options.work] * (len(VERSIONS) + 1))
+        *versions, keras, contrib, estimator = processes.map(read, wanted, [options.work] * len(wanted))
     compiled = [collecting.compiled_names(python) for python in options.pythons]
-    names = collecting.names(versions, keras, compiled)
+    names = collecting.names(versions, keras, compiled, contrib, estimator)
     if options.show:
         for place, trace in names.traces.items():
             if ".".join(place).endswith(options.show):

@@ -104,3 +104,22 @@ REFUSED = {
         ),
     )
 }
+
+# Of tf.contrib: packages of which little is left, but what Estimator programs imported; and names that their package
+# had let go of before TensorFlow 1.15.
+CONTRIB_PACKAGES = {"tensorflow.contrib.estimator", "tensorflow.contrib.rnn"}
+CONTRIB = {
+    ("tensorflow.contrib.estimator", name): (f"tensorflow_estimator.python.estimator.{module}", name)
+    for module, names in {
+        "early_stopping": (
+            "make_early_stopping_hook",
+            "read_eval_metrics",
+            "stop_if_higher_hook",
+            "stop_if_lower_hook",
+            "stop_if_no_decrease_hook",
+            "stop_if_no_increase_hook",
+        ),
+        "hooks.hooks": ("InMemoryEvaluatorHook", "make_stop_at_checkpoint_step_hook"),
+    }.items()
+    for name in names
+}

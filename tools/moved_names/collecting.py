@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from moved_names import by_hand
+from moved_names import by_hand, contrib
 from moved_names.tracing import Place, Trace, Tracer
 from moved_names.trees import Definition, Tree
 
@@ -41,6 +41,7 @@ class Names:
         elsewhere: (module, name) that count as gone, of which the newest version has a definition of the same name and
             kind somewhere: what may have been overlooked.
         newest: module -> names, of the newest version and of Keras.
+        contrib: (public module of tf.contrib, name) -> where it is today.
         own: of them, what was defined in that module: what it only showed says nothing of where the module went.
         counted: how many public names there were in all.
     """
@@ -50,6 +51,7 @@ class Names:
     modules_gone: dict[str, str] = field(default_factory=dict)
     elsewhere: list[Place] = field(default_factory=list)
     newest: dict[str, set[str]] = field(default_factory=dict)
+    contrib: dict[Place, Place] = field(default_factory=dict)
     own: set[Place] = field(default_factory=set)
     counted: int = 0
 
@@ -63,7 +65,22 @@ def compiled_names(python: Path) -> dict[str, list[str]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def names(versions: list[Tree], keras: Tree, compiled: list[dict[str, list[str]]]) -> Names:
+def names(
+    versions: list[Tree],
+    keras: Tree,
+    compiled: list[dict[str, list[str]]],
+    with_contrib: Tree | None = None,
+    estimator: Tree | None = None,
+) -> Names:
+    """What became of every name.
+
+    Args:
+        versions: `tensorflow.python` of each, oldest first.
+        keras: tf_keras.
+        compiled: of each interpreter, what :func:`compiled_names` told.
+        with_contrib: the oldest again, with tf.contrib and the estimator package beside it.
+        estimator: the last estimator package.
+    """
     found = Names(versions=[tree.version for tree in versions])
     tracer = Tracer(versions, keras, by_hand.REFUSED)
     relevant = found.versions.index(LAST_FOR_ESTIMATORS)
@@ -103,6 +120,8 @@ def names(versions: list[Tree], keras: Tree, compiled: list[dict[str, list[str]]
             if trace is not None:
                 found.traces[place] = trace if trace.homes else _compiled(place, trace, compiled)
     found.traces = {p: t for p, t in found.traces.items() if t.homes or not p[1].startswith("_")}
+    if with_contrib is not None and estimator is not None:
+        found.contrib = contrib.homes(with_contrib, tracer, estimator)
     for place, trace in found.public().items():
         number = found.versions.index(trace.since) - 1
         old = tracer.indexes[number].at(place)

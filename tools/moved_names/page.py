@@ -40,6 +40,18 @@ that it is the same thing.
 Of a name that has no successor the error says since when it is gone. It is an `ImportError` or `AttributeError` as
 ever, so that a program's own `try` and `except` choose as they did.
 
+## tf.contrib
+
+TensorFlow 2.0 removed it. Of the packages below two thirds and more have a home (of `estimator` and `rnn` less):
+{contrib} names that they only showed of TensorFlow or of the estimator package, or that went there as they were. They
+can be imported as ever (`from tensorflow.contrib.estimator import stop_if_no_decrease_hook`). All other packages of
+tf.contrib cannot, nor is the attribute `tf.contrib` there before somebody has imported one: programs ask for them to
+learn which TensorFlow they have.
+
+| package | names | for example |
+| --- | --- | --- |
+{packages}
+
 ## Modules that are another module today
 
 | module | gone since | today |
@@ -104,6 +116,13 @@ def text(names: Names) -> str:
         first, last = (".".join(map(str, since)) for since in (found[0][0], found[-1][0]))
         examples = ", ".join(f"`{name}`" for _, name in found[:3])
         rows.append(f"| {area} | {len(found)} | {first if first == last else f'{first} to {last}'} | {examples} |")
+    shown: dict[str, list[str]] = defaultdict(list)
+    for module, name in sorted(names.contrib):
+        shown[module].append(name)
+    packages = [
+        f"| `{module}` | {len(found)} | {', '.join(f'`{name}`' for name in found[:3])} |"
+        for module, found in shown.items()
+    ]
     private = sum(name.startswith("_") and bool(homes_of(names, (m, name))) for m, name in names.traces)
     return _HEAD.format(
         count=len(names.versions),
@@ -112,5 +131,7 @@ def text(names: Names) -> str:
         private=private,
         areas="\n".join(table),
         modules="\n".join(modules),
+        contrib=len(names.contrib),
+        packages="\n".join(packages),
         gone="\n".join(rows),
     )

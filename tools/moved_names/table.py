@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from moved_names import by_hand
+from moved_names import by_hand, contrib
 from moved_names.collecting import OLDEST_SUPPORTED, Names
 from moved_names.tracing import Place
 
@@ -72,6 +72,8 @@ def text(names: Names) -> str:
         lines[module].append(f"{since} = {short(home)}")
     moved: dict[tuple[str, str, int, str], list[str]] = defaultdict(list)
     gone: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for (module, name), (home, new) in sorted(names.contrib.items()):
+        moved[module, contrib.SINCE, 0, home].append(name if new == name else f"{name}={new}")
     for place, trace in sorted(names.traces.items()):
         module, name = place
         if module in by_hand.NOT_BY_TABLE or f"{module}.{name}" in by_hand.NOT_BY_TABLE:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,12 +48,14 @@ class Tree:
             elsewhere, ("module", module).
         stars: module -> modules of which it takes all names.
         listed: module -> its `__all__`, where it has one that can be read.
+        allowed: module -> names that it says are public in the ways of TensorFlow 1, where it does.
     """
 
     version: str
     modules: dict[str, dict[str, object]] = field(default_factory=dict)
     stars: dict[str, list[str]] = field(default_factory=dict)
     listed: dict[str, frozenset[str]] = field(default_factory=dict)
+    allowed: dict[str, frozenset[str]] = field(default_factory=dict)
     packages: set[str] = field(default_factory=set)
 
     def find(self, module: str, name: str, seen: frozenset = frozenset()) -> Definition | str | None:
@@ -96,9 +100,23 @@ class Tree:
             if isinstance(bound, Definition)
         }
 
+    def with_(self, other: Tree) -> Tree:
+        """Both as one."""
+        return Tree(
+            self.version,
+            self.modules | other.modules,
+            self.stars | other.stars,
+            self.listed | other.listed,
+            self.allowed | other.allowed,
+            self.packages | other.packages,
+        )
 
-def read(root: Path, version: str, package: str, *, shown_as: str | None = None) -> Tree:
-    """The tree below `root/package` (dotted), with its modules named as if the package were `shown_as`."""
+
+def read(root: Path, version: str, package: str, *, shown_as: str | None = None, beside: Sequence[str] = ()) -> Tree:
+    """The tree below `root/package` (dotted), with its modules named as if the package were `shown_as`.
+
+    `beside`: other packages, of which it takes names that are to be followed.
+    """
     tree = Tree(version)
     top = root.joinpath(*package.split("."))
     for file in sorted(top.rglob("*.py")):
@@ -117,15 +135,25 @@ def read(root: Path, version: str, package: str, *, shown_as: str | None = None)
                 parsed = ast.parse(file.read_text(encoding="utf-8"))
             except SyntaxError:
                 continue
-        _Reader(tree, module, is_package, package, shown_as or package).block(parsed.body)
+        reader = _Reader(tree, module, is_package, {package: shown_as or package}, beside)
+        reader.documented(ast.get_docstring(parsed) or "")
+        reader.block(parsed.body)
     return tree
 
 
 class _Reader:
-    def __init__(self, tree: Tree, module: str, is_package: bool, package: str, shown_as: str) -> None:
+    def __init__(
+        self, tree: Tree, module: str, is_package: bool, renames: dict[str, str], beside: Sequence[str] = ()
+    ) -> None:
         self.tree, self.module, self.is_package = tree, module, is_package
-        self.renames = {package: shown_as}
+        self.renames, self.known = renames, (*renames.values(), *beside)
         self.names = tree.modules[module]
+
+    def documented(self, text: str) -> None:
+        """`@@NAME` in a docstring of TensorFlow 1: all other names are removed from the module."""
+        names = frozenset(re.findall(r"^@@(\w+)", text, re.M))
+        if names:
+            self.tree.allowed[self.module] = names
 
     def block(self, body: list[ast.stmt]) -> None:
         for node in body:
@@ -142,7 +170,7 @@ class _Reader:
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 home = self.shown(alias.name)
-                if alias.asname and home.startswith(tuple(self.renames.values())):
+                if alias.asname and home.startswith(self.known):
                     self.bind(alias.asname, ("module", home))
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -166,9 +194,10 @@ class _Reader:
         self.names[name] = bound
 
     def assign(self, name: str, value: ast.expr, *, whole: bool) -> None:
-        if name == "__all__":
+        if name in ("__all__", "_allowed_symbols"):
+            said = self.tree.listed if name == "__all__" else self.tree.allowed
             with contextlib.suppress(ValueError, TypeError):
-                self.tree.listed[self.module] = frozenset(ast.literal_eval(value))
+                said[self.module] = said.get(self.module, frozenset()) | frozenset(ast.literal_eval(value))
             return
         target = self.alias(value) if whole else None
         self.bind(name, target or self.defined(value, name, "value"))
@@ -197,7 +226,7 @@ class _Reader:
             cut = node.level - (1 if self.is_package else 0)
             home = ".".join(parts[: len(parts) - cut] + ([node.module] if node.module else []))
         home = self.shown(home)
-        if not home.startswith(tuple(self.renames.values())):
+        if not home.startswith(self.known):
             return
         for alias in node.names:
             if alias.name == "*":

@@ -1,0 +1,44 @@
+"""The waits of sessions and workers that serve nothing are short while an Estimator trains, and as ever afterwards."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from estimator_pipeline import compat
+
+tf = compat.install()
+
+
+def recovery_wait_secs():
+    """How long a session made now, whose model is not ready, waits before it looks again."""
+    with tf.Graph().as_default():
+        return tf.compat.v1.train.SessionManager()._recovery_wait_secs
+
+
+def test_a_session_of_training_looks_again_soon(tmp_path):
+    seen = []
+
+    class Hook(tf.estimator.SessionRunHook):
+        def begin(self):
+            seen.append(recovery_wait_secs())
+
+    def model_fn(features, labels, mode):
+        weight = tf.compat.v1.get_variable("weight", initializer=0.0)
+        loss = tf.reduce_mean(tf.square(weight * features - labels))
+        step = tf.compat.v1.train.get_or_create_global_step()
+        train_op = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, step)
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def input_fn():
+        return tf.data.Dataset.from_tensors((np.ones(4, np.float32), np.ones(4, np.float32))).repeat()
+
+    estimator = tf.estimator.Estimator(model_fn, str(tmp_path))
+    estimator.train(input_fn, steps=1, hooks=[Hook()])
+    assert seen == [0.5]
+    assert recovery_wait_secs() == 30
+
+
+def test_workers_begin_without_a_delay_for_each_one_before_them():
+    from tensorflow_estimator.python.estimator import training
+
+    assert training._DELAY_SECS_PER_WORKER == 0

@@ -1,0 +1,73 @@
+"""Whether each repair of tf.estimator's own faults is needed: a test of it fails where the repair is left out.
+
+    python tools/repairs_proved.py [NAME ...]
+
+All of them take some twenty minutes, most of it in clusters that hang.
+
+Each test is run with every repair, and must pass, and with ESTIMATOR_PIPELINE_REPAIRS=-NAME, and must fail. The last
+line sums up; exit code 1 where one does not hold. docs/compat.md names the same tests, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_CLUSTERS = "tests/cluster/test_legacy_programs.py::"
+
+# Repair -> a test that fails without it. Those of four more run both ways by themselves: BOTH_WAYS.
+TESTS = {
+    "train-and-evaluate": _CLUSTERS + "test_every_task_ends_with_the_final_evaluation[mwm-no-evaluator]",
+    "every-checkpoint": "tests/compat/test_evaluations.py::test_every_checkpoint_is_evaluated_in_one_graph",
+    "kept-evaluation": "tests/compat/test_evaluations.py::test_every_checkpoint_is_evaluated_in_one_graph",
+    "evaluator-strategy": _CLUSTERS + "test_every_task_ends_with_the_final_evaluation[mwm]",
+    "lost-peers": _CLUSTERS + "test_a_worker_that_is_killed_ends_the_others",
+    "short-waits": "tests/compat/test_short_waits.py",
+    "sync-replicas": "tests/compat/test_sync_replicas.py::test_the_session_closes_at_once_and_its_threads_end",
+    "early-stopping": _CLUSTERS + "test_early_stopping_stops_every_task[mwm-seconds]",
+    "own-model-dir": "tests/compat/test_own_model_dir.py::test_a_torn_checkpoint_is_set_aside",
+    "mirrored-cpu": _CLUSTERS + "test_mirrored_over_logical_cpus_trains_and_evaluates",
+    "moved-names": "tests/compat/test_real_programs.py::test_adanet",
+    "keras-averages": "tests/compat/surface/test_surface_keras_model.py::"
+    "test_averages_of_batch_normalization_are_taken_along",
+    "pandas-text": "tests/compat/test_pandas_text.py::test_pandas_input_fn_takes_text",
+    "spawned-children": "tests/compat/test_repairs.py::test_a_spawned_child_has_tf_estimator",
+}
+
+BOTH_WAYS = {
+    "sigterm": _CLUSTERS + "test_sigterm_where_train_and_evaluate_is_tensorflows_own",
+    "best-exporter": "tests/compat/test_best_exporter.py::test_without_the_repair_it_does",
+    "embedding-gathers": "tests/cluster/test_embedding_gathers.py::test_sparse_sums_have_the_same_bits_together",
+    "gradient-packs": "tests/cluster/test_gradient_packs.py::test_the_gradients_of_an_estimator_travel_together",
+}
+
+
+def passes(test: str, repairs: str) -> bool:
+    """Whether a test passes in a process of its own, with these repairs in that process and all below it."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    environ = {**os.environ, "ESTIMATOR_PIPELINE_REPAIRS": repairs}
+    done = subprocess.run(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{test} could not be run:\n{done.stdout[-3000:]}")
+    return done.returncode == 0
+
+
+def main() -> int:
+    wrong = []
+    for name in sys.argv[1:] or TESTS:
+        with_it, without = passes(TESTS[name], "all"), passes(TESTS[name], f"-{name}")
+        verdict = "needed" if with_it and not without else "NOT SHOWN"
+        print(
+            f"{name}: {'passes' if with_it else 'FAILS'} with it, {'PASSES' if without else 'fails'} without: {verdict}"
+        )
+        if verdict != "needed":
+            wrong.append(name)
+    print(f"not shown: {', '.join(wrong)}" if wrong else "every repair is needed")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
