@@ -30,6 +30,9 @@ TESTS = {
     "early-stopping": _CLUSTERS + "test_early_stopping_stops_every_task[mwm-seconds]",
     "own-model-dir": "tests/compat/test_own_model_dir.py::test_a_torn_checkpoint_is_set_aside",
     "mirrored-cpu": _CLUSTERS + "test_mirrored_over_logical_cpus_trains_and_evaluates",
+    "optimizer-objects": "tests/compat/test_optimizer_objects.py::test_two_trainings_and_an_evaluation",
+    "restored-shapes": "tests/compat/test_restored_shapes.py::test_refused",
+    "train-op": "tests/compat/test_train_op.py::test_moving_statistics_that_train_op_leaves_out",
     "moved-names": "tests/compat/test_real_programs.py::test_adanet",
     "keras-averages": "tests/compat/surface/test_surface_keras_model.py::"
     "test_averages_of_batch_normalization_are_taken_along",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import one_weight
 
 from estimator_pipeline import compat
 
@@ -15,21 +15,14 @@ def evaluated(folder):
 
     def model_fn(features, labels, mode):
         built.append(mode)
-        weight = tf.compat.v1.get_variable("weight", initializer=0.0)
-        loss = tf.reduce_mean(tf.square(weight * features - labels))
-        step = tf.compat.v1.train.get_or_create_global_step()
-        train_op = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, step)
-        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
-
-    def input_fn():
-        return tf.data.Dataset.from_tensors((np.ones(4, np.float32), np.full(4, 2.0, np.float32))).repeat(20)
+        return one_weight.model_fn(tf)(features, labels, mode)
 
     config = tf.estimator.RunConfig(str(folder), save_checkpoints_steps=2)
     # EvalSpec's own delays are 120 s before the first evaluation and 600 s between two.
     tf.estimator.train_and_evaluate(
         tf.estimator.Estimator(model_fn, config=config),
-        tf.estimator.TrainSpec(input_fn, max_steps=8),
-        tf.estimator.EvalSpec(input_fn, steps=1),
+        tf.estimator.TrainSpec(one_weight.input_fn(tf), max_steps=8),
+        tf.estimator.EvalSpec(one_weight.input_fn(tf), steps=1),
     )
     steps = {
         event.step

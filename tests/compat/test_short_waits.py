@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import one_weight
 
 from estimator_pipeline import compat
 
@@ -22,18 +22,8 @@ def test_a_session_of_training_looks_again_soon(tmp_path):
         def begin(self):
             seen.append(recovery_wait_secs())
 
-    def model_fn(features, labels, mode):
-        weight = tf.compat.v1.get_variable("weight", initializer=0.0)
-        loss = tf.reduce_mean(tf.square(weight * features - labels))
-        step = tf.compat.v1.train.get_or_create_global_step()
-        train_op = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, step)
-        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
-
-    def input_fn():
-        return tf.data.Dataset.from_tensors((np.ones(4, np.float32), np.ones(4, np.float32))).repeat()
-
-    estimator = tf.estimator.Estimator(model_fn, str(tmp_path))
-    estimator.train(input_fn, steps=1, hooks=[Hook()])
+    estimator = tf.estimator.Estimator(one_weight.model_fn(tf), str(tmp_path))
+    estimator.train(one_weight.input_fn(tf), steps=1, hooks=[Hook()])
     assert seen == [0.5]
     assert recovery_wait_secs() == 30
 

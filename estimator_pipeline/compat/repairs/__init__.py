@@ -32,13 +32,16 @@ from estimator_pipeline.compat.repairs import (
     lost_peers,
     mirrored_cpu,
     moved_names,
+    optimizer_objects,
     own_model_dir,
     pandas_text,
+    restored_shapes,
     short_waits,
     sigterm,
     spawned_children,
     sync_replicas,
     train_and_evaluate,
+    train_op,
 )
 from estimator_pipeline.errors import CompatError
 
@@ -79,6 +82,9 @@ _MODULES = (
     embedding_gathers,
     gradient_packs,
     moved_names,
+    optimizer_objects,
+    restored_shapes,
+    train_op,
     keras_averages,
     pandas_text,
     spawned_children,
