@@ -55,9 +55,34 @@ def command(
             rich_help_panel=_PROGRAM,
         ),
     ] = None,
+    keras_eval_input_fn: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:NAME", help="The same of the evaluation's data.", rich_help_panel=_PROGRAM),
+    ] = None,
     mapping: Annotated[
         Path | None,
         typer.Option(metavar="NAMES.yaml", help="A Keras weight: the Estimator's variable.", rich_help_panel=_PROGRAM),
+    ] = None,
+    metric_names: Annotated[
+        Path | None,
+        typer.Option(metavar="NAMES.yaml", help="A Keras metric: the Estimator's metric.", rich_help_panel=_PROGRAM),
+    ] = None,
+    predictions: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="The Estimator's prediction that is the model's output, which is compared then; OUTPUT=KEY for each "
+            "of several.",
+            rich_help_panel=_PROGRAM,
+        ),
+    ] = None,
+    tolerances: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.yaml",
+            help="What may differ by how much, as in the section parity of a job file.",
+            rich_help_panel=_PROGRAM,
+        ),
     ] = None,
 ) -> None:
     """Train a job by two engines, tf.estimator and Model.fit by default, and compare them step by step.
@@ -75,7 +100,9 @@ def command(
     from estimator_pipeline.parity import text
 
     program = {"--estimator": estimator, "--model": model, "--input-fn": input_fn}
-    more = {"--eval-input-fn": eval_input_fn, "--keras-input-fn": keras_input_fn, "--mapping": mapping}
+    more = {"--eval-input-fn": eval_input_fn, "--keras-input-fn": keras_input_fn,
+            "--keras-eval-input-fn": keras_eval_input_fn, "--mapping": mapping,
+            "--metric-names": metric_names, "--predictions": predictions, "--tolerances": tolerances}  # fmt: skip
     of_jobs = {"--engines": engines, "--workers": workers, "--set": settings, "--timeout": timeout}
     _check(job, program, more, of_jobs)
     if report is not None:
@@ -108,7 +135,11 @@ def command(
             input_fn=input_fn or "",
             eval_input_fn=eval_input_fn,
             keras_input_fn=keras_input_fn,
+            keras_eval_input_fn=keras_eval_input_fn,
             mapping=mapping,
+            metric_names=metric_names,
+            predictions=predictions or [],
+            tolerances=tolerances,
             steps=steps or 20,
             folder=folder,
         )

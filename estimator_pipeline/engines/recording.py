@@ -250,10 +250,12 @@ def keras3_callback(
 
     What replicas have of their own is recorded as its mean. Seeds are left out: Keras 2 has no such variables.
     """
-    base: Any = compat.install().keras.callbacks.Callback
+    tf: Any = compat.install()
+    base: Any = tf.keras.callbacks.Callback
 
     class Recorder(base):
         def on_train_begin(self, logs=None):
+            writer.environment(environment_of(tf, strategy=strategy or tf.distribute.get_strategy()))
             self._all = ModelVariables(self.model, strategy=strategy)
             variables = {**self._all.model, **self._all.optimizer}
             self._names = canonical(self._all.values())

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from estimator_pipeline import keras3_optimizers
+from estimator_pipeline.optimizers import optimizer_of
+
 __all__ = ["of_job", "of_metrics", "of_optimizers", "of_random_layers"]
 
 # Ending of the slots in an Estimator's graph -> (the V1 optimizer, those of Keras that look like it, what differs).
@@ -45,9 +48,16 @@ _METRICS = {
 }
 
 
-def of_job(job: Any, *, random_layers: Sequence[str]) -> list[str]:
-    """What is known of a job, as notes for a person."""
+def of_job(job: Any, *, engines: Sequence[str], random_layers: Sequence[str]) -> list[str]:
+    """What is known of a job under two engines, as notes for a person."""
     found = of_random_layers(random_layers)
+    if "keras3" in engines:
+        differs = keras3_optimizers.differences(optimizer_of(job.model.optimizer.model_dump()))
+        if differs:
+            found.append(
+                f"{job.model.optimizer.name}: {differs}; --set model.optimizer.api=v1 has the same arithmetic on every "
+                "engine"
+            )
     if job.model.mixed_precision:
         found.append(
             "mixed precision: 8 bits of mantissa round each product, and the two engines order them otherwise; compare "

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from estimator_pipeline import compat, keras_optimizers
 from estimator_pipeline.engines import recording
 from estimator_pipeline.errors import ConfigError
@@ -43,6 +45,7 @@ def compare_models(
     steps: int = 20,
     mapping: Mapping[str, str] | None = None,
     metric_names: Mapping[str, str] | None = None,
+    predictions: str | Mapping[str, str] | None = None,
     tolerances: Any = None,
     slots: bool | None = None,
     folder: Any = None,
@@ -61,6 +64,9 @@ def compare_models(
         mapping: a Keras weight -> the Estimator's variable, both without ":0", of those whose names differ. A weight
             that it does not name has the same name in both.
         metric_names: a metric of the Keras model -> the Estimator's name for it, where they differ.
+        predictions: an output of the Keras model -> the key of it in the Estimator's predictions; the key alone, where
+            the model has one output. What both answer to the first batch of the evaluation (or of the training, where
+            nothing is evaluated) is compared. None: it is not, and a note says so.
         tolerances: what may differ by how much, see :meth:`Tolerances.of`.
         slots: whether the optimizers' slots are compared; None: where both have the same ones under the same names.
         folder: where the runs and their records go; a new temporary one by default.
@@ -69,19 +75,26 @@ def compare_models(
         The comparison. Where `equal` is False, `findings` says what it comes from.
 
     Raises:
-        ConfigError: variables that have no counterpart, or one of another shape; a model that is not compiled.
+        ConfigError: variables that have no counterpart, or one of another shape; a model that is not compiled;
+            predictions that one of the two does not have.
     """
     base = Path(tempfile.mkdtemp(prefix="estimator-pipeline-parity-") if folder is None else folder)
     allowed = Tolerances.of(tolerances)
     if getattr(model, "optimizer", None) is None:
         raise ConfigError("the Keras model is not compiled", mend="model.compile(optimizer, loss, metrics)")
     evaluations = (eval_input_fn, keras_eval_input_fn or eval_input_fn)
+    asked = _outputs(model, predictions)
+    answers: list[dict[str, Any]] = [{}, {}]  # of the Estimator, of Keras
     metrics: dict[str, dict[str, Any]] = {}
     drawn = random_layers(model)
-    metrics["keras"], losses = _by_keras(base, model, keras_input_fn or input_fn, evaluations[1], steps)
+    metrics["keras"], losses = _by_keras(
+        base, model, keras_input_fn or input_fn, evaluations[1], steps, asked, answers[1]
+    )
     renamed = {given: name for name, given in (mapping or {}).items()}
     names: list[str] = []
-    metrics["estimator"] = _by_estimator(base, estimator, input_fn, evaluations[0], steps, renamed, names)
+    metrics["estimator"] = _by_estimator(
+        base, estimator, input_fn, evaluations[0], steps, renamed, names, asked, answers[0]
+    )
     # Estimator's `loss` is a mean of batch means, Keras's that of all records.
     metrics["keras"].pop("loss", None)
     if losses is not None:
@@ -94,6 +107,11 @@ def compare_models(
         notes += told
     notes += known.of_optimizers(names, type(model.optimizer).__name__)
     notes += known.of_random_layers(drawn)
+    if not asked:
+        notes.append(
+            "predictions were not compared: name the Estimator's key of each output in `predictions` (--predictions), "
+            f"of {', '.join(model.output_names)}"
+        )
     replicas = model.distribute_strategy.num_replicas_in_sync
     facts = Facts(
         replicas=replicas,
@@ -102,11 +120,44 @@ def compare_models(
         beta_1=float(model.optimizer.get_config().get("beta_1", 0.9)),
         losses=losses or {},
     )
-    return compare_records(base, metrics=compared, tolerances=allowed, facts=facts, notes=tuple(notes), slots=slots)
+    return compare_records(
+        base, metrics=compared, tolerances=allowed, facts=facts, notes=tuple(notes), slots=slots, steps=steps,
+        answers=(answers[0], answers[1]) if asked else None,
+    )  # fmt: skip
 
 
-def _by_keras(base: Path, model: Any, input_fn: Any, eval_input_fn: Any, steps: int) -> tuple[dict[str, Any], Any]:
-    """Trains and evaluates the Keras model, and gives it its values back."""
+def _outputs(model: Any, predictions: str | Mapping[str, str] | None) -> dict[str, str]:
+    """Keras output -> the Estimator's key."""
+    names = list(model.output_names)
+    if predictions is None:
+        return {}
+    if isinstance(predictions, str):
+        if len(names) != 1:
+            raise ConfigError(
+                f"predictions={predictions!r} is one key, and the Keras model has {len(names)} outputs",
+                found=f"its outputs: {', '.join(names)}",
+                mend="give a mapping of outputs to keys",
+            )
+        return {names[0]: predictions}
+    unknown = [name for name in predictions if name not in names]
+    if unknown:
+        raise ConfigError(
+            f"predictions names outputs that the Keras model does not have: {', '.join(unknown)}",
+            found=f"its outputs: {', '.join(names)}",
+        )
+    return dict(predictions)
+
+
+def _by_keras(
+    base: Path,
+    model: Any,
+    input_fn: Any,
+    eval_input_fn: Any,
+    steps: int,
+    asked: Mapping[str, str],
+    answers: dict[str, Any],
+) -> tuple[dict[str, Any], Any]:
+    """Trains and evaluates the Keras model, asks it, and gives it its values back."""
     strategy = model.distribute_strategy
     values = [variable.numpy() for variable in _everything(model)]
     writer = BatchWriter(base / "keras" / "record", "worker:0")
@@ -114,6 +165,11 @@ def _by_keras(base: Path, model: Any, input_fn: Any, eval_input_fn: Any, steps: 
     callback = recording.keras_callback(StepWriter(base / "keras" / "record"), canonical=canonical)
     try:
         model.fit(_given(told, strategy), steps_per_epoch=steps, epochs=1, callbacks=[callback], verbose=0)
+        if asked:
+            # Not by `predict`: under a strategy each replica would read moving statistics of its own.
+            found = model(next(iter(_features(_dataset(eval_input_fn or input_fn)))), training=False)
+            named = found if isinstance(found, Mapping) else dict(zip(model.output_names, _listed(found), strict=True))
+            answers |= {f"predictions {output}": np.asarray(named[output]) for output in asked}
         if eval_input_fn is None:
             return {}, None
         found = model.evaluate(_dataset(eval_input_fn), return_dict=True, verbose=0)
@@ -139,8 +195,10 @@ def _by_estimator(
     steps: int,
     renamed: Mapping[str, str],
     names: list[str],
+    asked: Mapping[str, str],
+    answers: dict[str, Any],
 ) -> dict[str, Any]:
-    """Trains and evaluates a copy of the Estimator, from the values that Keras has recorded."""
+    """Trains and evaluates a copy of the Estimator, from the values that Keras has recorded, and asks it."""
     tf = compat.install()
     model_dir = str(base / "estimator" / "model")
     own = estimator.model_fn
@@ -163,6 +221,16 @@ def _by_estimator(
     hook = recording.estimator_hook(StepWriter(record), canonical=of_graph, start=start)
     told = recording.told_batches(input_fn, BatchWriter(record, "worker:0").batch)
     copy.train(told, max_steps=steps, hooks=[hook])
+    if asked:
+        given = functools.partial(_dataset, eval_input_fn or input_fn)
+        found = next(iter(copy.predict(lambda: _features(given()), yield_single_examples=False)))
+        found = found if isinstance(found, Mapping) else dict.fromkeys(asked.values(), found)
+        unknown = [key for key in asked.values() if key not in found]
+        if unknown:
+            raise ConfigError(
+                f"the Estimator's predictions have no {', '.join(unknown)}", found=f"they have: {', '.join(found)}"
+            )
+        answers |= {f"predictions {output}": np.asarray(found[key]) for output, key in asked.items()}
     if eval_input_fn is None:
         return {}
     return {name: float(value) for name, value in copy.evaluate(eval_input_fn).items() if name != GLOBAL_STEP}
@@ -227,6 +295,17 @@ def _given(input_fn: Callable[..., Any], strategy: Any) -> Any:
     if strategy.num_replicas_in_sync > 1:
         return strategy.distribute_datasets_from_function(functools.partial(_dataset, input_fn))
     return _dataset(input_fn)
+
+
+def _features(dataset: Any) -> Any:
+    """The features of the first batch."""
+    first = dataset.take(1)
+    pairs = isinstance(first.element_spec, tuple)
+    return first.map(lambda features, *_: features) if pairs else first
+
+
+def _listed(found: Any) -> list[Any]:
+    return list(found) if isinstance(found, (list, tuple)) else [found]
 
 
 def _dataset(input_fn: Callable[..., Any], context: Any = None) -> Any:

@@ -60,6 +60,7 @@ class Parity:
         notes: what was not compared and why; where the two differ by nature, and the setting that makes them equal.
         folder: where both runs and their records are.
         only: steps that one engine alone has made, with its name.
+        asked: how many steps were to be made; None: as many as both have made, one at least.
         about: what was run, by name; see :func:`estimator_pipeline.parity.about.about`.
         environments: engine -> where it ran; see :func:`estimator_pipeline.engines.environment.environment_of`.
         finals: engine -> the final evaluation's metrics, those too that are not compared.
@@ -77,6 +78,7 @@ class Parity:
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     only: tuple[tuple[str, int], ...] = ()
+    asked: int | None = None
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     environments: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     finals: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
@@ -84,8 +86,13 @@ class Parity:
 
     @property
     def equal(self) -> bool:
-        """Whether all of it is within its tolerances, and both made the same steps."""
-        return self.first_fault is None and not self.only
+        """Whether all of it is within its tolerances, and both made the steps that were asked for."""
+        return self.first_fault is None and not self.only and not self.is_short
+
+    @property
+    def is_short(self) -> bool:
+        """Whether fewer steps were compared than asked for: of none nothing can be said."""
+        return len(self.steps) < (1 if self.asked is None else self.asked)
 
     @property
     def first_fault(self) -> tuple[int, Difference] | None:
@@ -115,6 +122,7 @@ def compare_records(
     answers: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None,
     notes: tuple[str, ...] = (),
     slots: bool = True,
+    steps: int | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Parity:
     """Compares what two runs have recorded.
@@ -128,6 +136,7 @@ def compare_records(
         answers: the outputs of both for the same inputs: name -> array.
         notes: taken over into the result.
         slots: whether optimizer slots are compared.
+        steps: how many were to be made; None: as many as both have made.
         about: what was run, by name.
 
     Raises:
@@ -139,7 +148,7 @@ def compare_records(
     def kept(variables: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in variables.items() if slots or kind_of(name) != "slots"}
 
-    steps, numbers = [], {}
+    made, numbers = [], {}
     before = [one.initial(), other.initial()]
     starts = [kept(side) for side in before]
     initial = compare(*starts, sides=engines)
@@ -154,7 +163,7 @@ def compare_records(
         # The rest is known to one of them alone: a model_fn need not tell its learning rate.
         pairs = [{name: np.float32(side[name]) for name in known} for side in told]
         numbers[step] = compare(*pairs, tolerance=allowed.number, sides=engines)
-        steps.append(
+        made.append(
             StepParity(
                 step=step,
                 losses=(one.losses[step], other.losses[step]),
@@ -165,16 +174,22 @@ def compare_records(
         )
         before = after
     unused = allowed.unused(initial.names)
+    read = _records(one, other, engines, [found.step for found in made], known_facts.batches_per_step)
     found = Parity(
-        steps=tuple(steps),
+        steps=tuple(made),
         initial=initial,
-        records=_records(one, other, engines, [found.step for found in steps], known_facts.batches_per_step),
+        records=read,
         metrics=_metrics(metrics, engines, allowed),
         answers=None if answers is None else _answers(answers, engines, allowed),
         numbers=numbers,
         folder=folder,
         tolerances=allowed,
-        notes=(*notes, *(f"the tolerance for {pattern!r} fits no variable" for pattern in unused)),
+        notes=(
+            *notes,
+            *(f"the tolerance for {pattern!r} fits no variable" for pattern in unused),
+            *_not_compared(made, read, (one, other), engines),
+        ),
+        asked=steps,
         only=tuple(
             (engine, step)
             for engine, side, against in zip(engines, (one, other), (other, one), strict=True)
@@ -237,3 +252,24 @@ def _records(
         if all(pair):
             found[step] = compare(*pair, tolerance=BIT_EQUAL, sides=engines)
     return found
+
+
+def _not_compared(
+    made: list[StepParity],
+    read: Mapping[int, Comparison],
+    readers: tuple[StepReader, StepReader],
+    engines: tuple[str, str],
+) -> list[str]:
+    """Of records and learning rates: what was left out, for one side does not tell it."""
+    notes = []
+    silent = [engine for engine, reader in zip(engines, readers, strict=True) if not reader.batches()]
+    if made and len(read) < len(made):
+        of = f"of {len(made) - len(read)} of the {len(made)} steps" if read else "of the steps"
+        why = f"{' and '.join(silent)} did not tell which" if silent else "one side tells of fewer batches"
+        notes.append(f"the records {of} were not compared: {why}")
+    for number, engine in enumerate(engines):
+        alone = [s for s in made if s.learning_rates[number] is not None and s.learning_rates[1 - number] is None]
+        if alone:
+            of = "" if len(alone) == len(made) else f" of {len(alone)} of the {len(made)} steps"
+            notes.append(f"the learning rate{of} was not compared: {engine} alone tells it")
+    return notes

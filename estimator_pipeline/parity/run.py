@@ -80,7 +80,7 @@ def run_parity(
         beta_1=float(options.get("beta1", options.get("beta_1", 0.9))),
         losses={name: (pair[0], pair[1]) for name, pair in told["losses"].items()},
     )
-    notes = (*told["notes"], *known.of_job(job, random_layers=told["random_layers"]))
+    notes = (*told["notes"], *known.of_job(job, engines=engines, random_layers=told["random_layers"]))
     ran = about(path, job, engines=engines, settings=settings, tolerances=allowed)
     return compare_records(
         base,
@@ -90,6 +90,7 @@ def run_parity(
         facts=facts,
         answers=answers,
         notes=notes,
+        steps=steps,
         about=ran,
     )
 

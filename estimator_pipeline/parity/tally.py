@@ -178,6 +178,8 @@ def verdict(parity: Parity) -> str:
     fault = parity.first_fault
     if fault is None and parity.only:
         return f"Not equal: {parity.only[0][0]} alone has made {len(parity.only)} of the steps."
+    if fault is None and parity.is_short:
+        return f"Not equal: {short(parity)}."
     if fault is None:
         return _of_equals(parity)
     step, difference = fault
@@ -187,18 +189,31 @@ def verdict(parity: Parity) -> str:
     if difference.kind != "value":
         return f"{told}: {difference.message}."
     told = f"{told}, {_place(parity, difference)}"
+    if difference.name.startswith("records of "):
+        # Checksums: how far they are apart says nothing.
+        return f"{told}: {difference.count} of {difference.size} are not the same."
     if not math.isfinite(difference.absolute) or not difference.absolute:
         return f"{told}: {difference.one} in {one}, {difference.other} in {other}."
     return f"{told}, by {difference.absolute:.3g} (relative {difference.relative:.3g})."
+
+
+def short(parity: Parity) -> str:
+    """In words, that both have made fewer steps than asked for."""
+    one, other = parity.initial.sides
+    made = f"{len(parity.steps)} of the {parity.asked} steps" if parity.asked else "no step"
+    return f"{one} and {other} both made {made}" if parity.steps else f"{one} and {other} have made no step in common"
 
 
 def _of_equals(parity: Parity) -> str:
     one, other = parity.initial.sides
     steps = len(parity.steps)
     what = f"{one} and {other} over {steps} {'step' if steps == 1 else 'steps'}, with "
-    what += f"{len(parity.initial.names)} variables after each, and in the final metrics"
+    ends = ["the final metrics"] if parity.metrics.names else []
+    ends += ["the answers of the exports"] if parity.answers is not None and parity.answers.names else []
+    what += f"{len(parity.initial.names)} variables after each" + "".join(f", and in {end}" for end in ends)
     rows = variables(parity)
-    numbers = [d for c in (*parity.numbers.values(), parity.metrics) for d in c.differences]
+    compared = (*parity.numbers.values(), parity.metrics, *([] if parity.answers is None else [parity.answers]))
+    numbers = [d for c in compared for d in c.differences]
     if not numbers and all(row.state == "bit-equal" for row in rows):
         return f"Bit-equal: {what}."
     told = f"Equal within the tolerances: {what}"
@@ -211,6 +226,10 @@ def _of_equals(parity: Parity) -> str:
 def _place(parity: Parity, difference: Difference) -> str:
     if any(difference is fault for fault in parity.metrics.faults):
         return f"in the final metric {difference.name}"
+    if any(difference is fault for read in parity.records.values() for fault in read.faults):
+        return f"in the {difference.name}"
+    if parity.answers is not None and any(difference is fault for fault in parity.answers.faults):
+        return f"in {difference.name} of the exports"
     if any(difference is fault for numbers in parity.numbers.values() for fault in numbers.faults):
         return f"in the {difference.name.replace('_', ' ')}"
     return f"in the variable {difference.name}"

@@ -19,12 +19,13 @@ def summary(parity: Parity) -> str:
     steps = len(parity.steps)
     if fault is None and parity.only:
         lines.append(f"not equal: {len(parity.only)} steps were made by one of them alone")
+    elif fault is None and parity.is_short:
+        lines.append(f"not equal: {tally.short(parity)}")
     elif fault is None:
         read = ", the same records for each" if len(parity.records) == steps else ""
+        metrics = ", the final metrics" if parity.metrics.names else ""
         asked = "" if parity.answers is None else f", {len(parity.answers.names)} answers of the exports"
-        lines.append(
-            f"equal: {steps} steps{read}, {len(parity.initial.names)} variables after each, the final metrics{asked}"
-        )
+        lines.append(f"equal: {steps} steps{read}, {len(parity.initial.names)} variables after each{metrics}{asked}")
     else:
         step, difference = fault
         where = "before the first step" if step == 0 else f"at step {step} of {steps}"
@@ -100,6 +101,7 @@ def document(parity: Parity) -> dict[str, Any]:
         ],
         "metrics": _comparison(parity.metrics),
         "answers": None if parity.answers is None else _comparison(parity.answers),
+        "asked": parity.asked,
         "only": [{"engine": engine, "step": step} for engine, step in parity.only],
         "verdict": tally.verdict(parity),
         "variables": [dataclasses.asdict(variable) for variable in tally.variables(parity)],

@@ -80,6 +80,9 @@ def test_batch_normalization_but_for_bessels_correction(parity, tmp_path, worker
     # Few steps: once a ReLU falls on the other side, rounding grows tenfold with each step.
     _, found = parity("--workers", workers, steps=5, settings=["model.name=resnet", MOMENTUM])
     assert len(found["steps"]) == 5
+    assert [(finding["name"], finding["side"]) for finding in found["findings"]] == [("moving statistics", "keras")]
+    assert "(Bessel: times n / (n - 1)" in found["findings"][0]["message"]
+    assert all(found["environments"][engine]["tensorflow"] for engine in ("keras", "keras3"))
     for step in found["steps"]:
         assert step["losses"][0] == pytest.approx(step["losses"][1], rel=1e-5)
         faults = {d["name"] for d in step["variables"]["differences"] if "beyond" in d["message"]}

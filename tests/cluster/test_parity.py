@@ -58,6 +58,13 @@ def test_a_job_agrees_with_itself(parity, tmp_path, options, settings):
     assert "dense/<wbr>kernel" in page and "TF_ENABLE_ONEDNN_OPTS" in page and page.count("<svg ") >= 1
 
 
+def test_the_fixture_compares_a_job(assert_parity):
+    """As a team's own test does it."""
+    found = assert_parity(CONFIGS / "single.yaml", steps=3)
+    assert len(found.steps) == found.asked == 3 and len(found.records) == 3
+    assert found.metrics.names and found.answers.names and not found.notes
+
+
 FAULT = """
 import tensorflow as tf
 

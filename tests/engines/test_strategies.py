@@ -24,6 +24,7 @@ def told(call):
         "train": type(train).__name__, "eval": type(evaluation).__name__,
         "replicas": train.num_replicas_in_sync if train else 1,
         "reduction": type(getattr(train.extended, "_cross_device_ops", None)).__name__ if train else None,
+        "communication": communication(train),
         "cluster": config.cluster_spec.as_dict() if config.cluster_spec else None,
         "seed": config.tf_random_seed, "steps": config.save_checkpoints_steps,
         "keep": config.keep_checkpoint_max,
@@ -31,6 +32,13 @@ def told(call):
             "intra": session.intra_op_parallelism_threads, "inter": session.inter_op_parallelism_threads,
             "cpus": session.device_count.get("CPU", 1), "growth": session.gpu_options.allow_growth},
     }
+
+def communication(strategy):
+    # What TensorFlow itself has for its collectives.
+    options = getattr(getattr(strategy, "extended", None), "_communication_options", None)
+    if options is None:
+        return None
+    return [options.implementation.name, options.bytes_per_pack, options.timeout_seconds]
 
 print(json.dumps([told(call) for call in json.loads(sys.argv[1])]))
 """
@@ -76,7 +84,7 @@ CASES = [
     pytest.param(
         {"train_distribute": "multi_worker_mirrored", "save_checkpoints_steps": 5,
          "communication": {"implementation": "ring", "bytes_per_pack": 1024, "timeout_secs": 30}},
-        {"train": "CollectiveAllReduceStrategy", "replicas": 1, "steps": 5},
+        {"train": "CollectiveAllReduceStrategy", "replicas": 1, "steps": 5, "communication": ["RING", 1024, 30]},
         id="e8_multi_worker_in_one_process",
     ),
     pytest.param(

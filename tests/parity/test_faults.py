@@ -27,6 +27,7 @@ MAPPING = {
 }
 CLIP = 0.05
 RANDOM = np.random.RandomState(5)
+LATE = "estimator has the learning rate of another step; it is one step late"
 X = RANDOM.uniform(0, 1, [192, 12]).astype("float32")
 Y = np.argmax(X[:, :4] + RANDOM.normal(0, 0.1, [192, 4]), axis=1).astype("int32")
 
@@ -37,9 +38,11 @@ def rate(tf_keras_schedule=False):
 
 def optimizer(kind, *, epsilon=1e-7, **options):
     legacy = tf.keras.optimizers.legacy
-    if kind == "adam":
-        return legacy.Adam(0.01, epsilon=epsilon, **options)
-    return legacy.SGD(rate() if kind == "decayed" else 0.1, momentum=0.9 if kind == "momentum" else 0.0, **options)
+    decayed = kind.startswith("decayed")
+    if kind.endswith("adam"):
+        return legacy.Adam(rate() if decayed else 0.01, epsilon=epsilon, **options)
+    momentum = 0.0 if kind in ("sgd", "decayed") else 0.9
+    return legacy.SGD(rate() if decayed else 0.1, momentum=momentum, nesterov=kind.endswith("nesterov"), **options)
 
 
 def model_fn(features, labels, mode, params):
@@ -54,6 +57,8 @@ def model_fn(features, labels, mode, params):
     else:
         found = layers.batch_normalization(tf.nn.relu(found), training=training, name="bn")
     logits = layers.dense(found, 4, name="fc2")
+    if mode == modes.PREDICT and fault == "softmax":
+        return tf.estimator.EstimatorSpec(mode, predictions={"logits": tf.nn.softmax(logits)})
     if mode == modes.PREDICT:
         return tf.estimator.EstimatorSpec(mode, predictions={"logits": logits})
     each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
@@ -153,7 +158,10 @@ def compared(tmp_path):
     [("sgd", 1, None), ("momentum", 2, None), ("adam", 1, None), ("decayed", 2, None)],
 )
 def test_a_legacy_model_fn_and_its_keras_model_agree(compared, kind, replicas, clip):
-    found = compared(kind=kind, replicas=replicas, clip=clip)
+    found = compared(kind=kind, replicas=replicas, clip=clip, predictions="logits")
+    assert found.answers.names == ("predictions logits",) and not any(
+        "predictions were" in note for note in found.notes
+    )
     assert found.equal, (found.first_fault, found.findings)
     assert not found.findings and len(found.steps) == 6
     assert sorted(found.records) == [1, 2, 3, 4, 5, 6] and not any(r.differences for r in found.records.values())
@@ -165,28 +173,36 @@ def test_a_legacy_model_fn_and_its_keras_model_agree(compared, kind, replicas, c
     assert all(step.update_norms[0] > 1e-3 for step in found.steps), "it was trained"
 
 
+FAULTS = [
+    ("no loss scaling", {"replicas": 2}, "loss scaling", "estimator", "2 times the other's, and there are 2"),
+    ("no loss scaling", {"replicas": 2, "kind": "momentum"}, "loss scaling", "estimator", "there are 2 replicas"),
+    ("no loss scaling", {"replicas": 2, "kind": "adam"}, "loss scaling", "estimator", "there are 2 replicas"),
+    ("dropped updates", {}, "moving statistics", "estimator", "does not update 2 of 2 moving means and variances"),
+    ("evaluates as it trains", {}, "evaluation", "estimator", "estimator evaluates in training mode"),
+    ("swapped layer", {}, "forward pass", None, "from the same weights and records"),
+    ("epsilon", {"kind": "adam"}, "optimizer", None, "epsilon is about 1.0e-03 in estimator"),
+    ("late rate", {"kind": "decayed"}, "learning rate", None, LATE),
+    ("late rate", {"kind": "decayed momentum"}, "learning rate", None, LATE),
+    ("late rate", {"kind": "decayed nesterov"}, "learning rate", None, LATE),
+    ("late rate", {"kind": "decayed adam"}, "learning rate", None, LATE),
+    ("clipped before the sum", {"replicas": 2, "clip": CLIP}, "clipping", "estimator", "clipped on each of 2"),
+    ("clipped before the sum", {"replicas": 2, "clip": CLIP, "kind": "adam"}, "clipping", "estimator", "of 2 rep"),
+    ("frozen layer", {}, "gradient", None, "2 of 6 variables (hidden/"),
+    ("softmax", {"predictions": "logits"}, "predictions", None, "the answers to the same records are not: predictions"),
+]
+
+
 @pytest.mark.parametrize(
     ("fault", "options", "name", "side", "says"),
-    [
-        ("no loss scaling", {"replicas": 2}, "loss scaling", "estimator", "2 times the other's, and there are 2"),
-        ("no loss scaling", {"replicas": 2, "kind": "momentum"}, "loss scaling", "estimator", "there are 2 replicas"),
-        ("no loss scaling", {"replicas": 2, "kind": "adam"}, "loss scaling", "estimator", "there are 2 replicas"),
-        ("dropped updates", {}, "moving statistics", "estimator", "does not update 2 of 2 moving means and variances"),
-        ("evaluates as it trains", {}, "evaluation", "estimator", "estimator evaluates in training mode"),
-        ("swapped layer", {}, "forward pass", None, "from the same weights and records"),
-        ("epsilon", {"kind": "adam"}, "optimizer", None, "epsilon is about 1.0e-03 in estimator"),
-        ("late rate", {"kind": "decayed"}, "learning rate", None, "it is one step late"),
-        ("clipped before the sum", {"replicas": 2, "clip": CLIP}, "clipping", "estimator", "clipped on each of 2"),
-        ("clipped before the sum", {"replicas": 2, "clip": CLIP, "kind": "adam"}, "clipping", "estimator", "of 2 rep"),
-        ("frozen layer", {}, "gradient", None, "2 of 6 variables (hidden/"),
-    ],
-)  # fmt: skip
+    FAULTS,
+    ids=[f"{fault}-{options.get('kind', 'sgd')}" for fault, options, *_ in FAULTS],
+)
 def test_planted_faults_are_caught_by_name(compared, fault, options, name, side, says):
     found = compared(fault, **options)
     assert not found.equal and [finding.name for finding in found.findings] == [name], found.findings
     (finding,) = found.findings
     assert finding.side == side and says in finding.message, finding
-    assert finding.step == {"evaluates as it trains": 6, "late rate": 2}.get(fault, 1)
+    assert finding.step == {"evaluates as it trains": 6, "softmax": 6, "late rate": 2}.get(fault, 1)
 
 
 def test_a_record_that_is_read_twice_is_caught(compared):

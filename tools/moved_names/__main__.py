@@ -8,7 +8,8 @@ importing anything, follows each name from version to version, prints what came 
     estimator_pipeline/compat/moved_names.txt    what `compat` puts back
     docs/moved-names.md                          the table by packages
 
-`--check` writes nothing, and ends with 1 where a file would change. `--show NAME` prints what is known of a name.
+`--check` writes nothing, and ends with 1 where a file would change. `--show NAME` prints what is known of names that
+end so, of all for an empty text.
 The interpreters given with --pythons have a TensorFlow installed each: they are asked for the names in its compiled
 modules, which no file tells. Without one, such names count as gone.
 """
@@ -89,7 +90,7 @@ def main() -> int:
         *versions, keras, contrib, estimator = processes.map(read, wanted, [options.work] * len(wanted))
     compiled = [collecting.compiled_names(python) for python in options.pythons]
     names = collecting.names(versions, keras, compiled, contrib, estimator)
-    if options.show:
+    if options.show is not None:
         for place, trace in names.traces.items():
             if ".".join(place).endswith(options.show):
                 print(

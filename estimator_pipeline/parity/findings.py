@@ -1,0 +1,99 @@
+"""Findings, what they are made from, and the measures of two sets of arrays. NumPy only."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from estimator_pipeline.parity.tolerances import kind_of
+
+__all__ = ["CLOSE", "NEAR", "SAME", "Facts", "Finding", "Step", "distance", "length", "scale_of"]
+
+# Gradients of one step, computed by both from the same state: rounding is well below, and a fault above.
+SAME = 1e-4
+# What Bessel's correction leaves of a moving variance is near its rounding.
+NEAR = 0.1
+# Lengths and ratios that are told by a fault: they are measured on changes of float32 weights.
+CLOSE = 2e-3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of the two trainings beside their records.
+
+    Attributes:
+        replicas: how many share the global batch.
+        batches_per_step: how many of them read from one pipeline.
+        clip_norm: the global norm to which the summed gradient is to be clipped.
+        beta_1: Adam's decay of the first moment.
+        losses: a metric -> what it is with Keras's final weights, by the layers as they infer and as they train.
+    """
+
+    replicas: int = 1
+    batches_per_step: int = 1
+    clip_norm: float | None = None
+    beta_1: float = 0.9
+    losses: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What a difference comes from.
+
+    Attributes:
+        name: see the table of this module.
+        message: what was seen, in a sentence.
+        step: where; 0 before the first.
+        side: which of the two, where that can be told.
+        mend: what to look at.
+    """
+
+    name: str
+    message: str
+    step: int = 0
+    side: str | None = None
+    mend: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}" + (f"\n  look at: {self.mend}" if self.mend else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step of both sides: the state that they began it with, and the one after it."""
+
+    step: int
+    before: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
+    after: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
+
+    def changes(self, side: int, kind: str, ending: str = "") -> dict[str, np.ndarray]:
+        """Variable -> its change, as float64, of those that both sides have."""
+        both = self.after[0].keys() & self.after[1].keys()
+        return {
+            name: value.astype(np.float64) - self.before[side][name].astype(np.float64)
+            for name, value in self.after[side].items()
+            if name in both and kind_of(name) == kind and value.dtype.kind == "f" and name.endswith(ending)
+        }
+
+
+def length(values: Mapping[str, np.ndarray]) -> float:
+    return float(np.sqrt(sum(float(np.sum(value**2)) for value in values.values())))
+
+
+def distance(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
+    """How far apart two sets of arrays are, relative to the longer one; without a unit."""
+    longest = max(length(one), length(other))
+    return length({name: one[name] - other[name] for name in one}) / longest if longest else 0.0
+
+
+def scale_of(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> tuple[float, float]:
+    """The factor that brings the second nearest to the first, and what is left then, relative to the first."""
+    product = sum(float(np.sum(one[name] * other[name])) for name in one)
+    square, whole = length(other) ** 2, length(one)
+    if not square or not whole:
+        return 0.0, 1.0
+    factor = product / square
+    rest = length({name: one[name] - factor * other[name] for name in one}) / whole
+    return factor, rest

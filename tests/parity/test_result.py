@@ -1,0 +1,246 @@
+"""Comparing what two runs have recorded, from records made by hand: what is not compared is told, nothing passes by
+itself, and what a difference comes from has its name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.parity import tally, text
+from estimator_pipeline.parity.records import BatchWriter, StepWriter
+from estimator_pipeline.parity.result import ENGINES, compare_records
+
+RANDOM = np.random.default_rng(0)
+RATES = [0.1, 0.09, 0.08, 0.07, 0.06, 0.05]
+KERNEL = RANDOM.normal(size=(4, 3)).astype(np.float32)
+GRADIENTS = [RANDOM.normal(size=(4, 3)) for _ in RATES]
+
+
+def sgd(rates=RATES):
+    """Kernel by kernel, of plain gradient descent."""
+    kernel = KERNEL.astype(np.float64)
+    yield {"dense/kernel": KERNEL}
+    for rate, gradient in zip(rates, GRADIENTS, strict=True):
+        kernel = kernel - rate * gradient
+        yield {"dense/kernel": kernel.astype(np.float32)}
+
+
+def momentum(rates=RATES, *, by_keras=True, nesterov=False):
+    """Of the velocities that Keras keeps, with the rate in them, or those of V1, without."""
+    kernel, velocity = KERNEL.astype(np.float64), np.zeros((4, 3))
+    yield {"dense/kernel": KERNEL, "dense/kernel @momentum": velocity.astype(np.float32)}
+    for rate, gradient in zip(rates, GRADIENTS, strict=True):
+        velocity = 0.9 * velocity - rate * gradient if by_keras else 0.9 * velocity + gradient
+        step = velocity if by_keras else -rate * velocity
+        if nesterov:
+            step = 0.9 * velocity - rate * gradient if by_keras else -rate * (gradient + 0.9 * velocity)
+        kernel = kernel + step
+        yield {
+            "dense/kernel": kernel.astype(np.float32), "dense/kernel @momentum": velocity.astype(np.float32)
+        }  # fmt: skip
+
+
+def adam(rates=RATES):
+    kernel, m, v = KERNEL.astype(np.float64), np.zeros((4, 3)), np.zeros((4, 3))
+    for step, (rate, gradient) in enumerate(zip([None, *rates], [None, *GRADIENTS], strict=True)):
+        if gradient is not None:
+            m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+            rate *= np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+            kernel = kernel - rate * m / (np.sqrt(v) + 1e-7)
+        values = {"dense/kernel": kernel, "dense/kernel @m": m, "dense/kernel @v": v}
+        yield {name: value.astype(np.float32) for name, value in values.items()}
+
+
+@pytest.fixture
+def compared(tmp_path):
+    """Writes both records and compares them."""
+
+    def record(engine, states, *, rates=RATES, batches=RATES, loss=0.5):
+        writer = StepWriter(tmp_path / engine / "record")
+        first, *after = states
+        writer.initial({**first, "global_step": np.int64(0)})
+        for step, values in enumerate(after, 1):
+            rate = None if rates is None else rates[step - 1]
+            writer.step(step, loss=loss, learning_rate=rate, variables={**values, "global_step": np.int64(step)})
+        reader = BatchWriter(tmp_path / engine / "record", "worker:0")
+        for batch, _ in enumerate(batches or []):
+            reader.batch([10 * batch + record for record in range(4)])
+
+    def compared(estimator, keras, *, of_estimator=None, of_keras=None, **options):
+        record("estimator", list(estimator), **(of_estimator or {}))
+        record("keras", list(keras), **(of_keras or {}))
+        options.setdefault("metrics", {engine: {"accuracy": 0.5} for engine in ENGINES})
+        return compare_records(tmp_path, **options)
+
+    return compared
+
+
+def names(parity):
+    return [finding.name for finding in parity.findings]
+
+
+# Nothing passes by itself ----------------------------------------------------------------------------------------
+
+
+def test_equal(compared):
+    found = compared(sgd(), sgd(), steps=6)
+    assert found.equal and not found.notes and not found.findings
+    assert tally.verdict(found) == (
+        "Bit-equal: estimator and keras over 6 steps, with 2 variables after each, and in the final metrics."
+    )
+
+
+def test_no_step_is_no_proof(compared, tmp_path):
+    with pytest.raises(ConfigError, match="holds no record of a run"):
+        compared(list(sgd())[:1], list(sgd())[:1])
+    for engine in ENGINES:  # a step whose variables were not kept
+        StepWriter(tmp_path / engine / "record").step(1, loss=0.5)
+    found = compare_records(tmp_path, metrics={engine: {} for engine in ENGINES})
+    assert not found.equal and names(found) == ["steps"]
+    assert tally.verdict(found) == "Not equal: estimator and keras have made no step in common."
+    assert text.summary(found).startswith("not equal: estimator and keras have made no step in common")
+
+
+def test_fewer_steps_than_asked(compared):
+    found = compared(list(sgd())[:4], list(sgd())[:4], steps=6)
+    assert not found.equal and names(found) == ["steps"]
+    assert tally.verdict(found) == "Not equal: estimator and keras both made 3 of the 6 steps."
+    assert "3 steps of the 6 that were asked for were made by both" in found.findings[0].message
+
+
+def test_steps_of_one_side_alone(compared):
+    found = compared(list(sgd())[:4], sgd(), steps=6)
+    assert not found.equal and names(found) == ["steps"]
+    assert "keras alone has made 3 steps, the first of them 4" in found.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("of_keras", "note"),
+    [
+        ({"batches": None}, "the records of the steps were not compared: keras did not tell which"),
+        ({"batches": RATES[:4]}, "the records of 2 of the 6 steps were not compared: one side tells of fewer batches"),
+        ({"rates": None}, "the learning rate was not compared: estimator alone tells it"),
+        (
+            {"rates": [*RATES[:5], None]},
+            "the learning rate of 1 of the 6 steps was not compared: estimator alone tells it",
+        ),
+    ],
+)  # fmt: skip
+def test_what_one_side_alone_tells_is_named(compared, of_keras, note):
+    found = compared(sgd(), sgd(), of_keras=of_keras)
+    assert found.equal and list(found.notes) == [note]
+
+
+def test_without_metrics_none_are_spoken_of(compared):
+    found = compared(sgd(), sgd(), metrics={engine: {} for engine in ENGINES})
+    assert found.equal and "metric" not in tally.verdict(found) + text.summary(found).splitlines()[0]
+
+
+# What a difference comes from ------------------------------------------------------------------------------------
+
+LATE = [RATES[0], *RATES[:-1]]
+EARLY = [*RATES[1:], 0.04]
+
+
+@pytest.mark.parametrize("rates", [LATE, EARLY], ids=["late", "early"])
+@pytest.mark.parametrize("side", ENGINES)
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        sgd,
+        momentum,
+        lambda rates=RATES: momentum(rates, nesterov=True),
+        lambda rates=RATES: momentum(rates, by_keras=False),
+        lambda rates=RATES: momentum(rates, by_keras=False, nesterov=True),
+        adam,
+    ],
+    ids=["sgd", "momentum", "nesterov", "V1's momentum", "V1's nesterov", "adam"],
+)
+def test_a_rate_one_step_off(compared, optimizer, side, rates):
+    """The other side tells its rates, as a legacy model_fn does not."""
+    sides = {"estimator": optimizer(), "keras": optimizer()} | {side: optimizer(rates)}
+    found = compared(**sides, **{f"of_{side}": {"rates": None}})
+    assert not found.equal and names(found) == ["learning rate"]
+    word = "late" if rates is LATE else "early"
+    assert f"{side} has the learning rate of another step; it is one step {word}" in found.findings[0].message
+    assert found.findings[0].step == (2 if rates is LATE else 1)
+
+
+def test_another_gradient_is_no_rate(compared):
+    def other():
+        for step, values in enumerate(momentum()):
+            shift = 1e-2 * step * np.eye(4, 3, dtype=np.float32)
+            yield {name: value - shift for name, value in values.items()}
+
+    assert names(compared(other(), momentum())) == ["gradient"]
+
+
+def test_initial_values(compared):
+    def other():
+        for values in sgd():
+            yield {name: value + np.float32(0.5) for name, value in values.items()}
+
+    found = compared(other(), sgd())
+    assert names(found) == ["initial values"] and found.first_fault[0] == 0
+
+
+def test_variables(compared):
+    def renamed():
+        for values in sgd():
+            yield {"fc/kernel": values["dense/kernel"]}
+
+    found = compared(renamed(), sgd())
+    assert names(found) == ["variables"]
+    assert "fc/kernel: estimator has it, keras has not" in found.findings[0].message
+
+
+def test_predictions(compared):
+    answers = [
+        {"predictions logits": np.zeros((2, 3), np.float32)},
+        {"predictions logits": np.ones((2, 3), np.float32)},
+    ]
+    found = compared(sgd(), sgd(), answers=tuple(answers))
+    assert names(found) == ["predictions"] and not found.equal
+    assert "part at step 6 of 6, in predictions logits of the exports, by 1 (relative 1)" in tally.verdict(found)
+
+
+def test_records_are_counted_and_not_measured(compared, tmp_path):
+    BatchWriter(tmp_path / "keras" / "record", "worker:0").batch([4_000_000_000, 1, 2, 3])
+    found = compared(sgd(), sgd())
+    assert names(found) == ["records"]
+    assert tally.verdict(found).endswith("in the records of worker-0, batch 1: 1 of 4 are not the same.")
+
+
+def normalised(corrected, samples=(32, 2048)):
+    """Moving means and variances of two layers, whose batches have so many values each."""
+    random = np.random.default_rng(1)
+    mean, variance = [np.zeros(8)] * 2, [np.ones(8)] * 2
+    for step in range(7):
+        if step:
+            for layer, size in enumerate(samples):
+                batch = random.uniform(0.1, 2.0, 8)
+                mean[layer] = 0.9 * mean[layer] + 0.1 * random.normal(size=8)
+                variance[layer] = 0.9 * variance[layer] + 0.1 * batch * (size / (size - 1) if corrected else 1)
+        values = {"dense/kernel": KERNEL}
+        for layer in (0, 1):
+            values[f"norm_{layer}/moving_mean"] = mean[layer].astype(np.float32)
+            values[f"norm_{layer}/moving_variance"] = variance[layer].astype(np.float32)
+        yield values
+
+
+@pytest.mark.parametrize("corrected", ENGINES)
+def test_variances_that_are_corrected_for_their_sample(compared, corrected):
+    found = compared(normalised(corrected == "estimator"), normalised(corrected == "keras"))
+    (finding,) = found.findings
+    assert (finding.name, finding.side, finding.step) == ("moving statistics", corrected, 1)
+    assert "(Bessel: times n / (n - 1), n about 32)" in finding.message and "fused=False" in finding.mend
+
+
+def test_other_variances_are_not_taken_for_it(compared):
+    def other():
+        for step, values in enumerate(normalised(False)):
+            off = np.linspace(-0.1, 0.1, 8, dtype=np.float32) * step
+            yield {name: value + off if "variance" in name else value for name, value in values.items()}
+
+    assert not any("Bessel" in finding.message for finding in compared(other(), normalised(False)).findings)
