@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from estimator_pipeline import compat, event_files, keras_cluster, moving_averages
+from estimator_pipeline import compat, event_files, keras_cluster, moving_averages, replica_means
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.errors import ConfigError
 
@@ -141,7 +141,7 @@ def _callback_class() -> Callable[..., Any]:
             variables = [one for metric in self.model.metrics for one in metric.variables]
             kept = tf.keras.backend.batch_get_value(variables)
             history = self.model.history  # evaluate begins another one, and fit would return that
-            with moving_averages.averaged_weights(self.model):
+            with moving_averages.averaged_weights(self.model), replica_means.alike(self.model):
                 found = self.model.evaluate(data, return_dict=True, verbose=0)
             self.model.history = history
             tf.keras.backend.batch_set_value(list(zip(variables, kept, strict=True)))

@@ -69,9 +69,9 @@ values, on the same records, global batch {batch}; {versions}.
 Workers are processes with a `TF_CONFIG` on one machine.
 
 The tolerance of cnn, dnn and regularised is `bit_equal`: both engines run the same kernels in the same order. That of
-wide_deep and resnet is `rounding` (1e-4): the sums over an embedding's rows, and those of a fused BatchNormalization,
-are made in another order in a session and under `Model.fit`. Losses, learning rates and the final metrics of every cell
-are compared as well, to `rounding`; see [parity.md](parity.md).
+wide_deep and resnet is `rounding` (1e-4): a session and `Model.fit` order some sums over a batch's records otherwise,
+which shows in wide_deep's kernels of a single value and in the moving variances of resnet. Losses, learning rates and
+the final metrics of every cell are compared as well, to `rounding`; see [parity.md](parity.md).
 """
 
 

@@ -23,12 +23,12 @@ from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.identity import Identity, of_inputs
 from estimator_pipeline.engines.keras_backup import Backup
 from estimator_pipeline.engines.keras_callbacks import (
-    averages_callback,
     check_finite,
     checkpoint_callback,
     left_whole,
     preemption_callback,
     progress_callback,
+    saved_values_callback,
     stop_callback,
     tensorboard_callback,
 )
@@ -303,8 +303,8 @@ class KerasTask(TaskLife):
         found = [] if executions is None else [executions]
         found += [] if self.ledger is None else [self.ledger.callback(start_step=start)]
         found += [progress, *own]
-        if self.evaluate_during_training and moving_averages.keeps(model):
-            found.append(averages_callback())
+        if self.evaluate_during_training:
+            found.append(saved_values_callback())
         if self.max_steps is not None:
             found.append(stop_callback(self.max_steps, start_step=start))
         if self.tf_config.is_chief and self.plan.summary_steps:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from estimator_pipeline import compat, event_files, histograms, moving_averages
+from estimator_pipeline import compat, event_files, histograms, moving_averages, replica_means
 from estimator_pipeline.engines.hooks import diverged
 from estimator_pipeline.launch.progress import ProgressWriter
 from estimator_pipeline.log import logger
@@ -292,20 +292,26 @@ def summary_callback(folder: str, *, every_steps: int, start_step: int = 0, show
     return Summaries()
 
 
-def averages_callback() -> Any:
-    """Has `fit` validate the moving averages of the weights, where the model's optimizer keeps them."""
+def saved_values_callback() -> Any:
+    """Has `fit` validate what a checkpoint of the step holds.
+
+    That is: the moving averages of the weights, where the optimizer keeps them; and the mean of all replicas, of
+    what each has of its own.
+    """
     base: Any = compat.install().keras.callbacks.Callback
 
-    class Averages(base):
+    class SavedValues(base):
         _supports_tf_logs = True
 
         def on_test_begin(self, logs=None):
             moving_averages.exchange(self.model)
+            self._own = replica_means.begin(self.model)
 
         def on_test_end(self, logs=None):
+            replica_means.end(self._own)
             moving_averages.exchange(self.model)
 
-    return Averages()
+    return SavedValues()
 
 
 def check_finite(model: Any, step: int) -> None:

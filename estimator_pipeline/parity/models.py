@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from estimator_pipeline import compat, keras_optimizers
+from estimator_pipeline import compat, keras_optimizers, replica_means
 from estimator_pipeline.engines import recording
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import known
@@ -172,7 +172,8 @@ def _by_keras(
             answers |= {f"predictions {output}": np.asarray(named[output]) for output in asked}
         if eval_input_fn is None:
             return {}, None
-        found = model.evaluate(_dataset(eval_input_fn), return_dict=True, verbose=0)
+        with replica_means.alike(model):
+            found = model.evaluate(_dataset(eval_input_fn), return_dict=True, verbose=0)
         # A replica's layers are not called by themselves.
         alone = strategy.num_replicas_in_sync == 1
         losses = evaluated_losses(model, _dataset(eval_input_fn)) if alone else None
