@@ -54,6 +54,7 @@ FLOORS = {
     "loss_scale": 2,
     "model_fn": 2,
     "moving_averages": 2,
+    "replica_means": 2,
     "optimizers": 2,
     "outputs": 2,
     "run_config": 2,

@@ -1,4 +1,4 @@
-"""While a model is evaluated, each replica has the mean of what they have of their own; and its own again afterwards."""
+"""While a model is evaluated, replicas have the mean of what each has of its own; and their own again afterwards."""
 
 from __future__ import annotations
 
