@@ -233,7 +233,7 @@ def _corrected_variance(state: Step, sides: tuple[str, str]) -> Finding | None:
         less, before = moved[1 - more], state.before[0][name].astype(np.float64).ravel()
         columns = np.stack([moved[more] - less, -before], axis=1)
         (size, rate), *_ = np.linalg.lstsq(columns, less, rcond=None)
-        rest = length({name: less - columns @ (size, rate)}) / (length({name: less}) or 1.0)
+        rest = length({name: less - columns @ (size, rate)}) / length({name: size * columns[:, 0]})
         if rest > NEAR or size < 1 or not 0 < rate <= 1:
             return None
         corrects.add(more)

@@ -237,6 +237,29 @@ def test_variances_that_are_corrected_for_their_sample(compared, corrected):
     assert "(Bessel: times n / (n - 1), n about 32)" in finding.message and "fused=False" in finding.mend
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_rounding_of_variances_is_not_taken_for_it(compared, seed):
+    """Batches of little variance move all variances nearly alike; what the two differ by is noise."""
+    random = np.random.default_rng(seed)
+
+    def other(noise):
+        variance = np.ones(8)
+        for step, values in enumerate(sgd()):
+            if step:
+                variance = 0.9 * variance + 0.1 * np.linspace(0.01, 0.02, 8)
+            shift = noise * random.normal(size=8) * bool(step)
+            # The layer's weights part at the second step, by another cause.
+            kernel = values["dense/kernel"] * (1 + (noise > 0) * 0.1 * (step > 1))
+            yield {
+                "dense/kernel": kernel.astype(np.float32),
+                "norm/moving_mean": np.zeros(8, np.float32),
+                "norm/moving_variance": (variance + shift * (1 + 1e4 * (step > 1))).astype(np.float32),
+            }
+
+    found = compared(other(1e-7), other(0.0))
+    assert not found.equal and not any("Bessel" in finding.message for finding in found.findings)
+
+
 def test_other_variances_are_not_taken_for_it(compared):
     def other():
         for step, values in enumerate(normalised(False)):
