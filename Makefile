@@ -63,10 +63,11 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/restart_time.py
 	$(BIN)/python benchmarks/steps_per_execution.py
 
-# Some hundred faults: kills, hangs, torn checkpoints; about an hour. FAULTS=20 for a short one.
+# Some hundred faults: kills, hangs, torn checkpoints; about an hour. FAULTS=20 for a short one; SEED as the report says.
 FAULTS ?= 200
+SEED ?= $(shell date +%Y%m%d)
 faults: $(STAMP)
-	$(BIN)/python tests/faults/campaign.py --faults $(FAULTS) --report docs/fault-campaign.md
+	$(BIN)/python tests/faults/campaign.py --faults $(FAULTS) --seed $(SEED) --report docs/fault-campaign.md
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -20,6 +20,7 @@ from estimator_pipeline.launch import Deadlines, Limits, Outcome, Shape, new_run
 from estimator_pipeline.launch.attempts import plan_command, supervise_command
 from estimator_pipeline.launch.deadlines import Listener
 from estimator_pipeline.launch.guard import survivors
+from estimator_pipeline.launch.history import History
 from estimator_pipeline.launch.policy import AttemptEnd, Policy
 from estimator_pipeline.launch.progress import (
     HEARTBEAT_VARIABLE,
@@ -213,6 +214,21 @@ def test_only_the_heartbeat_of_the_other_tasks_counts():
     assert _listener(trains=False, said=[(5.0, "heartbeat")]).silence(26.0, _ALL).what == "heartbeat"
 
 
+@pytest.mark.parametrize("trains", [True, False])
+def test_one_that_stops_before_its_first_heartbeat_is_noticed(trains):
+    """As while it imports: an evaluator or a parameter server as well, and without a deadline for the first step."""
+    beats = Deadlines(heartbeat=20.0)
+    silent = _listener(trains=trains)
+    assert silent.silence(600.0, beats) is None
+    found = silent.silence(601.0, beats)
+    assert found.text() == "told nothing and sent no heartbeat in 601.0 s since it was started"
+    assert _listener(trains=trains, said=[(5.0, "log")]).silence(601.0, beats).what == "first heartbeat"
+    # A longer deadline for heartbeats is one for the first as well; a foreign program need not send any.
+    assert silent.silence(900.0, Deadlines(heartbeat=1000.0)) is None
+    assert _listener(trains=trains, foreign=True).silence(10000.0, beats) is None
+    assert silent.silence(10000.0, Deadlines(step=20000.0)) is None
+
+
 def test_a_foreign_program_is_judged_by_what_it_tells():
     mute = _listener(foreign=True)
     assert mute.silence(10000.0, _ALL) is None
@@ -241,6 +257,20 @@ def test_a_time_in_which_nobody_listened_is_no_silence():
     one.beat(40.0)
     one.excuse(20.0, now=41.0)
     assert one.quiet(45.0) == 4.0
+
+
+def test_an_event_that_was_cut_off_leaves_the_next_one_whole(tmp_path, monkeypatch):
+    """As by a disk that was full, and has room again."""
+    history, write = History(tmp_path), os.write
+    history.tell("attempt_started", attempt=1)
+    monkeypatch.setattr(os, "write", lambda target, line: write(target, line[:9]))
+    history.tell("failed", attempt=1)
+    monkeypatch.setattr(os, "write", write)
+    for event in ("restart_in", "done"):
+        history.tell(event, attempt=1)
+    lines = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert len(lines) == 4 and lines[1] == '{"time": '
+    assert [json.loads(lines[number])["event"] for number in (0, 2, 3)] == ["attempt_started", "restart_in", "done"]
 
 
 def test_a_silence_in_words():

@@ -22,6 +22,10 @@ from estimator_pipeline.log import logger
 __all__ = ["Identity", "check"]
 
 _FILE = "identity.json"
+# Which kind of input function it is, and what is promised of it; the names that earlier versions did not write.
+_KIND = "input"
+_ADDRESSED, _OWN = "records addressed by step", "a function of one's own"
+_BY_RECORD = "by record"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,11 +54,12 @@ def of_inputs(input_fn: Any, *, seed: Any, num_pipelines: int) -> Identity:
     tell = getattr(input_fn, "identity", None)
     if tell is None:
         return Identity(
-            fixed={"seed": seed},
+            fixed={"seed": seed, _KIND: _OWN},
             open=("an input function of one's own cannot be addressed by step: its data begin anew at each start",),
         )
     data, open_ = tell(num_pipelines)
-    return Identity(fixed={"seed": seed, **data}, open=open_)
+    # A policy by which a record's reader depends on nothing but the step is as good as any other such.
+    return Identity(fixed={"seed": seed, _KIND: _ADDRESSED, "input.shard_policy": _BY_RECORD, **data}, open=open_)
 
 
 def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> None:
@@ -67,15 +72,15 @@ def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> Non
         accept: whether changes are meant.
 
     Raises:
-        ConfigError: something that must stay has changed.
+        ConfigError: something that must stay has changed; what the run before was made of cannot be read.
     """
     tf = compat.install()
     path = os.path.join(model_dir, DIRECTORY, _FILE)
-    before = _read(tf, path) if step > 0 else None
+    before = _read(tf, path, accept=accept) if step > 0 else None
     fixed, told = _plain(identity.fixed), _plain(identity.told)
     changes: list[dict[str, Any]] = list((before or {}).get("changes", []))
     if before is not None:
-        changed = _changed(before.get("fixed", {}), fixed)
+        changed = _changed(_completed(before.get("fixed", {})), fixed)
         if changed and not accept:
             raise ConfigError(
                 f"this run is not the one that trained to step {step} in {model_dir}: {_words(changed)}",
@@ -96,13 +101,37 @@ def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> Non
     tf.io.gfile.rename(temporary, path, overwrite=True)
 
 
-def _read(tf: Any, path: str) -> dict[str, Any] | None:
+def _read(tf: Any, path: str, *, accept: bool) -> dict[str, Any] | None:
+    """The document of the run before; None where there is none, as of a training by something else.
+
+    Raises:
+        ConfigError: it cannot be read, and changes are not accepted.
+    """
     try:
         with tf.io.gfile.GFile(path, "r") as file:
             found = json.loads(file.read())
-    except (tf.errors.OpError, ValueError):
+        if isinstance(found, dict) and isinstance(found.get("fixed"), dict):
+            return found
+        told = f"it holds a {type(found).__name__}" + (" without `fixed`" if isinstance(found, dict) else "")
+    except tf.errors.NotFoundError:
         return None
-    return found if isinstance(found, dict) else None
+    except (tf.errors.OpError, ValueError) as error:
+        told = str(error).strip().splitlines()[0]
+    if accept:
+        logger.warning("%s cannot be read (%s): training goes on with what is given now", path, told)
+        return None
+    raise ConfigError(
+        f"{path} cannot be read, so that nobody knows whether this run is the one that is to go on",
+        found=told,
+        mend="restore the file, or go on with what is given now: --accept-changes (run.accept_changes)",
+    )
+
+
+def _completed(fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """With what earlier versions left out, where it follows from what they wrote."""
+    if "input.records" not in fixed:
+        return dict(fixed)
+    return {_KIND: _ADDRESSED, "input.shard_policy": _BY_RECORD, **fixed}
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +141,9 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """What both say and say differently. What only one of them knows (another version wrote it) is no change."""
+    """What both say and say differently. What only one of them knows is no change: another version wrote it, or the
+    name is one that another kind of input has, which is said by itself.
+    """
     return [(name, before[name], now[name]) for name in sorted(now) if name in before and before[name] != now[name]]
 
 

@@ -89,6 +89,9 @@ def run_job(
     )
 
 
+_CONTENT = ("features_key", "label_key", "weight_key", "scale")
+
+
 def identity_of(job: Job, data: Any, tf_config: TFConfig) -> Callable[[], Identity]:
     """What a run of the job is made of, worked out when it is asked for: fingerprints look at all files."""
 
@@ -102,6 +105,10 @@ def identity_of(job: Job, data: Any, tf_config: TFConfig) -> Callable[[], Identi
         # These come with variables of their own, which a checkpoint has or has not.
         fixed["model.optimizer keeps averages"] = optimizer["ema_momentum"] is not None
         fixed["model.optimizer adds gradients up"] = optimizer["gradient_accumulation_steps"] > 1
+        data_of = job.input.model_dump(mode="json")
+        # What a feature or a label is; which records there are, the fingerprint knows.
+        fixed |= {f"input.{name}": data_of[name] for name in _CONTENT if name in data_of}
+        told |= {f"input.{name}": data_of[name] for name in ("function", "params") if name in data_of}
         told |= {f"model.optimizer.{name}": value for name, value in optimizer.items()}
         return dataclasses.replace(seen, fixed={**seen.fixed, **fixed}, told=told)
 

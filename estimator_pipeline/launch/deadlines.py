@@ -15,6 +15,9 @@ _TRAINED = ("trained", "result", "end")
 _LAST_WORDS = ("result", "end")
 # A process of ours has ended so many seconds after its last word, unless it was stopped or cannot end.
 _END_SECS = 60.0
+# One of ours has sent its first heartbeat so many seconds after its start, however long a shared disk takes to give
+# TensorFlow to all tasks at once; what stops before that would be waited for for ever.
+_FIRST_BEAT_SECS = 600.0
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Deadlines:
     Attributes:
         step: Seconds without a step, an evaluation, a checkpoint or an export, while a task trains.
         start: Seconds from its start to its first step.
-        heartbeat: Seconds without a heartbeat, of any task that has sent one.
+        heartbeat: Seconds without a heartbeat, of any task that has sent one. One of ours that has told nothing at all
+            has ten minutes for the first.
     """
 
     step: float | None = None
@@ -40,7 +44,7 @@ class Silence:
     """A silence that was too long.
 
     Attributes:
-        what: What was not heard: "heartbeat", "first step", "step" or "end".
+        what: What was not heard: "heartbeat", "first heartbeat", "first step", "step" or "end".
         seconds: For how long.
     """
 
@@ -51,6 +55,8 @@ class Silence:
         """In words, after a task's name."""
         if self.what == "heartbeat":
             return f"sent no heartbeat for {self.seconds:.1f} s"
+        if self.what == "first heartbeat":
+            return f"told nothing and sent no heartbeat in {self.seconds:.1f} s since it was started"
         if self.what == "end":
             return f"had told its last word, and did not end within {self.seconds:.1f} s"
         if self.what == "first step":
@@ -125,6 +131,10 @@ class Listener:
         beat = self.quiet(now)
         if allowed.heartbeat is not None and beat is not None and beat > allowed.heartbeat:
             return Silence("heartbeat", beat)
+        if allowed.heartbeat is not None and self._beat is None and not self.foreign and not self._tells:
+            found = self._too_long("first heartbeat", now - self.started, max(_FIRST_BEAT_SECS, allowed.heartbeat))
+            if found is not None:
+                return found
         if not self.trains or self._trained:
             return None
         if self._grew and not self._tells:

@@ -75,17 +75,21 @@ class History:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._torn = False
 
     def tell(self, event: str, *, attempt: int, **fields: Any) -> None:
         """Append one event."""
         document = {"time": round(time.time(), 3), "attempt": attempt, "event": event, **fields}
         line = json.dumps(document, default=str).encode() + b"\n"
+        if self._torn:
+            # What a full disk left of the event before is a line of its own.
+            line = b"\n" + line
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             target = os.open(self.folder / EVENTS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:
                 # A single write, so that a reader sees a whole line.
-                os.write(target, line)
+                self._torn = os.write(target, line) < len(line)
             finally:
                 os.close(target)
 

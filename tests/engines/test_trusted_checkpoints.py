@@ -306,6 +306,51 @@ def test_another_run_is_refused_by_name_or_accepted_by_a_flag(model_dir, case):
     assert run(model_dir, max_steps=20, **changed).global_step == 20, "the change has become the run's own"
 
 
+def own():
+    """An input function that nobody can address by step."""
+    return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS)).batch(12).repeat()
+
+
+def test_data_that_can_no_longer_be_addressed_are_other_data(model_dir):
+    config = ep.build_run_config(model_dir, environ={}, save_checkpoints_steps=5, seed=1)
+
+    def go_on(**options):
+        return ep.train_and_evaluate(
+            tf.estimator.Estimator(model_fns.model_fn("linear", optimizer={"name": "adam"}), config=config),
+            tf.estimator.TrainSpec(own, max_steps=15), tf.estimator.EvalSpec(own, steps=1), environ={}, **options,
+        )  # fmt: skip
+
+    with pytest.raises(ConfigError, match="input was records addressed by step and is a function of one's own"):
+        go_on()
+    assert go_on(accept_changes=True).global_step == 15
+
+
+@pytest.mark.parametrize("content", ["", '{"fixed": {"seed": 1', "[1]", '{"told": {}}'])
+def test_what_cannot_be_read_is_not_taken_for_nothing(model_dir, content, logged):
+    (model_dir / "estimator_pipeline" / "identity.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"identity\.json cannot be read, so that nobody knows") as refused:
+        run(model_dir, max_steps=15)
+    assert "--accept-changes" in str(refused.value)
+    assert run(model_dir, max_steps=15, accept_changes=True).global_step == 15
+    assert "training goes on with what is given now" in logged.text
+
+
+def test_a_run_of_an_earlier_version_goes_on(model_dir):
+    """It did not write which kind of input it had, nor a policy by which any worker may read any record."""
+    path = model_dir / "estimator_pipeline" / "identity.json"
+    document = json.loads(path.read_text())
+    assert document["fixed"].pop("input") and document["fixed"].pop("input.shard_policy") == "by record"
+    path.write_text(json.dumps(document))
+    with pytest.raises(ConfigError, match=r"input\.seed was 4 and is 5"):
+        run(model_dir, max_steps=15, source=data(seed=5))
+    assert run(model_dir, max_steps=15).global_step == 15
+
+
+def test_a_policy_that_ties_records_to_workers_is_another_order(model_dir):
+    with pytest.raises(ConfigError, match=r"input\.shard_policy was by record and is off"):
+        run(model_dir, max_steps=15, source=data(shard_policy="off"))
+
+
 def test_more_steps_and_epochs_are_no_other_run(model_dir):
     assert run(model_dir, max_steps=15, source=data(epochs=9)).global_step == 15
 
@@ -322,9 +367,6 @@ def test_what_is_meant_is_told_and_what_is_new_is_no_change(tmp_path, logged):
 
 
 def test_an_input_function_of_ones_own_says_what_it_cannot_promise(tmp_path):
-    def own():
-        return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS)).batch(12).repeat()
-
     config = ep.build_run_config(tmp_path, environ={}, save_checkpoints_steps=5, seed=1)
     ep.train_and_evaluate(
         tf.estimator.Estimator(model_fns.model_fn("linear"), config=config),

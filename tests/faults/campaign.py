@@ -3,10 +3,12 @@
     python tests/faults/campaign.py --faults 200 --seed 7 --results faults.jsonl --report docs/fault-campaign.md
 
 Each job is a real cluster under `estimator-pipeline launch --max-restarts`, on real data, with a ledger. While it
-trains, faults of random kinds hit it at random moments; the seed is printed, and chooses kinds, roles and delays. When
-it has ended it is judged: does it end at all, before its deadline; is any process of it left; are the final weights
-those of a job that nobody disturbed, bit by bit (synchronous jobs); has each record been consumed once at its step
-(the ledger). The exit code is 0 when nothing was found.
+trains, faults hit it at random moments; the seed is printed, and chooses jobs, kinds and delays. The kinds that a shape
+of job has met least come first, so that a long campaign has all of them several times. A fault that came too late (the
+process had gone, the checkpoint was written) is told, and does not count as landed. When a job has ended it is judged:
+does it end at all, before its deadline; is any process of it left; are the final weights those of a job that nobody
+disturbed, bit by bit (synchronous jobs); has each record been consumed once at its step (the ledger). The exit code is
+0 when nothing was found.
 
 `--results` keeps every fault of a job that has been judged; the same command goes on from there.
 """
@@ -81,7 +83,7 @@ SHAPES = (
         exact=False,
     ),
 )
-_WEIGHTS = (5, 2, 2, 1)
+_WEIGHTS = (4, 2, 2, 2)
 
 
 @dataclasses.dataclass
@@ -96,6 +98,8 @@ class Fault:
     checkpoint: int | None = None
     seconds: float | None = None
     """From the fault to the first step after it."""
+    landed: bool = False
+    """Whether it met what it was meant for: the process was there, the checkpoint was being written."""
     problem: str = ""
 
 
@@ -190,11 +194,16 @@ class Job:
         return self.process is not None and self.process.poll() is None
 
     def orphans(self) -> list[str]:
-        """Processes that still have to do with this job."""
+        """Processes that still have to do with this job: by their command, their environment, or its run ids (the
+        guard has nothing else)."""
+        marks = {str(self.folder), *(str(e["run_id"]) for e in self.events() if e["event"] == "attempt_started")}
         found = []
         for one in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if one.pid != os.getpid() and any(str(self.folder) in word for word in one.cmdline()):
+                if one.pid == os.getpid() or one.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                words = [*one.cmdline(), *one.environ().values()]
+                if any(mark in word for word in words for mark in marks):
                     found.append(f"{one.pid} {' '.join(one.cmdline())[:120]}")
         return found
 
@@ -229,46 +238,60 @@ def until(what: str, look: Callable[[], Any], *, seconds: float = DEADLINE_SECS,
 
 
 # -- the faults -------------------------------------------------------------------------------------------------------
-# Each hits the job, and says whether the launcher went with it (the same command is then started again).
+# Each hits the job, and says whether it landed, and whether the launcher went with it (the same command is then started
+# again).
 
 
-def _signal(role: str, number: int) -> Callable[[Job, random.Random], bool]:
-    def hit(job: Job, rng: random.Random) -> bool:
-        process = job.role(role)
-        if process is not None:
-            with contextlib.suppress(psutil.Error):
-                process.send_signal(number)
+@dataclasses.dataclass(frozen=True)
+class Hit:
+    """What became of a fault's blow."""
+
+    landed: bool
+    launcher: bool = False
+
+
+Blow = Callable[[Job, random.Random], Hit]
+
+
+def _send(process: psutil.Process | None, number: int) -> bool:
+    """Whether a living process got the signal."""
+    if process is None:
         return False
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        process.send_signal(number)
+    except psutil.Error:
+        return False
+    return True
 
-    return hit
+
+def _signal(role: str, number: int) -> Blow:
+    return lambda job, rng: Hit(_send(job.role(role), number))
 
 
-def _at_start(job: Job, rng: random.Random) -> bool:
+def _at_start(job: Job, rng: random.Random) -> Hit:
     """A task dies somewhere between its first instruction and its first step: of the attempt after a kill."""
     _signal("chief", signal.SIGKILL)(job, rng)
     before = job.attempt()
     until("the next attempt", lambda: job.attempt() != before or not job.running)
     time.sleep(rng.uniform(0, 5))
+    steps = job.step()
     tasks = job.tasks() if job.running else {}
-    if tasks:
-        with contextlib.suppress(psutil.Error):
-            tasks[rng.choice(sorted(tasks))].kill()
-    return False
+    return Hit(steps is None and bool(tasks) and _send(tasks[rng.choice(sorted(tasks))], signal.SIGKILL))
 
 
-def _when(role: str, seen: Callable[[Job], Any], most: float) -> Callable[[Job, random.Random], bool]:
+def _when(role: str, seen: Callable[[Job], Any], most: float) -> Blow:
     """Kill a role the moment that something is seen, or up to `most` seconds later."""
 
-    def hit(job: Job, rng: random.Random) -> bool:
+    def hit(job: Job, rng: random.Random) -> Hit:
         process = job.role(role)
-        deadline = time.monotonic() + 15
-        while time.monotonic() < deadline and job.running and not seen(job):
+        deadline, found = time.monotonic() + 30, False
+        while time.monotonic() < deadline and job.running and not found:
+            found = bool(seen(job))
             time.sleep(0.0005)
         time.sleep(rng.uniform(0, most))
-        if process is not None:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        return False
+        return Hit(_send(process, signal.SIGKILL) and found)
 
     return hit
 
@@ -296,21 +319,22 @@ def _new_checkpoint() -> Callable[[Job], bool]:
     return look
 
 
-def _launcher(number: int) -> Callable[[Job, random.Random], bool]:
-    def hit(job: Job, rng: random.Random) -> bool:
+def _launcher(number: int) -> Blow:
+    def hit(job: Job, rng: random.Random) -> Hit:
+        landed = job.running
         with contextlib.suppress(ProcessLookupError):
             job.process.send_signal(number)
         until("the launcher's end", lambda: not job.running)
         until("the end of its tasks", lambda: not job.orphans(), seconds=30)
-        return True
+        return Hit(landed, launcher=True)
 
     return hit
 
 
-def _torn(job: Job, rng: random.Random) -> bool:
+def _torn(job: Job, rng: random.Random) -> Hit:
     """The launcher is killed, and a file of the newest checkpoint is cut off, or has a bit turned."""
     until("two checkpoints", lambda: len(list(job.model_dir.glob("*ckpt-*.index"))) >= 2 or not job.running)
-    _launcher(signal.SIGKILL)(job, rng)
+    landed = _launcher(signal.SIGKILL)(job, rng).landed
     step = job.checkpoint()
     files = [*job.model_dir.glob(f"*ckpt-{step}.index"), *job.model_dir.glob(f"*ckpt-{step}.data*"),
              job.model_dir / "checkpoint"]  # fmt: skip
@@ -322,43 +346,44 @@ def _torn(job: Job, rng: random.Random) -> bool:
     else:
         content[at] ^= 1 << rng.randrange(8)
     path.write_bytes(content)
-    return True
+    return Hit(landed, launcher=True)
 
 
-def _full(job: Job, rng: random.Random) -> bool:
+def _full(job: Job, rng: random.Random) -> Hit:
     ballast = job.disk / "ballast"
-    failures = sum(event["event"] == "failed" for event in job.events())
+
+    def failures() -> int:
+        return sum(event["event"] == "failed" for event in job.events())
+
+    before = failures()
     with open(ballast, "wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"\0" * 65536)
     try:
-        until(
-            "the failure on a full disk",
-            lambda: sum(event["event"] == "failed" for event in job.events()) > failures or not job.running,
-        )
+        until("the failure on a full disk", lambda: failures() > before or not job.running)
     finally:
         ballast.unlink()
-    return False
+    return Hit(failures() > before)
 
 
-def _take_port(job: Job, rng: random.Random) -> bool:
+def _take_port(job: Job, rng: random.Random) -> Hit:
     """A stranger takes a port of the next attempt before the task does."""
     _signal("chief", signal.SIGKILL)(job, rng)
     before = job.attempt()
     until("the next attempt", lambda: job.attempt() != before or not job.running)
-    if not job.running:
-        return False
-    task = job.role("worker")
+    task = job.role("worker") if job.running else None
     if task is None:
-        return False
-    with contextlib.suppress(psutil.Error, OSError):
+        return Hit(False)
+    try:
         jobs = json.loads(task.environ()["TF_CONFIG"])["cluster"]
         port = int(rng.choice(jobs["worker"]).rpartition(":")[2])
         with socket.socket() as stranger:
             stranger.bind(("0.0.0.0", port))
             stranger.listen()
             until("the end of the attempt", lambda: job.attempt() is None or _attempts_ended(job) or not job.running)
-    return False
+    except (psutil.Error, OSError):
+        return Hit(False)  # the task was quicker, or has gone
+    return Hit(True)
 
 
 def _attempts_ended(job: Job) -> bool:
@@ -367,7 +392,7 @@ def _attempts_ended(job: Job) -> bool:
     return sum(event["event"] == "attempt_ended" for event in events) >= started
 
 
-FAULTS: dict[str, Callable[[Job, random.Random], bool]] = {
+FAULTS: dict[str, Blow] = {
     **{f"kill {role}": _signal(role, signal.SIGKILL) for role in ("chief", "worker", "evaluator", "ps")},
     **{f"stop {role}": _signal(role, signal.SIGSTOP) for role in ("chief", "worker", "evaluator", "ps")},
     **{f"term {role}": _signal(role, signal.SIGTERM) for role in ("chief", "worker", "evaluator", "ps")},
@@ -401,7 +426,9 @@ def attack(job: Job, kinds: list[str], rng: random.Random, *, first: int, number
         first += 1
         steps, hit = _first_steps(job), time.monotonic()
         try:
-            if FAULTS[kind](job, rng):
+            blow = FAULTS[kind](job, rng)
+            fault.landed = blow.landed
+            if blow.launcher:
                 job.start()
                 steps = 0
             until("a step, or the end", lambda steps=steps: _first_steps(job) > steps or not job.running)
@@ -531,7 +558,7 @@ def campaign(
         rng = random.Random(f"{seed}/{number}")
         shape = rng.choices(shapes, _WEIGHTS[: len(shapes)])[0]
         possible = [kind for kind in shape.kinds if kinds is None or kind in kinds]
-        chosen = [rng.choice(possible) for _ in range(min(FAULTS_A_JOB, faults - len(found)))]
+        chosen = _least_met(possible, shape, found, rng)[: min(FAULTS_A_JOB, faults - len(found))]
         if shape.exact and shape.name not in references:
             references[shape.name] = undisturbed(folder / f"undisturbed-{len(references)}", shape, environ)
         job = Job(folder / f"job-{number}", shape, environ)
@@ -570,10 +597,17 @@ def campaign(
     return found
 
 
+def _least_met(kinds: Sequence[str], shape: Shape, found: Sequence[Fault], rng: random.Random) -> list[str]:
+    """The kinds in random order, those that a shape of job has met least before the others."""
+    met = collections.Counter(fault.kind for fault in found if fault.shape == shape.name and fault.landed)
+    return sorted(kinds, key=lambda kind: (met[kind], rng.random()))
+
+
 def _line(fault: Fault) -> str:
     again = "" if fault.seconds is None else f", {fault.seconds} s to the next step"
     where = f"at step {fault.step}, checkpoint {fault.checkpoint}"
-    return f"{fault.number:4d} {fault.shape:24s} {fault.kind:20s} {where}{again} {fault.problem}"
+    late = "" if fault.landed else ", came too late"
+    return f"{fault.number:4d} {fault.shape:24s} {fault.kind:20s} {where}{again}{late} {fault.problem}"
 
 
 def report(found: list[Fault], *, seed: int, versions: str) -> str:
@@ -589,10 +623,13 @@ def report(found: list[Fault], *, seed: int, versions: str) -> str:
         "records that were consumed twice or never, and the machine is searched for processes that were left.",
         "",
         f"Seed {seed}; {versions}; two cores. {len(found)} faults in {jobs} jobs; jobs in which something was found: "
-        f"{len({fault.job for fault in bad})}.",
+        f"{len({fault.job for fault in bad})}. `make faults FAULTS={len(found)} SEED={seed}` makes the same choices.",
         "",
-        "| fault | number | seconds to the next step, median | longest | found |",
-        "| --- | --- | --- | --- | --- |",
+        "*Landed* are those that met what they were meant for; the others came too late (the process had just ended,",
+        "the checkpoint was written already), and hit the job all the same.",
+        "",
+        "| fault | number | landed | seconds to the next step, median | longest | found |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     by_kind: dict[str, list[Fault]] = collections.defaultdict(list)
     for fault in found:
@@ -602,7 +639,8 @@ def report(found: list[Fault], *, seed: int, versions: str) -> str:
         middle = f"{seconds[len(seconds) // 2]:.1f}" if seconds else ""
         longest = f"{seconds[-1]:.1f}" if seconds else ""
         problems = "; ".join(f"job {fault.job}: {fault.problem[:160]}" for fault in faults if fault.problem)
-        lines.append(f"| {kind} | {len(faults)} | {middle} | {longest} | {problems or 'nothing'} |")
+        landed = sum(fault.landed for fault in faults)
+        lines.append(f"| {kind} | {len(faults)} | {landed} | {middle} | {longest} | {problems or 'nothing'} |")
     lines += ["", "| job | faults | jobs |", "| --- | --- | --- |"]
     for shape in SHAPES:
         faults = [fault for fault in found if fault.shape == shape.name]
