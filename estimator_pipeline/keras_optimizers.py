@@ -87,11 +87,34 @@ def make(optimizer: Optimizer, *, clip_norm: float | None = None, clip_value: fl
         if optimizer.api == "v1":
             options = {_ARGUMENTS.get(name, name): value for name, value in options.items()}
             options = {**_V1_DEFAULTS.get(optimizer.name, {}), **options}
-        return optimizer.construct_keras(rate, {**options, **clipping})
-    kind = _v1_classes()[optimizer.name]
-    if optimizer.name == "nesterov":
-        options["use_nesterov"] = True
-    return optimizer.construct(kind, rate, {**options, **clipping})
+        made = optimizer.construct_keras(rate, {**options, **clipping})
+    else:
+        kind = _v1_classes()[optimizer.name]
+        if optimizer.name == "nesterov":
+            options["use_nesterov"] = True
+        made = optimizer.construct(kind, rate, {**options, **clipping})
+    if clipping and is_legacy(made):
+        _clip_whole_rows(made)
+    return made
+
+
+def _clip_whole_rows(optimizer: Any) -> None:
+    """Has an optimizer of Keras 2 clip the sum of a row's parts, and not the parts.
+
+    A gradient of rows, as an embedding has it, names a row once for each time that it was looked up, on each replica.
+    Keras takes the norm of the parts: it is another one for another number of replicas, and not the gradient's.
+    """
+    tf = compat.install()
+
+    def of_whole_rows(theirs: Any) -> Any:
+        def changed(pairs: Any) -> Any:
+            return theirs([(tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g, v) for g, v in pairs])
+
+        return changed
+
+    # Before the sum over the replicas, in the order in which an Estimator adds up; or without it.
+    optimizer._aggregate_gradients = of_whole_rows(optimizer._aggregate_gradients)
+    optimizer._transform_gradients = of_whole_rows(optimizer._transform_gradients)
 
 
 def proximal_adagrad(
@@ -157,6 +180,8 @@ def create_slots(model: Any) -> None:
 
 def is_legacy(optimizer: Any) -> bool:
     """Whether it is one of `tf.keras.optimizers.legacy`, and not of the newer ones of Keras 2."""
+    if compat.keras_generation() == 3:
+        return False
     legacy: Any = compat.install().keras.optimizers.legacy.Optimizer
     return isinstance(optimizer, legacy)
 

@@ -232,7 +232,8 @@ def _train_op(
     optimizer, rate = make_optimizer(global_step)
     if rate is not None:
         tf.compat.v1.summary.scalar("learning_rate", rate)
-        tf.compat.v1.add_to_collection(LEARNING_RATE, tf.convert_to_tensor(rate, tf.float32))
+        told_rate = tf.convert_to_tensor(rate, tf.float32)
+        tf.compat.v1.add_to_collection(LEARNING_RATE, told_rate)
 
     if not variables:
         raise ConfigError("the model has no trainable variables", mend="give it layers with weights to train")
@@ -281,6 +282,11 @@ def _train_op(
         gradients = _clipped(gradients, clip_norm=clip_norm, clip_value=clip_value)
         # `apply_gradients` sums over the replicas once more; all of them hold the same sum by now.
         gradients = [_scaled(g, 1.0 / replicas) for g in gradients] if replicas > 1 else gradients
+    if tf.is_tensor(rate) and not isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        # A Keras optimizer works its rate out by itself. What is told must be of this step too, and not of the next:
+        # the step is counted when all gradients were used.
+        with tf.control_dependencies([told_rate]):
+            gradients = [tf.nest.map_structure(tf.identity, gradients[0], expand_composites=True), *gradients[1:]]
     pairs = list(zip(gradients, variables, strict=True))
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         step = optimizer.apply_gradients(pairs, global_step=global_step)

@@ -15,7 +15,11 @@ import pytest
 
 from estimator_pipeline import compat, inputs
 from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs.csv_files import CsvSource
 from estimator_pipeline.inputs.order import record_ids
+from estimator_pipeline.inputs.reader import InMemory
+from estimator_pipeline.inputs.sources import ArraySource
+from estimator_pipeline.inputs.tfrecord import ExampleSource
 
 RECORDS = 100
 
@@ -156,6 +160,30 @@ def test_a_restart_at_any_step_reads_what_an_uninterrupted_run_reads(tf, tmp_pat
             for step in (1, 8, 9, 24):
                 rest = labels_of(data.at_step(step).train_input_fn(where), (25 - step) * local)
                 assert np.array_equal(np.stack(rest), np.stack(whole[step * local :])), (name, step)
+
+
+@pytest.mark.parametrize("policy", ["data", "file"])
+def test_a_restart_reads_no_record_that_was_read_before(tf, tmp_path, environ, policy, monkeypatch):
+    """The cost does not grow with the step: a block or two are read ahead, at the millionth step as at the first."""
+    read = []
+    for kind in (ArraySource, CsvSource, ExampleSource, InMemory):
+        theirs = kind.raw
+
+        def counted(self, ids, *, theirs=theirs):
+            read.append(len(ids))
+            return theirs(self, ids)
+
+        monkeypatch.setattr(kind, "raw", counted)
+    for name, data in all_kinds(tf, tmp_path, environ, shard_policy="auto" if policy == "file" else "data"):
+        where, numbers = context(tf, 2, 1), {}
+        for step in (0, 10**6):
+            at = data.at_step(step)
+            labels_of(at.train_input_fn(where), 1)
+            read.clear()
+            labels_of(at.train_input_fn(where), 3)
+            numbers[step] = sum(read)
+        # 64 steps are a block; of a step this worker has 6 records.
+        assert all(3 * 6 <= number <= 3 * 64 * 6 for number in numbers.values()), (name, numbers)
 
 
 def test_start_step_may_be_a_function_and_is_asked_at_each_call(tf):

@@ -333,6 +333,22 @@ def test_a_checkpoint_has_its_time(kind):
             assert pod.spec["containers"][0]["command"][0] == "estimator-pipeline"  # no shell before the task
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_deadline_puts_a_supervisor_into_each_pod(kind):
+    """Who waits for others by nature has none for steps."""
+    # Without `roles` their pods are alike, but for this.
+    job = job_of("parameter_servers", f"kubernetes.kind={kind}", "kubernetes.step_timeout=900", "kubernetes.roles={}")
+    roles = {found_by(pod, job)[0].task.type: pod for pod in pods_of(render(job))}
+    assert set(roles) == {"chief", "worker", "ps", "evaluator"}
+    for role, pod in roles.items():
+        command = pod.spec["containers"][0]["command"]
+        supervise, task = command[: command.index("--")], command[command.index("--") + 1 :]
+        assert task == ["estimator-pipeline", "train", "/job/job.yaml"]
+        assert supervise[:4] == ["estimator-pipeline", "supervise", "--max-restarts", "0"]
+        assert ("--step-timeout" in supervise) == (role in ("chief", "worker"))
+        assert supervise[supervise.index("--heartbeat-timeout") + 1] == "60"
+
+
 # Errors ----------------------------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from estimator_pipeline.cluster.spec import Task, parse_tf_config
 from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.launch import Outcome, Shape, launch_local, plan_local
 from estimator_pipeline.launch.cores import available_cores, share_cores, thread_environment
+from estimator_pipeline.launch.view import View
 
 # What every program of these tests begins with: its task, and a file by which the test sees how far it is.
 _BEGIN = """
@@ -559,6 +560,35 @@ def test_an_evaluator_of_a_foreign_program_that_never_ends_is_ended(tmp_path):
     )
     assert outcome.ok
     assert outcome.tasks[1].state == "released"
+
+
+@pytest.mark.parametrize(("foreign", "when"), [(False, "before"), (False, "after"), (True, "before")])
+def test_an_evaluator_that_somebody_asks_to_end(tmp_path, foreign, when):
+    """While ours trains, the job goes on without it; what it had left to do afterwards, the next run does."""
+
+    class Tells(View):
+        def ended(self, state):
+            (tmp_path / f"launcher-{state.task.partition(':')[0]}.told").touch()
+
+    outcome = _run(
+        tmp_path,
+        f"""
+        if me == "evaluator-0":
+            if {when!r} == "after":
+                told("launcher-worker")
+            sys.exit(75)
+        if {when!r} == "before":
+            told("launcher-evaluator")
+        """,
+        shape=Shape(workers=1, evaluator=True),
+        foreign=foreign,
+        view=Tells(),
+    )
+    goes_on = not foreign and when == "before"
+    assert (outcome.reason, outcome.exit_code) == (("done", 0) if goes_on else ("preempted", 75)), outcome.notes
+    assert outcome.tasks[1].state == "preempted"
+    said = "evaluator:0 was asked to end by somebody else: the training goes on without it"
+    assert (said in outcome.notes) == goes_on
 
 
 def test_an_evaluator_that_fails_after_the_training_is_a_failure(tmp_path):

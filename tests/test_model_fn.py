@@ -208,6 +208,25 @@ def test_learning_rate_follows_the_global_step(tmp_path, kind, value, api):
     assert seen == pytest.approx(value, rel=1e-5)
 
 
+def test_the_rate_that_is_told_is_read_before_the_step_is_counted():
+    """Else it would be, at times, the rate of the next step."""
+    rate = {"kind": "piecewise", "boundaries": [1], "values": [0.1, 0.01]}
+    fn = model_fns.model_fn("linear", optimizer={"name": "momentum", "api": "keras", "learning_rate": rate})
+    with tf.Graph().as_default() as graph:
+        fn(features=tf.constant(IMAGES), labels=tf.constant(LABELS), mode=ModeKeys.TRAIN)
+        (told,) = tf.compat.v1.get_collection("estimator_pipeline/learning_rate")
+        step = tf.compat.v1.train.get_global_step().handle.op
+        counts = [op for op in graph.get_operations() if op.type == "AssignAddVariableOp" and op.inputs[0].op is step]
+        assert len(counts) == 1
+        before, todo = set(), list(counts)
+        while todo:
+            op = todo.pop()
+            if op not in before:
+                before.add(op)
+                todo += [*op.control_inputs, *(one.op for one in op.inputs)]
+        assert told.op in before
+
+
 @pytest.mark.parametrize("name", ["linear", "cnn", "resnet"])
 def test_every_image_model_has_a_plain_keras_twin(tmp_path, name):
     """model_fns the other way round: the plain Keras model has the same variables and gives the same logits."""

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -28,6 +29,7 @@ from estimator_pipeline.launch.progress import (
     heartbeat_path,
     start_heartbeat,
 )
+from estimator_pipeline.launch.running import Heartbeats
 from estimator_pipeline.launch.supervisor import attempt_run_id
 
 # The decision ---------------------------------------------------------------------------------------------------
@@ -307,6 +309,41 @@ def test_without_a_wish_there_are_no_heartbeats(tmp_path, seconds):
     environ = {PROGRESS_VARIABLE: str(tmp_path / "p.progress.jsonl")}
     assert not start_heartbeat({**environ, **({} if seconds is None else {HEARTBEAT_VARIABLE: seconds})})
     assert not start_heartbeat({HEARTBEAT_VARIABLE: "1"})
+
+
+def test_of_several_tasks_the_one_that_is_silent_longest_counts(tmp_path):
+    def touch(name, at):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, ns=(at, at))
+
+    touch("a-1", 1)  # of an attempt before
+    hearts = Heartbeats(tmp_path)
+    assert hearts.look(10.0) == {}
+    touch("a-2", 1)
+    touch("node-7-3", 1)
+    assert hearts.look(20.0) == {"process 2 on a": 20.0, "process 3 on node-7": 20.0}
+    touch("a-2", 2)
+    assert hearts.look(30.0) == {"process 2 on a": 30.0, "process 3 on node-7": 20.0}
+    listener = _listener(foreign=True)
+    listener.beats(hearts.look(50.0))
+    found = listener.silence(50.0, Deadlines(heartbeat=25.0))
+    assert (found.what, found.seconds, found.who) == ("heartbeat", 30.0, "process 3 on node-7")
+    assert found.text() == "sent no heartbeat for 30.0 s: process 3 on node-7"
+    # The whole machine stood still.
+    hearts.excuse(15.0, 50.0)
+    listener.beats(hearts.look(50.0))
+    assert listener.silence(50.0, Deadlines(heartbeat=25.0)) is None
+    # It ended, and took its file away; what is left is heard.
+    (tmp_path / "node-7-3").unlink()
+    assert hearts.look(60.0) == {"process 2 on a": 45.0}
+    # One of this machine that was killed cannot take it away, and is no task that stands still.
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    touch(f"{socket.gethostname()}-{gone.pid}", 1)
+    touch(f"{socket.gethostname()}-{os.getpid()}", 1)
+    assert f"process {os.getpid()} on {socket.gethostname()}" in (found := hearts.look(70.0)) and len(found) == 2
+    listener.beats({})
+    assert listener.silence(1e9, Deadlines(heartbeat=25.0)) is None, "all have ended"
 
 
 # Programs -------------------------------------------------------------------------------------------------------
@@ -744,6 +781,48 @@ def test_a_file_that_must_change_and_does_not(tmp_path):
         timeout=50.0,
     )
     assert [one.reason for one in outcome.attempts] == ["hung", "done"]
+
+
+# A line that starts several tasks, as srun does: one ends early, one stops in the first attempt, one goes on.
+_SEVERAL = """
+task = '''
+import os, pathlib, signal, sys, time
+from estimator_pipeline.launch.progress import heartbeat_of, start_heartbeat
+number, attempt, here = int(sys.argv[1]), os.environ["ESTIMATOR_PIPELINE_ATTEMPT"], pathlib.Path(sys.argv[2])
+assert start_heartbeat(os.environ)
+mine = heartbeat_of(os.environ["ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER"])
+while not mine.exists():
+    time.sleep(0.01)
+(here / f"beats-{number}-{attempt}").touch()
+if number == 1:
+    sys.exit()
+while not all((here / f"beats-{n}-{attempt}").exists() for n in range(3)):
+    time.sleep(0.01)
+time.sleep(2)  # the supervisor looks twice a second
+if number == 2 and attempt == "1":
+    (here / "stopped").write_text(str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGSTOP)
+if number == 0 and attempt == "1":
+    time.sleep(3600)
+'''
+tasks = [subprocess.Popen([sys.executable, "-c", task, str(n), sys.argv[1]]) for n in range(3)]
+sys.exit(max(one.wait() for one in tasks))
+"""
+
+
+def test_one_of_several_tasks_of_a_command_that_stands_still(tmp_path):
+    outcome = supervise_command(
+        [*_program(tmp_path, _SEVERAL), str(tmp_path)],
+        log_dir=tmp_path / "logs",
+        run_id=new_run_id(),
+        limits=Limits(max_restarts=1, backoff=0.01),
+        deadlines=Deadlines(heartbeat=15.0),
+        grace=1.0,
+        timeout=300.0,
+    )
+    assert [one.reason for one in outcome.attempts] == ["hung", "done"], outcome
+    assert f": process {(tmp_path / 'stopped').read_text()} on {socket.gethostname()}" in outcome.attempts[0].why
+    assert not list((tmp_path / "logs" / "attempt-2" / "heartbeats").iterdir()), "each took its own away"
 
 
 def test_a_machine_that_stood_still_is_no_hung_task(tmp_path):

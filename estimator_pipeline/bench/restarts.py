@@ -24,7 +24,14 @@ _END_SECS = 60.0
 
 
 def restart(
-    job: Path, engine: str, folder: Path, *, environ: Mapping[str, str], timeout: float = 280
+    job: Path,
+    engine: str,
+    folder: Path,
+    *,
+    environ: Mapping[str, str],
+    fault: signal.Signals = signal.SIGKILL,
+    heartbeat: float = 60.0,
+    timeout: float = 280,
 ) -> dict[str, Any]:
     """Launches a job of two workers, kills worker 1 past its first checkpoint, and ends the job after its next step.
 
@@ -35,11 +42,14 @@ def restart(
         engine: "estimator" or "keras".
         folder: for the model and the logs; must be empty.
         environ: of the launcher.
+        fault: what worker 1 gets: SIGKILL, or SIGSTOP for one that hangs.
+        heartbeat: seconds without a heartbeat after which it hangs.
         timeout: seconds for each of the two starts.
 
     Returns:
-        "cold": seconds from the launch's first process to the first step; "restart": from the moment that the death
-        is noticed to the first step of the next attempt; "from_step": where that went on.
+        "cold": seconds from the launch's first process to the first step; "noticed": from the signal to the moment that
+        the launcher noticed; "restart": from that moment to the first step of the next attempt; "from_step": where that
+        went on.
 
     Raises:
         TaskFailedError: it did not come so far.
@@ -53,6 +63,7 @@ def restart(
     }
     command = [sys.executable, "-m", "estimator_pipeline", "launch", str(job), "--engine", engine]
     command += ["--max-restarts", "1", "--backoff", "0", "--log-dir", str(folder / "logs")]
+    command += ["--heartbeat-timeout", f"{heartbeat:g}"]
     command += ["--timeout", str(2 * timeout)]
     command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     # It ends with this process, whatever becomes of that, and its own guard ends its tasks.
@@ -61,7 +72,8 @@ def restart(
     try:
         pid = _until(lambda: _pid_of("worker:1", folder / "launch.log"), launch, timeout, folder)
         _until(lambda: _checkpoint(logs / "attempt-1") >= 20, launch, timeout, folder)
-        os.kill(pid, signal.SIGKILL)
+        hit = time.time()
+        os.kill(pid, fault)
         second = _until(lambda: _event(logs, "first_step", attempt=2), launch, timeout, folder)
     finally:
         launch.ask_to_end()
@@ -73,8 +85,14 @@ def restart(
             time.sleep(_POLL_SECS)
         launch.reap()
     first, began = _event(logs, "first_step", attempt=1), _event(logs, "attempt_started", attempt=1)
-    assert first is not None and began is not None
-    return {"cold": first["time"] - began["time"], "restart": second["lost"], "from_step": second["from_step"]}
+    noticed = _event(logs, "failed", attempt=1) or _event(logs, "hung", attempt=1)
+    assert first is not None and began is not None and noticed is not None
+    return {
+        "cold": first["time"] - began["time"],
+        "noticed": noticed["time"] - hit,
+        "restart": second["lost"],
+        "from_step": second["from_step"],
+    }
 
 
 def _pid_of(task: str, log: Path) -> int | None:

@@ -89,7 +89,8 @@ def run_job(
     )
 
 
-_CONTENT = ("features_key", "label_key", "weight_key", "scale")
+# Of the input section: what becomes a feature, a label and a weight, and which numbers.
+_CONTENT = ("features_key", "label_key", "weight_key", "scale", "features", "columns")
 
 
 def identity_of(job: Job, data: Any, tf_config: TFConfig) -> Callable[[], Identity]:
@@ -107,6 +108,9 @@ def identity_of(job: Job, data: Any, tf_config: TFConfig) -> Callable[[], Identi
         fixed["model.optimizer adds gradients up"] = optimizer["gradient_accumulation_steps"] > 1
         data_of = job.input.model_dump(mode="json")
         # What a feature or a label is; which records there are, the fingerprint knows.
+        if "columns" in data_of:
+            # Their order is which column of the file has which name.
+            data_of["columns"] = list(data_of["columns"].items())
         fixed |= {f"input.{name}": data_of[name] for name in _CONTENT if name in data_of}
         told |= {f"input.{name}": data_of[name] for name in ("function", "params") if name in data_of}
         told |= {f"model.optimizer.{name}": value for name, value in optimizer.items()}
@@ -204,6 +208,10 @@ def _run_config(job: Job, environ: MutableMapping[str, str]) -> Any:
 
 def _session_config(job: Job) -> dict[str, Any]:
     session = copy.deepcopy(dict(job.run.session_config))
+    # An Estimator's own default has the graph optimizer pass once, a tf.function has it pass twice: the graphs that are
+    # run would be others, and their sums rounded otherwise. Both engines shall run the same kernels.
+    passes = session.setdefault("graph_options", {}).setdefault("rewrite_options", {})
+    passes.setdefault("meta_optimizer_iterations", "TWO")
     if job.model.mixed_precision and not compat.install().config.list_physical_devices("GPU"):
         # On CPUs TensorFlow's graph optimizer fuses bfloat16 convolutions into an operation that exists for other
         # types alone, and the session fails.

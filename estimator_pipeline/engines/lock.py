@@ -3,17 +3,19 @@
 On a file system that knows locks (local disks, NFS from version 4 on) the kernel holds it: `flock` on a file that stays
 open as long as the job trains, and that the kernel gives back when the process ends, however it ends. Elsewhere
 (object stores) it is a lease: a small file that its owner writes anew every :data:`RENEW_SECS`, and that another may
-take once it has not been renewed for :data:`LEASE_SECS` by the other's own clock.
+take once it has not been renewed for :data:`LEASE_SECS` by the other's own clock. An owner that finds it taken stops.
 
 Only the task that writes the checkpoints holds it; the other tasks belong to it.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import json
 import os
+import secrets
 import socket
 import threading
 import time
@@ -176,14 +178,23 @@ if hasattr(os, "register_at_fork"):
 @contextlib.contextmanager
 def _lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> Iterator[None]:
     path += ".lease"
+    # Process numbers come again, in containers all the time: a lease is known by what nobody else writes.
+    told = {**told, "nonce": secrets.token_hex(8)}
     _take_lease(path, told, model_dir, wait)
     stop = threading.Event()
+    taken: list[dict[str, Any]] = []  # by whom
 
     def renew() -> None:
         count = 0
         while not stop.wait(RENEW_SECS):
             count += 1
             try:
+                found = _read_lease(path)
+                if found and found.get("nonce") != told["nonce"]:
+                    # This machine stood still for longer than a lease. To write it anew would take it from who has it.
+                    taken.append(found)
+                    _thread.interrupt_main()
+                    return
                 _write_lease(path, {**told, "renewed": count})
             except compat.install().errors.OpError as error:
                 logger.warning("The lock on %s could not be renewed: %s", model_dir, error.message)
@@ -192,11 +203,21 @@ def _lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> Iter
     thread.start()
     try:
         yield
+    except KeyboardInterrupt:
+        if not taken:
+            raise
+        raise ConfigError(
+            f"the lock on {model_dir} was not renewed for {LEASE_SECS:.0f} s, and another job has taken it",
+            found=_owner(taken[0]),
+            mend="this job has stopped, and the other goes on; where machines stand still for so long, give each job a "
+            "model_dir of its own",
+        ) from None
     finally:
         stop.set()
         thread.join(RENEW_SECS)
-        with contextlib.suppress(compat.install().errors.OpError):
-            compat.install().io.gfile.remove(path)
+        if not taken:
+            with contextlib.suppress(compat.install().errors.OpError):
+                compat.install().io.gfile.remove(path)
 
 
 def _take_lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> None:
@@ -228,7 +249,7 @@ def _take_lease(path: str, told: dict[str, Any], model_dir: str, wait: float) ->
     # Two that found it free at the same time: the later writer has it, and the other sees that.
     time.sleep(1.0)
     found = _read_lease(path)
-    if found is None or (found.get("host"), found.get("pid")) != (told["host"], told["pid"]):
+    if found is None or found.get("nonce") != told["nonce"]:
         raise _in_use(model_dir, found or {}, "")
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from estimator_pipeline import startup
 from estimator_pipeline.errors import ConfigError, PreemptedError
-from estimator_pipeline.launch.progress import code_of_preemption
+from estimator_pipeline.launch.progress import code_of_preemption, stop_heartbeat
 from estimator_pipeline.log import logger
 
 __all__ = [
@@ -295,6 +295,7 @@ class Preemption:
         word.join(_LAST_WORD_SECS)
         print(error, file=sys.stderr, flush=True)
         sys.stdout.flush()
+        stop_heartbeat()
         os._exit(code_of_preemption(os.environ, PreemptedError.exit_code))
 
     def _say(self, error: PreemptedError) -> None:

@@ -183,17 +183,18 @@ def estimator_hook(writer: Writer, *, canonical: Canonical, start: Mapping[str, 
             self._fetches: dict[str, Any] = {"loss": v1.get_collection(v1.GraphKeys.LOSSES)[-1]}
             if rates:
                 self._fetches["rate"] = tf.convert_to_tensor(rates[0])
-            _check_names(start, self._variables)
+            self._misfit = _misfit(start, self._variables)
             self._set = {
                 name: (holder := v1.placeholder(variable.dtype.base_dtype, variable.shape), variable.assign(holder))
                 for name, variable in self._variables.items()
-                if start is not None and name in start
+                if start is not None and name in start and self._misfit is None
             }
 
         def after_create_session(self, session, coord):
             for name, (holder, assign) in self._set.items():
                 session.run(assign, {holder: (start or {})[name]})
             writer.initial(session.run(self._values))
+            _refuse(self._misfit)
 
         def before_run(self, run_context):
             return v1.train.SessionRunArgs(self._fetches)
@@ -223,10 +224,11 @@ def keras_callback(writer: Writer, *, canonical: Canonical, start: Mapping[str, 
             slots = keras_optimizers.variables_of(self.model.optimizer)
             found = {variable.name: variable for variable in (*keras_optimizers.weights_of(self.model), *slots)}
             self._variables = {name: found[given] for name, given in canonical(found).items()}
-            _check_names(start, self._variables)
-            for name, value in (start or {}).items():
+            misfit = _misfit(start, self._variables)
+            for name, value in (start or {}).items() if misfit is None else ():
                 self._variables[name].assign(value)
             writer.initial(self._values())
+            _refuse(misfit)
 
         def on_train_batch_begin(self, batch, logs=None):
             self.model.reset_metrics()
@@ -260,10 +262,11 @@ def keras3_callback(
             variables = {**self._all.model, **self._all.optimizer}
             self._names = canonical(self._all.values())
             found = {name: variables[given] for name, given in self._names.items()}
-            _check_names(start, found)
-            for name, value in (start or {}).items():
+            misfit = _misfit(start, found)
+            for name, value in (start or {}).items() if misfit is None else ():
                 found[name].assign(value)
             writer.initial(self._values())
+            _refuse(misfit)
 
         def on_train_batch_begin(self, batch, logs=None):
             self._rate = rate_of(self.model)
@@ -279,17 +282,25 @@ def keras3_callback(
     return Recorder()
 
 
-def _check_names(start: Mapping[str, Any] | None, variables: Mapping[str, Any]) -> None:
+def _misfit(start: Mapping[str, Any] | None, variables: Mapping[str, Any]) -> ConfigError | None:
+    """What is wrong with the values that training is to start from; None: nothing."""
     unknown = sorted(set(start or {}) - set(variables))
     if unknown:
-        raise ConfigError(
+        return ConfigError(
             f"values were given for variables that the model does not have: {', '.join(unknown[:5])}",
             found=f"its variables: {', '.join(list(variables)[:12])}",
         )
     for name, value in (start or {}).items():
         wanted = variables[name].shape.as_list()
         if list(np.shape(value)) != wanted:
-            raise ConfigError(
+            return ConfigError(
                 f"a value was given for {name} that has another shape",
                 found=f"shape {list(np.shape(value))} given; the variable {variables[name].name} has {wanted}",
             )
+    return None
+
+
+def _refuse(misfit: ConfigError | None) -> None:
+    """Ends a training whose variables are others, once the record has told which: they can be compared by name."""
+    if misfit is not None:
+        raise misfit

@@ -236,6 +236,8 @@ class Kubernetes(Section):
         tf_config: Whether a task works TF_CONFIG out from its pod's variables ("environment"), or finds it
             written in the manifest ("written").
         max_restarts: How often a task, or in a JobSet the whole job, may fail and be started again.
+        step_timeout: A training task without a step for so many seconds, or any without a heartbeat for a minute,
+            hangs, and is started again; null: nobody looks.
         termination_grace_seconds: Between SIGTERM and SIGKILL: the time for a checkpoint.
         ttl_seconds_after_finished: After which the finished job is deleted; null never.
         active_deadline_seconds: After which the running job is ended; null never. Not for a JobSet.
@@ -260,6 +262,7 @@ class Kubernetes(Section):
     port: Annotated[int, Field(ge=1024, le=65535)] = 2222
     tf_config: Literal["environment", "written"] = "environment"
     max_restarts: Annotated[int, Field(ge=0)] = 3
+    step_timeout: Annotated[float, Field(gt=0)] | None = None
     termination_grace_seconds: Annotated[int, Field(ge=2 * GRACE_MARGIN_SECS)] = 90
     ttl_seconds_after_finished: Annotated[int, Field(ge=0)] | None = None
     active_deadline_seconds: Annotated[int, Field(ge=1)] | None = None

@@ -18,7 +18,12 @@ from estimator_pipeline.launch.outcome import Failure, Outcome
 from estimator_pipeline.launch.plan import Plan, Shape, TaskPlan, plan_local
 from estimator_pipeline.launch.policy import Limits
 from estimator_pipeline.launch.ports import hold_ports
-from estimator_pipeline.launch.progress import HEARTBEAT_VARIABLE, PREEMPTED_FILE_VARIABLE, PROGRESS_VARIABLE
+from estimator_pipeline.launch.progress import (
+    HEARTBEAT_FOLDER_VARIABLE,
+    HEARTBEAT_VARIABLE,
+    PREEMPTED_FILE_VARIABLE,
+    PROGRESS_VARIABLE,
+)
 from estimator_pipeline.launch.running import size
 from estimator_pipeline.launch.supervisor import ATTEMPT_VARIABLE, attempt_run_id, supervise
 from estimator_pipeline.launch.view import View
@@ -104,6 +109,8 @@ def plan_command(
         ATTEMPT_VARIABLE: str(number),
         PROGRESS_VARIABLE: str(progress),
         HEARTBEAT_VARIABLE: f"{HEARTBEAT_SECS:g}",
+        # It may be one task, or the line of srun that starts all of them.
+        HEARTBEAT_FOLDER_VARIABLE: str(folder / "heartbeats"),
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
     }

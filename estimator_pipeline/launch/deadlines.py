@@ -5,6 +5,7 @@ A clock is handed in as plain numbers, so that all of it can be tested without w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 __all__ = ["Deadlines", "Listener", "Silence"]
@@ -46,15 +47,17 @@ class Silence:
     Attributes:
         what: What was not heard: "heartbeat", "first heartbeat", "first step", "step" or "end".
         seconds: For how long.
+        who: Which of several tasks that a command has started; "" where it is one.
     """
 
     what: str
     seconds: float
+    who: str = ""
 
     def text(self) -> str:
         """In words, after a task's name."""
         if self.what == "heartbeat":
-            return f"sent no heartbeat for {self.seconds:.1f} s"
+            return f"sent no heartbeat for {self.seconds:.1f} s" + (f": {self.who}" if self.who else "")
         if self.what == "first heartbeat":
             return f"told nothing and sent no heartbeat in {self.seconds:.1f} s since it was started"
         if self.what == "end":
@@ -80,6 +83,7 @@ class Listener:
         self.started = now
         self._spoke = now
         self._beat: float | None = None
+        self._who = ""
         self._tells = False
         self._stepped = False
         self._trained = False
@@ -110,6 +114,10 @@ class Listener:
         """It sent a heartbeat."""
         self._beat = now
 
+    def beats(self, latest: Mapping[str, float]) -> None:
+        """When each of several tasks behind it has sent its last heartbeat; the one that is silent longest counts."""
+        self._who, self._beat = min(latest.items(), key=lambda one: one[1], default=("", None))
+
     def grew(self, now: float) -> None:
         """Its log, or what is watched besides, has changed. That counts for a program that tells nothing else."""
         self._grew = True
@@ -130,7 +138,7 @@ class Listener:
             return self._too_long("end", now - self._beat, max(_END_SECS, allowed.heartbeat))
         beat = self.quiet(now)
         if allowed.heartbeat is not None and beat is not None and beat > allowed.heartbeat:
-            return Silence("heartbeat", beat)
+            return Silence("heartbeat", beat, self._who)
         if allowed.heartbeat is not None and self._beat is None and not self.foreign and not self._tells:
             found = self._too_long("first heartbeat", now - self.started, max(_FIRST_BEAT_SECS, allowed.heartbeat))
             if found is not None:

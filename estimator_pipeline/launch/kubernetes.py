@@ -39,6 +39,7 @@ from estimator_pipeline.launch.kubernetes_pods import (
     CONTAINER,
     NOT_AGAIN,
     PREEMPTED,
+    command_of,
     config_map,
     metadata,
     pod_template,
@@ -196,11 +197,15 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def _by_role(job: Job) -> bool:
-    """Whether each role has a Job of its own: its pods differ, or their TF_CONFIG is written out."""
+    """Whether each role has a Job of its own: its pods or commands differ, or their TF_CONFIG is written out."""
     section, counts = job.kubernetes, role_counts(job)
     if len(counts) == 1:
         return section.tf_config == "written" and sum(counts.values()) > 1
-    alike = all(pods_of(section, role) == pods_of(section, next(iter(counts))) for role in counts)
+    first = next(iter(counts))
+    alike = all(
+        pods_of(section, role) == pods_of(section, first) and command_of(section, role) == command_of(section, first)
+        for role in counts
+    )
     return section.tf_config == "written" or not alike
 
 

@@ -11,6 +11,7 @@ from estimator_pipeline.cluster.roles import tasks_of
 from estimator_pipeline.cluster.tasks import ClusterSpec, Task, TFConfig
 from estimator_pipeline.job import Job, Kubernetes, Pods, Volume
 from estimator_pipeline.job.kubernetes_section import INSTANCE_LABEL, NAME_LABEL, SECS_VARIABLE
+from estimator_pipeline.launch.cores import TRAINING_JOBS
 
 __all__ = [
     "CONTAINER",
@@ -18,6 +19,7 @@ __all__ = [
     "NOT_AGAIN",
     "PORT_NAME",
     "PREEMPTED",
+    "command_of",
     "config_map",
     "metadata",
     "pod_template",
@@ -38,6 +40,7 @@ NOT_AGAIN = (2, 3, 126, 127)
 PREEMPTED = 75
 """The exit code of a task that was asked to end, and whose training stands in a checkpoint."""
 INDEX_VARIABLE = "ESTIMATOR_PIPELINE_INDEX"
+_HEARTBEAT_SECS = 60
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,7 @@ def pod_template(
     ):
         if value:
             spec[field] = value
-    spec["containers"] = [_container(job, settings, env=env, with_port=with_port)]
+    spec["containers"] = [_container(job, settings, role=role, env=env, with_port=with_port)]
     spec["volumes"] = _volumes(section, name)
     meta: dict[str, Any] = {"labels": _labels(section, name)}
     if section.annotations:
@@ -161,12 +164,29 @@ def pod_template(
     return {"metadata": meta, "spec": spec}
 
 
-def _container(job: Job, settings: PodSettings, *, env: list[dict[str, Any]], with_port: bool) -> dict[str, Any]:
+def command_of(section: Kubernetes, role: str) -> list[str]:
+    """What a container runs: its task, and above it a supervisor where a deadline is asked for.
+
+    The supervisor ends a task that hangs, and starts none: that is for who starts the pods.
+    """
+    task = ["estimator-pipeline", "train", f"{JOB_FOLDER}/job.yaml"]
+    if section.step_timeout is None:
+        return task
+    supervise = ["estimator-pipeline", "supervise", "--max-restarts", "0", "--heartbeat-timeout", str(_HEARTBEAT_SECS)]
+    if role in TRAINING_JOBS:
+        # An evaluator waits for checkpoints, and a parameter server for workers.
+        supervise += ["--step-timeout", f"{section.step_timeout:g}"]
+    return [*supervise, "--", *task]
+
+
+def _container(
+    job: Job, settings: PodSettings, *, role: str, env: list[dict[str, Any]], with_port: bool
+) -> dict[str, Any]:
     section = job.kubernetes
     container: dict[str, Any] = {"name": CONTAINER, "image": section.image}
     if section.image_pull_policy is not None:
         container["imagePullPolicy"] = section.image_pull_policy
-    container["command"] = ["estimator-pipeline", "train", f"{JOB_FOLDER}/job.yaml"]
+    container["command"] = command_of(section, role)
     if with_port:
         container["ports"] = [{"name": PORT_NAME, "containerPort": section.port}]
     own = {"PYTHONUNBUFFERED": "1", SECS_VARIABLE: str(section.preemption_secs), **section.env}

@@ -266,8 +266,14 @@ class _Job:
             else:
                 state.state = "preempted" if code == PREEMPTED else "failed"
             self.view.ended(state)
-            if state.state in ("failed", "preempted"):
+            if state.state == "preempted" and self._dispensable(one):
+                self._note_once(f"{one.name} was asked to end by somebody else: the training goes on without it")
+            elif state.state in ("failed", "preempted"):
                 self._failed.append(one)
+
+    def _dispensable(self, one: Running) -> bool:
+        """Whether the others end the job without it: an evaluator of ours, whose chief makes the final evaluation."""
+        return one.plan.task.type == "evaluator" and not self.plan.foreign and self._training()
 
     def _settle(self, now: float) -> None:
         """Names the task that failed. One that ended because of another is not it, if that other ends in time."""
@@ -315,7 +321,7 @@ class _Job:
         stood_still = missed > _STOOD_STILL_SECS
         if stood_still and not self._stood_still:
             for one in self.running:
-                one.listener.excuse(missed, now)
+                one.excuse(missed, now)
                 if one.process.asked_to_end is not None:
                     one.process.asked_to_end = min(now, one.process.asked_to_end + missed)
         self._looked, self._stood_still = now, stood_still

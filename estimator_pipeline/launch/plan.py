@@ -17,7 +17,7 @@ from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.launch.cores import available_cores, share_cores, thread_environment
 from estimator_pipeline.launch.guard import RUN_ID_VARIABLE
 from estimator_pipeline.launch.ports import REUSE_VARIABLE
-from estimator_pipeline.launch.progress import HEARTBEAT_VARIABLE, PROGRESS_VARIABLE
+from estimator_pipeline.launch.progress import HEARTBEAT_FOLDER_VARIABLE, HEARTBEAT_VARIABLE, PROGRESS_VARIABLE
 
 __all__ = ["TASK_VARIABLE", "Plan", "Shape", "TaskPlan", "counted", "new_run_id", "plan_local"]
 
@@ -247,6 +247,9 @@ def plan_local(
         common["TF_CPP_MIN_LOG_LEVEL"] = "1"
     if heartbeat is not None:
         common[HEARTBEAT_VARIABLE] = f"{heartbeat:g}"
+        if environ.get(HEARTBEAT_FOLDER_VARIABLE):
+            # A supervisor's, above this launcher; this one listens beside each task's own progress file.
+            common[HEARTBEAT_FOLDER_VARIABLE] = ""
     tasks = []
     for task, document in documents.items():
         name = f"{task.type}-{task.index}"

@@ -24,15 +24,20 @@ Every field save `time` and `event` may be left out, and further ones may be add
 weeks, so a task of ours touches a file beside it instead (:func:`heartbeat_path`), every
 ESTIMATOR_PIPELINE_HEARTBEAT_SECS; where the launcher has not set that, there are none. For programs that know
 nothing of this, :class:`LogReader` makes the same events from the lines that `tf.estimator` logs.
+
+Where one command starts several tasks, as a line of `srun` does, all of them have one progress file. Then each has a
+file of its own to touch, in the folder ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER, and takes it away when it ends.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import math
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -42,6 +47,7 @@ from typing import Any
 
 __all__ = [
     "EVENTS",
+    "HEARTBEAT_FOLDER_VARIABLE",
     "HEARTBEAT_VARIABLE",
     "PREEMPTED_FILE_VARIABLE",
     "PROGRESS_VARIABLE",
@@ -53,12 +59,15 @@ __all__ = [
     "finite",
     "forget_preemption",
     "from_environ",
+    "heartbeat_of",
     "heartbeat_path",
     "start_heartbeat",
+    "stop_heartbeat",
 ]
 
 PROGRESS_VARIABLE = "ESTIMATOR_PIPELINE_PROGRESS"
 HEARTBEAT_VARIABLE = "ESTIMATOR_PIPELINE_HEARTBEAT_SECS"
+HEARTBEAT_FOLDER_VARIABLE = "ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER"
 PREEMPTED_FILE_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTED_FILE"
 EVENTS = ("start", "step", "evaluation", "checkpoint", "export", "trained", "result", "heartbeat", "end")
 
@@ -94,7 +103,34 @@ def heartbeat_path(progress: str | os.PathLike[str]) -> Path:
     return path.with_name(f"{path.name.removesuffix('.jsonl').removesuffix('.progress')}.heartbeat")
 
 
-_beating: set[tuple[int, str]] = set()
+class _Heart:
+    """Touches a file every `interval` seconds, to the end of this process or until it is stopped."""
+
+    def __init__(self, path: Path, interval: float, *, leaves: bool) -> None:
+        self.pid, self.path = os.getpid(), path
+        self._interval, self._leaves = interval, leaves
+        self._lock, self._over = threading.Lock(), threading.Event()
+
+    def beat(self) -> None:
+        while not self._over.is_set():
+            # Training matters more than a full disk.
+            with contextlib.suppress(OSError), self._lock:
+                if not self._over.is_set():
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    self.path.touch()
+            self._over.wait(self._interval)
+
+    def stop(self) -> None:
+        # A forked child has its parent's list, and not its heart.
+        if self.pid != os.getpid():
+            return
+        self._over.set()
+        with contextlib.suppress(OSError), self._lock:
+            if self._leaves:
+                self.path.unlink(missing_ok=True)
+
+
+_beating: dict[tuple[int, str], _Heart] = {}
 
 
 def start_heartbeat(environ: Mapping[str, str]) -> bool:
@@ -118,22 +154,28 @@ def start_heartbeat(environ: Mapping[str, str]) -> bool:
         return False
     if not interval > 0:
         return False
-    path = heartbeat_path(progress)
+    shared = environ.get(HEARTBEAT_FOLDER_VARIABLE)
+    path = heartbeat_of(shared) if shared else heartbeat_path(progress)
     # With the process: a thread does not survive fork.
     key = (os.getpid(), str(path))
     if key not in _beating:
-        _beating.add(key)
         # Not stopped with the training: a program may train again, and to tear TensorFlow down takes its time.
-        threading.Thread(target=_beat, args=(path, interval), name="estimator_pipeline-heartbeat", daemon=True).start()
+        heart = _beating[key] = _Heart(path, interval, leaves=bool(shared))
+        threading.Thread(target=heart.beat, name="estimator_pipeline-heartbeat", daemon=True).start()
+        if shared:
+            atexit.register(heart.stop)
     return True
 
 
-def _beat(path: Path, interval: float) -> None:
-    while True:
-        # Training matters more than a full disk.
-        with contextlib.suppress(OSError):
-            path.touch()
-        time.sleep(interval)
+def stop_heartbeat() -> None:
+    """Before a process ends without the interpreter's end: it is not missed afterwards."""
+    for heart in _beating.values():
+        heart.stop()
+
+
+def heartbeat_of(folder: str | os.PathLike[str]) -> Path:
+    """The file of this process in a folder of several tasks' heartbeats: by its machine and its number there."""
+    return Path(folder) / f"{socket.gethostname()}-{os.getpid()}"
 
 
 def finite(value: Any) -> Any:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
+
+import psutil
 
 from estimator_pipeline.launch.cores import TRAINING_JOBS
 from estimator_pipeline.launch.deadlines import Listener
 from estimator_pipeline.launch.plan import TaskPlan
 from estimator_pipeline.launch.processes import Process
-from estimator_pipeline.launch.progress import LogReader, ProgressReader, TaskState, heartbeat_path
+from estimator_pipeline.launch.progress import (
+    HEARTBEAT_FOLDER_VARIABLE,
+    LogReader,
+    ProgressReader,
+    TaskState,
+    heartbeat_path,
+)
 
-__all__ = ["Changes", "Running", "changed", "size"]
+__all__ = ["Changes", "Heartbeats", "Running", "changed", "size"]
 
 _LOOK_SECS = 0.5
 
@@ -51,6 +61,52 @@ class Changes:
             return  # gone while we looked
 
 
+class Heartbeats:
+    """The heartbeats of the tasks that one command has started, on this machine or others: a file for each.
+
+    Args:
+        folder: Where they touch their files. Those that lie there already are of tasks before.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+        self._before = set(self._states())
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    def look(self, now: float) -> dict[str, float]:
+        """Each task that is there -> when a heartbeat of it was last noticed."""
+        found = {}
+        for name, state in self._states().items():
+            if name not in self._before and not self._is_dead(name):
+                seen = self._seen.get(name)
+                found[name] = (state, now) if seen is None or seen[0] != state else seen
+        self._seen = found
+        return {_in_words(name): at for name, (_, at) in found.items()}
+
+    def excuse(self, seconds: float, now: float) -> None:
+        """Nobody has looked for so long."""
+        self._seen = {name: (state, min(now, at + seconds)) for name, (state, at) in self._seen.items()}
+
+    def _states(self) -> dict[str, int]:
+        found = {}
+        with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):  # gone while we looked
+                    found[entry.name] = entry.stat().st_mtime_ns
+        return found
+
+    @staticmethod
+    def _is_dead(name: str) -> bool:
+        """Whether it was killed, as far as that can be seen from here: that is noticed otherwise, if it matters."""
+        host, _, number = name.rpartition("-")
+        return host == socket.gethostname() and number.isdecimal() and not psutil.pid_exists(int(number))
+
+
+def _in_words(name: str) -> str:
+    host, _, number = name.rpartition("-")
+    return f"process {number} on {host}"
+
+
 class Running:
     """A task of a plan, its process once started, and what is known of it.
 
@@ -71,6 +127,8 @@ class Running:
         self._log = LogReader(plan.log, offset=self.log_offset)
         self._tells = False
         self._heartbeat = Changes(heartbeat_path(plan.progress))
+        shared = plan.environ.get(HEARTBEAT_FOLDER_VARIABLE)
+        self._heartbeats = Heartbeats(shared) if shared else None
         self._watched = None if watch is None else Changes(watch)
         self._log_size = self.log_offset
         self._looked = 0.0
@@ -120,13 +178,21 @@ class Running:
         if now - self._looked < _LOOK_SECS:
             return
         self._looked = now
-        if self._heartbeat.look():
+        if self._heartbeats is not None:
+            self.listener.beats(self._heartbeats.look(now))
+        elif self._heartbeat.look():
             self.listener.beat(now)
         before, self._log_size = self._log_size, size(self.plan.log)
         if self._log_size != before:
             self.listener.grew(now)
         if self._watched is not None and self._watched.look():
             self.listener.grew(now)
+
+    def excuse(self, seconds: float, now: float) -> None:
+        """Nobody has listened for so long, as when the whole machine stood still: that is no silence of the task."""
+        self.listener.excuse(seconds, now)
+        if self._heartbeats is not None:
+            self._heartbeats.excuse(seconds, now)
 
 
 def size(path: Path) -> int:

@@ -136,6 +136,11 @@ class Comparison:
         return tuple(d for d in self.differences if not d.within)
 
     @property
+    def alike(self) -> bool:
+        """Whether both have the same names, with the same shapes and types."""
+        return not any(d.kind in ("missing", "shape", "dtype") for d in self.differences)
+
+    @property
     def largest_fault(self) -> Difference | None:
         """The difference that is told first: names and shapes before values, then the largest."""
         return max(self.faults, key=lambda fault: (fault.kind != "value", fault.relative), default=None)
@@ -238,7 +243,8 @@ def _of_numbers(
     index = tuple(int(i) for i in np.unravel_index(flat, one.shape))
     ulp = None if between is None else int(between[index])
     told = f"absolute {absolute[index]:.3g}, relative {relative[index]:.3g}" + ("" if ulp is None else f", {ulp} ULP")
-    part = f"{count} of {one.size} elements beyond {tolerance}; the worst" if count else "within tolerance; the worst"
+    limit = "not bit-equal" if tolerance.bit_equal else f"beyond {tolerance}"
+    part = f"{count} of {one.size} elements {limit}; the worst" if count else "within tolerance; the worst"
     message = f"{name}: {part} {_at(index)}: {one[index]} in {sides[0]}, {other[index]} in {sides[1]} ({told})"
     return Difference(
         name=name,

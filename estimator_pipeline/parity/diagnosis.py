@@ -61,8 +61,8 @@ def diagnose(parity: Parity, one: StepReader, other: StepReader, facts: Facts) -
 
 
 def _steps(parity: Parity) -> Finding | None:
-    if not (parity.only or parity.is_short):
-        return None
+    if not (parity.only or parity.is_short) or not (parity.steps or parity.initial.alike):
+        return None  # of other variables both cannot make the same steps, and that is told
     told = []
     for engine in dict.fromkeys(engine for engine, _ in parity.only):
         made = [step for by, step in parity.only if by == engine]

@@ -8,7 +8,7 @@ from typing import Any
 from estimator_pipeline import keras3_optimizers
 from estimator_pipeline.optimizers import optimizer_of
 
-__all__ = ["of_job", "of_metrics", "of_optimizers", "of_random_layers"]
+__all__ = ["of_job", "of_metrics", "of_optimizers", "of_random_layers", "of_session"]
 
 # Ending of the slots in an Estimator's graph -> (the V1 optimizer, those of Keras that look like it, what differs).
 _V1 = {
@@ -74,6 +74,21 @@ def of_random_layers(names: Sequence[str]) -> list[str]:
     return [
         f"random layers ({told}): a session and a tf.function draw other numbers from the same seed; set their rates "
         "to 0 to compare the rest (--set model.params.dropout=0 where the model has such a parameter)"
+    ]
+
+
+def of_session(config: Any) -> list[str]:
+    """Of a program's session that differs from a tf.function in how its graph is rewritten.
+
+    Args:
+        config: its `RunConfig.session_config`, a `tf.compat.v1.ConfigProto` or None.
+    """
+    if config is not None and config.graph_options.rewrite_options.meta_optimizer_iterations != 1:  # ONE
+        return []
+    return [
+        "the Estimator's session rewrites its graph once, which is tf.estimator's default, and a tf.function its own "
+        "twice: sums may be rounded otherwise. To have both alike: "
+        "RunConfig(session_config=tf.compat.v1.ConfigProto(allow_soft_placement=True))"
     ]
 
 

@@ -10,6 +10,7 @@ the comparison's own, the Keras model gets its values back.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import math
@@ -120,10 +121,14 @@ def compare_models(
         beta_1=float(model.optimizer.get_config().get("beta_1", 0.9)),
         losses=losses or {},
     )
-    return compare_records(
+    found = compare_records(
         base, metrics=compared, tolerances=allowed, facts=facts, notes=tuple(notes), slots=slots, steps=steps,
         answers=(answers[0], answers[1]) if asked else None,
     )  # fmt: skip
+    if any(step.variables.differences for step in found.steps):
+        told = known.of_session(estimator.config.session_config)
+        found = dataclasses.replace(found, notes=(*found.notes, *told))
+    return found
 
 
 def _outputs(model: Any, predictions: str | Mapping[str, str] | None) -> dict[str, str]:

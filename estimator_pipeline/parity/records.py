@@ -124,7 +124,9 @@ class StepReader:
         try:
             lines = (self.folder / _STEPS).read_text(encoding="utf-8").splitlines()
         except OSError as error:
-            raise ConfigError(f"{self.folder} holds no record of a run: {error}") from error
+            if not (self.folder / _INITIAL).exists():
+                raise ConfigError(f"{self.folder} holds no record of a run: {error}") from error
+            lines = []  # it ended before its first step
         for number, line in enumerate(lines, 1):
             try:
                 told = json.loads(line)

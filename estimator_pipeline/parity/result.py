@@ -194,7 +194,7 @@ def compare_records(
             (engine, step)
             for engine, side, against in zip(engines, (one, other), (other, one), strict=True)
             for step in side.steps
-            if step not in against.steps
+            if step not in against.steps and (made or initial.alike)
         ),
         about=about or {},
         environments=dict(zip(engines, (one.environment(), other.environment()), strict=True)),

@@ -14,11 +14,12 @@ from typing import Any
 from estimator_pipeline import launch
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.job import Job, load_job
-from estimator_pipeline.parity import known
+from estimator_pipeline.parity import defaults, known
 from estimator_pipeline.parity.about import about
 from estimator_pipeline.parity.answers import EXPORT
+from estimator_pipeline.parity.compare import compare
 from estimator_pipeline.parity.diagnosis import Facts
-from estimator_pipeline.parity.records import read_arrays
+from estimator_pipeline.parity.records import StepReader, initial_of, read_arrays
 from estimator_pipeline.parity.result import ENGINES, Parity, compare_records
 from estimator_pipeline.parity.tolerances import Tolerances
 
@@ -62,15 +63,25 @@ def run_parity(
     if tolerances is None:
         written = plain.parity.tolerances
         tolerances = {what: one if isinstance(one, str) else one.model_dump() for what, one in written.items()}
-    allowed = Tolerances.of(tolerances)
+    Tolerances.of(tolerances)  # refused before anything is run
     changes = _changes(plain, settings, workers=workers, steps=steps)
     metrics: dict[str, Mapping[str, Any]] = {}
     # The second one first: what it starts from is what the other is started from.
     for engine in reversed(engines):
         job = load_job(path, overrides=[*changes, f"run.engine={engine}", f"run.model_dir={base / engine / 'model'}"])
         start = [] if engine == engines[1] else ["--start", str(base / engines[1] / "record")]
-        metrics[engine] = _run(job, path, changes, engine=engine, base=base, more=start, view=view, timeout=timeout)
+        try:
+            metrics[engine] = _run(job, path, changes, engine=engine, base=base, more=start, view=view, timeout=timeout)
+        except TaskFailedError as error:
+            if engine == engines[1] or not _other_variables(base, engines):
+                raise
+            allowed = Tolerances.of(tolerances)
+            notes = (f"{engine} was not trained, for it cannot start from the other's values: {error.found}",)
+            ran = about(path, job, engines=engines, settings=settings, tolerances=allowed)
+            none: dict[str, Mapping[str, Any]] = {name: {} for name in engines}
+            return compare_records(base, engines=engines, metrics=none, tolerances=allowed, notes=notes, about=ran)
     told, answers = _answers(base, engines, path, changes, timeout=timeout)
+    allowed = Tolerances.of(tolerances, defaults=_defaults(job, base, engines))
     local = job.run.devices_per_task or 1
     options = job.model.optimizer.options
     facts = Facts(
@@ -93,6 +104,22 @@ def run_parity(
         steps=steps,
         about=ran,
     )
+
+
+def _other_variables(base: Path, engines: tuple[str, str]) -> bool:
+    """Whether both have told what they would start from, and one of them has variables that the other has not."""
+    try:
+        starts = [initial_of(base / engine / "record") for engine in engines]
+    except ConfigError:
+        return False
+    return not compare(*starts).alike
+
+
+def _defaults(job: Job, base: Path, engines: tuple[str, str]) -> Mapping[str, Any]:
+    variables = initial_of(base / engines[0] / "record")
+    environments = [StepReader(base / engine / "record").environment() for engine in engines]
+    seen = [device for facts in environments for device in facts.get("devices", ())]
+    return defaults.of_job(job, engines=engines, variables=variables, devices=seen)
 
 
 def _answers(

@@ -39,10 +39,11 @@ def summary(parity: Parity) -> str:
         lines.append("")
         lines.append(f"{'':24}{parity.initial.sides[0]:>16}{parity.initial.sides[1]:>16}")
         lines.append(f"{f'loss of step {last.step}':24}{last.losses[0]:>16.7g}{last.losses[1]:>16.7g}")
-    lines.append("")
-    lines.append(f"{'largest difference':24}{'absolute':>12}{'relative':>12}{'ULP':>10}  where")
-    for name, worst in _largest(parity):
-        lines.append(_row(name, worst))
+    largest = _largest(parity)
+    if largest:
+        lines.append("")
+        lines.append(f"{'largest difference':24}{'absolute':>12}{'relative':>12}{'ULP':>10}  where")
+        lines += [_row(name, worst) for name, worst in largest]
     lines.append("")
     lines += [f"note: {note}" for note in parity.notes]
     lines.append(f"runs and records: {parity.folder}")
@@ -50,6 +51,7 @@ def summary(parity: Parity) -> str:
 
 
 def _largest(parity: Parity) -> list[tuple[str, tuple[int, Difference] | None]]:
+    """Of what was compared: its name, and its largest difference, if there is any."""
     numbers = [(step, difference) for step, one in parity.numbers.items() for difference in one.differences]
     variables = [(one.step, difference) for one in parity.steps for difference in one.variables.differences]
     slots = [pair for pair in variables if " @" in pair[1].name]
@@ -59,8 +61,11 @@ def _largest(parity: Parity) -> list[tuple[str, tuple[int, Difference] | None]]:
         "weights, statistics": [pair for pair in variables if pair not in slots],
         "optimizer slots": slots,
         "update norm": [pair for pair in numbers if pair[1].name == "update_norm"],
-        "metrics": [(0, difference) for difference in parity.metrics.differences],
     }
+    if not parity.steps:
+        kinds = {}
+    if parity.metrics.names or parity.metrics.differences:
+        kinds["metrics"] = [(0, difference) for difference in parity.metrics.differences]
     if parity.answers is not None:
         kinds["predictions"] = [(0, difference) for difference in parity.answers.differences]
     return [

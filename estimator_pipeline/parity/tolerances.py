@@ -12,11 +12,15 @@ from estimator_pipeline.job.base import nearest
 from estimator_pipeline.parity.compare import BIT_EQUAL, Tolerance
 from estimator_pipeline.parity.names import GLOBAL_STEP
 
-__all__ = ["KINDS", "NAMED", "Tolerances", "kind_of"]
+__all__ = ["KINDS", "NAMED", "Tolerances", "kind_of", "rounding"]
 
-# TensorFlow may order the same sums otherwise in a session and under `Model.fit`; errors of a few units in the last
-# place grow with each step.
-ROUNDING = Tolerance(rtol=1e-4, of_largest=1e-4, atol=1e-7, reason="the same sums in another order")
+
+def rounding(reason: str = "the same sums in another order") -> Tolerance:
+    """For the same numbers, rounded otherwise: errors of a few units in the last place grow with each step."""
+    return Tolerance(rtol=1e-4, of_largest=1e-4, atol=1e-7, reason=reason)
+
+
+ROUNDING = rounding()
 AMPLIFIED = Tolerance(
     rtol=2e-2,
     of_largest=2e-2,
@@ -51,40 +55,47 @@ class Tolerances:
     Attributes:
         given: what is compared (one of :data:`KINDS`, or a pattern of variables' names) -> tolerance. The last that
             fits counts; what nothing fits has the default.
+        defaults: kind -> tolerance, in the place of those for rounding; see :mod:`estimator_pipeline.parity.defaults`.
     """
 
     given: Mapping[str, Tolerance] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Tolerance] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Any = None) -> Tolerances:
+    def of(cls, given: Any = None, *, defaults: Mapping[str, Tolerance] | None = None) -> Tolerances:
         """From what a person writes.
 
         Args:
             given: None; a tolerance or its name, for everything but learning rates; or a mapping of what is compared
                 to a tolerance, its name, or a mapping of its fields.
+            defaults: of what it does not name, see the attribute.
 
         Raises:
             ConfigError: a name that is not known, a limit without its reason.
         """
-        if given is None:
-            return cls()
         if isinstance(given, Tolerances):
             return given
-        if isinstance(given, Mapping):
-            return cls({str(what): _tolerance(what, value) for what, value in given.items()})
-        one = _tolerance("all", given)
-        return cls({kind: one for kind in KINDS if kind != "learning_rate"})
+        if given is None:
+            found = {}
+        elif isinstance(given, Mapping):
+            found = {str(what): _tolerance(what, value) for what, value in given.items()}
+        else:
+            found = dict.fromkeys((kind for kind in KINDS if kind != "learning_rate"), _tolerance("all", given))
+        return cls(found, defaults or {})
 
     def number(self, kind: str) -> Tolerance:
         """Of one of :data:`KINDS`."""
-        return self.given.get(kind, _DEFAULTS[kind])
+        return self.given.get(kind, self._default(kind))
+
+    def _default(self, kind: str) -> Tolerance:
+        return self.defaults.get(kind, _DEFAULTS[kind])
 
     def variable(self, name: str) -> Tolerance:
         """Of a variable, by its canonical name."""
         kind = kind_of(name)
         if kind == "step":
             return BIT_EQUAL
-        found = _DEFAULTS[kind]
+        found = self._default(kind)
         for what, tolerance in self.given.items():
             if what == kind or (what not in KINDS and fnmatch.fnmatchcase(name, what)):
                 found = tolerance

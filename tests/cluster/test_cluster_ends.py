@@ -118,6 +118,26 @@ def test_a4_unequal_device_counts_are_refused_before_training(launch, tmp_path):
     assert not list((tmp_path / "model").glob("model.ckpt-*")), "no step was trained"
 
 
+def test_a4_on_the_keras_engine(tmp_path):
+    """The same from a job file; every worker ends by itself, with the code for bad input."""
+    cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
+    logs = [tmp_path / f"{index}.err" for index in (0, 1)]
+    processes = []
+    try:
+        for index, log in enumerate(logs):
+            more = ["run.engine=keras", f"run.num_devices={index + 1}"]
+            task = {"type": "worker", "index": index}
+            processes.append(start(task, cluster, tmp_path / "model", log, steps=20, more=more))
+        for process in processes:
+            process.communicate(timeout=300)
+    finally:
+        kill(processes)
+    told = [log.read_text() for log in logs]
+    assert [process.returncode for process in processes] == [2, 2], told
+    assert all("different numbers of devices" in text and "worker:0: 1, worker:1: 2" in text for text in told)
+    assert not list((tmp_path / "model").glob("ckpt-*")), "no step was trained"
+
+
 def start(task, cluster, model_dir, log, *, steps, environ=(), more=()):
     """One task by hand: TF_CONFIG alone, no launcher, no run id, and a job file that knows of no evaluator."""
     document = {"cluster": cluster, "task": task} if cluster else {"task": task}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import re
 import signal
@@ -30,7 +31,11 @@ SHAPES = [
     pytest.param(
         "multi_worker_estimator",
         ["--no-evaluator"],
-        ["eval.during_training=true", "model.name=resnet"],
+        [
+            "eval.during_training=true",
+            "model.name=resnet",
+            "keras.callbacks=['tests/programs/counts_validation.py:callback']",
+        ],
         "worker:0",
         id="k4_validation_over_the_workers",
     ),
@@ -58,6 +63,20 @@ def test_shape(launch, job, options, settings, evaluated_by):
     for task, log in logs.items():
         # D4: the chief alone logs the progress, and each line once.
         assert log.count("Epoch 1 ends with step 12") == (task == chief), task
+    if "eval.during_training=true" in settings:
+        check_validation(list(logs.values()), evaluations=len(steps))
+
+
+def check_validation(logs: list[str], *, evaluations: int) -> None:
+    """K4: in each evaluation every record is read once, by one of the workers; each has its share."""
+    read = [[line.split()[1:] for line in log.splitlines() if line.startswith("validated: ")] for log in logs]
+    counts = [sum(map(len, batches)) for batches in read]
+    assert sum(counts) == evaluations * 360 and max(counts) - min(counts) <= evaluations * 64, counts
+    seen = collections.Counter(record for batches in read for batch in batches for record in batch)
+    mine, others = ({record for batch in batches for record in batch} for batches in read)
+    # Two digits of the set may be the same picture.
+    assert all(count % evaluations == 0 for count in seen.values()) and len(seen) > 350
+    assert not mine & others, "one record, two workers"
 
 
 @pytest.mark.parametrize("policy", ["auto", "hint"])

@@ -138,3 +138,30 @@ def test_parameter_servers_lose_no_update(tmp_path):
     )
     assert again.returncode == 0, again.stderr[-4000:]
     assert json.loads(again.stdout)["result"]["global_step"] >= step + 20
+
+
+def test_what_a_worker_that_does_not_answer_may_lose(tmp_path):
+    """It is stopped when the job is asked to end, for longer than the chief waits, and goes on when the checkpoint is
+    written: what it still gives to the parameter server is lost. The bound that is stated is a step or two."""
+    model_dir = tmp_path / "model"
+    command = [*TRAIN, CONFIGS / "chief_workers_ps.yaml", "--quiet"]
+    command += settings_of(model_dir, FAR, "cluster.evaluator=false", "cluster.ps=1", "eval.during_training=false")
+    with Tasks({"chief": 1, "worker": 1, "ps": 1}, command, tmp_path) as tasks:
+        tasks.wait_for(lambda: list(model_dir.glob("model.ckpt-[1-9]*.index")), "a checkpoint")
+        wait_a_while(random.randrange(10**6))
+        worker = psutil.Process(tasks.processes["worker0"].pid)
+        worker.suspend()
+        try:
+            tasks.processes["chief0"].send_signal(signal.SIGTERM)
+            tasks.wait_for(lambda: board(model_dir).get("state") == "preempted", "the chief's checkpoint")
+        finally:
+            worker.resume()
+        codes = tasks.wait(timeout=120)
+        assert set(codes.values()) == {PREEMPTED}, tasks.tails()
+        assert "has not said that it stands still" in tasks.log("chief0"), tasks.tails()
+    step, _ = saved(model_dir)
+    folder = model_dir / "estimator_pipeline" / "tasks"
+    steps = {name: json.loads((folder / f"{name}-0.json").read_text())["steps"] for name in ("chief", "worker")}
+    lost = sum(steps.values()) - step
+    print(f"checkpoint of step {step}; the tasks made {steps}; lost: {lost}")
+    assert 0 <= lost <= 2, (step, steps)

@@ -102,9 +102,21 @@ def test_step_by_step(job_of, tmp_path, settings, replicas):
     assert all(np.any(first[name] != last[name]) for name in first if "kernel" in name), "it was trained"
 
 
-def test_values_for_variables_that_are_not_there(job_of, tmp_path):
-    with pytest.raises(ConfigError, match="does not have: nothing/kernel"):
-        by_keras(job_of("keras"), tmp_path / "ours", None, start={"nothing/kernel": np.zeros(3)})
+@pytest.mark.parametrize(
+    ("start", "says"),
+    [
+        ({"nothing/kernel": np.zeros(3)}, "does not have: nothing/kernel"),
+        ({"dense/bias": np.zeros(3)}, "for dense/bias that has another shape"),
+    ],
+    ids=["name", "shape"],
+)
+@pytest.mark.parametrize("by", [by_keras, by_estimator], ids=["keras", "estimator"])
+def test_values_that_do_not_fit(job_of, tmp_path, by, start, says):
+    """Training does not begin; which variables the model has is in the record all the same."""
+    with pytest.raises(ConfigError, match=says):
+        by(job_of(by.__name__.removeprefix("by_")), tmp_path, None, start=start)
+    found = StepReader(next(tmp_path.rglob("initial.npz")).parent)
+    assert found.steps == [] and "dense/kernel" in found.initial()
 
 
 def test_the_environment_tells_what_has_a_say_and_no_secret():

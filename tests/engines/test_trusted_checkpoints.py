@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from estimator_pipeline import inputs
 from estimator_pipeline.engines import checkpoints, lock
 from estimator_pipeline.engines.identity import Identity, check
 from estimator_pipeline.errors import ConfigError, TaskFailedError
+from estimator_pipeline.job import make_job
 
 tf = tensorflow_with_three_cpus()
 RNG = np.random.default_rng(5)
@@ -201,11 +203,22 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_lost(small_disk, tmp_path
     same(variables(outcome.checkpoint), trained[1])
 
 
-def test_a_directory_that_cannot_be_written_is_one_clear_error(small_disk):
-    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    with pytest.raises(ConfigError, match=r"the model directory .* cannot be written") as failed:
-        take(small_disk / "model")
+def test_a_directory_that_cannot_be_written_is_one_clear_error(small_disk, tmp_path, trained):
+    """As a disk is that its server or the kernel has made read-only; here a second, read-only view of the same."""
+    run(small_disk / "model", max_steps=10)
+    view = tmp_path / "view"
+    view.mkdir()
+    subprocess.run(["mount", "--bind", small_disk, view], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", view], check=True)
+        with pytest.raises(ConfigError, match=r"the model directory .* cannot be written") as failed:
+            run(view / "model", max_steps=20)
+    finally:
+        subprocess.run(["umount", "-l", view], check=True)
     assert "Read-only file system" in str(failed.value)
+    outcome = run(small_disk / "model", max_steps=20)
+    assert outcome.tasks["worker:0"].steps == 10, "from step 10"
+    same(variables(outcome.checkpoint), trained[1])
 
 
 # -- two jobs ---------------------------------------------------------------------------------------------------------
@@ -275,6 +288,24 @@ def test_a_lease_is_renewed_refused_and_taken_over(tmp_path, monkeypatch):
     path.write_text(json.dumps({"task": "chief:0", "host": "gone", "pid": 7, "renewed": 3}))
     with lock.hold(str(tmp_path), owner="chief:0", run_id="third", wait=0.5):
         assert json.loads(path.read_text())["run_id"] == "third"
+
+
+def test_who_has_lost_a_lease_stops_and_leaves_it(tmp_path, monkeypatch):
+    """Its machine stood still for longer than a lease, and another has begun: that one is not disturbed."""
+    monkeypatch.setattr(lock, "RENEW_SECS", 0.2)
+    monkeypatch.setattr(lock, "_kernel_lock", lambda *_: _Raises())
+    path = tmp_path / "estimator_pipeline" / "lock.lease"
+    # The same host and process number, as the first processes of two containers have them.
+    other = {"task": "chief:0", "host": socket.gethostname(), "pid": os.getpid(), "nonce": "another", "renewed": 3}
+    with (
+        pytest.raises(ConfigError, match="was not renewed for 90 s, and another job has taken it"),
+        lock.hold(str(tmp_path), owner="chief:0", run_id="first"),
+    ):
+        path.write_text(json.dumps(other))
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert json.loads(path.read_text()) == other
 
 
 class _Raises:
@@ -349,6 +380,61 @@ def test_a_run_of_an_earlier_version_goes_on(model_dir):
 def test_a_policy_that_ties_records_to_workers_is_another_order(model_dir):
     with pytest.raises(ConfigError, match=r"input\.shard_policy was by record and is off"):
         run(model_dir, max_steps=15, source=data(shard_policy="off"))
+    assert run(model_dir, max_steps=15, source=data(shard_policy="off"), accept_changes=True).global_step == 15
+    with pytest.raises(ConfigError, match=r"input\.shard_policy was off and is by record"):
+        run(model_dir, max_steps=20)
+
+
+# What a job file says about its records. Each of these reads the same file, in the same order, as other numbers.
+CSV = {
+    "source": "csv", "train": "{folder}/a.csv", "eval": "{folder}/a.csv", "global_batch_size": 4, "header": False,
+    "columns": {"a": "float32", "label": "int64", "other": "int64", "weight": "float32"}, "features_key": "a",
+    "weight_key": "weight",
+}  # fmt: skip
+RECORDS = {
+    "source": "tfrecord", "train": "{folder}/a.tfrecord", "eval": "{folder}/a.tfrecord", "global_batch_size": 4,
+    "features": {"a": {"dtype": "float32", "shape": [1]}, "b": {"dtype": "float32", "shape": [1]},
+                 "label": {"dtype": "int64", "default": 0}},
+    "features_key": "a",
+}  # fmt: skip
+CONTENTS = {
+    "columns": (CSV, {"columns": {"weight": "float32", "label": "int64", "other": "int64", "a": "float32"}}),
+    "label_key": (CSV, {"label_key": "other"}),
+    "weight_key": (CSV, {"weight_key": None}),
+    "features_key": (RECORDS, {"features_key": "b"}),
+    "features": (RECORDS, {"features": {**RECORDS["features"], "label": {"dtype": "int64", "default": 1}}}),
+    "scale": (RECORDS, {"scale": 0.5}),
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_other_numbers_of_the_same_records_are_other_data(tmp_path, name):
+    from estimator_pipeline.engines.job import run_job
+
+    source, change = CONTENTS[name]
+    (tmp_path / "a.csv").write_text("0.5,1,0,2\n" * 12)
+    example = {
+        "a": tf.train.Feature(float_list=tf.train.FloatList(value=[0.5])),
+        "b": tf.train.Feature(float_list=tf.train.FloatList(value=[0.25])),
+        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[1])),
+    }
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        for _ in range(12):
+            writer.write(tf.train.Example(features=tf.train.Features(feature=example)).SerializeToString())
+
+    def go_on(steps, **changes):
+        section = {**source, "train": source["train"].format(folder=tmp_path), **changes}
+        model = {"name": "linear", "params": {"classes": 3}}
+        job = make_job({
+            "model": model, "input": {**section, "eval": section["train"]}, "train": {"max_steps": steps},
+            "run": {"model_dir": str(tmp_path / "model"), "save_checkpoints_steps": 2},
+        })  # fmt: skip
+        return run_job(job, environ={}).global_step
+
+    assert go_on(2) == 2
+    with pytest.raises(ConfigError, match=rf"this run is not the one that trained to step 2 .*input\.{name} was "):
+        go_on(4, **change)
+    assert go_on(4) == 4
 
 
 def test_more_steps_and_epochs_are_no_other_run(model_dir):

@@ -20,6 +20,7 @@ import collections
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import random
 import shutil
@@ -431,7 +432,14 @@ def attack(job: Job, kinds: list[str], rng: random.Random, *, first: int, number
             if blow.launcher:
                 job.start()
                 steps = 0
-            until("a step, or the end", lambda steps=steps: _first_steps(job) > steps or not job.running)
+            # Without its evaluator an attempt goes on.
+            before = (fault.step or 0) if kind == "term evaluator" else math.inf
+            until(
+                "a step, or the end",
+                lambda steps=steps, before=before: (
+                    _first_steps(job) > steps or (job.step() or 0) > before or not job.running
+                ),
+            )
             fault.seconds = round(time.monotonic() - hit, 1)
         except Hang as hang:
             fault.problem = f"hang: {hang}"
@@ -623,7 +631,8 @@ def report(found: list[Fault], *, seed: int, versions: str) -> str:
         "records that were consumed twice or never, and the machine is searched for processes that were left.",
         "",
         f"Seed {seed}; {versions}; two cores. {len(found)} faults in {jobs} jobs; jobs in which something was found: "
-        f"{len({fault.job for fault in bad})}. `make faults FAULTS={len(found)} SEED={seed}` makes the same choices.",
+        f"{len({fault.job for fault in bad})}.",
+        f"`make faults FAULTS={len(found)} SEED={seed}` makes the same choices.",
         "",
         "*Landed* are those that met what they were meant for; the others came too late (the process had just ended,",
         "the checkpoint was written already), and hit the job all the same.",

@@ -263,3 +263,37 @@ def test_the_fixture_of_pytest(assert_parity, tmp_path):
     estimator = tf.estimator.Estimator(model_fn, tmp_path / "m", params={"optimizer": "sgd"})
     found = assert_parity(estimator=estimator, model=model, input_fn=data(), mapping=MAPPING, steps=2)
     assert found.equal and found.folder == tmp_path / "parity-2"
+
+
+def binary_model_fn(features, labels, mode, params):
+    logits = tf.compat.v1.layers.dense(features, 1, name="fc2")
+    each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+    loss = tf.reduce_mean(each)
+    if mode == tf.estimator.ModeKeys.EVAL:
+        auc = tf.compat.v1.metrics.auc(labels > 0.5, tf.sigmoid(logits), curve="PR", **params)
+        return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops={"auc": auc})
+    step = tf.compat.v1.train.get_or_create_global_step()
+    train_op = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, step)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+@pytest.mark.parametrize("options", [{}, {"summation_method": "careful_interpolation"}], ids=["default", "careful"])
+def test_the_area_under_a_precision_recall_curve(tmp_path, options):
+    """It differs by nature, the note says so and names the setting, and with the setting it does not."""
+    model = tf.keras.Sequential([tf.keras.layers.InputLayer(input_shape=(12,)), tf.keras.layers.Dense(1, name="fc2")])
+
+    def positive(features, labels):
+        return features, tf.cast(labels[:, None] > 1, tf.float32)
+
+    loss = tf.keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile(optimizer("sgd"), loss, [tf.keras.metrics.AUC(curve="PR", from_logits=True, name="auc")])
+    found = compare_models(
+        tf.estimator.Estimator(binary_model_fn, tmp_path / "theirs", params=options), model, steps=3,
+        input_fn=lambda: data()().map(positive), eval_input_fn=lambda: eval_data().map(positive),
+        folder=tmp_path / "parity",
+    )  # fmt: skip
+    told = [note for note in found.notes if 'summation_method="careful_interpolation"' in note]
+    assert "auc" in found.metrics.names and not [f for s in found.steps for f in s.variables.faults]
+    assert (found.equal, len(told)) == ((True, 0) if options else (False, 1)), (found.first_fault, found.notes)
+    if not options:
+        assert found.first_fault[1].name == "auc" and found.findings[0].name == "evaluation"

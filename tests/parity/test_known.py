@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, tensorflow_with_three_cpus
 
 from estimator_pipeline.job import load_job
 from estimator_pipeline.parity import known
+
+tf = tensorflow_with_three_cpus()
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,15 @@ def test_optimizers(slot, keras, says):
 def test_metrics(metric, setting):
     assert any(setting in note for note in known.of_metrics([metric]))
     assert known.of_metrics(["accuracy", "average_loss"]) == []
+
+
+def test_how_a_session_rewrites_its_graph():
+    proto = tf.compat.v1.ConfigProto
+    once = proto(graph_options={"rewrite_options": {"meta_optimizer_iterations": "ONE"}})
+    for config in (None, tf.estimator.RunConfig().session_config, once):
+        (note,) = known.of_session(config)
+        assert "once" in note and "ConfigProto(allow_soft_placement=True)" in note
+    assert known.of_session(proto(allow_soft_placement=True)) == []
 
 
 def test_random_layers():

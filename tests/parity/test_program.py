@@ -39,6 +39,7 @@ def test_one_that_differs_is_told(parity):
     assert done.returncode == 1, done.stderr[-3000:]
     assert done.stdout.startswith("not equal: they part at step 1 of 5")
     assert "  forward pass: from the same weights and records estimator has the loss" in done.stdout
+    assert "note: the Estimator's session rewrites its graph once" in done.stdout
 
 
 def test_metrics_that_have_another_threshold_are_explained(parity):

@@ -93,13 +93,26 @@ def test_equal(compared):
 
 def test_no_step_is_no_proof(compared, tmp_path):
     with pytest.raises(ConfigError, match="holds no record of a run"):
-        compared(list(sgd())[:1], list(sgd())[:1])
+        compare_records(tmp_path, metrics={engine: {} for engine in ENGINES})
+    found = compared(list(sgd())[:1], list(sgd())[:1])
+    assert not found.equal and names(found) == ["steps"]
     for engine in ENGINES:  # a step whose variables were not kept
         StepWriter(tmp_path / engine / "record").step(1, loss=0.5)
     found = compare_records(tmp_path, metrics={engine: {} for engine in ENGINES})
     assert not found.equal and names(found) == ["steps"]
     assert tally.verdict(found) == "Not equal: estimator and keras have made no step in common."
     assert text.summary(found).startswith("not equal: estimator and keras have made no step in common")
+
+
+def test_of_other_variables_no_step_is_asked_for(compared):
+    """One side could not begin: that is told, and no steps that the other made alone, nor a table of nothing."""
+    found = compared([{"hidden/kernel": KERNEL}], sgd(), steps=6, metrics={engine: {} for engine in ENGINES})
+    assert not found.equal and names(found) == ["variables"] and not found.only
+    said = text.summary(found)
+    assert said.startswith(
+        "not equal: they part before the first step\n  hidden/kernel: estimator has it, keras has not"
+    )
+    assert "largest difference" not in said and "alone" not in said
 
 
 def test_fewer_steps_than_asked(compared):

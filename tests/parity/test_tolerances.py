@@ -5,9 +5,11 @@ from __future__ import annotations
 import typing
 
 import pytest
+from conftest import ROOT
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job import parity_section
+from estimator_pipeline.job import load_job, parity_section
+from estimator_pipeline.parity import defaults
 from estimator_pipeline.parity.compare import BIT_EQUAL, Tolerance
 from estimator_pipeline.parity.tolerances import KINDS, NAMED, Tolerances, kind_of
 
@@ -33,7 +35,7 @@ def test_kinds(name, kind):
     assert kind_of(name) == kind
 
 
-def test_by_default_only_the_step_is_bit_equal():
+def test_of_programs_only_the_step_is_bit_equal_by_default():
     found = Tolerances.of(None)
     assert found.variable("global_step") is BIT_EQUAL
     assert found.variable("dense/kernel") == found.number("loss") == NAMED["rounding"]
@@ -55,6 +57,60 @@ def test_the_last_that_fits_counts():
 def test_one_for_all_leaves_the_learning_rate():
     found = Tolerances.of("amplified")
     assert found.number("metrics") == found.variable("x @m") == NAMED["amplified"]
+    assert found.number("learning_rate") == Tolerances.of(None).number("learning_rate")
+
+
+ENGINES, PLAIN, MOVING = ("estimator", "keras"), ["dense/kernel", "dense/kernel @m"], ["norm/moving_mean"]
+
+
+def job_defaults(*settings, engines=ENGINES, variables=PLAIN, devices=("CPU",)):
+    job = load_job(ROOT / "legacy_configs" / "single.yaml", overrides=list(settings))
+    found = defaults.of_job(job, engines=engines, variables=variables, devices=devices)
+    return Tolerances.of({"dense_9/*": OWN}, defaults=found)
+
+
+def test_jobs_owe_the_same_bits():
+    found = job_defaults()
+    assert found.variable("dense/kernel") is found.variable("dense/kernel @m") is BIT_EQUAL
+    assert found.number("update_norm") is found.number("predictions") is BIT_EQUAL
+    # Each that is not has its reason, and no more room than that asks for.
+    assert found.number("loss").ulp == 4 and "replicas'" in found.number("loss").reason
+    assert found.number("metrics").rtol <= 1e-6 and "another order" in found.number("metrics").reason
+    assert found.variable("dense_9/kernel") is OWN, "what the job says counts first"
+
+
+def test_moving_statistics_are_made_otherwise():
+    found = job_defaults(variables=[*PLAIN, *MOVING])
+    assert found.variable("dense/kernel") is BIT_EQUAL
+    assert found.variable("norm/moving_mean").rtol == 1e-5
+    assert "fused kernel" in found.variable("norm/moving_mean").reason
+    assert "moving statistics" in found.number("predictions").reason
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"engines": ("keras", "keras3")}, "Keras 3 has kernels of its own"),
+        ({"settings": ["model.mixed_precision=true"]}, "in 16 bits"),
+        (
+            {
+                "settings": [
+                    "model.name=null",
+                    "model.function=own.py:layers",
+                    "model.params={}",
+                    "model.loss=sparse_categorical_crossentropy",
+                ]
+            },
+            "of layers of one's own",
+        ),
+        ({"devices": ["CPU", "NVIDIA H100"]}, "NVIDIA H100 adds up in no fixed order"),
+        ({"settings": ["run.session_config={inter_op_parallelism_threads: 1}"]}, "run.session_config"),
+    ],
+)
+def test_where_the_kernels_are_others_it_is_rounding_with_its_reason(options, why):
+    found = job_defaults(*options.pop("settings", []), **options)
+    for one in (found.variable("dense/kernel"), found.number("loss"), found.number("predictions")):
+        assert (one.rtol, one.of_largest) == (1e-4, 1e-4) and one.reason.startswith(why)
     assert found.number("learning_rate") == Tolerances.of(None).number("learning_rate")
 
 
