@@ -8,7 +8,8 @@
 A job file's model takes the shape of its input and its number of classes from the data (:func:`for_data`).
 
 Each file has `keras_model(params)`, which builds the layers and gives logits, `DEFAULTS` (its parameters), `LOSS` and
-`METRICS`. They use the public API of estimator_pipeline alone: a model of your own looks the same.
+`METRICS`; one that takes named columns has `columns(params)`, which gives their names. They use the public API of
+estimator_pipeline alone: a model of your own looks the same.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ def for_data(
         shape = next(iter(shapes.values()))
         if shape is not None:
             told["input_shape"] = _input_shape(name, params, shape)
+    if hasattr(module, "columns"):
+        _check_columns(name, module.columns(complete(name, params)), shapes or {})
     # With another loss, `classes` are outputs.
     if classes is not None and (loss or module.LOSS) == "sparse_categorical_crossentropy":
         told["classes"] = classes
@@ -112,6 +115,24 @@ def for_data(
                 mend=f"leave model.params.classes out, or set it to {classes} at least",
             )
     return {**told, **params}
+
+
+def _check_columns(name: str, columns: Sequence[str], shapes: Mapping[str, Sequence[int | None] | None]) -> None:
+    missing = [column for column in columns if column not in shapes] if shapes else []
+    if missing:
+        raise ConfigError(
+            f"the model {name!r} takes columns that the data do not give: {', '.join(missing)}",
+            found=f"features of the data: {', '.join(sorted(shapes))}",
+            mend="correct the names in model.params, or take another model for these data, such as dnn",
+        )
+    for column in columns:
+        shape = shapes.get(column)
+        if shape is not None and (len(shape) > 1 or (len(shape) == 1 and shape[0] not in (1, None))):
+            raise ConfigError(
+                f"the model {name!r} takes one value a record of its column {column!r}, and the data give more",
+                found=f"records of the shape {_shape_text(shape)}",
+                mend="leave it out of model.params, or take another model for these data, such as dnn",
+            )
 
 
 def _input_shape(name: str, params: Mapping[str, Any], shape: Sequence[int | None]) -> tuple[int | None, ...]:

@@ -25,15 +25,31 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+def columns(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the columns that the model takes.
+
+    Raises:
+        ConfigError: there are none, or they are no names.
+    """
+    numeric, categorical = params["numeric"], params["categorical"]
+    mend = "name them: params: {numeric: [age], categorical: {occupation: 20}}"
+    names = isinstance(numeric, list | tuple) and all(isinstance(name, str) for name in numeric)
+    if not names or not isinstance(categorical, Mapping):
+        raise ConfigError(
+            "the columns of wide_deep are a list of names and a mapping of names to numbers of ids",
+            found=f"numeric {numeric!r}, categorical {categorical!r}",
+            mend=mend,
+        )
+    if not numeric and not categorical:
+        raise ConfigError("wide_deep was given no columns", mend=mend)
+    return (*numeric, *categorical)
+
+
 def keras_model(params: Mapping[str, Any]) -> Any:
     """Builds the layers. See `DEFAULTS` for the parameters."""
     keras = compat.install().keras
     layers = keras.layers
-    if not params["numeric"] and not params["categorical"]:
-        raise ConfigError(
-            "wide_deep was given no columns",
-            mend="name them: params: {numeric: [age], categorical: {occupation: 20}}",
-        )
+    columns(params)
     inputs: dict[str, Any] = {}
     deep, wide = [], []
     for name in params["numeric"]:

@@ -37,3 +37,17 @@ def without_a_test(text: str, names: Iterable[str]) -> list[str]:
     """The lines that fit no test at all: what they were about has another name now."""
     names = list(names)
     return [line for line, _, fits in rules(text) if not any(fits.fullmatch(name) for name in names)]
+
+
+def idle(text: str, names: Iterable[str]) -> list[str]:
+    """The lines without which the same tests were left out: each fits what other lines say as well."""
+    listed = rules(text)
+    used: set[int] = set()
+    for name in names:
+        fitting = [number for number, (_, _, fits) in enumerate(listed) if fits.fullmatch(name)]
+        if fitting:
+            *before, last = fitting
+            without = listed[before[-1]][1] if before else False
+            if without != listed[last][1]:
+                used.add(last)
+    return [line for number, (line, _, _) in enumerate(listed) if number not in used]

@@ -791,7 +791,13 @@ def test_the_model_fits_the_data(tmp_path):
     assert has(found(digits, class_weights=[1.0] * 9), "error", "weights of 9 classes, and the model tells 10 apart")
     assert has(found(digits, class_weights={"3": 4.0}), "ok")
     assert has(found(digits, class_weights={"3": 4.0}, loss="mse"), "error", "a record is not of one class")
-    assert has(found(mine, name="wide_deep"), "ok", "wide_deep: its parameters are known")
+    assert has(found(mine, name="wide_deep"), "error", "wide_deep was given no columns")
+    images = found(mine, name="wide_deep", params={"numeric": ["x"], "classes": 62})
+    assert has(images, "error", "columns that the data do not give: x", "features of the data: image")
+    pairs = found(rows, name="wide_deep", params={"numeric": ["x"], "categorical": {"z": 5}})
+    assert has(pairs, "error", "one value a record of its column 'x'", "records of the shape [2]")
+    table = found(tfrecords(tmp_path, 3), name="wide_deep", params={"numeric": ["x"]})
+    assert has(table, "ok", "wide_deep: columns x")
 
 
 def test_own_functions_are_looked_for_and_not_run(tmp_path, monkeypatch):

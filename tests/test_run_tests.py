@@ -99,10 +99,15 @@ def test_what_make_test_leaves_out():
     ]
     assert [is_left_out(name) for name in names] == [False, True, False, False]
     assert exhaustive.without_a_test(text, names) == ["tests/other.py::test_[*]"]
+    text = text.replace("::test_[*]", "::test_a")
+    assert exhaustive.idle(text, names) == []
+    twice = ["tests/other.py::test_a", "tests/other.py::*", "!tests/fast.py::*"]
+    assert exhaustive.idle(text + "\n".join(twice[1:]), names) == twice
 
 
-def test_every_line_of_the_list_fits_a_test(run_python):
+def test_every_line_of_the_list_fits_a_test_and_is_needed(run_python):
     done = run_python(["-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "--collect-only", "-q"], timeout=400)
     assert done.returncode == 0, done.stdout[-4000:]
     names = [line for line in done.stdout.splitlines() if "::" in line]
     assert exhaustive.without_a_test(exhaustive.LIST.read_text(), names) == []
+    assert exhaustive.idle(exhaustive.LIST.read_text(), names) == []

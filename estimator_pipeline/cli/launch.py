@@ -44,8 +44,6 @@ class CommandAfterDashes(TyperCommand):
 
 SETTINGS = {"cls": CommandAfterDashes}
 
-# Of a supervised job, where nothing is said; 0 asks for none.
-HEARTBEAT_TIMEOUT = 60.0
 HEARTBEAT_HELP = "60 with --max-restarts, else none; 0: none"
 
 
@@ -219,7 +217,7 @@ def command(
 
 def deadlines_of(step: float | None, start: float | None, heartbeat: float | None, *, supervised: bool) -> Deadlines:
     """How long a task may be silent, from what was given on the command line."""
-    from estimator_pipeline.launch import Deadlines
+    from estimator_pipeline.launch.deadlines import HEARTBEAT_TIMEOUT, Deadlines
 
     if heartbeat is None and supervised:
         heartbeat = HEARTBEAT_TIMEOUT

@@ -58,6 +58,8 @@ def check_model(context: Context) -> Iterator[Finding]:
         return
     told = {"input_shape": "inputs of the shape", "classes": "classes:"}
     fits = [f"{what} {_text(params[key])}" for key, what in told.items() if key in params]
+    if shapes and hasattr(model_fns.get(name), "columns"):
+        fits.insert(0, f"columns {', '.join(model_fns.get(name).columns(model_fns.complete(name, params)))}")
     yield ok(f"{name}: {', '.join(fits)}" if fits else f"{name}: its parameters are known")
 
 

@@ -10,8 +10,8 @@ Only the task that writes the checkpoints holds it; the other tasks belong to it
 
 from __future__ import annotations
 
-import _thread
 import contextlib
+import ctypes
 import errno
 import json
 import os
@@ -184,40 +184,61 @@ def _lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> Iter
     stop = threading.Event()
     taken: list[dict[str, Any]] = []  # by whom
 
+    training = threading.get_ident()
+
     def renew() -> None:
         count = 0
         while not stop.wait(RENEW_SECS):
             count += 1
             try:
                 found = _read_lease(path)
-                if found and found.get("nonce") != told["nonce"]:
+                if not found and not stop.wait(_LOOK_SECS):
+                    # Nobody else writes here but who takes it, and it may be amid that.
+                    found = _read_lease(path)
+                if taken or (found and found.get("nonce") != told["nonce"]):
                     # This machine stood still for longer than a lease. To write it anew would take it from who has it.
-                    taken.append(found)
-                    _thread.interrupt_main()
-                    return
-                _write_lease(path, {**told, "renewed": count})
+                    # Each time anew: what a destructor is told is lost.
+                    taken.append(found or {})
+                    _raise_in(training, _LeaseLost)
+                else:
+                    # Whoever took it since the look finds this, and stops in turn: one of the two goes on.
+                    _write_lease(path, {**told, "renewed": count})
             except compat.install().errors.OpError as error:
                 logger.warning("The lock on %s could not be renewed: %s", model_dir, error.message)
 
     thread = threading.Thread(target=renew, name="estimator_pipeline-lock", daemon=True)
     thread.start()
     try:
-        yield
-    except KeyboardInterrupt:
-        if not taken:
-            raise
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(RENEW_SECS)
+            _raise_in(training, None)
+            if not taken:
+                with contextlib.suppress(compat.install().errors.OpError):
+                    compat.install().io.gfile.remove(path)
+    except _LeaseLost:
+        pass
+    if taken:
         raise ConfigError(
             f"the lock on {model_dir} was not renewed for {LEASE_SECS:.0f} s, and another job has taken it",
             found=_owner(taken[0]),
             mend="this job has stopped, and the other goes on; where machines stand still for so long, give each job a "
             "model_dir of its own",
-        ) from None
-    finally:
-        stop.set()
-        thread.join(RENEW_SECS)
-        if not taken:
-            with contextlib.suppress(compat.install().errors.OpError):
-                compat.install().io.gfile.remove(path)
+        )
+
+
+class _LeaseLost(BaseException):
+    """What ends a training whose lease another has. No error, so that nothing on its way handles it as one."""
+
+
+def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
+    """Have a thread raise `kind` as soon as it is back in Python; None takes back what it has not raised yet.
+
+    A signal would not do: a job that a script has put into the background ignores SIGINT.
+    """
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), kind and ctypes.py_object(kind))
 
 
 def _take_lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> None:

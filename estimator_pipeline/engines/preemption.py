@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
@@ -44,7 +45,7 @@ SECS_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTION_SECS"
 # What schedulers send before they kill. SIGINT is a person's, who wants the end and no checkpoint.
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU")
 PREEMPTION_SECS = 60.0
-# For a last word to a file system that may not answer.
+# For last words to a file system that may not answer.
 _LAST_WORD_SECS = 5.0
 # For a thread that has been woken to have its turn, on a machine with more threads than cores.
 _TURN_SECS = 5.0
@@ -290,17 +291,36 @@ class Preemption:
                 return
             self._given_up = True
         error = self.error(what)
-        word = threading.Thread(target=self._say, args=(error,), daemon=True)
-        word.start()
-        word.join(_LAST_WORD_SECS)
-        print(error, file=sys.stderr, flush=True)
-        sys.stdout.flush()
-        stop_heartbeat()
-        os._exit(code_of_preemption(os.environ, PreemptedError.exit_code))
+        code = [error.exit_code]
+        _try(
+            lambda: self._last_word(error),
+            lambda: print(error, file=sys.stderr, flush=True),
+            sys.stdout.flush,
+            stop_heartbeat,
+            lambda: code.append(code_of_preemption(os.environ, error.exit_code)),
+        )
+        os._exit(code[-1])
 
-    def _say(self, error: PreemptedError) -> None:
+
+def _try(*last_words: Callable[[], object]) -> None:
+    """Does each in a thread of its own, and waits _LAST_WORD_SECS for them all.
+
+    Each may wait for a shared file system that is gone, which may be why this task cannot end in another way.
+    """
+
+    def run(word: Callable[[], object]) -> None:
         with contextlib.suppress(Exception):
-            self._last_word(error)
+            word()
+
+    threads = [
+        threading.Thread(target=run, args=(word,), name="estimator_pipeline-last-word", daemon=True)
+        for word in last_words
+    ]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + _LAST_WORD_SECS
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 # Those that listen now, the innermost last; for children that are forked meanwhile.

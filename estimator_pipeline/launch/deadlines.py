@@ -14,6 +14,8 @@ __all__ = ["Deadlines", "Listener", "Silence"]
 _NEWS = ("start", "step", "evaluation", "checkpoint", "export", "trained", "result")
 _TRAINED = ("trained", "result", "end")
 _LAST_WORDS = ("result", "end")
+HEARTBEAT_TIMEOUT = 60.0
+"""Seconds without a heartbeat in a supervised job, where nothing is said; on the command line 0 asks for none."""
 # A process of ours has ended so many seconds after its last word, unless it was stopped or cannot end.
 _END_SECS = 60.0
 # One of ours has sent its first heartbeat so many seconds after its start, however long a shared disk takes to give

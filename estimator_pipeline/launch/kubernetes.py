@@ -39,7 +39,6 @@ from estimator_pipeline.launch.kubernetes_pods import (
     CONTAINER,
     NOT_AGAIN,
     PREEMPTED,
-    command_of,
     config_map,
     metadata,
     pod_template,
@@ -202,10 +201,7 @@ def _by_role(job: Job) -> bool:
     if len(counts) == 1:
         return section.tf_config == "written" and sum(counts.values()) > 1
     first = next(iter(counts))
-    alike = all(
-        pods_of(section, role) == pods_of(section, first) and command_of(section, role) == command_of(section, first)
-        for role in counts
-    )
+    alike = all(pods_of(section, role) == pods_of(section, first) for role in counts)
     return section.tf_config == "written" or not alike
 
 

@@ -12,6 +12,7 @@ from estimator_pipeline.cluster.tasks import ClusterSpec, Task, TFConfig
 from estimator_pipeline.job import Job, Kubernetes, Pods, Volume
 from estimator_pipeline.job.kubernetes_section import INSTANCE_LABEL, NAME_LABEL, SECS_VARIABLE
 from estimator_pipeline.launch.cores import TRAINING_JOBS
+from estimator_pipeline.launch.deadlines import HEARTBEAT_TIMEOUT
 
 __all__ = [
     "CONTAINER",
@@ -19,7 +20,6 @@ __all__ = [
     "NOT_AGAIN",
     "PORT_NAME",
     "PREEMPTED",
-    "command_of",
     "config_map",
     "metadata",
     "pod_template",
@@ -40,16 +40,16 @@ NOT_AGAIN = (2, 3, 126, 127)
 PREEMPTED = 75
 """The exit code of a task that was asked to end, and whose training stands in a checkpoint."""
 INDEX_VARIABLE = "ESTIMATOR_PIPELINE_INDEX"
-_HEARTBEAT_SECS = 60
 
 
 @dataclass(frozen=True)
 class PodSettings:
-    """What the pods of one role ask for: `kubernetes.pods`, and over it `kubernetes.roles.ROLE`."""
+    """What the pods of one role ask for (`kubernetes.pods`, and over it `kubernetes.roles.ROLE`), and what they run."""
 
     resources: Mapping[str, Any]
     node_selector: Mapping[str, str]
     tolerations: tuple[Mapping[str, Any], ...]
+    command: tuple[str, ...]
 
 
 def role_counts(job: Job) -> dict[str, int]:
@@ -73,7 +73,24 @@ def pods_of(section: Kubernetes, role: str) -> PodSettings:
         resources=_resources(section.pods, cpu=value("cpu"), memory=value("memory"), gpus=value("gpus")),
         node_selector=dict(value("node_selector") or {}),
         tolerations=tolerations,
+        command=tuple(_command(section, role)),
     )
+
+
+def _command(section: Kubernetes, role: str) -> list[str]:
+    """What a container runs: its task, and above it a supervisor where a deadline is asked for.
+
+    The supervisor ends a task that hangs, and starts none: that is for who starts the pods.
+    """
+    task = ["estimator-pipeline", "train", f"{JOB_FOLDER}/job.yaml"]
+    if section.step_timeout is None:
+        return task
+    supervise = ["estimator-pipeline", "supervise", "--max-restarts", "0"]
+    supervise += ["--heartbeat-timeout", f"{HEARTBEAT_TIMEOUT:g}"]
+    if role in TRAINING_JOBS:
+        # An evaluator waits for checkpoints, and a parameter server for workers.
+        supervise += ["--step-timeout", f"{section.step_timeout:g}"]
+    return [*supervise, "--", *task]
 
 
 def _resources(pods: Pods, *, cpu: str | None, memory: str | None, gpus: int | None) -> dict[str, Any]:
@@ -164,21 +181,6 @@ def pod_template(
     return {"metadata": meta, "spec": spec}
 
 
-def command_of(section: Kubernetes, role: str) -> list[str]:
-    """What a container runs: its task, and above it a supervisor where a deadline is asked for.
-
-    The supervisor ends a task that hangs, and starts none: that is for who starts the pods.
-    """
-    task = ["estimator-pipeline", "train", f"{JOB_FOLDER}/job.yaml"]
-    if section.step_timeout is None:
-        return task
-    supervise = ["estimator-pipeline", "supervise", "--max-restarts", "0", "--heartbeat-timeout", str(_HEARTBEAT_SECS)]
-    if role in TRAINING_JOBS:
-        # An evaluator waits for checkpoints, and a parameter server for workers.
-        supervise += ["--step-timeout", f"{section.step_timeout:g}"]
-    return [*supervise, "--", *task]
-
-
 def _container(
     job: Job, settings: PodSettings, *, role: str, env: list[dict[str, Any]], with_port: bool
 ) -> dict[str, Any]:
@@ -186,7 +188,7 @@ def _container(
     container: dict[str, Any] = {"name": CONTAINER, "image": section.image}
     if section.image_pull_policy is not None:
         container["imagePullPolicy"] = section.image_pull_policy
-    container["command"] = command_of(section, role)
+    container["command"] = list(settings.command)
     if with_port:
         container["ports"] = [{"name": PORT_NAME, "containerPort": section.port}]
     own = {"PYTHONUNBUFFERED": "1", SECS_VARIABLE: str(section.preemption_secs), **section.env}

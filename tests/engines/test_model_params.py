@@ -140,3 +140,31 @@ def test_several_features_are_refused(job, tmp_path):
     }
     with pytest.raises(ConfigError, match=r"'linear' takes one tensor.*\n.*found: a, b\n.*features_key"):
         params_of(job(csv, {"name": "linear"}))
+
+
+def test_columns_that_the_data_do_not_give_are_refused(job, tmp_path):
+    columns = {"numeric": ["a"], "categorical": {"b": 3}}
+    with pytest.raises(ConfigError, match=r"takes columns that the data do not give: a, b\n.*of the data: image"):
+        params_of(job("digits", {"name": "wide_deep", "params": columns}))
+    shapes = {"a": [], "b": [1], "c": [7]}
+    assert model_fns.for_data("wide_deep", columns, shapes=shapes) == columns
+    with pytest.raises(
+        ConfigError, match=re.escape("its column 'c', and the data give more\n  found: records of the shape [7]")
+    ):
+        model_fns.for_data("wide_deep", {"numeric": ["c"]}, shapes=shapes)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({}, "wide_deep was given no columns"),
+        ({"numeric": "age"}, "are a list of names"),
+        ({"numeric": [1]}, "are a list of names"),
+        ({"categorical": ["occupation"]}, r"mapping of names to numbers of ids\n.*categorical \['occupation'\]"),
+    ],
+)
+def test_columns_are_names(params, message):
+    with pytest.raises(ConfigError, match=message):
+        model_fns.for_data("wide_deep", params)
+    with pytest.raises(ConfigError, match=message):
+        model_fns.keras_model("wide_deep", **params)

@@ -28,6 +28,12 @@ from estimator_pipeline.engines.board import Board
 from estimator_pipeline.engines.preemption import PREEMPTION_SECS, Preemption, seconds_of, signals_of
 from estimator_pipeline.engines.stopping import BoardMail, Mail, StopTogether
 from estimator_pipeline.errors import ConfigError, PreemptedError
+from estimator_pipeline.launch.progress import (
+    HEARTBEAT_FOLDER_VARIABLE,
+    HEARTBEAT_VARIABLE,
+    PREEMPTED_FILE_VARIABLE,
+    PROGRESS_VARIABLE,
+)
 
 tf = tensorflow_with_three_cpus()
 RNG = np.random.default_rng(3)
@@ -236,6 +242,42 @@ def test_a_main_thread_that_never_comes_back_is_ended_in_time():
     assert process.returncode == 75
     assert out == "last word\n"
     assert "worker:1 was asked to end (SIGTERM): it did not come to its end within 1 s" in err
+
+
+GONE = """
+import os, pathlib, threading, time
+from estimator_pipeline.engines.preemption import Preemption
+from estimator_pipeline.launch import progress
+
+progress_file = pathlib.Path(os.environ[progress.PROGRESS_VARIABLE])
+asks = threading.Event()
+def gone(*given, **named):
+    asks.set()
+    time.sleep(600)
+
+pathlib.Path.mkdir = pathlib.Path.touch = gone
+assert progress.start_heartbeat(os.environ)
+asks.wait(600)
+preemption = Preemption("worker:1", signals=[], last_word=lambda error: progress_file.touch())
+preemption.ask("worker:0")
+preemption.give_up("its files do not answer")
+"""
+
+
+def test_where_the_file_system_no_longer_answers_the_task_ends_all_the_same(tmp_path):
+    """The thread of the heartbeats waits inside the file system, and holds the lock that their end takes."""
+    variables = {
+        PROGRESS_VARIABLE: str(tmp_path / "p.progress.jsonl"),
+        HEARTBEAT_VARIABLE: "1",
+        HEARTBEAT_FOLDER_VARIABLE: str(tmp_path / "hearts"),
+        PREEMPTED_FILE_VARIABLE: str(tmp_path / "preempted"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", GONE], env=environment() | variables, cwd=ROOT, text=True, capture_output=True,
+        timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 75, done.stderr
+    assert "worker:1 was asked to end (worker:0): its files do not answer" in done.stderr
 
 
 # -- the agreement ----------------------------------------------------------------------------------------------------

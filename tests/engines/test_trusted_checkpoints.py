@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import model_fns
 from estimator_pipeline import inputs
 from estimator_pipeline.engines import checkpoints, lock
 from estimator_pipeline.engines.identity import Identity, check
+from estimator_pipeline.engines.job import run_job
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.job import make_job
 
@@ -290,22 +292,68 @@ def test_a_lease_is_renewed_refused_and_taken_over(tmp_path, monkeypatch):
         assert json.loads(path.read_text())["run_id"] == "third"
 
 
-def test_who_has_lost_a_lease_stops_and_leaves_it(tmp_path, monkeypatch):
-    """Its machine stood still for longer than a lease, and another has begun: that one is not disturbed."""
+@pytest.fixture
+def leases(monkeypatch):
+    """As on a file system without locks; and in a job that a script has put into the background, with `&`."""
     monkeypatch.setattr(lock, "RENEW_SECS", 0.2)
     monkeypatch.setattr(lock, "_kernel_lock", lambda *_: _Raises())
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+# The same host and process number, as the first processes of two containers have them.
+ANOTHER = {"task": "chief:0", "host": socket.gethostname(), "pid": os.getpid(), "nonce": "another", "renewed": 3}
+LOST = "was not renewed for 90 s, and another job has taken it"
+
+
+def takes_over(path):
+    """Another job, after this one's machine stood still. A renewal that had looked already may still come after it."""
+    if lock._read(path) != ANOTHER:
+        path.with_suffix(".new").write_text(json.dumps(ANOTHER))
+        os.replace(path.with_suffix(".new"), path)
+
+
+def test_who_has_lost_a_lease_stops_and_leaves_it(tmp_path, leases):
+    """Its machine stood still for longer than a lease, and another has begun: that one is not disturbed."""
     path = tmp_path / "estimator_pipeline" / "lock.lease"
-    # The same host and process number, as the first processes of two containers have them.
-    other = {"task": "chief:0", "host": socket.gethostname(), "pid": os.getpid(), "nonce": "another", "renewed": 3}
-    with (
-        pytest.raises(ConfigError, match="was not renewed for 90 s, and another job has taken it"),
-        lock.hold(str(tmp_path), owner="chief:0", run_id="first"),
-    ):
-        path.write_text(json.dumps(other))
+    with pytest.raises(ConfigError, match=LOST), lock.hold(str(tmp_path), owner="chief:0", run_id="first"):
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
+            takes_over(path)
             time.sleep(0.05)
-    assert json.loads(path.read_text()) == other
+    assert json.loads(path.read_text()) == ANOTHER
+
+
+@pytest.mark.parametrize("engine", ["estimator", "keras"])
+def test_a_training_that_has_lost_its_lease_stops_and_leaves_it(tmp_path, leases, engine):
+    path = tmp_path / "model" / "estimator_pipeline" / "lock.lease"
+    arrays = str(tmp_path / "records.npz")
+    np.savez(arrays, image=FEATURES, label=LABELS)
+    job = make_job(
+        {
+            "model": {"name": "linear", "params": {"classes": 10}},
+            "input": {"source": "arrays", "train": arrays, "eval": arrays, "global_batch_size": 12},
+            "train": {"max_steps": 10**9},
+            "run": {"engine": engine, "model_dir": str(tmp_path / "model"), "save_checkpoints_steps": 50},
+        }
+    )
+    over = threading.Event()
+
+    def other():
+        while not over.wait(0.05):
+            if newest(tmp_path / "model") not in ("", "model.ckpt-0"):
+                takes_over(path)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        with pytest.raises(ConfigError, match=LOST):
+            run_job(job, environ={})
+    finally:
+        over.set()
+        thread.join()
+    assert json.loads(path.read_text()) == ANOTHER
 
 
 class _Raises:
