@@ -9,7 +9,9 @@ import pytest
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
-from campaign import FAULTS, SHAPES, Fault, Shape, _least_met, campaign
+from blows import FAULTS
+from campaign import _least_met, campaign
+from fault_jobs import SHAPES, Fault, Shape
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -17,401 +17,23 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import dataclasses
 import json
 import math
 import os
 import random
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import psutil
+from blows import FAULTS
+from fault_jobs import DEADLINE_SECS, ROOT, SHAPES, WEIGHTS, Fault, Hang, Job, Shape, until
 
-ROOT = Path(__file__).resolve().parents[2]
-STEPS, EVERY = 1800, 90
-# Nothing of a job may take longer than this without an event in its history.
-DEADLINE_SECS = 120.0
 FAULTS_A_JOB = 10
-
-JOB = f"""
-model: {{name: dnn, params: {{hidden_units: [16]}}, optimizer: {{name: momentum, learning_rate: 0.05}}}}
-input: {{source: tfds, name: digits, scale: 1/16, global_batch_size: 60, seed: 3}}
-train: {{max_steps: {STEPS}}}
-eval: {{exporters: [{{kind: latest, exports_to_keep: 2}}]}}
-run: {{model_dir: nowhere, seed: 5, save_checkpoints_steps: {EVERY}, ledger: true}}
-"""
-
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """A kind of job.
-
-    Attributes:
-        name: for the report.
-        changes: to the job file.
-        kinds: the faults that it can meet.
-        exact: whether its final weights are those of an undisturbed run.
-    """
-
-    name: str
-    changes: tuple[str, ...]
-    kinds: tuple[str, ...]
-    exact: bool = True
-
-
-_EVERYWHERE = ("kill chief", "kill at start", "kill in checkpoint", "stop chief", "term chief", "kill launcher",
-               "term launcher", "torn checkpoint", "full disk")  # fmt: skip
-_WORKERS = (*_EVERYWHERE, "kill worker", "stop worker", "term worker", "take port")
-_EVALUATOR = ("kill evaluator", "kill in evaluation", "kill in export", "term evaluator", "stop evaluator")
-_MWM = ("run.train_distribute=multi_worker_mirrored", "cluster.workers=2")
-SHAPES = (
-    Shape("two workers, evaluator", (*_MWM, "cluster.evaluator=true"), (*_WORKERS, *_EVALUATOR)),
-    Shape("two workers, Keras", (*_MWM, "run.engine=keras", "eval.exporters=[]"), _WORKERS),
-    Shape("one process", ("cluster.workers=1",), (*_EVERYWHERE, "kill in export")),
-    Shape(
-        "chief, worker, ps",
-        ("run.train_distribute=parameter_server", "cluster.chief=true", "cluster.workers=1", "cluster.ps=1"),
-        (*(kind for kind in _WORKERS if kind != "take port"), "kill ps", "stop ps", "term ps"),
-        exact=False,
-    ),
-)
-_WEIGHTS = (4, 2, 2, 2)
-
-
-@dataclasses.dataclass
-class Fault:
-    """One fault, and what came of it."""
-
-    number: int
-    job: int
-    shape: str
-    kind: str
-    step: int | None = None
-    checkpoint: int | None = None
-    seconds: float | None = None
-    """From the fault to the first step after it."""
-    landed: bool = False
-    """Whether it met what it was meant for: the process was there, the checkpoint was being written."""
-    problem: str = ""
-
-
-class Job:
-    """A job under attack: its command, its history, its processes."""
-
-    def __init__(self, folder: Path, shape: Shape, environ: dict[str, str]) -> None:
-        self.folder, self.shape, self.environ = folder, shape, environ
-        self.disk = folder / "disk"
-        self.disk.mkdir(parents=True)
-        self.model_dir = self.disk / "model"
-        self.file = folder / "job.yaml"
-        self.file.write_text(JOB)
-        self.launches = 0
-        self.process: subprocess.Popen[bytes] | None = None
-        self.mounted = False
-
-    def command(self, *options: str) -> list[str]:
-        changes = [*self.shape.changes, f"run.model_dir={self.model_dir}"]
-        return [sys.executable, "-m", "estimator_pipeline", "launch", str(self.file), "--log-dir", str(self.logs),
-                *options, *(word for change in changes for word in ("--set", change))]  # fmt: skip
-
-    @property
-    def logs(self) -> Path:
-        return self.folder / f"logs-{self.launches}"
-
-    def start(self) -> None:
-        self.launches += 1
-        # Ports are let go, so that they can be taken; heartbeats decide about stopped processes within seconds.
-        options = ["--max-restarts", "20", "--heartbeat-timeout", "8", "--start-timeout", "90", "--step-timeout", "60",
-                   "--backoff", "0.2", "--free-ports"]  # fmt: skip
-        self.logs.mkdir()
-        with open(self.logs / "launch.out", "wb") as out:
-            self.process = subprocess.Popen(
-                self.command(*options), stdout=out, stderr=subprocess.STDOUT, env=self.environ, cwd=ROOT
-            )
-
-    def events(self) -> list[dict[str, Any]]:
-        found = []
-        with contextlib.suppress(OSError):
-            for line in (self.logs / "events.jsonl").read_text().splitlines():
-                # The last one may be read while it is written.
-                with contextlib.suppress(ValueError):
-                    found.append(json.loads(line))
-        return found
-
-    def attempt(self) -> Path | None:
-        """The folder of the attempt that runs now."""
-        started = [event for event in self.events() if event["event"] == "attempt_started"]
-        return Path(started[-1]["log_dir"]) if started else None
-
-    def step(self) -> int | None:
-        """The last step that a task told in the attempt that runs now."""
-        folder, found = self.attempt(), None
-        for path in folder.glob("*.progress.jsonl") if folder else ():
-            for line in path.read_text().splitlines():
-                with contextlib.suppress(ValueError):
-                    event = json.loads(line)
-                    if event.get("event") == "step" and event.get("step") is not None:
-                        found = max(found or 0, event["step"])
-        return found
-
-    def checkpoint(self) -> int | None:
-        steps = [int(path.stem.rpartition("-")[2]) for path in self.model_dir.glob("*ckpt-*.index")]
-        return max(steps, default=None)
-
-    def tasks(self) -> dict[str, psutil.Process]:
-        """Task -> its process."""
-        found = {}
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                task = child.environ().get("ESTIMATOR_PIPELINE_TASK")
-                if task and child.status() != psutil.STATUS_ZOMBIE and "train" in child.cmdline():
-                    found.setdefault(task, child)
-        return found
-
-    def role(self, role: str, wait: float = 20.0) -> psutil.Process | None:
-        """The process of a role: "chief" is the first task that trains."""
-        wanted = {"chief": ("chief:0", "worker:0"), "worker": ("worker:1", "worker:0"), "evaluator": ("evaluator:0",),
-                  "ps": ("ps:0",)}[role]  # fmt: skip
-        deadline = time.monotonic() + wait
-        while time.monotonic() < deadline and self.running:
-            tasks = self.tasks()
-            for task in wanted:
-                if task in tasks:
-                    return tasks[task]
-            time.sleep(0.05)
-        return None
-
-    @property
-    def running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    def orphans(self) -> list[str]:
-        """Processes that still have to do with this job: by their command, their environment, or its run ids (the
-        guard has nothing else)."""
-        marks = {str(self.folder), *(str(e["run_id"]) for e in self.events() if e["event"] == "attempt_started")}
-        found = []
-        for one in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if one.pid == os.getpid() or one.status() == psutil.STATUS_ZOMBIE:
-                    continue
-                words = [*one.cmdline(), *one.environ().values()]
-                if any(mark in word for word in words for mark in marks):
-                    found.append(f"{one.pid} {' '.join(one.cmdline())[:120]}")
-        return found
-
-    def end(self) -> None:
-        if self.running:
-            self.process.kill()
-        if self.process is not None:
-            self.process.wait(30)
-
-    def mount(self) -> None:
-        """The model directory on a disk of its own that can be filled; without the right to mount there is none."""
-        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", self.disk], capture_output=True)
-        self.mounted = made.returncode == 0
-
-    def unmount(self) -> None:
-        if self.mounted:
-            subprocess.run(["umount", "-l", self.disk], check=False)
-
-
-class Hang(Exception):
-    """Something did not come within the deadline."""
-
-
-def until(what: str, look: Callable[[], Any], *, seconds: float = DEADLINE_SECS, poll: float = 0.02) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = look()
-        if found:
-            return found
-        time.sleep(poll)
-    raise Hang(f"{what} did not come within {seconds:.0f} s")
-
-
-# -- the faults -------------------------------------------------------------------------------------------------------
-# Each hits the job, and says whether it landed, and whether the launcher went with it (the same command is then started
-# again).
-
-
-@dataclasses.dataclass(frozen=True)
-class Hit:
-    """What became of a fault's blow."""
-
-    landed: bool
-    launcher: bool = False
-
-
-Blow = Callable[[Job, random.Random], Hit]
-
-
-def _send(process: psutil.Process | None, number: int) -> bool:
-    """Whether a living process got the signal."""
-    if process is None:
-        return False
-    try:
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        process.send_signal(number)
-    except psutil.Error:
-        return False
-    return True
-
-
-def _signal(role: str, number: int) -> Blow:
-    return lambda job, rng: Hit(_send(job.role(role), number))
-
-
-def _at_start(job: Job, rng: random.Random) -> Hit:
-    """A task dies somewhere between its first instruction and its first step: of the attempt after a kill."""
-    _signal("chief", signal.SIGKILL)(job, rng)
-    before = job.attempt()
-    until("the next attempt", lambda: job.attempt() != before or not job.running)
-    time.sleep(rng.uniform(0, 5))
-    steps = job.step()
-    tasks = job.tasks() if job.running else {}
-    return Hit(steps is None and bool(tasks) and _send(tasks[rng.choice(sorted(tasks))], signal.SIGKILL))
-
-
-def _when(role: str, seen: Callable[[Job], Any], most: float) -> Blow:
-    """Kill a role the moment that something is seen, or up to `most` seconds later."""
-
-    def hit(job: Job, rng: random.Random) -> Hit:
-        process = job.role(role)
-        deadline, found = time.monotonic() + 30, False
-        while time.monotonic() < deadline and job.running and not found:
-            found = bool(seen(job))
-            time.sleep(0.0005)
-        time.sleep(rng.uniform(0, most))
-        return Hit(_send(process, signal.SIGKILL) and found)
-
-    return hit
-
-
-def _writing(job: Job) -> bool:
-    """Whether files of a checkpoint are there that the state file does not name yet."""
-    with contextlib.suppress(OSError):
-        names = os.listdir(job.model_dir)
-        if any("tempstate" in name or name.endswith("_temp") for name in names):
-            return True
-    return False
-
-
-def _exporting(job: Job) -> bool:
-    return any((job.model_dir / "export").glob("*/temp-*"))
-
-
-def _new_checkpoint() -> Callable[[Job], bool]:
-    seen: dict[str, int | None] = {}
-
-    def look(job: Job) -> bool:
-        first = seen.setdefault("first", job.checkpoint())
-        return job.checkpoint() != first
-
-    return look
-
-
-def _launcher(number: int) -> Blow:
-    def hit(job: Job, rng: random.Random) -> Hit:
-        landed = job.running
-        with contextlib.suppress(ProcessLookupError):
-            job.process.send_signal(number)
-        until("the launcher's end", lambda: not job.running)
-        until("the end of its tasks", lambda: not job.orphans(), seconds=30)
-        return Hit(landed, launcher=True)
-
-    return hit
-
-
-def _torn(job: Job, rng: random.Random) -> Hit:
-    """The launcher is killed, and a file of the newest checkpoint is cut off, or has a bit turned."""
-    until("two checkpoints", lambda: len(list(job.model_dir.glob("*ckpt-*.index"))) >= 2 or not job.running)
-    landed = _launcher(signal.SIGKILL)(job, rng).landed
-    step = job.checkpoint()
-    files = [*job.model_dir.glob(f"*ckpt-{step}.index"), *job.model_dir.glob(f"*ckpt-{step}.data*"),
-             job.model_dir / "checkpoint"]  # fmt: skip
-    path = rng.choice([file for file in files if file.exists()])
-    content = bytearray(path.read_bytes())
-    at = rng.randrange(len(content))
-    if rng.random() < 0.5 or path.name == "checkpoint":
-        content = content[:at]
-    else:
-        content[at] ^= 1 << rng.randrange(8)
-    path.write_bytes(content)
-    return Hit(landed, launcher=True)
-
-
-def _full(job: Job, rng: random.Random) -> Hit:
-    ballast = job.disk / "ballast"
-
-    def failures() -> int:
-        return sum(event["event"] == "failed" for event in job.events())
-
-    before = failures()
-    with open(ballast, "wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(b"\0" * 65536)
-    try:
-        until("the failure on a full disk", lambda: failures() > before or not job.running)
-    finally:
-        ballast.unlink()
-    return Hit(failures() > before)
-
-
-def _take_port(job: Job, rng: random.Random) -> Hit:
-    """A stranger takes a port of the next attempt before the task does."""
-    _signal("chief", signal.SIGKILL)(job, rng)
-    before = job.attempt()
-    until("the next attempt", lambda: job.attempt() != before or not job.running)
-    task = job.role("worker") if job.running else None
-    if task is None:
-        return Hit(False)
-    try:
-        jobs = json.loads(task.environ()["TF_CONFIG"])["cluster"]
-        port = int(rng.choice(jobs["worker"]).rpartition(":")[2])
-        with socket.socket() as stranger:
-            stranger.bind(("0.0.0.0", port))
-            stranger.listen()
-            until("the end of the attempt", lambda: job.attempt() is None or _attempts_ended(job) or not job.running)
-    except (psutil.Error, OSError):
-        return Hit(False)  # the task was quicker, or has gone
-    return Hit(True)
-
-
-def _attempts_ended(job: Job) -> bool:
-    events = job.events()
-    started = sum(event["event"] == "attempt_started" for event in events)
-    return sum(event["event"] == "attempt_ended" for event in events) >= started
-
-
-FAULTS: dict[str, Blow] = {
-    **{f"kill {role}": _signal(role, signal.SIGKILL) for role in ("chief", "worker", "evaluator", "ps")},
-    **{f"stop {role}": _signal(role, signal.SIGSTOP) for role in ("chief", "worker", "evaluator", "ps")},
-    **{f"term {role}": _signal(role, signal.SIGTERM) for role in ("chief", "worker", "evaluator", "ps")},
-    "kill at start": _at_start,
-    "kill in checkpoint": _when("chief", _writing, 0.02),
-    "kill in evaluation": lambda job, rng: _when("evaluator", _new_checkpoint(), 0.4)(job, rng),
-    "kill in export": lambda job, rng: _when(
-        "evaluator" if "evaluator" in job.shape.name else "chief", _exporting, 0.05
-    )(job, rng),
-    "kill launcher": _launcher(signal.SIGKILL),
-    "term launcher": _launcher(signal.SIGTERM),
-    "torn checkpoint": _torn,
-    "full disk": _full,
-    "take port": _take_port,
-}
-
-
-# -- a job and its end ------------------------------------------------------------------------------------------------
 
 
 def attack(job: Job, kinds: list[str], rng: random.Random, *, first: int, number: int) -> Iterator[Fault]:
@@ -454,7 +76,7 @@ def _first_steps(job: Job) -> int:
 
 
 def _is_training(job: Job) -> bool:
-    return _first_steps(job) > 0 and not _attempts_ended(job)
+    return _first_steps(job) > 0 and not job.attempts_ended
 
 
 def _trains(job: Job) -> bool:
@@ -564,7 +186,7 @@ def campaign(
     while len(found) < faults and time.monotonic() < ends:
         number += 1
         rng = random.Random(f"{seed}/{number}")
-        shape = rng.choices(shapes, _WEIGHTS[: len(shapes)])[0]
+        shape = rng.choices(shapes, WEIGHTS[: len(shapes)])[0]
         possible = [kind for kind in shape.kinds if kinds is None or kind in kinds]
         chosen = _least_met(possible, shape, found, rng)[: min(FAULTS_A_JOB, faults - len(found))]
         if shape.exact and shape.name not in references:
@@ -625,10 +247,11 @@ def report(found: list[Fault], *, seed: int, versions: str) -> str:
     lines = [
         "# The fault campaign",
         "",
-        "Made by `make faults` (`tests/faults/campaign.py`, where each fault and how jobs are judged is written).",
-        "A job has several faults, one after the other, at random moments. When it has ended, the final weights are",
-        "compared with those of a job that nobody disturbed, bit by bit (synchronous jobs), its ledger is checked for",
-        "records that were consumed twice or never, and the machine is searched for processes that were left.",
+        "Made by `make faults` (`tests/faults/campaign.py`, where it is written how jobs are judged; `blows.py` beside",
+        "it has each fault). A job has several faults, one after the other, at random moments. When it has ended, the",
+        "final weights are compared with those of a job that nobody disturbed, bit by bit (synchronous jobs), its",
+        "ledger is checked for records that were consumed twice or never, and the machine is searched for processes",
+        "that were left.",
         "",
         f"Seed {seed}; {versions}; two cores. {len(found)} faults in {jobs} jobs; jobs in which something was found: "
         f"{len({fault.job for fault in bad})}.",
