@@ -18,6 +18,7 @@ A `master` (TensorFlow 1) is a chief that evaluates during training, as it alway
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -35,7 +36,7 @@ from estimator_pipeline.engines.hooks import (
     progress_hook,
     stop_hook,
 )
-from estimator_pipeline.engines.identity import Identity, of_inputs
+from estimator_pipeline.engines.identity import Identity, of_inputs, of_model_fn
 from estimator_pipeline.engines.ledger import TaskLedger
 from estimator_pipeline.engines.life import TaskLife
 from estimator_pipeline.engines.result import TrainResult
@@ -263,7 +264,9 @@ class _EstimatorTask(TaskLife):
         return Trained(steps=hook.steps, data_ended=hook.data_ended)
 
     def _own_identity(self) -> Identity:
-        return of_inputs(self.input_fn, seed=self.estimator._config.tf_random_seed, num_pipelines=self.num_pipelines)
+        seed, made_by = self.estimator._config.tf_random_seed, self.estimator._model_fn
+        seen = of_inputs(self.input_fn, seed=seed, num_pipelines=self.num_pipelines)
+        return dataclasses.replace(seen, told=of_model_fn(made_by, self.estimator.params))
 
     def _saves_by_coordinator(self) -> bool:
         """Whether checkpoints are written by a hook of the distribute coordinator's, which takes no listeners and

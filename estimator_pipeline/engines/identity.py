@@ -7,9 +7,16 @@ the run is made of, and the next run on the same model directory is held against
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
+import functools
+import hashlib
+import importlib.util
+import inspect
 import json
 import os
+import textwrap
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -60,6 +67,62 @@ def of_inputs(input_fn: Any, *, seed: Any, num_pipelines: int) -> Identity:
     data, open_ = tell(num_pipelines)
     # A policy by which a record's reader depends on nothing but the step is as good as any other such.
     return Identity(fixed={"seed": seed, _KIND: _ADDRESSED, "input.shard_policy": _BY_RECORD, **data}, open=open_)
+
+
+def of_model_fn(function: Any, params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What is told of a model that a program brings: its function's name and code, and the plain ones of its params.
+
+    Args:
+        function: the `model_fn`.
+        params: as the Estimator has them.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    told: dict[str, Any] = {"params": {name: one for name, one in (params or {}).items() if _is_plain(one)}}
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    told["model_fn"] = name
+    # What packages bring changes with their versions.
+    package = (getattr(function, "__module__", None) or "").partition(".")[0]
+    if package not in ("estimator_pipeline", "tensorflow_estimator"):
+        # Without a file it was typed in, or made by a program.
+        with contextlib.suppress(OSError, TypeError, SyntaxError):
+            told["the code of model_fn"] = _code(textwrap.dedent(inspect.getsource(function)))
+    return told
+
+
+def code_of_reference(reference: str) -> str | None:
+    """The code behind "package.module:function" or "path/to/file.py:function", which is not run; None: not found."""
+    where, _, name = reference.rpartition(":")
+    try:
+        path = where
+        if not where.endswith(".py"):
+            spec = importlib.util.find_spec(where)
+            path = (spec and spec.origin) or ""
+        with open(path, encoding="utf-8") as file:
+            return _code(file.read(), name)
+    except (OSError, ImportError, ValueError, SyntaxError):
+        return None
+
+
+def _code(source: str, name: str | None = None) -> str | None:
+    """A fingerprint of code: neither comments nor blanks change it."""
+    tree: ast.AST = ast.parse(source)
+    if name is not None:
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        found = [node for node in ast.walk(tree) if isinstance(node, kinds) and node.name == name]
+        if not found:
+            return None
+        tree = found[-1]
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) for key in value) and all(map(_is_plain, value.values()))
+    return value is None or isinstance(value, str | int | float)
 
 
 def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> None:
@@ -144,7 +207,18 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[st
     """What both say and say differently. What only one of them knows is no change: another version wrote it, or the
     name is one that another kind of input has, which is said by itself.
     """
-    return [(name, before[name], now[name]) for name in sorted(now) if name in before and before[name] != now[name]]
+    found: list[tuple[str, Any, Any]] = []
+    for name in sorted(now):
+        if name not in before or before[name] == now[name]:
+            continue
+        old, new = before[name], now[name]
+        if isinstance(old, dict) and isinstance(new, dict):
+            nothing = "not given"
+            pairs = ((key, old.get(key, nothing), new.get(key, nothing)) for key in sorted({*old, *new}))
+            found += [(f"{name}.{key}", one, other) for key, one, other in pairs if one != other]
+        else:
+            found.append((name, old, new))
+    return found
 
 
 def _words(changed: list[tuple[str, Any, Any]]) -> str:

@@ -19,7 +19,7 @@ from estimator_pipeline.engines import keras_checkpoints
 from estimator_pipeline.engines.estimator import train_and_evaluate
 from estimator_pipeline.engines.export_once import fingerprint, once
 from estimator_pipeline.engines.exporting import make_exporter
-from estimator_pipeline.engines.identity import Identity, of_inputs
+from estimator_pipeline.engines.identity import Identity, code_of_reference, of_inputs
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.errors import CompatError, ConfigError
 from estimator_pipeline.job import FunctionInput, Job
@@ -113,6 +113,8 @@ def identity_of(job: Job, data: Any, tf_config: TFConfig) -> Callable[[], Identi
             data_of["columns"] = list(data_of["columns"].items())
         fixed |= {f"input.{name}": data_of[name] for name in _CONTENT if name in data_of}
         told |= {f"input.{name}": data_of[name] for name in ("function", "params") if name in data_of}
+        if job.model.function is not None:
+            told["the code of model.function"] = code_of_reference(job.model.function)
         told |= {f"model.optimizer.{name}": value for name, value in optimizer.items()}
         return dataclasses.replace(seen, fixed={**seen.fixed, **fixed}, told=told)
 

@@ -193,7 +193,9 @@ def _difference(
 ) -> Difference | None:
     for kind in ("shape", "dtype"):
         first, second = getattr(one, kind), getattr(other, kind)
-        if first != second:
+        # Texts of any length are of one type.
+        texts = kind == "dtype" and first.kind == second.kind and first.kind in "US"
+        if first != second and not texts:
             message = f"{name}: {kind} {first} in {sides[0]}, {second} in {sides[1]}"
             return Difference(name=name, kind=kind, message=message, size=int(one.size))
     if one.size == 0 or one.tobytes() == other.tobytes():
@@ -210,9 +212,11 @@ def _of_other_types(name: str, one: np.ndarray, other: np.ndarray, sides: tuple[
     if not count:
         return None
     index = tuple(int(i) for i in np.argwhere(unequal)[0][: one.ndim])
-    message = f"{name}{_at(index)}: {one[index]!r} in {sides[0]}, {other[index]!r} in {sides[1]}"
+    # As Python's: NumPy shows the types of its own.
+    first, second = (side.item() if isinstance(side, np.generic) else side for side in (one[index], other[index]))
+    message = f"{name}{_at(index)}: {first!r} in {sides[0]}, {second!r} in {sides[1]}"
     return Difference(
-        name=name, kind="value", message=message, index=index, one=one[index], other=other[index], count=count,
+        name=name, kind="value", message=message, index=index, one=first, other=second, count=count,
         size=int(one.size),
     )  # fmt: skip
 

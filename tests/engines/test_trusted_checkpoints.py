@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,7 +21,7 @@ import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
 from estimator_pipeline.engines import checkpoints, lock
-from estimator_pipeline.engines.identity import Identity, check
+from estimator_pipeline.engines.identity import Identity, check, code_of_reference
 from estimator_pipeline.engines.job import run_job
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.job import make_job
@@ -404,6 +405,55 @@ def test_data_that_can_no_longer_be_addressed_are_other_data(model_dir):
     assert go_on(accept_changes=True).global_step == 15
 
 
+def test_another_model_of_a_programs_own_is_told(model_dir, logged):
+    """Its shapes may be those of before: then nothing but its code and params tell that it is another one."""
+    config = ep.build_run_config(model_dir, environ={}, save_checkpoints_steps=5, seed=1)
+    made = model_fns.model_fn("linear", optimizer={"name": "adam"})
+
+    def plain(features, labels, mode, params):
+        del params  # a comment
+        return made(features, labels, mode)
+
+    def doubled(features, labels, mode, params):
+        del params
+        return made(features * 2, labels, mode)
+
+    def go_on(model_fn, max_steps, **params):
+        logged.clear()
+        source = data()
+        ep.train_and_evaluate(
+            tf.estimator.Estimator(model_fn, params={"rate": 0.1, "object": object(), **params}, config=config),
+            tf.estimator.TrainSpec(source.train_input_fn, max_steps=max_steps),
+            tf.estimator.EvalSpec(source.eval_input_fn, steps=1),
+            environ={},
+        )
+        return [record.getMessage() for record in logged.records if "with a change" in record.getMessage()]
+
+    (said,) = go_on(plain, 12)  # the run before had another
+    assert "model_fn was build_model_fn" in said
+    assert go_on(plain, 14) == []
+    assert go_on(plain, 16, rate=0.2) == ["Training goes on at step 14 with a change: params.rate was 0.1 and is 0.2"]
+    assert go_on(plain, 17, rate=0.2, relu="1")[0].endswith("params.relu was not given and is 1")
+    (said,) = go_on(doubled, 18, rate=0.2, relu="1")
+    assert re.search(
+        r"at step 17 with a change: model_fn was \S+plain and is \S+doubled; the code of model_fn was ", said
+    )
+
+
+def test_code_is_its_text_without_comments_and_blanks(tmp_path, monkeypatch):
+    one = "import nowhere\n\ndef model(x):\n    return x  # as it is\n"
+    (tmp_path / "mine.py").write_text(one)
+    monkeypatch.syspath_prepend(tmp_path)
+    first = code_of_reference(f"{tmp_path}/mine.py:model")
+    assert first and first == code_of_reference("mine:model")
+    for other, same in ((one.replace("  # as it is", "\n"), True), (one.replace("return x", "return -x"), False)):
+        (tmp_path / "mine.py").write_text(other)
+        assert (code_of_reference(f"{tmp_path}/mine.py:model") == first) is same
+    assert [code_of_reference(each) for each in ("mine:other", "nowhere.at.all:model", "/none.py:x")] == [None] * 3
+    (tmp_path / "mine.py").write_text("def model(:")
+    assert code_of_reference("mine:model") is None
+
+
 @pytest.mark.parametrize("content", ["", '{"fixed": {"seed": 1', "[1]", '{"told": {}}'])
 def test_what_cannot_be_read_is_not_taken_for_nothing(model_dir, content, logged):
     (model_dir / "estimator_pipeline" / "identity.json").write_text(content)
@@ -457,8 +507,6 @@ CONTENTS = {
 
 @pytest.mark.parametrize("name", CONTENTS)
 def test_other_numbers_of_the_same_records_are_other_data(tmp_path, name):
-    from estimator_pipeline.engines.job import run_job
-
     source, change = CONTENTS[name]
     (tmp_path / "a.csv").write_text("0.5,1,0,2\n" * 12)
     example = {
@@ -480,7 +528,7 @@ def test_other_numbers_of_the_same_records_are_other_data(tmp_path, name):
         return run_job(job, environ={}).global_step
 
     assert go_on(2) == 2
-    with pytest.raises(ConfigError, match=rf"this run is not the one that trained to step 2 .*input\.{name} was "):
+    with pytest.raises(ConfigError, match=rf"this run is not the one that trained to step 2 .*input\.{name}[. ].*was "):
         go_on(4, **change)
     assert go_on(4) == 4
 

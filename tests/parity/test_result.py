@@ -122,10 +122,20 @@ def test_fewer_steps_than_asked(compared):
     assert "3 steps of the 6 that were asked for were made by both" in found.findings[0].message
 
 
-def test_steps_of_one_side_alone(compared):
-    found = compared(list(sgd())[:4], sgd(), steps=6)
+@pytest.mark.parametrize("asked", [6, None])
+def test_steps_of_one_side_alone(compared, asked):
+    found = compared(list(sgd())[:4], sgd(), steps=asked)  # None: as many as both have made
     assert not found.equal and names(found) == ["steps"]
+    assert found.only == (("keras", 4), ("keras", 5), ("keras", 6))
     assert "keras alone has made 3 steps, the first of them 4" in found.findings[0].message
+
+
+def test_a_rate_that_is_told_otherwise(compared):
+    """With the same steps made: one side tells another rate than it trains with."""
+    found = compared(sgd(), sgd(), of_keras={"rates": [*RATES[:3], RATES[3] * 1.5, *RATES[4:]]})
+    assert not found.equal
+    step, fault = found.first_fault
+    assert (step, fault.name) == (4, "learning_rate")
 
 
 @pytest.mark.parametrize(
