@@ -211,19 +211,11 @@ class Killed(Exception):
     """What ends a run in its middle."""
 
 
-@pytest.mark.parametrize(
-    ("every", "at", "goes_on_from"), [("3", 8, 6), ("epoch", 18, 10), ("5", 10, 10), ("4", 19, 16), ("7", 12, 10)]
-)
-def test_k8_a_run_goes_on_from_its_backup(run, tmp_path, monkeypatch, every, at, goes_on_from):
-    """Killed after the step `at`: the second run begins at the newest of backup and checkpoint, and ends bit-equal."""
-    settings = [f"keras.backup={{every: {every}}}", "model.name=resnet", "model.optimizer.name=momentum"]
-    run(*settings, folder="whole")
-    assert not (tmp_path / "whole" / "backup" / "chief").exists(), "Keras removes it when all went well"
+def killed(run, monkeypatch, *settings, at):
+    """A run in the folder "parts" that is killed after the step `at`."""
 
     def killed_at(max_steps, *, start_step):
-        base = tf.keras.callbacks.Callback
-
-        class Kill(base):
+        class Kill(tf.keras.callbacks.Callback):
             def on_train_batch_begin(self, batch, logs=None):
                 if keras_callbacks.step_of(self.model) == at:
                     raise Killed
@@ -234,6 +226,17 @@ def test_k8_a_run_goes_on_from_its_backup(run, tmp_path, monkeypatch, every, at,
         patched.setattr("estimator_pipeline.engines.keras.stop_callback", killed_at)
         with pytest.raises(Killed):
             run(*settings, folder="parts")
+
+
+@pytest.mark.parametrize(
+    ("every", "at", "goes_on_from"), [("3", 8, 6), ("epoch", 18, 10), ("5", 10, 10), ("4", 19, 16), ("7", 12, 10)]
+)
+def test_k8_a_run_goes_on_from_its_backup(run, tmp_path, monkeypatch, every, at, goes_on_from):
+    """Killed after the step `at`: the second run begins at the newest of backup and checkpoint, and ends bit-equal."""
+    settings = [f"keras.backup={{every: {every}}}", "model.name=resnet", "model.optimizer.name=momentum"]
+    run(*settings, folder="whole")
+    assert not (tmp_path / "whole" / "backup" / "chief").exists(), "Keras removes it when all went well"
+    killed(run, monkeypatch, *settings, at=at)
     second = run(*settings, folder="parts")
     assert second.tasks["worker:0"].steps == 20 - goes_on_from
     assert names(tmp_path / "parts") == names(tmp_path / "whole") == ["ckpt-10", "ckpt-20"]
@@ -242,6 +245,21 @@ def test_k8_a_run_goes_on_from_its_backup(run, tmp_path, monkeypatch, every, at,
     for name, value in whole.items():
         np.testing.assert_array_equal(parts[name], value, err_msg=name)
     assert not (tmp_path / "parts" / "backup" / "chief").exists()
+
+
+@pytest.mark.parametrize("cut", [0, 100, -1])
+def test_k8_a_damaged_backup_is_left_for_the_checkpoint(run, tmp_path, monkeypatch, said, cut):
+    settings = ["keras.backup={every: 3}"]
+    run(*settings, folder="whole")
+    killed(run, monkeypatch, *settings, at=14)
+    (data,) = (tmp_path / "parts" / "backup" / "chief").glob("*.data-*")
+    data.write_bytes(data.read_bytes()[:cut])
+    second = run(*settings, folder="parts")
+    assert second.tasks["worker:0"].steps == 10, "from the checkpoint of step 10, not from the backup of step 12"
+    assert any("is damaged" in line and "is not used" in line for line in said)
+    whole, parts = variables(tmp_path / "whole"), variables(tmp_path / "parts")
+    for name, value in whole.items():
+        np.testing.assert_array_equal(parts[name], value, err_msg=name)
 
 
 def test_k8_a_backup_at_the_end_of_an_epoch_whose_checkpoint_is_missing(run, tmp_path, monkeypatch):
