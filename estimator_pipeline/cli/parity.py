@@ -94,7 +94,8 @@ def command(
 
     In the place of a job file, functions of a program may be named: --estimator, --model and --input-fn.
 
-    The exit code is 0 when all of it agrees within the tolerances, 1 when it does not, 2 for bad input.
+    The exit code is 0 when all of it agrees within the tolerances, 1 when it does not or a run has failed, 2 for bad
+    input, 3 when a run has diverged.
     """
     from estimator_pipeline.launch.progress import finite
     from estimator_pipeline.parity import text

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline import launch
-from estimator_pipeline.errors import ConfigError, TaskFailedError
+from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.job import Job, load_job
 from estimator_pipeline.parity import defaults, known
 from estimator_pipeline.parity.about import about
@@ -24,6 +24,8 @@ from estimator_pipeline.parity.result import ENGINES, Parity, compare_records
 from estimator_pipeline.parity.tolerances import Tolerances
 
 __all__ = ["run_parity"]
+
+_ALL = ("estimator", "keras", "keras3")
 
 
 def run_parity(
@@ -52,10 +54,17 @@ def run_parity(
         timeout: seconds for each run.
 
     Raises:
-        ConfigError: a job that cannot be compared.
-        TaskFailedError: one of the runs failed; the message has the end of its log.
+        ConfigError: a job that cannot be compared, or that an engine refuses.
+        TaskFailedError: one of the runs failed; the message has the end of its log. Its exit code is the run's: 3 for
+            one that diverged, 130 for one that a person has ended.
     """
     base = Path(tempfile.mkdtemp(prefix="estimator-pipeline-parity-") if folder is None else folder)
+    if unknown := [name for name in engines if name not in _ALL]:
+        raise ConfigError(
+            f"the engines {', '.join(filter(None, engines))} are not two that there are",
+            found=f"not known: {', '.join(map(repr, unknown))}; engines: {', '.join(_ALL)}",
+            mend="name two, with a comma between: --engines keras,keras3",
+        )
     if engines[0] == engines[1]:
         raise ConfigError(f"the engine {engines[0]} was to be compared with itself", mend="name two engines")
     plain = load_job(path, overrides=list(settings))
@@ -72,11 +81,12 @@ def run_parity(
         start = [] if engine == engines[1] else ["--start", str(base / engines[1] / "record")]
         try:
             metrics[engine] = _run(job, path, changes, engine=engine, base=base, more=start, view=view, timeout=timeout)
-        except TaskFailedError as error:
+        except (ConfigError, TaskFailedError):
             if engine == engines[1] or not _other_variables(base, engines):
                 raise
             allowed = Tolerances.of(tolerances)
-            notes = (f"{engine} was not trained, for it cannot start from the other's values: {error.found}",)
+            where = f"its logs: {base / engine / 'logs'}"
+            notes = (f"{engine} was not trained, for it cannot start from the other's values: {where}",)
             ran = about(path, job, engines=engines, settings=settings, tolerances=allowed)
             none: dict[str, Mapping[str, Any]] = {name: {} for name in engines}
             return compare_records(base, engines=engines, metrics=none, tolerances=allowed, notes=notes, about=ran)
@@ -195,7 +205,37 @@ def _run(
         )
         outcome = launch.run_local(plan, view=view, timeout=timeout)
     if outcome.exit_code != 0 or outcome.result is None:
-        told = outcome.failure.text() if outcome.failure is not None else f"it ended as {outcome.reason}"
-        raise TaskFailedError(f"the run by the engine {engine} failed: {told}", found=f"its logs: {plan.log_dir}")
+        raise _failed(engine, outcome)
     metrics: Mapping[str, Any] = outcome.result["metrics"]
     return metrics
+
+
+def _failed(engine: str, outcome: launch.Outcome) -> PipelineError:
+    """Why a run failed, with the exit code that says so: a job that an engine refuses is bad input."""
+    logs = f"its logs: {outcome.log_dir}"
+    if outcome.exit_code == ConfigError.exit_code and outcome.failure is not None:
+        said = _error_in(outcome.failure.tail)
+        if said is not None:
+            what = f"the engine {engine} cannot run this job: {said.what}"
+            return ConfigError(what, found="; ".join(filter(None, (said.found, logs))), mend=said.mend)
+    told = outcome.failure.text() if outcome.failure is not None else f"it ended as {outcome.reason}"
+    error = TaskFailedError(f"the run by the engine {engine} failed: {told}", found=logs)
+    # Diverged, asked to end, ended by a person.
+    error.exit_code = outcome.exit_code or error.exit_code
+    return error
+
+
+def _error_in(lines: Sequence[str]) -> ConfigError | None:
+    """The error that a command has ended with, from the last lines of its log."""
+    begins = [number for number, line in enumerate(lines) if line.startswith("error: ")]
+    if not begins:
+        return None
+    parts: dict[str, list[str]] = {"": []}
+    now = ""
+    for line in lines[begins[-1] :]:
+        for name, begin in (("", "error: "), ("found", "  found: "), ("mend", "  to mend it: ")):
+            if line.startswith(begin):
+                now, line = name, line.removeprefix(begin)
+        parts.setdefault(now, []).append(line)
+    told = {name: "\n".join(of) for name, of in parts.items()}
+    return ConfigError(told[""], found=told.get("found"), mend=told.get("mend"))

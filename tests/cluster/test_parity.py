@@ -116,12 +116,38 @@ def test_planted_faults_are_named(parity, tmp_path, fault, says, page_says):
 
 
 @pytest.mark.parametrize(
-    ("job", "settings", "says"),
+    ("job", "settings", "options", "says"),
     [
-        ("chief_workers_ps", [], "parity compares synchronous training"),
-        ("single", ["run.seed=null"], "parity needs the same records in the same order"),
+        ("chief_workers_ps", [], [], "parity compares synchronous training"),
+        ("single", ["run.seed=null"], [], "parity needs the same records in the same order"),
+        ("single", [], ["--engines", "keras,keras"], "the engine keras was to be compared with itself"),
+        ("single", [], ["--engines", "keras"], "the engines keras are not two that there are"),
     ],
 )
-def test_what_cannot_be_compared(parity, job, settings, says):
-    done = parity(CONFIGS / f"{job}.yaml", settings=settings)
+def test_what_cannot_be_compared(parity, job, settings, options, says):
+    done = parity(CONFIGS / f"{job}.yaml", *options, settings=settings)
     assert done.returncode == 2 and done.stderr.startswith(f"error: {says}"), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "says"),
+    [
+        (
+            ["model.params={classes: 3}"],
+            2,
+            "error: the engine keras cannot run this job: the model 'cnn' has 3 classes",
+        ),
+        (
+            ["model.optimizer={name: sgd, learning_rate: 1.0e+30}"],
+            3,
+            "error: the run by the engine keras failed: worker:0",
+        ),
+    ],
+    ids=["refused", "diverged"],
+)
+def test_a_run_that_fails_is_no_verdict(parity, settings, code, says):
+    """What an engine refuses is bad input, and says so as the engine does; neither is "not equal"."""
+    done = parity(CONFIGS / "single.yaml", settings=settings)
+    assert done.returncode == code and done.stdout == "", done.stdout
+    assert says in done.stderr and "Traceback" not in done.stderr, done.stderr
