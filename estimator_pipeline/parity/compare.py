@@ -248,8 +248,9 @@ def _of_numbers(
     ulp = None if between is None else int(between[index])
     told = f"absolute {absolute[index]:.3g}, relative {relative[index]:.3g}" + ("" if ulp is None else f", {ulp} ULP")
     limit = "not bit-equal" if tolerance.bit_equal else f"beyond {tolerance}"
-    part = f"{count} of {one.size} elements {limit}; the worst" if count else "within tolerance; the worst"
-    message = f"{name}: {part} {_at(index)}: {one[index]} in {sides[0]}, {other[index]} in {sides[1]} ({told})"
+    part = f"{count} of {one.size} elements {limit}" if count else "within tolerance"
+    part += f"; the worst {_at(index)}".rstrip()
+    message = f"{name}: {part}: {one[index]} in {sides[0]}, {other[index]} in {sides[1]} ({told})"
     return Difference(
         name=name,
         kind="value" if count else "within",

@@ -10,6 +10,7 @@ the comparison's own, the Keras model gets its values back.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import inspect
@@ -83,6 +84,8 @@ def compare_models(
     allowed = Tolerances.of(tolerances)
     if getattr(model, "optimizer", None) is None:
         raise ConfigError("the Keras model is not compiled", mend="model.compile(optimizer, loss, metrics)")
+    _each_once("variables", "variable", mapping)
+    _each_once("metrics", "metric", metric_names)
     evaluations = (eval_input_fn, keras_eval_input_fn or eval_input_fn)
     asked = _outputs(model, predictions)
     answers: list[dict[str, Any]] = [{}, {}]  # of the Estimator, of Keras
@@ -226,7 +229,15 @@ def _by_estimator(
     record = base / "estimator" / "record"
     hook = recording.estimator_hook(StepWriter(record), canonical=of_graph, start=start)
     told = recording.told_batches(input_fn, BatchWriter(record, "worker:0").batch)
-    copy.train(told, max_steps=steps, hooks=[hook])
+    try:
+        copy.train(told, max_steps=steps, hooks=[hook])
+    except ConfigError as error:
+        if error.mend is not None:
+            raise
+        mend = (
+            "correct the mapping of variables" if renamed else "name the weights of both that belong together: mapping"
+        )
+        raise ConfigError(error.what, found=error.found, mend=mend) from error
     if asked:
         given = functools.partial(_dataset, eval_input_fn or input_fn)
         found = next(iter(copy.predict(lambda: _features(given()), yield_single_examples=False)))
@@ -268,6 +279,19 @@ def _check(given: list[str], start: Mapping[str, Any], renamed: Mapping[str, str
             found=f"in Keras alone: {_told(alone, start)}; in the Estimator alone: {', '.join(theirs[:12]) or 'none'}",
             mend="give a mapping of Keras's names to the Estimator's, such as {dense/kernel: fc1/weights}",
         )
+
+
+def _each_once(of: str, one: str, mapping: Mapping[str, str] | None) -> None:
+    """Refuses a mapping that gives one thing of the Estimator's to several of Keras's."""
+    counts = collections.Counter((mapping or {}).values())
+    for name, count in counts.items():
+        if count > 1:
+            takers = [given for given, taken in (mapping or {}).items() if taken == name]
+            raise ConfigError(
+                f"the mapping of {of} gives the Estimator's {name} to several of Keras's",
+                found=", ".join(takers[:12]),
+                mend=f"give each a {one} of its own",
+            )
 
 
 def _told(names: list[str], values: Mapping[str, Any]) -> str:

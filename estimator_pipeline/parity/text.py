@@ -42,7 +42,7 @@ def summary(parity: Parity) -> str:
     largest = _largest(parity)
     if largest:
         lines.append("")
-        lines.append(f"{'largest difference':24}{'absolute':>12}{'relative':>12}{'ULP':>10}  where")
+        lines.append(f"{'largest difference':24}{'absolute':>12}{'relative':>12}{'ULP':>14}  where")
         lines += [_row(name, worst) for name, worst in largest]
     lines.append("")
     lines += [f"note: {note}" for note in parity.notes]
@@ -77,9 +77,9 @@ def _row(name: str, worst: tuple[int, Difference] | None) -> str:
     if worst is None:
         return f"{name:24}{'bit-equal':>12}"
     step, difference = worst
-    ulp = "" if difference.largest_ulp is None else f"{difference.largest_ulp:.7g}"
+    ulp = "" if difference.largest_ulp is None else f"{difference.largest_ulp:.6g}"
     where = difference.name + (f", step {step}" if step else "")
-    return f"{name:24}{difference.largest_absolute:>12.3g}{difference.largest_relative:>12.3g}{ulp:>10}  {where}"
+    return f"{name:24}{difference.largest_absolute:>12.3g}{difference.largest_relative:>12.3g}{ulp:>14}  {where}"
 
 
 def document(parity: Parity) -> dict[str, Any]:

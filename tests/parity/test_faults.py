@@ -233,14 +233,30 @@ def test_a_wrong_mapping_is_found_out(compared):
     [
         (None, ["weights have no counterpart", "hidden/kernel [12, 16]", "in the Estimator alone: fc1/kernel"]),
         ({**MAPPING, "norm/gamma": "bn/gama"}, ["names what is not there: the Estimator has no variable bn/gama"]),
-        ({**MAPPING, "nrom/gamma": "bn/gamma"}, ["the Keras model has no weight nrom/gamma"]),
-        ({**MAPPING, "hidden/kernel": "fc2/kernel", "logits/kernel": "fc1/kernel"}, ["hidden/kernel", "shape"]),
+        (
+            {**{weight: name for weight, name in MAPPING.items() if weight != "norm/gamma"}, "nrom/gamma": "bn/gamma"},
+            ["the Keras model has no weight nrom/gamma"],
+        ),
+        (
+            {**MAPPING, "hidden/kernel": "fc2/kernel", "logits/kernel": "fc1/kernel"},
+            ["hidden/kernel", "shape", "to mend it: correct the mapping of variables"],
+        ),
+        (
+            {**MAPPING, "logits/kernel": "fc1/kernel"},
+            ["gives the Estimator's fc1/kernel to several of Keras's", "found: hidden/kernel, logits/kernel"],
+        ),
     ],
 )
 def test_a_mapping_that_cannot_be(compared, mapping, says):
     with pytest.raises(ConfigError) as raised:
         compared(mapping=mapping)
     assert all(text in str(raised.value) for text in says), raised.value
+
+
+def test_metrics_of_one_name(compared):
+    """One of them would be compared, and of the other nothing be said."""
+    with pytest.raises(ConfigError, match="the mapping of metrics gives the Estimator's accuracy to several"):
+        compared(metric_names={"acc": "accuracy", "precision": "accuracy"})
 
 
 def test_assert_parity(tmp_path):
