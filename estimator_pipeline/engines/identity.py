@@ -79,7 +79,7 @@ def of_model_fn(function: Any, params: Mapping[str, Any] | None) -> dict[str, An
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
-    told: dict[str, Any] = {"params": {name: one for name, one in (params or {}).items() if _is_plain(one)}}
+    told: dict[str, Any] = {"params": {name: _brief(one) for name, one in (params or {}).items() if _is_plain(one)}}
     name = getattr(function, "__qualname__", type(function).__qualname__)
     told["model_fn"] = name
     # What packages bring changes with their versions.
@@ -115,6 +115,12 @@ def _code(source: str, name: str | None = None) -> str | None:
             return None
         tree = found[-1]
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
+
+
+def _brief(value: Any) -> Any:
+    """The value, or the fingerprint of one that is long: a vocabulary may be a parameter."""
+    text = json.dumps(value, sort_keys=True)
+    return value if len(text) <= 500 else f"sha256 {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def _is_plain(value: Any) -> bool:

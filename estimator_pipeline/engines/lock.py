@@ -183,7 +183,6 @@ def _lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> Iter
     _take_lease(path, told, model_dir, wait)
     stop = threading.Event()
     taken: list[dict[str, Any]] = []  # by whom
-
     training = threading.get_ident()
 
     def renew() -> None:
@@ -195,6 +194,8 @@ def _lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> Iter
                 if not found and not stop.wait(_LOOK_SECS):
                     # Nobody else writes here but who takes it, and it may be amid that.
                     found = _read_lease(path)
+                if stop.is_set():
+                    return
                 if taken or (found and found.get("nonce") != told["nonce"]):
                     # This machine stood still for longer than a lease. To write it anew would take it from who has it.
                     # Each time anew: what a destructor is told is lost.

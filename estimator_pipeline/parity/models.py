@@ -234,9 +234,7 @@ def _by_estimator(
     except ConfigError as error:
         if error.mend is not None:
             raise
-        mend = (
-            "correct the mapping of variables" if renamed else "name the weights of both that belong together: mapping"
-        )
+        mend = "correct the mapping of variables" if renamed else "give a mapping of the weights that belong together"
         raise ConfigError(error.what, found=error.found, mend=mend) from error
     if asked:
         given = functools.partial(_dataset, eval_input_fn or input_fn)

@@ -58,7 +58,6 @@ def run_parity(
         TaskFailedError: one of the runs failed; the message has the end of its log. Its exit code is the run's: 3 for
             one that diverged, 130 for one that a person has ended.
     """
-    base = Path(tempfile.mkdtemp(prefix="estimator-pipeline-parity-") if folder is None else folder)
     if unknown := [name for name in engines if name not in _ALL]:
         raise ConfigError(
             f"the engines {', '.join(filter(None, engines))} are not two that there are",
@@ -69,6 +68,7 @@ def run_parity(
         raise ConfigError(f"the engine {engines[0]} was to be compared with itself", mend="name two engines")
     plain = load_job(path, overrides=list(settings))
     steps = plain.parity.steps if steps is None else steps
+    base = Path(tempfile.mkdtemp(prefix="estimator-pipeline-parity-") if folder is None else folder)
     if tolerances is None:
         written = plain.parity.tolerances
         tolerances = {what: one if isinstance(one, str) else one.model_dump() for what, one in written.items()}

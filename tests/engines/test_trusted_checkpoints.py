@@ -434,9 +434,13 @@ def test_another_model_of_a_programs_own_is_told(model_dir, logged):
     assert go_on(plain, 14) == []
     assert go_on(plain, 16, rate=0.2) == ["Training goes on at step 14 with a change: params.rate was 0.1 and is 0.2"]
     assert go_on(plain, 17, rate=0.2, relu="1")[0].endswith("params.relu was not given and is 1")
-    (said,) = go_on(doubled, 18, rate=0.2, relu="1")
+    kept = json.loads((model_dir / "estimator_pipeline" / "identity.json").read_text())["told"]["params"]
+    assert kept == {"rate": 0.2, "relu": "1"}, "an object has another address each time"
+    words = {"rate": 0.2, "relu": "1", "words": ["word"] * 1000}
+    assert "params.words was not given and is sha256 " in go_on(plain, 18, **words)[0]
+    (said,) = go_on(doubled, 19, **words)
     assert re.search(
-        r"at step 17 with a change: model_fn was \S+plain and is \S+doubled; the code of model_fn was ", said
+        r"at step 18 with a change: model_fn was \S+plain and is \S+doubled; the code of model_fn was ", said
     )
 
 
