@@ -29,7 +29,7 @@ from estimator_pipeline import compat, keras_optimizers
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, Head
 from estimator_pipeline.loss_scale import INITIAL_SCALE
-from estimator_pipeline.model_fn import policy_of, precision, takes_params
+from estimator_pipeline.model_fn import checked, policy_of, precision, takes_params
 from estimator_pipeline.optimizers import Optimizer, optimizer_of
 from estimator_pipeline.outputs import Output, Outputs, outputs_of
 from estimator_pipeline.weighting import ClassWeights
@@ -114,7 +114,7 @@ def build_keras_model(
     policy = policy_of(mixed_precision)
     chosen = optimizer_of(optimizer)
     with precision(policy):
-        model = layers(dict(params or {})) if takes_params(layers) else layers()
+        model = checked(layers(dict(params or {})) if takes_params(layers) else layers())
         model = _with_named_logits(model, meant, policy)
         _check_output(model, meant)
         made = keras_optimizers.make(chosen, clip_norm=clip_norm, clip_value=clip_value)

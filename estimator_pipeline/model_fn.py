@@ -148,7 +148,7 @@ def build_model_fn(
                 features, labels, weights = meant.reader()(features, labels)
         # Apart from the draws of the step: a functional model is called on placeholders first.
         with precision(policy), _drawn_by_step(seed, config):
-            model = layers({**defaults, **(params or {})}) if with_params else layers()
+            model = checked(layers({**defaults, **(params or {})}) if with_params else layers())
         with precision(policy), _drawn_by_step(seed, config):
             # A functional model was called once already, on its placeholders: what that left must not be run.
             stale = _identities(model.updates), _identities(model.losses)
@@ -423,6 +423,25 @@ def precision(policy: str) -> Iterator[None]:
         yield
     finally:
         tf.keras.mixed_precision.set_global_policy(before)
+
+
+def checked(model: Any) -> Any:
+    """What a function that makes layers has returned.
+
+    Raises:
+        ConfigError: it is neither a Keras model nor a layer.
+    """
+    # Its attributes are not asked for: a Sequential that is not built yet refuses to say what it has.
+    if callable(model) and not isinstance(model, type) and not inspect.isroutine(model):
+        return model
+    several = isinstance(model, list | tuple)
+    raise ConfigError(
+        f"the function that builds the model has returned a {type(model).__name__}",
+        found=repr(model)[:200],
+        mend="return tf.keras.Sequential(...) of them"
+        if several
+        else "return a Keras model that maps features to logits, not compiled",
+    )
 
 
 def takes_params(layers: Callable[..., Any]) -> bool:

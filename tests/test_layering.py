@@ -18,6 +18,7 @@ PACKAGE = "estimator_pipeline"
 # Module or package, within estimator_pipeline -> floor; the longest name that fits counts. A new module has
 # to be named here: the test fails for one that is not.
 FLOORS = {
+    "arguments": 0,
     "errors": 0,
     "log": 0,
     "seams": 0,

@@ -477,6 +477,18 @@ def test_a_model_object_is_refused():
         ep.build_model_fn(model, loss="mse")
 
 
+@pytest.mark.parametrize(
+    ("returned", "mend"), [([1, 2], "tf.keras.Sequential"), (None, "a Keras model"), (print, "a Keras model")]
+)
+def test_layers_that_return_no_model(returned, mend):
+    """The Keras path asks the same."""
+    model_fn = ep.build_model_fn(lambda: returned, loss="mean_squared_error", optimizer="sgd")
+    with pytest.raises(ConfigError, match=f"returned a {type(returned).__name__}(.|\n)*{mend}"):
+        model_fn({}, None, tf.estimator.ModeKeys.PREDICT)
+    with pytest.raises(ConfigError, match=f"returned a {type(returned).__name__}"):
+        ep.build_keras_model(lambda: returned, loss="mean_squared_error", optimizer="sgd")
+
+
 def test_a_reduced_loss_is_refused(tmp_path):
     fn = ep.build_model_fn(
         lambda: model_fns.keras_model("linear"), loss=lambda y, z: tf.reduce_mean(z), head="multi_class"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from estimator_pipeline.cli.seconds import above_zero
 from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,8 +40,12 @@ def command(
     deep: Annotated[
         bool, typer.Option("--deep", help="Import TensorFlow; open the data, read the latest checkpoint.")
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one host name or one connection.")] = 5.0,
-    wait: Annotated[float, typer.Option(min=1, help="For --shared: seconds for the others to come.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, callback=above_zero, help="Seconds for one host name or one connection.")
+    ] = 5.0,
+    wait: Annotated[
+        float, typer.Option(min=1, callback=above_zero, help="For --shared: seconds for the others to come.")
+    ] = 60.0,
     only: Annotated[
         list[str] | None, typer.Option(metavar="CHECK", help="Run this check alone; may be repeated.")
     ] = None,

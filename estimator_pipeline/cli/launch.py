@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from estimator_pipeline.cli.seconds import above_zero, from_zero
 from estimator_pipeline.cli.train import with_engine
 from estimator_pipeline.errors import ConfigError
 
@@ -93,26 +94,35 @@ def command(
     cores: Annotated[
         Cores, typer.Option(help="Own CPUs and threads for each task, or all CPUs for all.")
     ] = Cores.SPLIT,
-    timeout: Annotated[float | None, typer.Option(help="End the job after this many seconds.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(callback=above_zero, help="End the job after this many seconds.")
+    ] = None,
     linger: Annotated[
-        float, typer.Option(help="Seconds that ps and evaluator have to end after the training.")
+        float, typer.Option(callback=from_zero, help="Seconds that ps and evaluator have to end after the training.")
     ] = 120.0,
-    grace: Annotated[float, typer.Option(help="Seconds between SIGTERM and SIGKILL.")] = 5.0,
+    grace: Annotated[float, typer.Option(callback=from_zero, help="Seconds between SIGTERM and SIGKILL.")] = 5.0,
     max_restarts: Annotated[
         int, typer.Option(min=0, help="Start the job again when it fails, so often in a row without progress.")
     ] = 0,
     step_timeout: Annotated[
-        float | None, typer.Option(min=0, help="A task that trains and makes no step for so many seconds hangs.")
+        float | None,
+        typer.Option(callback=from_zero, help="A task that trains and makes no step for so many seconds hangs."),
     ] = None,
     start_timeout: Annotated[
-        float | None, typer.Option(min=0, help="A task without a first step after so many seconds hangs.")
+        float | None,
+        typer.Option(callback=from_zero, help="A task without a first step after so many seconds hangs."),
     ] = None,
     heartbeat_timeout: Annotated[
         float | None,
-        typer.Option(min=0, help="A task without a heartbeat for so many seconds hangs.", show_default=HEARTBEAT_HELP),
+        typer.Option(
+            callback=from_zero,
+            help="A task without a heartbeat for so many seconds hangs.",
+            show_default=HEARTBEAT_HELP,
+        ),
     ] = None,
     backoff: Annotated[
-        float, typer.Option(min=0, help="Seconds before the first restart; they double with each in a row.")
+        float,
+        typer.Option(callback=from_zero, help="Seconds before the first restart; they double with each in a row."),
     ] = 1.0,
     hold_ports: Annotated[
         bool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -9,12 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
+from estimator_pipeline.cli.seconds import above_zero
+from estimator_pipeline.errors import TaskFailedError
+
 _PROGRAM = "A program's Estimator against a Keras model"
 
 
 def command(
     job: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]", help="The job file.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Training tasks; as the file says by default.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Training tasks; as the file says by default.")] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Training steps; as the file says by default, or 50.")
     ] = None,
@@ -29,7 +33,9 @@ def command(
     report: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write report.html, which stands alone, and report.json there.")
     ] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds for each of the two runs.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(callback=above_zero, help="Seconds for each of the two runs.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
     estimator: Annotated[
         str | None,
@@ -95,11 +101,8 @@ def command(
     In the place of a job file, functions of a program may be named: --estimator, --model and --input-fn.
 
     The exit code is 0 when all of it agrees within the tolerances, 1 when it does not or a run has failed, 2 for bad
-    input, 3 when a run has diverged.
+    input, 3 when a run has diverged, 130 when it was ended by Ctrl-C.
     """
-    from estimator_pipeline.launch.progress import finite
-    from estimator_pipeline.parity import text
-
     program = {"--estimator": estimator, "--model": model, "--input-fn": input_fn}
     more = {"--eval-input-fn": eval_input_fn, "--keras-input-fn": keras_input_fn,
             "--keras-eval-input-fn": keras_eval_input_fn, "--mapping": mapping,
@@ -107,50 +110,63 @@ def command(
     of_jobs = {"--engines": engines, "--workers": workers, "--set": settings, "--timeout": timeout}
     _check(job, program, more, of_jobs)
     if report is not None:
-        # It asks for matplotlib and jinja2, and a place that cannot be written to is told before the runs.
+        # It asks for matplotlib and jinja2.
         from estimator_pipeline.parity import report as reports
+    from estimator_pipeline.launch.progress import finite
+    from estimator_pipeline.parity import folders, text
 
-        reports.prepare(report)
-    if job is not None:
-        from estimator_pipeline import launch
-        from estimator_pipeline.parity.run import run_parity
+    with contextlib.ExitStack() as stack:
+        # Places that cannot be written to are told before the runs, and none is left behind empty.
+        for place in filter(None, (folder, report)):
+            stack.enter_context(folders.kept_if_used(place))
+        if folder is not None:
+            folders.prepare(folder, option="--folder", what="the runs and their records")
+        if report is not None:
+            reports.prepare(report)
+        try:
+            if job is not None:
+                from estimator_pipeline import launch
+                from estimator_pipeline.parity.run import run_parity
 
-        one, _, other = (engines or "estimator,keras").partition(",")
+                named = "estimator,keras" if engines is None else engines
+                found = run_parity(
+                    job,
+                    engines=[one.strip() for one in named.split(",")],
+                    settings=settings or [],
+                    workers=workers,
+                    steps=steps,
+                    folder=folder,
+                    view=launch.view_for(sys.stderr),
+                    timeout=timeout,
+                )
+            else:
+                from estimator_pipeline.parity.program import compare_program
 
-        found = run_parity(
-            job,
-            engines=(one.strip(), other.strip()),
-            settings=settings or [],
-            workers=workers,
-            steps=steps,
-            folder=folder,
-            view=launch.view_for(sys.stderr),
-            timeout=timeout,
-        )
-    else:
-        from estimator_pipeline.parity.program import compare_program
-
-        found = compare_program(
-            estimator=estimator or "",
-            model=model or "",
-            input_fn=input_fn or "",
-            eval_input_fn=eval_input_fn,
-            keras_input_fn=keras_input_fn,
-            keras_eval_input_fn=keras_eval_input_fn,
-            mapping=mapping,
-            metric_names=metric_names,
-            predictions=predictions or [],
-            tolerances=tolerances,
-            steps=steps or 20,
-            folder=folder,
-        )
-    if as_json:
-        typer.echo(json.dumps(finite(text.document(found)), indent=2))
-    else:
-        typer.echo(text.summary(found))
-    if report is not None:
-        # Standard output is the JSON document's alone, where one is asked for.
-        typer.echo(f"report: {reports.write_report(found, report)}", err=as_json)
+                found = compare_program(
+                    estimator=estimator or "",
+                    model=model or "",
+                    input_fn=input_fn or "",
+                    eval_input_fn=eval_input_fn,
+                    keras_input_fn=keras_input_fn,
+                    keras_eval_input_fn=keras_eval_input_fn,
+                    mapping=mapping,
+                    metric_names=metric_names,
+                    predictions=predictions or [],
+                    tolerances=tolerances,
+                    steps=steps or 20,
+                    folder=folder,
+                )
+        except KeyboardInterrupt:
+            ended = TaskFailedError("the comparison was ended by the user (SIGINT)")
+            ended.exit_code = 130
+            raise ended from None
+        if as_json:
+            typer.echo(json.dumps(finite(text.document(found)), indent=2))
+        else:
+            typer.echo(text.summary(found))
+        if report is not None:
+            # Standard output is the JSON document's alone, where one is asked for.
+            typer.echo(f"report: {reports.write_report(found, report)}", err=as_json)
     raise typer.Exit(0 if found.equal else 1)
 
 

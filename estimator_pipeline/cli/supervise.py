@@ -17,6 +17,7 @@ from estimator_pipeline.cli.launch import (
     deadlines_of,
     found_program,
 )
+from estimator_pipeline.cli.seconds import above_zero, from_zero
 from estimator_pipeline.errors import ConfigError
 
 
@@ -33,15 +34,18 @@ def command(
         int, typer.Option(min=0, help="Start the command again when it fails, so often in a row without progress.")
     ] = 3,
     step_timeout: Annotated[
-        float | None, typer.Option(min=0, help="No step, no line of output, no change for so many seconds: it hangs.")
+        float | None,
+        typer.Option(callback=from_zero, help="No step, no line of output, no change for so many seconds: it hangs."),
     ] = None,
     start_timeout: Annotated[
-        float | None, typer.Option(min=0, help="No first step after so many seconds: it hangs.")
+        float | None, typer.Option(callback=from_zero, help="No first step after so many seconds: it hangs.")
     ] = None,
     heartbeat_timeout: Annotated[
         float | None,
         typer.Option(
-            min=0, help="No heartbeat for so many seconds, of a command that sends them.", show_default=HEARTBEAT_HELP
+            callback=from_zero,
+            help="No heartbeat for so many seconds, of a command that sends them.",
+            show_default=HEARTBEAT_HELP,
         ),
     ] = None,
     watch: Annotated[
@@ -49,13 +53,15 @@ def command(
         typer.Option(metavar="PATH", help="A file or folder that changes while all is well, for --step-timeout."),
     ] = None,
     backoff: Annotated[
-        float, typer.Option(min=0, help="Seconds before the first restart; they double with each in a row.")
+        float,
+        typer.Option(callback=from_zero, help="Seconds before the first restart; they double with each in a row."),
     ] = 1.0,
     log_dir: Annotated[Path | None, typer.Option(help="Where the history and the command's output go.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="End it after this many seconds, all attempts together.")
+        float | None,
+        typer.Option(callback=above_zero, help="End it after this many seconds, all attempts together."),
     ] = None,
-    grace: Annotated[float, typer.Option(help="Seconds between SIGTERM and SIGKILL.")] = 30.0,
+    grace: Annotated[float, typer.Option(callback=from_zero, help="Seconds between SIGTERM and SIGKILL.")] = 30.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document on standard output, the output on standard error.")
     ] = False,

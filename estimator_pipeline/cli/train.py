@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from estimator_pipeline.errors import ConfigError, PipelineError
 
 
 def with_engine(
@@ -66,16 +69,41 @@ def command(
     finds its part by itself. Training goes on from the latest checkpoint.
     The exit code is 0 when the job is done, 2 for bad input, 1 when it failed.
     """
-    import os
+    from estimator_pipeline.launch.progress import forget_preemption, from_environ
 
+    forget_preemption(os.environ)
+    try:
+        _train(
+            job,
+            with_engine(settings, engine, ledger, accept_changes),
+            recorded=(record, start),
+            as_json=as_json,
+            quiet=quiet,
+            environment=environment,
+        )
+    except PipelineError as error:
+        if error.exit_code == ConfigError.exit_code:
+            # A launcher can tell it as it is, and need not look for it in the log.
+            refusal = {"what": error.what, "found": error.found, "mend": error.mend}
+            from_environ(os.environ).emit("end", status="failed", refusal=refusal)
+        raise
+
+
+def _train(
+    job: Path,
+    changes: list[str],
+    *,
+    recorded: tuple[Path | None, Path | None],
+    as_json: bool,
+    quiet: bool,
+    environment: str | None,
+) -> None:
     from estimator_pipeline.cli.environment import enter
     from estimator_pipeline.cluster import from_environ
     from estimator_pipeline.job import load_job
-    from estimator_pipeline.launch.progress import forget_preemption
 
-    forget_preemption(os.environ)
     # Both are checked before TensorFlow is imported: a mistake is told in half a second, not in ten.
-    loaded = load_job(job, overrides=with_engine(settings, engine, ledger, accept_changes))
+    loaded = load_job(job, overrides=changes)
     enter(
         os.environ,
         loaded.cluster,
@@ -92,7 +120,7 @@ def command(
     # A library that logs through absl gives the root logger a handler, and TensorFlow's lines would come twice.
     logging.getLogger("tensorflow").propagate = False
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN if quiet else tf.compat.v1.logging.INFO)
-    result = run_job(loaded, recording=_recording(record, start))
+    result = run_job(loaded, recording=_recording(*recorded))
     if as_json:
         json.dump(result.to_dict(), sys.stdout, indent=2)
         print()

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib
-import importlib.util
 import inspect
 import os
-import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -19,12 +16,15 @@ from estimator_pipeline.engines import keras_checkpoints
 from estimator_pipeline.engines.estimator import train_and_evaluate
 from estimator_pipeline.engines.export_once import fingerprint, once
 from estimator_pipeline.engines.exporting import make_exporter
+from estimator_pipeline.engines.functions import load_function as load_function
 from estimator_pipeline.engines.identity import Identity, code_of_reference, of_inputs
+from estimator_pipeline.engines.mismatch import mismatch
+from estimator_pipeline.engines.own_inputs import OwnInputs
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.errors import CompatError, ConfigError
 from estimator_pipeline.job import FunctionInput, Job
 from estimator_pipeline.log import logger
-from estimator_pipeline.model_fn import build_model_fn
+from estimator_pipeline.model_fn import build_model_fn, takes_params
 from estimator_pipeline.run_config import build_run_config
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def run_job(
     keras_checkpoints.refuse_others(job.run.model_dir, engine="estimator")
     config = _run_config(job, environ)
     data = job_inputs(job)
-    estimator = tf.estimator.Estimator(model_fn=job_model_fn(job, data), config=config, params=dict(job.model.params))
+    # Of none Estimator makes an empty dictionary, and does not ask for a parameter to hand it to.
+    params = dict(job.model.params) or None
+    estimator = tf.estimator.Estimator(model_fn=job_model_fn(job, data), config=config, params=params)
     task = from_environ(environ)
     hooks, train_input_fn = [], data.train_input_fn
     if recording is not None and task.is_training_task:
@@ -294,14 +296,50 @@ def job_model_fn(job: Job, data: Any) -> Callable[..., Any]:
                 found="a model_fn of one's own writes its own summaries",
                 mend="leave run.histograms out; in the model_fn, call tf.compat.v1.summary.histogram(name, values)",
             )
+        if model.params and "params" not in inspect.signature(own).parameters:
+            raise ConfigError(
+                f"model.params are given, and model.function {model.function} has no parameter `params`",
+                found=f"{(model.function or '').rpartition(':')[2]}{inspect.signature(own)}",
+                mend="add the parameter to it, or leave model.params out",
+            )
         return own
     require_loss(job)
-    return build_model_fn(own, **options)
+    return _telling_of_mismatches(own, options)
+
+
+def _telling_of_mismatches(layers: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """The `model_fn` of own layers, which tells in our words of features that the model does not take."""
+    made: list[Any] = []
+    with_params = takes_params(layers)
+
+    def noted(params: Any) -> Any:
+        made[:] = [layers(params) if with_params else layers()]
+        return made[0]
+
+    inner = build_model_fn(noted, **options)
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any = None, config: Any = None) -> Any:
+        try:
+            return inner(features, labels, mode, params, config)
+        except (ValueError, TypeError, KeyError) as error:
+            found = mismatch(made[0], features) if made else None
+            if found is None:
+                raise
+            raise found from error
+        finally:
+            made.clear()  # it belongs to this graph
+
+    return model_fn
 
 
 def is_model_fn(function: Callable[..., Any]) -> bool:
     """Whether an own function is a `model_fn(features, …)`; else it builds layers."""
     return next(iter(inspect.signature(function).parameters), None) == "features"
+
+
+def _has_own_model_fn(job: Job) -> bool:
+    function = job.model.function
+    return function is not None and is_model_fn(load_function(function, field="model.function"))
 
 
 def require_loss(job: Job) -> None:
@@ -319,7 +357,7 @@ def job_inputs(job: Job) -> Any:
 
     section = job.input
     if isinstance(section, FunctionInput):
-        return _OwnInputs(section)
+        return OwnInputs(job, labelled=lambda: not _has_own_model_fn(job))
     options: dict[str, Any] = {
         "global_batch_size": section.global_batch_size,
         "eval_batch_size": section.eval_batch_size,
@@ -376,36 +414,6 @@ def job_inputs(job: Job) -> Any:
     )
 
 
-class _OwnInputs:
-    """Own input functions of a job file. How many records they have is not known."""
-
-    features_spec = None
-    single_feature = None
-    num_train_records = None
-    num_classes = None
-
-    def __init__(self, section: FunctionInput) -> None:
-        self.train_input_fn = _bound(section.train, section.params, field="input.train")
-        self.eval_input_fn = _bound(section.eval, section.params, field="input.eval")
-
-
-def _bound(reference: str, params: Mapping[str, Any], *, field: str) -> Callable[..., Any]:
-    function = load_function(reference, field=field)
-    parameters = inspect.signature(function).parameters
-    if "input_context" not in parameters:
-        raise ConfigError(
-            f"{field}: {reference} has no parameter `input_context`",
-            found=f"{reference.rpartition(':')[2]}{inspect.signature(function)}",
-            mend="add `input_context=None` and shard by it: without it every worker reads the same records",
-        )
-
-    # TensorFlow gives the context by the parameter's name, and to no function that hides it behind **kwargs.
-    def input_fn(input_context: Any = None) -> Any:
-        return function(input_context=input_context, **params)
-
-    return input_fn
-
-
 def max_steps_of(job: Job, data: Any) -> int | None:
     """The global step at which training ends, from `max_steps` or `epochs`; None: when the data end."""
     epochs = job.train.epochs
@@ -454,42 +462,3 @@ def _npz(path: str, label_key: str | list[str], weight_key: str | None) -> Any:
         label = label[label_key]
     # One array beside the label is the model's input itself, not a dictionary of one.
     return (next(iter(arrays.values())) if len(arrays) == 1 else arrays), label
-
-
-def load_function(reference: str, *, field: str) -> Callable[..., Any]:
-    """The function behind "package.module:function" or "path/to/file.py:function".
-
-    Raises:
-        ConfigError: no such module, file or function. An error inside the module is raised as it is.
-    """
-    where, _, name = reference.rpartition(":")
-    if where.endswith(".py"):
-        if not os.path.exists(where):
-            raise ConfigError(f"{field}: the file {where!r} does not exist", found=f"working directory {os.getcwd()}")
-        module_name = os.path.splitext(os.path.basename(where))[0]
-        spec = importlib.util.spec_from_file_location(module_name, where)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules.setdefault(module_name, module)
-        spec.loader.exec_module(module)
-    else:
-        # As `python` itself would find it: programs lie where the job is started.
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())
-        try:
-            module = importlib.import_module(where)
-        except ModuleNotFoundError as error:
-            if error.name is None or not (where == error.name or where.startswith(error.name + ".")):
-                raise
-            raise ConfigError(
-                f"{field}: the module {where!r} cannot be found",
-                found=f"working directory {os.getcwd()}",
-                mend="install it, or start the job where it lies, or write path/to/file.py:function",
-            ) from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        public = [n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_")]
-        raise ConfigError(
-            f"{field}: {where} has no function {name!r}", found=f"functions: {', '.join(public) or 'none'}"
-        )
-    return function

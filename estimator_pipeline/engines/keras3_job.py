@@ -51,18 +51,16 @@ def run(
             train_input_fn=record.input_fn(plan.train_input_fn, task=str(tf_config.task)),
             watched=True,
         )
-    return keras3.train_and_evaluate(
-        plan,
-        tf_config=tf_config,
-        settings=Settings(
-            evaluator=evaluator,
-            evaluate_during_training=evaluate_during_training,
-            identity=jobs.identity_of(job, data, tf_config),
-            accept_changes=job.run.accept_changes,
-            preemption_signals=job.run.preemption_signals,
-        ),
-        environ=environ,
+    settings = Settings(
+        evaluator=evaluator,
+        evaluate_during_training=evaluate_during_training,
+        identity=jobs.identity_of(job, data, tf_config),
+        accept_changes=job.run.accept_changes,
+        preemption_signals=job.run.preemption_signals,
     )
+    plan, telling = keras_job.telling_of_mismatches(plan)
+    with telling:
+        return keras3.train_and_evaluate(plan, tf_config=tf_config, settings=settings, environ=environ)
 
 
 def plan_of(job: Job, data: Any, *, strategy: Any = None, eval_strategy: Any = None) -> KerasPlan:

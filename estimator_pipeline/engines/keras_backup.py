@@ -8,6 +8,7 @@ in it; the data begin at the same step, since they are addressed by it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from typing import Any
@@ -36,8 +37,19 @@ class Backup:
     every: str | int = "epoch"
 
     def callback(self) -> Any:
-        """The `tf.keras.callbacks.BackupAndRestore`."""
-        return compat.install().keras.callbacks.BackupAndRestore(self.folder, save_freq=self.every)
+        """The `tf.keras.callbacks.BackupAndRestore`; with the last backup it takes its folder away as well."""
+        base: Any = compat.install().keras.callbacks.BackupAndRestore
+        folder = self.folder
+
+        class Backups(base):
+            def on_train_end(self, logs=None):
+                super().on_train_end(logs)
+                # Other workers, or a person, may have something there yet. (Where folders are but names, in object
+                # stores, an empty one is none.)
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
+
+        return Backups(folder, save_freq=self.every)
 
     def step_after(self, checkpoint_step: int, *, max_steps: int | None, epoch_steps: int) -> int | None:
         """The global step of a backup that training can go on from; None without one.

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import callbacks, compat, strategies
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.engines import job as jobs
 from estimator_pipeline.engines import keras
+from estimator_pipeline.engines.functions import call_function, require_no_arguments
 from estimator_pipeline.engines.keras_backup import Backup
 from estimator_pipeline.engines.keras_serving import KerasServing
+from estimator_pipeline.engines.mismatch import mismatch
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.engines.settings import Settings
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import Job
+from estimator_pipeline.job.keras_section import path_fields
 from estimator_pipeline.keras_model import build_keras_model
 from estimator_pipeline.log import logger
-from estimator_pipeline.outputs import Outputs, keras_batches, outputs_of
+from estimator_pipeline.outputs import Outputs, keras_batches, outputs_of, wanted_metrics
 from estimator_pipeline.strategies import Communication
 
 if TYPE_CHECKING:
     from estimator_pipeline.engines.recording import Recording
+
+_CALLBACKS = "keras.callbacks"
 
 
 def run(
@@ -41,24 +47,59 @@ def run(
     compat.install()
     prepare_runtime(job)
     strategy, eval_strategy = strategies_of(job, tf_config)
+    for reference in job.keras.callbacks:
+        require_no_arguments(jobs.load_function(reference, field=_CALLBACKS), reference=reference, field=_CALLBACKS)
     data = jobs.job_inputs(job)
     plan = plan_of(job, data, strategy=strategy, eval_strategy=eval_strategy)
+    _check_checkpoint_path(
+        job,
+        validated=bool(evaluate_during_training) or tf_config.is_single_process or tf_config.dialect == "master",
+    )
     plan = dataclasses.replace(plan, callbacks=lambda: job_callbacks(job, tf_config, recording=recording))
     if recording is not None:
         told = recording.input_fn(plan.train_input_fn, task=str(tf_config.task))
         plan = dataclasses.replace(plan, train_input_fn=told)
-    return keras.train_and_evaluate(
-        plan,
-        tf_config=tf_config,
-        settings=Settings(
-            evaluator=evaluator,
-            evaluate_during_training=evaluate_during_training,
-            identity=jobs.identity_of(job, data, tf_config),
-            accept_changes=job.run.accept_changes,
-            preemption_signals=job.run.preemption_signals,
-        ),
-        environ=environ,
+    settings = Settings(
+        evaluator=evaluator,
+        evaluate_during_training=evaluate_during_training,
+        identity=jobs.identity_of(job, data, tf_config),
+        accept_changes=job.run.accept_changes,
+        preemption_signals=job.run.preemption_signals,
     )
+    plan, telling = telling_of_mismatches(plan)
+    with telling:
+        return keras.train_and_evaluate(plan, tf_config=tf_config, settings=settings, environ=environ)
+
+
+def telling_of_mismatches(plan: keras.KerasPlan) -> tuple[keras.KerasPlan, contextlib.AbstractContextManager[None]]:
+    """The plan, and a block to train it in, which tells in our words of features that the model does not take.
+
+    Args:
+        plan: of the job.
+    """
+    models: list[Any] = []
+    specs: list[Any] = []
+
+    def build_model() -> Any:
+        models[:] = [plan.build_model()]
+        return models[0]
+
+    def weighted(dataset: Any) -> Any:
+        if isinstance(dataset.element_spec, tuple):
+            specs.append(dataset.element_spec[0])
+        return plan.weighted(dataset)
+
+    @contextlib.contextmanager
+    def told() -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, KeyError) as error:
+            found = [wrong for spec in specs if models and (wrong := mismatch(models[0], spec)) is not None]
+            if not found:
+                raise
+            raise found[0] from error
+
+    return dataclasses.replace(plan, build_model=build_model, weighted=weighted), told()
 
 
 def plan_of(
@@ -142,7 +183,10 @@ def job_callbacks(job: Job, tf_config: TFConfig, *, recording: Recording | None 
         found.append(callbacks.print_learning_rate(write=logger.info, tf_config=tf_config))
     if section.model_checkpoint is not None:
         options = section.model_checkpoint.model_dump()
-        path = options.pop("path") or os.path.join(job.run.model_dir, "model_checkpoints", "ckpt_{epoch}")
+        given = options.pop("path")
+        if given is not None and tf_config.is_chief:
+            _tell_of_overwriting(given, save_best_only=section.model_checkpoint.save_best_only)
+        path = given or os.path.join(job.run.model_dir, "model_checkpoints", "ckpt_{epoch}")
         found.append(callbacks.model_checkpoint(path, **options))
     if section.chief_checkpoint is not None:
         options = section.chief_checkpoint.model_dump()
@@ -153,18 +197,77 @@ def job_callbacks(job: Job, tf_config: TFConfig, *, recording: Recording | None 
     return found
 
 
+def _check_checkpoint_path(job: Job, *, validated: bool) -> None:
+    """Refuses a path of `keras.model_checkpoint` that names a value which no epoch has: Keras asks for it at the end.
+
+    Args:
+        job: the job.
+        validated: whether checkpoints are evaluated in `fit`.
+    """
+    section = job.keras.model_checkpoint
+    if section is None or section.path is None:
+        return
+    model = job.model
+    options = jobs.model_options(job)
+    if model.name is not None:
+        import model_fns
+
+        options = model_fns.with_loss(model.name, options)
+    names = logged_names(options)
+    known = ["epoch", *(["batch"] if section.every != "epoch" else []), *names]
+    if section.every == "epoch":
+        known += ["lr"] if job.keras.learning_rate_by_epoch is not None else []
+        known += [f"val_{name}" for name in names] if validated else []
+    if unknown := [name for name in path_fields(section.path) if name not in known]:
+        raise ConfigError(
+            f"keras.model_checkpoint.path names {{{unknown[0]}}}, and no such value is there when it is saved",
+            found=f"path {section.path!r}; values: {', '.join(known)}",
+            mend="name some of these; val_ ones are there where checkpoints are evaluated during training",
+        )
+
+
+def logged_names(options: Mapping[str, Any]) -> list[str]:
+    """The names of what `fit` tells of each epoch of a job's model.
+
+    Args:
+        options: what the job says of its model; see :func:`estimator_pipeline.engines.job.model_options`.
+    """
+    kept = ("outputs", "loss", "head", "metrics", "label_vocabulary")
+    meant = outputs_of(**{"outputs": None, "loss": None, **{k: v for k, v in options.items() if k in kept}})
+    found = ["loss"]
+    for name, part in meant.parts.items():
+        own = ["average_loss", *wanted_metrics(part.head.kind, part.metrics)]
+        found += own if meant.alone else [f"{name}_{one}" for one in ("loss", *own)]
+    return found
+
+
+def _tell_of_overwriting(path: str, *, save_best_only: bool) -> None:
+    if not save_best_only and not path_fields(path):
+        logger.warning(
+            "keras.model_checkpoint.path is %s, without {epoch}: each save replaces the one before, and the newest "
+            "alone is kept", path
+        )  # fmt: skip
+
+
 def _own_callbacks(reference: str) -> list[Any]:
     base = compat.install().keras.callbacks.Callback
-    made = jobs.load_function(reference, field="keras.callbacks")()
+    function = jobs.load_function(reference, field=_CALLBACKS)
+    made = call_function(function, reference=reference, field=_CALLBACKS)
     made = list(made) if isinstance(made, list | tuple) else [made]
     for callback in made:
         if not isinstance(callback, base):
             raise ConfigError(
                 f"keras.callbacks: {reference} did not return callbacks",
-                found=f"{type(callback).__module__}.{type(callback).__name__}",
+                found=_told_type(callback),
                 mend="return a tf.keras.callbacks.Callback, or a list of them",
             )
     return made
+
+
+def _told_type(value: Any) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}, and not an object of it"
+    return "None" if value is None else f"{type(value).__module__}.{type(value).__name__}"
 
 
 def job_keras_model(job: Job, data: Any) -> functools.partial[Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from estimator_pipeline.job.reading import dump_job, load_job, make_job
 from estimator_pipeline.job.schema import (
+    ENGINE_NAMES,
     ArraysInput,
     Backup,
     ChiefCheckpoint,
@@ -48,6 +49,7 @@ from estimator_pipeline.job.schema import (
 )
 
 __all__ = [
+    "ENGINE_NAMES",
     "ArraysInput",
     "Backup",
     "ChiefCheckpoint",

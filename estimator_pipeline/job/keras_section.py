@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import collections
+import string
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -10,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from estimator_pipeline.job.base import FunctionRef, Problem, Section
 
-__all__ = ["Backup", "ChiefCheckpoint", "Keras", "ModelCheckpoint", "RateByEpoch"]
+__all__ = ["Backup", "ChiefCheckpoint", "Keras", "ModelCheckpoint", "RateByEpoch", "path_fields"]
 
 _Text = Annotated[str, Field(min_length=1)]
 
@@ -26,6 +28,42 @@ def _every(value: Any) -> Any:
 
 Every = Annotated[Any, AfterValidator(_every)]
 """How often: "epoch", or a number of steps."""
+
+
+def path_fields(path: str) -> list[str]:
+    """The names in braces of a path that is filled in at each save, such as `ckpt_{epoch}`.
+
+    Raises:
+        ValueError: it cannot be filled in: braces without their other half, or a field without a name.
+    """
+    names = [name for _, name, _, _ in string.Formatter().parse(path) if name is not None]
+    if any(not name or name[0].isdigit() for name in names):
+        raise ValueError("a field in braces has no name")
+    values: Mapping[str, float] = collections.defaultdict(lambda: 0.5, {"epoch": 1, "step": 1, "batch": 1})
+    try:
+        path.format_map(values)
+    except (TypeError, LookupError, AttributeError) as error:
+        raise ValueError(str(error)) from error
+    return [name.replace("[", ".").partition(".")[0] for name in names]
+
+
+def _path_problems(path: str | None, *, counted: str, others: str = "") -> Iterator[Problem]:
+    """What is wrong with a path by itself: `counted` has the numbers that there are, `others` tells what else is."""
+    if path is None:
+        return
+    known = counted.split()
+    allowed = f"allowed: {', '.join(f'{{{name}}}' for name in known)}{others}"
+    try:
+        names = path_fields(path)
+    except ValueError as error:
+        yield Problem(("path",), f"this path cannot be filled in: {error}.", f"{path!r}; {allowed}", "correct it.")
+        return
+    numbers = ("epoch", "step", "batch")
+    for name in names:
+        if name not in known and (name in numbers or not others):
+            yield Problem(
+                ("path",), f"there is no {{{name}}} for a path here.", f"{path!r}; {allowed}", "use one of these."
+            )
 
 
 class Backup(Section):
@@ -44,8 +82,9 @@ class ModelCheckpoint(Section):
     """`tf.keras.callbacks.ModelCheckpoint`, beside the engine's own checkpoints.
 
     Fields:
-        path: Of the files, with {epoch} and names of metrics; null takes `model_checkpoints/ckpt_{epoch}` in the model
-            directory.
+        path: Of the files, with {epoch}, names of metrics and, where steps are counted, {batch}; null takes
+            `model_checkpoints/ckpt_{epoch}` in the model directory. Without any of them each save replaces the one
+            before.
         every: "epoch", or a number of steps.
         save_best_only: Whether only a better model than all before is saved.
         monitor: What "best" means; val_ values are those of an evaluation during training.
@@ -60,6 +99,10 @@ class ModelCheckpoint(Section):
     mode: Literal["auto", "min", "max"] = "auto"
     save_weights_only: bool = True
 
+    def problems(self) -> Iterator[Problem]:
+        counted = "epoch" if self.every == "epoch" else "epoch batch"
+        yield from _path_problems(self.path, counted=counted, others=", and names of metrics")
+
 
 class ChiefCheckpoint(Section):
     """Weights and optimizer, written by all workers and kept of the chief.
@@ -71,6 +114,9 @@ class ChiefCheckpoint(Section):
 
     path: _Text | None = None
     every: Every = "epoch"
+
+    def problems(self) -> Iterator[Problem]:
+        yield from _path_problems(self.path, counted="epoch step")
 
 
 class RateByEpoch(Section):

@@ -252,7 +252,8 @@ def _section_at(loc: Path) -> type[BaseModel] | None:
         if isinstance(part, int):
             continue
         if part.startswith("~"):
-            at = [one for one in at if part[1:] in _discriminators(one)]
+            # The only section that there is needs no tag of its own.
+            at = at if len(at) == 1 else [one for one in at if part[1:] in _discriminators(one)]
             continue
         fields = [one.model_fields[part] for one in at if part in one.model_fields]
         # A part that names no field is the key of a mapping, such as a feature's name: stay with its values.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
-from estimator_pipeline.job.base import Problem, Section
+from estimator_pipeline.job.base import Problem, Section, nearest
 
 __all__ = ["TOLERANCE_NAMES", "Limits", "ParitySection"]
 
 # What each allows is said in estimator_pipeline/parity/tolerances.py.
 ToleranceName = Literal["bit_equal", "rounding", "amplified"]
-TOLERANCE_NAMES: tuple[ToleranceName, ...] = ("bit_equal", "rounding", "amplified")
+TOLERANCE_NAMES: tuple[ToleranceName, ...] = get_args(ToleranceName)
 
 
 class Limits(Section):
@@ -40,6 +41,31 @@ class Limits(Section):
             )
 
 
+def _tag(value: Any) -> str:
+    """A tag begins with "~", so that the place of an error can be told from the tags on the way to it."""
+    return "~limits" if isinstance(value, dict | Limits) else "~name"
+
+
+def _name(value: Any) -> Any:
+    if isinstance(value, str) and value in TOLERANCE_NAMES:
+        return value
+    names = ", ".join(TOLERANCE_NAMES)
+    close = nearest(value, TOLERANCE_NAMES) if isinstance(value, str) else None
+    problem = Problem(
+        (),
+        f"{value!r} is the name of no tolerance." if isinstance(value, str) else "this is no tolerance.",
+        f"the names: {names}",
+        f"did you mean {close!r}?" if close else "use one of them, or give limits with a reason.",
+    )
+    raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
+
+
+# A mapping is meant as limits, anything else as a name: the message is about what was meant, not about both.
+ToleranceValue = Annotated[
+    Annotated[Limits, Tag("~limits")] | Annotated[Any, AfterValidator(_name), Tag("~name")], Discriminator(_tag)
+]
+
+
 class ParitySection(Section):
     """What `estimator-pipeline parity` compares this job by.
 
@@ -51,4 +77,4 @@ class ParitySection(Section):
     """
 
     steps: Annotated[int, Field(ge=1)] = 50
-    tolerances: dict[str, ToleranceName | Limits] = Field(default_factory=dict)
+    tolerances: dict[str, ToleranceValue] = Field(default_factory=dict)

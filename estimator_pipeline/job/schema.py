@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -27,6 +27,7 @@ from estimator_pipeline.job.parity_section import Limits, ParitySection
 from estimator_pipeline.job.slurm_section import SlurmResources, SlurmSection
 
 __all__ = [
+    "ENGINE_NAMES",
     "ArraysInput",
     "Backup",
     "ChiefCheckpoint",
@@ -67,6 +68,8 @@ _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(ge=0)]
 
 StrategyName = Literal["none", "mirrored", "multi_worker_mirrored", "parameter_server", "one_device"]
+EngineName = Literal["estimator", "keras", "keras3"]
+ENGINE_NAMES: tuple[EngineName, ...] = get_args(EngineName)
 
 # The fields of tf.compat.v1.ConfigProto; cluster_def is left out: the cluster comes from TF_CONFIG alone.
 SESSION_FIELDS = (
@@ -241,7 +244,7 @@ class Run(Section):
     """
 
     model_dir: _Text
-    engine: Literal["estimator", "keras", "keras3"] = "estimator"
+    engine: EngineName = "estimator"
     seed: Annotated[int, Field(ge=0)] | None = None
     train_distribute: StrategyName = "none"
     eval_distribute: StrategyName = "none"

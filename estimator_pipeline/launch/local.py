@@ -294,7 +294,7 @@ class _Job:
             if reason == "preempted" and now - self._first_failed < _PREEMPTED_SECS and self._training():
                 return
             what = {"diverged": "diverged", "preempted": "was asked to end by somebody else"}.get(reason, "")
-            self._failure = Failure(one.name, code, one.plan.log, tail, what)
+            self._failure = Failure(one.name, code, one.plan.log, tail, what, one.state.refusal)
             self._end(reason, exit_code, "ending the other tasks")
             self.view.failed(reason, self._failure)
             return

@@ -48,6 +48,7 @@ class Failure:
         log: Its log file.
         tail: The last lines of it.
         what: What it did, where the exit code does not say it: "made no step for 60.1 s".
+        refusal: The error of a task of ours that refused its input, as it told it: what, found, mend.
     """
 
     task: str
@@ -55,6 +56,7 @@ class Failure:
     log: Path
     tail: tuple[str, ...]
     what: str = ""
+    refusal: Mapping[str, str | None] | None = None
 
     @property
     def head(self) -> str:
@@ -64,7 +66,7 @@ class Failure:
     def document(self) -> dict[str, Any]:
         """As a JSON document."""
         found = {**self.__dict__, "log": str(self.log), "tail": list(self.tail)}
-        return found if self.what else {key: value for key, value in found.items() if key != "what"}
+        return {key: value for key, value in found.items() if value or key not in ("what", "refusal")}
 
     def text(self) -> str:
         """The failure for people."""

@@ -15,7 +15,8 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task
 | result | status, global_step, metrics, exports [paths], steps (this task's own) |
 | heartbeat | none: the process is there, whatever it is at; or a touch of the file beside, see below. preempting (who |
 | | asked it to end) and seconds (to its end, at the latest), once it stops training with a checkpoint |
-| end | status: "failed", "diverged" or "preempted"; because (the task whose failure was the reason of this one's) |
+| end | status: "failed", "diverged" or "preempted"; because (the task whose failure was the reason of this one's); |
+| | refusal {what, found, mend}: the error of a task that ends with exit code 2, for its input was bad |
 
 ESTIMATOR_PIPELINE_PREEMPTED_FILE is for whoever ends all tasks when one ends with another code than 0, as `srun
 --kill-on-bad-exit` does: a task that was asked to end makes this file and ends with 0 in place of 75.
@@ -359,6 +360,7 @@ class TaskState:
         result: The `result` event, once it came.
         because: The task whose failure this one names as the reason of its own.
         ended_as: The status of the `end` event: "failed", "diverged" or "preempted".
+        refusal: What the `end` event of a task that refuses its input tells: what, found, mend.
         preempting: Once it was asked to end and writes a checkpoint: the seconds that it may take, as it told.
     """
 
@@ -377,6 +379,7 @@ class TaskState:
     result: dict[str, Any] | None = None
     because: str | None = None
     ended_as: str | None = None
+    refusal: dict[str, str | None] | None = None
     preempting: float | None = None
 
     @property
@@ -405,6 +408,10 @@ class TaskState:
             self.because = str(event["because"])
         if kind == "end" and event.get("status"):
             self.ended_as = str(event["status"])
+        refusal = event.get("refusal")
+        if kind == "end" and isinstance(refusal, Mapping) and refusal.get("what"):
+            parts = {name: refusal.get(name) for name in ("what", "found", "mend")}
+            self.refusal = {name: None if part is None else str(part) for name, part in parts.items()}
         if kind == "result":
             self.result = {key: value for key, value in event.items() if key not in ("time", "event")}
 

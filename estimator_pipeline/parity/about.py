@@ -8,9 +8,10 @@ from typing import Any
 
 from estimator_pipeline.job import Job
 from estimator_pipeline.parity.compare import BIT_EQUAL
+from estimator_pipeline.parity.feeds import name_of
 from estimator_pipeline.parity.tolerances import Tolerances
 
-__all__ = ["about"]
+__all__ = ["about", "of_program"]
 
 
 def about(
@@ -43,6 +44,82 @@ def about(
             **tolerances.told(),
         },
     }
+
+
+def of_program(
+    estimator: Any,
+    model: Any,
+    *,
+    steps: int,
+    feeds: Mapping[str, Any],
+    mapping: Mapping[str, str],
+    metric_names: Mapping[str, str],
+    predictions: Mapping[str, str],
+    tolerances: Tolerances,
+) -> dict[str, Any]:
+    """What was run of a program, by name.
+
+    Args:
+        estimator: its Estimator.
+        model: the Keras model.
+        steps: how many were asked for.
+        feeds: argument -> input function.
+        mapping: Keras weight -> the Estimator's variable.
+        metric_names: Keras metric -> the Estimator's.
+        predictions: Keras output -> the Estimator's key.
+        tolerances: what may differ by how much; what training starts from must be bit-equal.
+    """
+    # A canned Estimator's class says what it is; of a plain one its model_fn does.
+    own = getattr(estimator, "_model_fn", None)
+    plain = type(estimator).__name__.startswith("Estimator")
+    strategies = {"estimator": estimator.config.train_distribute, "keras": model.distribute_strategy}
+    return {
+        "engines": ["estimator", "keras"],
+        "estimator": f"model_fn {name_of(own)}" if plain and own is not None else type(estimator).__name__,
+        "model": f"{type(model).__name__} {model.name}",
+        "optimizer": _optimizer(model.optimizer),
+        "strategy": {engine: _strategy(strategy) for engine, strategy in strategies.items()},
+        "steps": int(steps),
+        "tf_random_seed": estimator.config.tf_random_seed,
+        **{name: name_of(function) for name, function in feeds.items()},
+        "mapping": [f"{name}: {given}" for name, given in mapping.items()],
+        "metric_names": [f"{name}: {given}" for name, given in metric_names.items()],
+        "predictions": [f"{output}: {key}" for output, key in predictions.items()],
+        "tolerances": {"initial values": str(BIT_EQUAL), **tolerances.told()},
+    }
+
+
+def _optimizer(optimizer: Any) -> str:
+    """Its class and its settings, of a Keras optimizer; a schedule's too."""
+    try:
+        settings = dict(optimizer.get_config())
+    except NotImplementedError:  # it has a schedule that is a function
+        settings = {}
+    settings.pop("name", None)
+    return _words({"name": type(optimizer).__name__, **_plain(settings)})
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is not set, and with the digits that a float of 32 bits has."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and "class_name" in value:
+            found[name] = {"name": value["class_name"], **_plain(value.get("config") or {})}
+        elif isinstance(value, Mapping):
+            found[name] = _plain(value)
+        elif isinstance(value, bool | str | int):
+            found[name] = value
+        elif value is not None:
+            found[name] = f"{float(value):.6g}" if hasattr(value, "__float__") else str(value)
+    return found
+
+
+def _strategy(strategy: Any) -> str:
+    # What a program has without one is a strategy as well.
+    kind = "none" if strategy is None else type(strategy).__name__
+    if kind in ("none", "_DefaultDistributionStrategy"):
+        return "none"
+    return f"{kind}, {strategy.num_replicas_in_sync} replicas"
 
 
 def _words(section: Mapping[str, Any]) -> str:

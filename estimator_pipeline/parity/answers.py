@@ -21,15 +21,14 @@ import numpy as np
 from estimator_pipeline import compat, keras_averages, moving_averages
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.job import Job, load_job
+from estimator_pipeline.parity.graph_facts import random_of_model
 from estimator_pipeline.parity.records import write_arrays
 
-__all__ = ["EXPORT", "evaluated_losses", "random_layers", "signature_answers"]
+__all__ = ["EXPORT", "evaluated_losses", "signature_answers"]
 
 # The folder below `export/` of both runs.
 EXPORT = "parity"
 RECORDS = 64
-# Layers whose output is random in training; those of a rate 0 are not.
-_RANDOM = ("dropout", "drop", "rate", "stddev")
 
 
 def signature_answers(
@@ -102,26 +101,12 @@ def _losses_of(model: Any, batches: list[Any]) -> dict[str, tuple[float, float]]
     return {name: (values[0], values[1]) for name, values in found.items()}
 
 
-def random_layers(model: Any) -> list[str]:
-    """Names of the layers that draw random numbers in training."""
-    tf = compat.install()
-    found = []
-    for layer in getattr(model, "_flatten_layers", lambda: [])():
-        if not isinstance(layer, tf.keras.layers.Layer) or layer is model:
-            continue
-        kind = type(layer).__name__.lower()
-        draws = "dropout" in kind or "gaussian" in kind or kind.startswith("random")
-        if draws and any(getattr(layer, name, 0) for name in _RANDOM):
-            found.append(layer.name)
-    return found
-
-
 def main(arguments: list[str]) -> int:
     """Writes the answers and facts of a job's two runs."""
     folder, engines, path, *settings = arguments
     base = Path(folder)
     job = load_job(path, overrides=settings)
-    facts: dict[str, Any] = {"losses": {}, "random_layers": [], "notes": []}
+    facts: dict[str, Any] = {"losses": {}, "random": [], "notes": []}
     try:
         _facts_of(job, base, engines.split(","), facts)
     except PipelineError as error:
@@ -142,8 +127,9 @@ def _facts_of(job: Job, base: Path, engines: Sequence[str], facts: dict[str, Any
     if "keras" in engines:
         plan = keras_job.plan_of(job, data)
         model = plan.serving.model_of(tf.train.latest_checkpoint(str(base / "keras" / "model")))
-        # Keras 2 draws as the Estimator does.
-        facts["random_layers"] = random_layers(model) if "keras3" in engines else []
+        features, *_ = tf.keras.utils.unpack_x_y_sample_weight(next(iter(plan.weighted(data.eval_input_fn()))))
+        # The layers of Keras 2 draw as the Estimator's do.
+        facts["random"] = random_of_model(model, features, of_a_job="keras3" not in engines)
     if data.features_spec is None:
         facts["notes"].append(
             "predictions and signatures were not compared: what an own input function gives is not known"

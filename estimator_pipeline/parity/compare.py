@@ -135,6 +135,14 @@ class Comparison:
         """The differences that are not allowed."""
         return tuple(d for d in self.differences if not d.within)
 
+    def less(self, *names: str) -> Comparison:
+        """The same, without these."""
+        return Comparison(
+            tuple(name for name in self.names if name not in names),
+            tuple(d for d in self.differences if d.name not in names),
+            self.sides,
+        )
+
     @property
     def alike(self) -> bool:
         """Whether both have the same names, with the same shapes and types."""
@@ -248,8 +256,10 @@ def _of_numbers(
     ulp = None if between is None else int(between[index])
     told = f"absolute {absolute[index]:.3g}, relative {relative[index]:.3g}" + ("" if ulp is None else f", {ulp} ULP")
     limit = "not bit-equal" if tolerance.bit_equal else f"beyond {tolerance}"
-    part = f"{count} of {one.size} elements {limit}" if count else "within tolerance"
-    part += f"; the worst {_at(index)}".rstrip()
+    part = limit if count else "within tolerance"
+    if one.size > 1:
+        part = f"{count} of {one.size} elements {limit}" if count else part
+        part += f"; the worst {_at(index)}".rstrip()
     message = f"{name}: {part}: {one[index]} in {sides[0]}, {other[index]} in {sides[1]} ({told})"
     return Difference(
         name=name,

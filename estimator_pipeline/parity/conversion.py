@@ -17,7 +17,8 @@ from estimator_pipeline.parity.result import Parity
 __all__ = ["check_proof", "compare_conversion"]
 
 _ASKED = ("estimator", "model", "input_fn")
-_MAY_BE = ("eval_input_fn", "keras_input_fn", "mapping")
+_OF_DATA = ("eval_input_fn", "keras_input_fn", "keras_eval_input_fn")
+_OF_MODEL = ("mapping", "metric_names", "predictions")
 
 
 def check_proof(proof: Path, program: Path) -> None:
@@ -40,8 +41,9 @@ def compare_conversion(
     Args:
         program, made: the two files. Both are imported, in this process; what is under `__main__` is not run.
         proof: a file with `estimator(program)`, `model(made)` and `input_fn(program)`, which are handed the two as
-            modules; also, where they are there, `eval_input_fn(program)`, `keras_input_fn(made)` and `mapping(model)`:
-            Keras weight -> the Estimator's variable.
+            modules; also, where they are there, `eval_input_fn(program)`, `keras_input_fn(made)`,
+            `keras_eval_input_fn(made)`, and `mapping(model)`, `metric_names(model)`, `predictions(model)`, whose names
+            are the Keras model's; see :func:`estimator_pipeline.parity.compare_models`.
         steps: training steps.
 
     Raises:
@@ -53,12 +55,15 @@ def compare_conversion(
     if missing:
         raise ConfigError(f"{proof} has no function {missing[0]}", mend=_mend())
     theirs, ours = _module(program, "program_before"), _module(made, "program_made")
-    functions: dict[str, Any] = {name: getattr(found, name, None) for name in (*_ASKED, *_MAY_BE)}
+    functions: dict[str, Any] = {name: getattr(found, name, None) for name in (*_ASKED, *_OF_DATA, *_OF_MODEL)}
     # Initial values are the Keras model's: which ones, a seed says.
     tf.keras.utils.set_random_seed(1)
     model = functions["model"](ours)
     estimator = functions["estimator"](theirs)
-    for name, one, kind in (("model", model, tf.keras.Model), ("estimator", estimator, tf.estimator.Estimator)):
+    for name, one, kind in (
+        ("model", model, tf.keras.Model),
+        ("estimator", estimator, tf.compat.v1.estimator.Estimator),
+    ):
         if not isinstance(one, kind):
             raise ConfigError(f"{proof}: {name} returns a {type(one).__name__}", mend=f"return a {kind.__name__}")
 
@@ -71,8 +76,9 @@ def compare_conversion(
         input_fn=given("input_fn", theirs),
         eval_input_fn=given("eval_input_fn", theirs),
         keras_input_fn=given("keras_input_fn", ours),
-        mapping=None if functions["mapping"] is None else functions["mapping"](model),
+        keras_eval_input_fn=given("keras_eval_input_fn", ours),
         steps=steps,
+        **{name: functions[name](model) for name in _OF_MODEL if functions[name] is not None},
     )
 
 

@@ -6,7 +6,7 @@ began it with the same state, and what they did otherwise in it tells what it wa
 ========================= ==========================================================================================
 name                      how it shows at that step
 ========================= ==========================================================================================
-variables                 a name, a shape or a type that one side alone has
+variables                 a name, a shape or a type that one side alone has; two that have each other's gradients
 initial values            other values before the first step
 records                   other records were read; one of them twice, or in another order
 learning rate             both tell it, and not the same; or every weight's change is as long as with the rate of the
@@ -14,11 +14,14 @@ learning rate             both tell it, and not the same; or every weight's chan
 forward pass              another loss from the same weights and records: layers that were swapped, a regulariser
 moving statistics         one side's moving mean and variance stand still; or one side corrects the variance for its
                           sample (Bessel), as Keras 2's fused kernel does and Keras 3 does not
-loss scaling              the same direction; one gradient is as many times as long as there are replicas
+random numbers            another loss where one side or both draw random numbers of their own
+loss scaling              the same direction; one gradient is as many times as long, such as there are replicas
 clipping                  one gradient has exactly the length that clipping allows and the other is shorter, in another
-                          direction: it was clipped on each replica, before the sum
-optimizer                 the same slots, so the same gradients, and another change of the weights: epsilon, or the rate
-gradient                  none of these: other gradients from the same loss
+                          direction: it was clipped on each replica, before the sum; or longer: it was not clipped
+optimizer                 another kind, other options; or the same gradients, as the slots tell, and another use of them
+rounding                  a gradient of which rounding alone is left, such as that of a bias before BatchNormalization;
+                          or a little that grows with each step
+gradient                  none of these: other gradients from the same loss, or none for a layer
 evaluation                the same training, other metrics: one side evaluates as it trains, or other records
 predictions               the same training, other answers
 steps                     one side made more of them, or both fewer than asked for
@@ -35,8 +38,9 @@ import numpy as np
 
 from estimator_pipeline.parity.compare import Comparison
 from estimator_pipeline.parity.findings import CLOSE, NEAR, SAME, Facts, Finding, Step, distance, length
+from estimator_pipeline.parity.optimizer_updates import Later
 from estimator_pipeline.parity.records import StepReader
-from estimator_pipeline.parity.updates import of_update, told_rate
+from estimator_pipeline.parity.updates import of_update, told_random, told_rate
 
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity
@@ -94,13 +98,20 @@ def _of_fault(parity: Parity, one: StepReader, other: StepReader, facts: Facts) 
             _variables(one, other, at),
         )
         first = first or state
-        found = list(_of_step(parity, index, state, first, facts))
+
+        def later(index: int = index, state: Step = state) -> Step | None:
+            if index + 1 >= len(numbers):
+                return None
+            following = numbers[index + 1].step
+            return Step(following, state.after, _variables(one, other, following))
+
+        found = list(_of_step(parity, index, state, first, facts, later))
         if found:
             yield from found
             return
         if not (parity.numbers[at].equal and step.variables.equal):
             yield Finding(
-                name="gradient",
+                name="rounding",
                 step=at,
                 message=f"they part at step {at} by little, and more with each step: no single cause shows",
                 mend="the job's tolerances; TF_DETERMINISTIC_OPS=1; random numbers, such as dropout's seeds",
@@ -165,7 +176,7 @@ def _records(read: Comparison, step: int, readers: tuple[StepReader, StepReader]
     return Finding(name="records", step=step, side=side, message=f"step {step}, {first.name}: {told}", mend=mend)
 
 
-def _of_step(parity: Parity, index: int, state: Step, first: Step, facts: Facts) -> Iterator[Finding]:
+def _of_step(parity: Parity, index: int, state: Step, first: Step, facts: Facts, later: Later) -> Iterator[Finding]:
     """What the two did otherwise in one step that they began alike."""
     step = parity.steps[index]
     sides = parity.initial.sides
@@ -174,7 +185,16 @@ def _of_step(parity: Parity, index: int, state: Step, first: Step, facts: Facts)
         yield told_rate(parity, index)
         return
     still = _moving_statistics(state, sides)
-    if "loss" in numbers:
+    if "loss" in numbers and any(facts.random):
+        yield Finding(
+            name="random numbers",
+            step=step.step,
+            message=f"from the same weights and records {sides[0]} has the loss {step.losses[0]:.7g} and {sides[1]} "
+            f"{step.losses[1]:.7g}, and {told_random(sides, facts)}, other ones in each",
+            mend="dropout's rate and the like: 0 in both, to compare the rest; what else differs in the forward pass "
+            "shows then alone",
+        )
+    elif "loss" in numbers:
         yield Finding(
             name="forward pass",
             step=step.step,
@@ -188,7 +208,7 @@ def _of_step(parity: Parity, index: int, state: Step, first: Step, facts: Facts)
         yield statistics
     if "loss" in numbers or statistics is not None:
         return
-    found = of_update(parity, index, state, facts)
+    found = of_update(parity, index, state, facts, later)
     if found is not None:
         yield found
 

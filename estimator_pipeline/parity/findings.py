@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from estimator_pipeline.parity.tolerances import kind_of
 
-__all__ = ["CLOSE", "NEAR", "SAME", "Facts", "Finding", "Step", "distance", "length", "scale_of"]
+__all__ = [
+    "CLOSE", "NEAR", "SAME", "Facts", "Finding", "Step", "distance", "length", "rms", "scale_of", "told_names",
+]  # fmt: skip
 
 # Gradients of one step, computed by both from the same state: rounding is well below, and a fault above.
 SAME = 1e-4
@@ -29,6 +32,9 @@ class Facts:
         clip_norm: the global norm to which the summed gradient is to be clipped.
         beta_1: Adam's decay of the first moment.
         losses: a metric -> what it is with Keras's final weights, by the layers as they infer and as they train.
+        options: of each side's optimizer, see :attr:`estimator_pipeline.parity.graph_facts.GraphFacts.options`; empty
+            where they are not known.
+        random: of each side, what draws random numbers of its own in training.
     """
 
     replicas: int = 1
@@ -36,6 +42,8 @@ class Facts:
     clip_norm: float | None = None
     beta_1: float = 0.9
     losses: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    options: tuple[Mapping[str, Any], Mapping[str, Any]] = dataclasses.field(default_factory=lambda: ({}, {}))
+    random: tuple[Sequence[str], Sequence[str]] = ((), ())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +84,25 @@ class Step:
             for name, value in self.after[side].items()
             if name in both and kind_of(name) == kind and value.dtype.kind == "f" and name.endswith(ending)
         }
+
+    def without(self, weights: Collection[str]) -> Step:
+        """The same, less these weights and their slots."""
+
+        def kept(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return {name: value for name, value in values.items() if name.partition(" @")[0] not in weights}
+
+        return Step(self.step, (kept(self.before[0]), kept(self.before[1])), (kept(self.after[0]), kept(self.after[1])))
+
+
+def told_names(names: Iterable[str], most: int = 3) -> str:
+    """Names for a message, the first of them."""
+    listed = list(names)
+    return ", ".join(listed[:most]) + (", …" if len(listed) > most else "")
+
+
+def rms(values: np.ndarray) -> float:
+    """The root of the mean square: an element's size."""
+    return float(np.sqrt(np.mean(values.astype(np.float64) ** 2))) if values.size else 0.0
 
 
 def length(values: Mapping[str, np.ndarray]) -> float:

@@ -10,13 +10,15 @@ the comparison's own, the Keras model gets its values back.
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import dataclasses
 import functools
 import inspect
 import math
+import numbers
+import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,13 @@ import numpy as np
 
 from estimator_pipeline import compat, keras_optimizers, replica_means
 from estimator_pipeline.engines import recording
-from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.parity import known
-from estimator_pipeline.parity.answers import evaluated_losses, random_layers
+from estimator_pipeline.errors import ConfigError, DivergedError
+from estimator_pipeline.parity import about, folders, graph_facts, known, looks, matching
+from estimator_pipeline.parity.answers import evaluated_losses
 from estimator_pipeline.parity.diagnosis import Facts
+from estimator_pipeline.parity.feeds import Feed, features_of, first_features
 from estimator_pipeline.parity.names import GLOBAL_STEP, canonical
-from estimator_pipeline.parity.records import BatchWriter, StepWriter, initial_of
+from estimator_pipeline.parity.records import BatchWriter, StepReader, StepWriter, initial_of
 from estimator_pipeline.parity.result import ENGINES, Parity, compare_records
 from estimator_pipeline.parity.tolerances import Tolerances, kind_of
 
@@ -58,14 +61,17 @@ def compare_models(
         estimator: a `tf.estimator.Estimator`, or a canned one. Its `model_fn`, `params` and `config` are used, strategy
             included; its `model_dir` is neither read nor written.
         model: a compiled `tf.keras.Model` of Keras 2, made in the scope of its strategy, if it has one.
-        input_fn: gives the training data, a `tf.data.Dataset` of (features, labels), in the same order each time.
+        input_fn: gives the training data, a `tf.data.Dataset` of (features, labels), in the same order each time. Its
+            parameters `params`, `config`, `mode` and `input_context` are filled as an Estimator fills them. It may
+            return tensors, as programs of TensorFlow 1 do: then which records were read is not compared.
         eval_input_fn: gives the evaluation's data; None: nothing is evaluated.
         keras_input_fn: the same for the Keras model, where it takes its features in another form.
         keras_eval_input_fn: the same of `eval_input_fn`.
         steps: how many training steps.
         mapping: a Keras weight -> the Estimator's variable, both without ":0", of those whose names differ. A weight
             that it does not name has the same name in both.
-        metric_names: a metric of the Keras model -> the Estimator's name for it, where they differ.
+        metric_names: a metric of the Keras model -> the Estimator's name for it, where they differ. A metric that one
+            side alone has is not compared, and a note says which.
         predictions: an output of the Keras model -> the key of it in the Estimator's predictions; the key alone, where
             the model has one output. What both answer to the first batch of the evaluation (or of the training, where
             nothing is evaluated) is compared. None: it is not, and a note says so.
@@ -77,44 +83,107 @@ def compare_models(
         The comparison. Where `equal` is False, `findings` says what it comes from.
 
     Raises:
-        ConfigError: variables that have no counterpart, or one of another shape; a model that is not compiled;
-            predictions that one of the two does not have.
+        ConfigError: names that do not belong together (of variables, metrics, predictions), which is found out before
+            anything is trained or written; a model that is not compiled; an input function that gives no data.
+        DivergedError: the loss of either has come to a number that is none.
     """
-    base = Path(tempfile.mkdtemp(prefix="estimator-pipeline-parity-") if folder is None else folder)
+    _check_arguments(estimator, model, steps)
     allowed = Tolerances.of(tolerances)
-    if getattr(model, "optimizer", None) is None:
-        raise ConfigError("the Keras model is not compiled", mend="model.compile(optimizer, loss, metrics)")
-    _each_once("variables", "variable", mapping)
-    _each_once("metrics", "metric", metric_names)
-    evaluations = (eval_input_fn, keras_eval_input_fn or eval_input_fn)
-    asked = _outputs(model, predictions)
-    answers: list[dict[str, Any]] = [{}, {}]  # of the Estimator, of Keras
-    metrics: dict[str, dict[str, Any]] = {}
-    drawn = random_layers(model)
-    metrics["keras"], losses = _by_keras(
-        base, model, keras_input_fn or input_fn, evaluations[1], steps, asked, answers[1]
+    weights = matching.names_of(mapping, "mapping", '{"dense/kernel": "fc1/weights"}')
+    named = matching.names_of(metric_names, "metric_names", '{"acc": "accuracy"}')
+    feeds = _Feeds.of(estimator, input_fn, eval_input_fn, keras_input_fn, keras_eval_input_fn)
+    if named and feeds.evaluation is None:
+        raise ConfigError(
+            "metric_names names metrics, and nothing is evaluated",
+            found=", ".join(list(named)[:12]),
+            mend="give eval_input_fn (--eval-input-fn), or leave metric_names out",
+        )
+    theirs = looks.look_at_estimator(
+        estimator, training=feeds.training, evaluation=feeds.evaluation, asked=predictions is not None
     )
-    renamed = {given: name for name, given in (mapping or {}).items()}
-    names: list[str] = []
-    metrics["estimator"] = _by_estimator(
-        base, estimator, input_fn, evaluations[0], steps, renamed, names, asked, answers[0]
-    )
+    ours = looks.look_at_keras(model, training=feeds.keras_training, evaluation=feeds.keras_evaluation)
+    matching.check_variables(theirs.variables, ours.variables, weights)
+    if feeds.evaluation is not None:
+        matching.check_metrics(theirs.metrics, ours.metrics, named)
+    asked = matching.outputs_asked(predictions, ours.outputs, theirs.predictions)
+    ran = about.of_program(
+        estimator, model, steps=steps, feeds=feeds.given, mapping=weights, metric_names=named, predictions=asked,
+        tolerances=allowed,
+    )  # fmt: skip
+    pair = _Pair(
+        estimator=estimator, model=model, feeds=feeds, steps=steps, mapping=weights, metric_names=named, asked=asked,
+        theirs=theirs, ours=ours,
+    )  # fmt: skip
+    with _folder(folder) as base:
+        return _compared(pair, base, allowed, slots, ran)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """What is compared: all names fit.
+
+    Attributes:
+        estimator, model: the two.
+        feeds: their data.
+        steps: training steps.
+        mapping: Keras weight -> the Estimator's variable.
+        metric_names: Keras metric -> the Estimator's.
+        asked: Keras output -> the Estimator's key.
+        theirs, ours: what the Estimator and the Keras model consist of.
+    """
+
+    estimator: Any
+    model: Any
+    feeds: _Feeds
+    steps: int
+    mapping: Mapping[str, str]
+    metric_names: Mapping[str, str]
+    asked: Mapping[str, str]
+    theirs: looks.Look
+    ours: looks.KerasLook
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Outcome:
+    """What one side has come to, beside its record.
+
+    Attributes:
+        metrics: of the evaluation.
+        answers: what it predicts.
+        losses: of Keras: a metric -> what it is by layers that infer and that train; None where it is not known.
+        names: of the variables in the Estimator's graph.
+    """
+
+    metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    answers: dict[str, Any] = dataclasses.field(default_factory=dict)
+    losses: Mapping[str, tuple[float, float]] | None = None
+    names: list[str] = dataclasses.field(default_factory=list)
+
+
+def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, ran: Mapping[str, Any]) -> Parity:
+    """Trains both, and compares what they have recorded."""
+    model, optimizer = pair.model, type(pair.model.optimizer).__name__
+    writers = {engine: StepWriter(base / engine / "record") for engine in reversed(ENGINES)}
+    read = graph_facts.GraphFacts()
+    drawn = graph_facts.random_of_model(model, first_features(pair.feeds.keras_training))
+    keras = _by_keras(pair, writers["keras"])
+    with looks.keras_classes():
+        estimator = _by_estimator(pair, base, writers, read)
     # Estimator's `loss` is a mean of batch means, Keras's that of all records.
-    metrics["keras"].pop("loss", None)
-    if losses is not None:
-        metrics["keras"]["loss"] = losses["loss"][0]
-    compared, notes = _metrics(metrics, metric_names or {})
-    pairs = {name: [float(compared[engine][name]) for engine in ENGINES] for name in compared["keras"]}
-    notes += known.of_metrics(name for name, pair in pairs.items() if not math.isclose(*pair, rel_tol=1e-4))
+    loss = None if keras.losses is None else keras.losses["loss"][0]
+    finals, notes = matching.to_compare(estimator.metrics, keras.metrics, pair.metric_names, loss)
+    both = [name for name in finals["estimator"] if name in finals["keras"]]
+    notes += known.of_metrics(_differing(pair, finals, both))
+    options = (read.options, graph_facts.options_of_keras(model.optimizer))
+    random = (read.random, drawn)
+    by_nature = known.of_optimizers(estimator.names, optimizer, options) + known.of_random(ENGINES, random)
     if slots is None:
-        slots, told = _slots(base, names, model.optimizer)
+        slots, told = _slots(base, estimator.names, model.optimizer)
         notes += told
-    notes += known.of_optimizers(names, type(model.optimizer).__name__)
-    notes += known.of_random_layers(drawn)
-    if not asked:
+    if not pair.asked:
         notes.append(
             "predictions were not compared: name the Estimator's key of each output in `predictions` (--predictions), "
-            f"of {', '.join(model.output_names)}"
+            f"of {', '.join(pair.ours.outputs)}"
         )
     replicas = model.distribute_strategy.num_replicas_in_sync
     facts = Facts(
@@ -122,70 +191,145 @@ def compare_models(
         batches_per_step=replicas,
         clip_norm=getattr(model.optimizer, "global_clipnorm", None),
         beta_1=float(model.optimizer.get_config().get("beta_1", 0.9)),
-        losses=losses or {},
+        losses=keras.losses or {},
+        options=options,
+        random=random,
     )
     found = compare_records(
-        base, metrics=compared, tolerances=allowed, facts=facts, notes=tuple(notes), slots=slots, steps=steps,
-        answers=(answers[0], answers[1]) if asked else None,
-    )  # fmt: skip
+        base,
+        metrics={engine: {name: finals[engine][name] for name in both} for engine in ENGINES},
+        finals=finals,
+        tolerances=allowed,
+        facts=facts,
+        notes=tuple(notes),
+        by_nature=tuple(by_nature),
+        slots=slots,
+        steps=pair.steps,
+        answers=(estimator.answers, keras.answers) if pair.asked else None,
+        about=ran,
+    )
     if any(step.variables.differences for step in found.steps):
-        told = known.of_session(estimator.config.session_config)
+        told = known.of_session(pair.estimator.config.session_config)
         found = dataclasses.replace(found, notes=(*found.notes, *told))
     return found
 
 
-def _outputs(model: Any, predictions: str | Mapping[str, str] | None) -> dict[str, str]:
-    """Keras output -> the Estimator's key."""
-    names = list(model.output_names)
-    if predictions is None:
-        return {}
-    if isinstance(predictions, str):
-        if len(names) != 1:
+def _differing(
+    pair: _Pair, finals: Mapping[str, Mapping[str, Any]], both: Iterable[str]
+) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Metrics that came to something else, and what each side counts under that name."""
+    counted = {metric.name: graph_facts.thresholds_of(metric) for metric in pair.model.metrics}
+    ours = {theirs: name for name, theirs in pair.metric_names.items()}
+    for name in both:
+        if not math.isclose(*(float(finals[engine][name]) for engine in ENGINES), rel_tol=1e-4):
+            yield name, pair.theirs.counts.get(name, {}), counted.get(ours.get(name, name), {})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Feeds:
+    """The data of both: Keras's are the Estimator's where it has none of its own."""
+
+    training: Feed
+    keras_training: Feed
+    evaluation: Feed | None
+    keras_evaluation: Feed | None
+    given: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, estimator: Any, input_fn: Any, eval_input_fn: Any, keras_input_fn: Any, keras_eval: Any) -> _Feeds:
+        modes = compat.install().estimator.ModeKeys
+
+        def feed(name: str, given: Any, mode: str) -> Feed | None:
+            return None if given is None else Feed(given, name=name, estimator=estimator, mode=mode)
+
+        if input_fn is None:
+            raise ConfigError("input_fn is None", mend="give the function of the training data")
+        if keras_eval is not None and eval_input_fn is None:
             raise ConfigError(
-                f"predictions={predictions!r} is one key, and the Keras model has {len(names)} outputs",
-                found=f"its outputs: {', '.join(names)}",
-                mend="give a mapping of outputs to keys",
+                "keras_eval_input_fn was given, and nothing is evaluated", mend="give eval_input_fn (--eval-input-fn)"
             )
-        return {names[0]: predictions}
-    unknown = [name for name in predictions if name not in names]
-    if unknown:
-        raise ConfigError(
-            f"predictions names outputs that the Keras model does not have: {', '.join(unknown)}",
-            found=f"its outputs: {', '.join(names)}",
+        training = Feed(input_fn, name="input_fn", estimator=estimator, mode=modes.TRAIN)
+        evaluation = feed("eval_input_fn", eval_input_fn, modes.EVAL)
+        given = {"input_fn": input_fn, "eval_input_fn": eval_input_fn, "keras_input_fn": keras_input_fn,
+                 "keras_eval_input_fn": keras_eval}  # fmt: skip
+        return cls(
+            training=training,
+            keras_training=feed("keras_input_fn", keras_input_fn, modes.TRAIN) or training,
+            evaluation=evaluation,
+            keras_evaluation=feed("keras_eval_input_fn", keras_eval, modes.EVAL) or evaluation,
+            given={name: function for name, function in given.items() if function is not None},
         )
-    return dict(predictions)
 
 
-def _by_keras(
-    base: Path,
-    model: Any,
-    input_fn: Any,
-    eval_input_fn: Any,
-    steps: int,
-    asked: Mapping[str, str],
-    answers: dict[str, Any],
-) -> tuple[dict[str, Any], Any]:
+def _check_arguments(estimator: Any, model: Any, steps: Any) -> None:
+    tf: Any = compat.install()
+    # Those of TensorFlow 1 are not of the class that tf.estimator.Estimator is.
+    kinds = (("estimator", estimator, tf.compat.v1.estimator.Estimator, "tf.estimator.Estimator"),
+             ("model", model, tf.keras.Model, "compiled tf.keras.Model of Keras 2"))  # fmt: skip
+    for argument, given, kind, what in kinds:
+        if not isinstance(given, kind):
+            is_function = inspect.isroutine(given) or isinstance(given, functools.partial)
+            raise ConfigError(
+                f"{argument} is no {what}",
+                found=f"a {type(given).__module__}.{type(given).__name__}",
+                mend=f"call it, and give what it returns: {argument}={getattr(given, '__name__', 'function')}()"
+                if is_function
+                else f"give a {what}",
+            )
+    if isinstance(steps, bool) or not isinstance(steps, numbers.Integral) or steps < 1:
+        raise ConfigError(f"steps is {steps!r}", mend="give a whole number of 1 or more")
+    if getattr(model, "optimizer", None) is None:
+        raise ConfigError("the Keras model is not compiled", mend="model.compile(optimizer, loss, metrics)")
+
+
+@contextlib.contextmanager
+def _folder(given: Any) -> Iterator[Path]:
+    """Where the runs go. What went wrong leaves none of our own behind, but for a run that diverged, which tells it."""
+    if given is not None:
+        with folders.kept_if_used(given):
+            yield folders.prepare(given, option="folder", what="the runs and their records", inner=ENGINES)
+        return
+    base = Path(tempfile.mkdtemp(prefix="estimator-pipeline-parity-"))
+    try:
+        yield base
+    except DivergedError:
+        raise
+    except BaseException:
+        shutil.rmtree(base, ignore_errors=True)
+        raise
+
+
+def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
     """Trains and evaluates the Keras model, asks it, and gives it its values back."""
+    tf: Any = compat.install()
+    model, feeds, outcome = pair.model, pair.feeds, _Outcome()
     strategy = model.distribute_strategy
     values = [variable.numpy() for variable in _everything(model)]
-    writer = BatchWriter(base / "keras" / "record", "worker:0")
-    told = recording.told_batches(input_fn, writer.batch)
-    callback = recording.keras_callback(StepWriter(base / "keras" / "record"), canonical=canonical)
+    told = recording.told_batches(feeds.keras_training.for_keras(), BatchWriter(writer.folder, "worker:0").batch)
+    callback = recording.keras_callback(writer, canonical=canonical)
     try:
-        model.fit(_given(told, strategy), steps_per_epoch=steps, epochs=1, callbacks=[callback], verbose=0)
-        if asked:
+        try:
+            model.fit(_given(told, strategy), steps_per_epoch=pair.steps, epochs=1, callbacks=[callback], verbose=0)
+        except tf.errors.InvalidArgumentError:
+            # Some metrics refuse outputs that are no numbers, in the step after the one that has led to them.
+            if _divergence(writer.folder) is None:
+                raise
+        if _divergence(writer.folder) is not None:
+            return outcome
+        if pair.asked:
             # Not by `predict`: under a strategy each replica would read moving statistics of its own.
-            found = model(next(iter(_features(_dataset(eval_input_fn or input_fn)))), training=False)
-            named = found if isinstance(found, Mapping) else dict(zip(model.output_names, _listed(found), strict=True))
-            answers |= {f"predictions {output}": np.asarray(named[output]) for output in asked}
-        if eval_input_fn is None:
-            return {}, None
+            found = model(first_features(feeds.keras_evaluation or feeds.keras_training), training=False)
+            named = found if isinstance(found, Mapping) else dict(zip(pair.ours.outputs, _listed(found), strict=True))
+            outcome.answers = {f"predictions {output}": np.asarray(named[output]) for output in pair.asked}
+        if feeds.keras_evaluation is None:
+            return outcome
+        evaluated = feeds.keras_evaluation.for_keras()
         with replica_means.alike(model):
-            found = model.evaluate(_dataset(eval_input_fn), return_dict=True, verbose=0)
-        # A replica's layers are not called by themselves.
-        alone = strategy.num_replicas_in_sync == 1
-        losses = evaluated_losses(model, _dataset(eval_input_fn)) if alone else None
-        return {name: float(value) for name, value in found.items()}, losses
+            found = model.evaluate(evaluated(), return_dict=True, verbose=0)
+        outcome.metrics = dict(found)
+        if strategy.num_replicas_in_sync == 1:  # a replica's layers are not called by themselves
+            outcome.losses = evaluated_losses(model, evaluated())
+        return outcome
     finally:
         for variable, value in zip(_everything(model), values, strict=True):
             variable.assign(value)
@@ -196,104 +340,61 @@ def _everything(model: Any) -> list[Any]:
     return [*model.variables, *keras_optimizers.variables_of(model.optimizer)]
 
 
-def _by_estimator(
-    base: Path,
-    estimator: Any,
-    input_fn: Any,
-    eval_input_fn: Any,
-    steps: int,
-    renamed: Mapping[str, str],
-    names: list[str],
-    asked: Mapping[str, str],
-    answers: dict[str, Any],
-) -> dict[str, Any]:
+def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], read: graph_facts.GraphFacts) -> _Outcome:
     """Trains and evaluates a copy of the Estimator, from the values that Keras has recorded, and asks it."""
-    tf = compat.install()
-    model_dir = str(base / "estimator" / "model")
-    own = estimator.model_fn
-
-    def model_fn(features: Any, labels: Any, mode: Any, config: Any) -> Any:
-        return own(features, labels, mode, config)
-
-    copy = tf.estimator.Estimator(model_fn, model_dir, config=estimator.config.replace(model_dir=model_dir))
-    start = {name: value for name, value in initial_of(base / "keras" / "record").items() if kind_of(name) != "slots"}
+    tf: Any = compat.install()
+    feeds, outcome = pair.feeds, _Outcome()
+    copy = looks.copy_of(pair.estimator, str(base / "estimator" / "model"))
+    start = {name: value for name, value in initial_of(writers["keras"].folder).items() if kind_of(name) != "slots"}
     start.pop(GLOBAL_STEP)
+    renamed = {given: name for name, given in pair.mapping.items()}
 
     def of_graph(found: Iterable[str]) -> Mapping[str, str]:
-        given = list(found)
-        names.extend(given)
-        _check(given, start, renamed)
-        known_as = canonical(given)
-        return {_renamed(name, renamed): variable for name, variable in known_as.items()}
+        outcome.names = list(found)
+        return {matching.renamed_as(name, renamed): given for name, given in canonical(outcome.names).items()}
 
-    record = base / "estimator" / "record"
-    hook = recording.estimator_hook(StepWriter(record), canonical=of_graph, start=start)
-    told = recording.told_batches(input_fn, BatchWriter(record, "worker:0").batch)
-    try:
-        copy.train(told, max_steps=steps, hooks=[hook])
-    except ConfigError as error:
-        if error.mend is not None:
-            raise
-        mend = "correct the mapping of variables" if renamed else "give a mapping of the weights that belong together"
-        raise ConfigError(error.what, found=error.found, mend=mend) from error
-    if asked:
-        given = functools.partial(_dataset, eval_input_fn or input_fn)
-        found = next(iter(copy.predict(lambda: _features(given()), yield_single_examples=False)))
-        found = found if isinstance(found, Mapping) else dict.fromkeys(asked.values(), found)
-        unknown = [key for key in asked.values() if key not in found]
-        if unknown:
-            raise ConfigError(
-                f"the Estimator's predictions have no {', '.join(unknown)}", found=f"they have: {', '.join(found)}"
-            )
-        answers |= {f"predictions {output}": np.asarray(found[key]) for output, key in asked.items()}
-    if eval_input_fn is None:
-        return {}
-    return {name: float(value) for name, value in copy.evaluate(eval_input_fn).items() if name != GLOBAL_STEP}
+    record = writers["estimator"].folder
+    hook = recording.estimator_hook(writers["estimator"], canonical=of_graph, start=start)
+    told = recording.told_batches(feeds.training.for_estimator(), BatchWriter(record, "worker:0").batch)
+    # The record has that step: it is told beside what the other came to.
+    with contextlib.suppress(tf.estimator.NanLossDuringTrainingError):
+        copy.train(told, max_steps=pair.steps, hooks=[hook, read.hook()])
+    _refuse_divergence(base)
+    if pair.asked:
+        given = (feeds.evaluation or feeds.training).for_estimator()
+        found = next(iter(copy.predict(lambda: features_of(given()), yield_single_examples=False)))
+        found = found if isinstance(found, Mapping) else dict.fromkeys(pair.asked.values(), found)
+        outcome.answers = {f"predictions {output}": np.asarray(found[key]) for output, key in pair.asked.items()}
+    if feeds.evaluation is not None:
+        evaluated = copy.evaluate(feeds.evaluation.for_estimator())
+        outcome.metrics = {name: value for name, value in evaluated.items() if name != GLOBAL_STEP}
+    return outcome
 
 
-def _renamed(name: str, renamed: Mapping[str, str]) -> str:
-    weight, at, slot = name.partition(" @")
-    return renamed.get(weight, weight) + at + slot
+def _divergence(record: Path) -> str | None:
+    """Where a training has come to numbers that are none; what comes after it says nothing."""
+    reader = StepReader(record)
+    for step, loss in reader.losses.items():
+        if not math.isfinite(loss):
+            return f"the loss of step {step} is {loss}"
+    for step in reader.steps[-1:]:
+        for name, value in reader.variables(step).items():
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                return f"after step {step} the variable {name} is no finite number"
+    return None
 
 
-def _check(given: list[str], start: Mapping[str, Any], renamed: Mapping[str, str]) -> None:
-    """Refuses a mapping that leaves a weight of either side without its counterpart."""
-    weights = [name for name in canonical(given) if kind_of(name) not in ("slots", "step")]
-    unknown = [name for name in renamed if name not in weights]
-    wanted = set(renamed.values()) - set(start)
-    if unknown or wanted:
-        told = [f"the Estimator has no variable {name}" for name in unknown]
-        told += [f"the Keras model has no weight {name}" for name in sorted(wanted)]
-        raise ConfigError(
-            "the mapping of variables names what is not there: " + "; ".join(told[:6]),
-            found=f"the Estimator's: {', '.join(weights[:12])}; Keras's: {', '.join(list(start)[:12])}",
+def _refuse_divergence(base: Path) -> None:
+    found = {engine: _divergence(base / engine / "record") for engine in ENGINES}
+    told = [f"{engine}: {what}" for engine, what in found.items() if what is not None]
+    if told:
+        finite = [f"the numbers of {engine} are finite" for engine, what in found.items() if what is None]
+        raise DivergedError(
+            f"training has diverged: {'; '.join(told)}",
+            found="; ".join([*finite, f"runs and records: {base}"]),
+            mend="lower the learning rate, clip gradients, or look at the records of that step; fewer steps (--steps) "
+            "tell whether the two are equal until then",
         )
-    have = {_renamed(name, renamed) for name in weights}
-    alone = [name for name in start if name not in have]
-    theirs = [name for name in weights if _renamed(name, renamed) not in start]
-    if alone or theirs:
-        raise ConfigError(
-            "weights have no counterpart on the other side",
-            found=f"in Keras alone: {_told(alone, start)}; in the Estimator alone: {', '.join(theirs[:12]) or 'none'}",
-            mend="give a mapping of Keras's names to the Estimator's, such as {dense/kernel: fc1/weights}",
-        )
-
-
-def _each_once(of: str, one: str, mapping: Mapping[str, str] | None) -> None:
-    """Refuses a mapping that gives one thing of the Estimator's to several of Keras's."""
-    counts = collections.Counter((mapping or {}).values())
-    for name, count in counts.items():
-        if count > 1:
-            takers = [given for given, taken in (mapping or {}).items() if taken == name]
-            raise ConfigError(
-                f"the mapping of {of} gives the Estimator's {name} to several of Keras's",
-                found=", ".join(takers[:12]),
-                mend=f"give each a {one} of its own",
-            )
-
-
-def _told(names: list[str], values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {list(values[name].shape)}" for name in names[:12]) or "none"
 
 
 def _slots(base: Path, names: list[str], optimizer: Any) -> tuple[bool, list[str]]:
@@ -308,28 +409,11 @@ def _slots(base: Path, names: list[str], optimizer: Any) -> tuple[bool, list[str
     return True, []
 
 
-def _metrics(metrics: Mapping[str, Mapping[str, Any]], renamed: Mapping[str, str]) -> Any:
-    """The metrics that both have, by the Estimator's names."""
-    keras = {renamed.get(name, name): value for name, value in metrics["keras"].items()}
-    both = [name for name in metrics["estimator"] if name in keras]
-    alone = sorted({*metrics["estimator"], *keras} - set(both))
-    notes = [f"metrics of one side alone are not compared: {', '.join(alone)}"] if alone else []
-    sides = {"estimator": metrics["estimator"], "keras": keras}
-    return {engine: {name: sides[engine][name] for name in both} for engine in ENGINES}, notes
-
-
 def _given(input_fn: Callable[..., Any], strategy: Any) -> Any:
     """What `fit` gets: the dataset, or one for each pipeline of a strategy."""
     if strategy.num_replicas_in_sync > 1:
         return strategy.distribute_datasets_from_function(functools.partial(_dataset, input_fn))
     return _dataset(input_fn)
-
-
-def _features(dataset: Any) -> Any:
-    """The features of the first batch."""
-    first = dataset.take(1)
-    pairs = isinstance(first.element_spec, tuple)
-    return first.map(lambda features, *_: features) if pairs else first
 
 
 def _listed(found: Any) -> list[Any]:

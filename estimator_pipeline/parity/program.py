@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.engines.functions import call_function, load_function
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity.models import compare_models
 from estimator_pipeline.parity.result import Parity
@@ -46,42 +47,51 @@ def compare_program(
         folder: where the runs and their records go.
 
     Raises:
-        ConfigError: a function that is not there, one that returns something else, a mapping that cannot be read.
+        ConfigError: a function that is not there, fails or returns something else; a file of names that cannot be read;
+            what :func:`compare_models` refuses.
+        DivergedError: the loss of either has come to a number that is none.
     """
-    from estimator_pipeline.engines.job import load_function
-
-    tf = compat.install()
+    tf: Any = compat.install()
+    # What can be refused without a function of the program comes first.
     names = None if mapping is None else read_mapping(mapping)
+    metrics = None if metric_names is None else read_mapping(metric_names, "acc: accuracy")
+    asked = _predictions(predictions)
+    allowed = None if tolerances is None else _read(tolerances)
+    given = {"--estimator": estimator, "--model": model, "--input-fn": input_fn, "--eval-input-fn": eval_input_fn,
+             "--keras-input-fn": keras_input_fn, "--keras-eval-input-fn": keras_eval_input_fn}  # fmt: skip
+    references = {option: reference for option, reference in given.items() if reference is not None}
+    functions = {option: load_function(reference, field=option) for option, reference in references.items()}
 
-    def function(reference: str | None, option: str) -> Any:
-        return None if reference is None else load_function(reference, field=option)
-
-    def made(reference: str, option: str, kind: Any) -> Any:
-        found = function(reference, option)()
+    def made(option: str, kind: Any, name: str) -> Any:
+        found = call_function(functions[option], reference=references[option], field=option)
         if not isinstance(found, kind):
-            raise ConfigError(
-                f"{option}: {reference} returns a {type(found).__name__}", mend=f"return a {kind.__name__}"
-            )
+            returns = "nothing" if found is None else f"a {type(found).__name__}"
+            raise ConfigError(f"{option}: {references[option]} returns {returns}", mend=f"return a {name}")
         return found
 
     return compare_models(
-        made(estimator, "--estimator", tf.estimator.Estimator),
-        made(model, "--model", tf.keras.Model),
-        input_fn=function(input_fn, "--input-fn"),
-        eval_input_fn=function(eval_input_fn, "--eval-input-fn"),
-        keras_input_fn=function(keras_input_fn, "--keras-input-fn"),
-        keras_eval_input_fn=function(keras_eval_input_fn, "--keras-eval-input-fn"),
+        # Estimators of TensorFlow 1 are not of the class that tf.estimator.Estimator is.
+        made("--estimator", tf.compat.v1.estimator.Estimator, "tf.estimator.Estimator"),
+        made("--model", tf.keras.Model, "compiled tf.keras.Model"),
+        input_fn=functions["--input-fn"],
+        eval_input_fn=functions.get("--eval-input-fn"),
+        keras_input_fn=functions.get("--keras-input-fn"),
+        keras_eval_input_fn=functions.get("--keras-eval-input-fn"),
         mapping=names,
-        metric_names=None if metric_names is None else read_mapping(metric_names),
-        predictions=_predictions(predictions),
-        tolerances=None if tolerances is None else _read(tolerances),
+        metric_names=metrics,
+        predictions=asked,
+        tolerances=allowed,
         steps=steps,
         folder=folder,
     )
 
 
-def read_mapping(path: Path) -> dict[str, str]:
-    """A YAML file of Keras weight -> the Estimator's variable.
+def read_mapping(path: Path, example: str = "dense/kernel: fc1/weights") -> dict[str, str]:
+    """A YAML file of Keras weight -> the Estimator's variable, or of other names to names.
+
+    Args:
+        path: the file.
+        example: a line of such a file.
 
     Raises:
         ConfigError: it is not there, or holds something else.
@@ -90,8 +100,8 @@ def read_mapping(path: Path) -> dict[str, str]:
     if not isinstance(found, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in found.items()):
         raise ConfigError(
             f"{path} is no mapping of names to names",
-            found=repr(found)[:200],
-            mend="a line for each weight, such as dense/kernel: fc1/weights",
+            found="nothing" if found is None else repr(found)[:200],
+            mend=f"a line for each, such as {example}",
         )
     return found
 
@@ -101,20 +111,36 @@ def _predictions(given: Sequence[str]) -> str | dict[str, str] | None:
         return None
     if len(given) == 1 and "=" not in given[0]:
         return given[0]
-    pairs = [one.partition("=") for one in given]
-    wrong = [one for one, (output, _, key) in zip(given, pairs, strict=True) if not (output and key)]
-    if wrong:
-        raise ConfigError(
-            f"--predictions {wrong[0]} is no OUTPUT=KEY", mend="give KEY alone for one output, or OUTPUT=KEY for each"
-        )
-    return {output: key for output, _, key in pairs}
+    found: dict[str, str] = {}
+    for one in given:
+        output, _, key = one.partition("=")
+        if not (output and key):
+            raise ConfigError(
+                f"--predictions {one} is no OUTPUT=KEY", mend="give KEY alone for one output, or OUTPUT=KEY for each"
+            )
+        if output in found:
+            raise ConfigError(
+                f"--predictions gives the output {output} two keys",
+                found=f"{found[output]}, {key}",
+                mend="keep one of the two",
+            )
+        found[output] = key
+    return found
 
 
 def _read(path: Path) -> Any:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
+    from estimator_pipeline.job.reading import yaml_error
+
     try:
-        return YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}", mend="name a YAML file") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text: {error.reason}", mend="save it as UTF-8") from error
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, ValueError) as error:
+        raise yaml_error(error, text, source=str(path)) from error

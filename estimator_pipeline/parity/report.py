@@ -9,16 +9,14 @@ from __future__ import annotations
 import importlib.resources
 import json
 import os
-import tempfile
 from pathlib import Path
 
 import jinja2
 import markupsafe
 
 from estimator_pipeline import __version__
-from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.progress import finite
-from estimator_pipeline.parity import tally, text
+from estimator_pipeline.parity import folders, tally, text
 from estimator_pipeline.parity.result import Parity
 from estimator_pipeline.parity.sections import Environment, sections
 
@@ -37,23 +35,7 @@ def prepare(folder: str | os.PathLike[str]) -> Path:
     Raises:
         ConfigError: it is a file, or cannot be written to.
     """
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-        taken = next((name for name in (HTML, JSON) if (folder / name).is_dir()), None)
-    except OSError as error:
-        found = f"{error.filename or folder}: {error.strerror}"
-    else:
-        if taken is None:
-            return folder
-        found = f"{folder / taken} is a folder"
-    raise ConfigError(
-        f"--report {folder}: the report cannot be written there",
-        found="it is a file" if folder.is_file() else found,
-        mend="name a folder that can be written to",
-    )
+    return folders.prepare(folder, option="--report", what="the report", files=(HTML, JSON))
 
 
 def write_report(

@@ -65,6 +65,7 @@ class Parity:
         environments: engine -> where it ran; see :func:`estimator_pipeline.engines.environment.environment_of`.
         finals: engine -> the final evaluation's metrics, those too that are not compared.
         arrays: engine -> variable -> its shape and type before the first step.
+        slots_kept: whether an optimizer of theirs keeps any slots, compared or not.
     """
 
     steps: tuple[StepParity, ...]
@@ -83,11 +84,17 @@ class Parity:
     environments: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     finals: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     arrays: Mapping[str, Mapping[str, tuple[tuple[int, ...], str]]] = dataclasses.field(default_factory=dict)
+    slots_kept: bool = False
 
     @property
     def equal(self) -> bool:
         """Whether all of it is within its tolerances, and both made the steps that were asked for."""
         return self.first_fault is None and not self.only and not self.is_short
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything at all is not bit-equal, within its tolerance or not."""
+        return any(comparison.differences for _, comparison in self._in_order())
 
     @property
     def is_short(self) -> bool:
@@ -107,7 +114,9 @@ class Parity:
         for one in self.steps:
             read = self.records.get(one.step)
             found += [] if read is None else [(one.step, read)]
-            found += [(one.step, self.numbers[one.step]), (one.step, one.variables)]
+            numbers = self.numbers[one.step]
+            # The length of the change says less than the variable that has changed otherwise.
+            found += [(one.step, numbers.less("update_norm")), (one.step, one.variables), (one.step, numbers)]
         last = self.steps[-1].step if self.steps else 0
         return [*found, (last, self.metrics), *([] if self.answers is None else [(last, self.answers)])]
 
@@ -117,10 +126,12 @@ def compare_records(
     *,
     engines: tuple[str, str] = ENGINES,
     metrics: Mapping[str, Mapping[str, Any]],
+    finals: Mapping[str, Mapping[str, Any]] | None = None,
     tolerances: Tolerances | None = None,
     facts: diagnosis.Facts | None = None,
     answers: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None,
     notes: tuple[str, ...] = (),
+    by_nature: tuple[str, ...] = (),
     slots: bool = True,
     steps: int | None = None,
     about: Mapping[str, Any] | None = None,
@@ -130,11 +141,13 @@ def compare_records(
     Args:
         folder: holds `estimator/record` and `keras/record`, or those of other engines.
         engines: the two.
-        metrics: engine -> the final evaluation's metrics.
+        metrics: engine -> the final evaluation's metrics, those that are compared.
+        finals: engine -> all of them; None: they all are compared.
         tolerances: what each may differ by.
         facts: what is known of the job beside the records, for naming what a difference comes from.
         answers: the outputs of both for the same inputs: name -> array.
         notes: taken over into the result.
+        by_nature: the same, where anything is not bit-equal: of what is, it explains nothing.
         slots: whether optimizer slots are compared.
         steps: how many were to be made; None: as many as both have made.
         about: what was run, by name.
@@ -150,7 +163,7 @@ def compare_records(
 
     made, numbers = [], {}
     before = [one.initial(), other.initial()]
-    starts = [kept(side) for side in before]
+    starts_with_slots, starts = before, [kept(side) for side in before]
     initial = compare(*starts, sides=engines)
     for step in (step for step in one.steps if step in other.steps):
         after = [one.variables(step), other.variables(step)]
@@ -198,13 +211,15 @@ def compare_records(
         ),
         about=about or {},
         environments=dict(zip(engines, (one.environment(), other.environment()), strict=True)),
-        finals={engine: dict(metrics[engine]) for engine in engines},
+        finals={engine: dict((finals or metrics)[engine]) for engine in engines},
         arrays={
             engine: {name: (value.shape, str(value.dtype)) for name, value in start.items()}
             for engine, start in zip(engines, starts, strict=True)
         },
+        slots_kept=any(kind_of(name) == "slots" for start in starts_with_slots for name in start),
     )
-    return dataclasses.replace(found, findings=tuple(diagnosis.diagnose(found, one, other, known_facts)))
+    notes = (*found.notes, *(by_nature if found.differs else ()))
+    return dataclasses.replace(found, notes=notes, findings=tuple(diagnosis.diagnose(found, one, other, known_facts)))
 
 
 def _update_norm(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> float:

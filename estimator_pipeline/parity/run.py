@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from estimator_pipeline import launch
+from estimator_pipeline.arguments import check_count, check_seconds
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
-from estimator_pipeline.job import Job, load_job
-from estimator_pipeline.parity import defaults, known
+from estimator_pipeline.job import ENGINE_NAMES, Job, load_job
+from estimator_pipeline.parity import defaults, folders, known
 from estimator_pipeline.parity.about import about
 from estimator_pipeline.parity.answers import EXPORT
 from estimator_pipeline.parity.compare import compare
@@ -25,13 +29,14 @@ from estimator_pipeline.parity.tolerances import Tolerances
 
 __all__ = ["run_parity"]
 
-_ALL = ("estimator", "keras", "keras3")
+# Longer waits do not fit into what the operating system is asked; some eleven days.
+_LONGEST_WAIT = 1e6
 
 
 def run_parity(
     path: str | Path,
     *,
-    engines: tuple[str, str] = ENGINES,
+    engines: Sequence[str] = ENGINES,
     settings: Sequence[str] = (),
     workers: int | None = None,
     steps: int | None = None,
@@ -47,37 +52,88 @@ def run_parity(
         engines: the two, different ones, as `run.engine` calls them; the first is set to what the second starts from.
         settings: changes to it, as `--set` takes them.
         workers: training tasks; None: as the file says. Evaluator and parameter servers are left out.
-        steps: how many training steps; None: as the job's section `parity` says.
+        steps: how many training steps, from 1 on; None: as the job's section `parity` says.
         tolerances: what may differ by how much, see :meth:`Tolerances.of`; None: as that section says.
-        folder: where the runs and their records go; a new temporary one by default.
+        folder: where the runs and their records go; a new temporary one by default. What was made and is empty in
+            the end is taken away.
         view: shows the runs; None shows nothing.
-        timeout: seconds for each run.
+        timeout: seconds for each run, above 0; None for no limit.
 
     Raises:
-        ConfigError: a job that cannot be compared, or that an engine refuses.
+        ConfigError: an argument or a folder that cannot be; a job that cannot be compared, or that an engine refuses.
         TaskFailedError: one of the runs failed; the message has the end of its log. Its exit code is the run's: 3 for
             one that diverged, 130 for one that a person has ended.
     """
-    if unknown := [name for name in engines if name not in _ALL]:
-        raise ConfigError(
-            f"the engines {', '.join(filter(None, engines))} are not two that there are",
-            found=f"not known: {', '.join(map(repr, unknown))}; engines: {', '.join(_ALL)}",
-            mend="name two, with a comma between: --engines keras,keras3",
-        )
-    if engines[0] == engines[1]:
-        raise ConfigError(f"the engine {engines[0]} was to be compared with itself", mend="name two engines")
+    engines = _two(engines)
+    steps, workers = check_count(steps, "steps"), check_count(workers, "workers")
+    timeout = check_seconds(timeout, "timeout")
     plain = load_job(path, overrides=list(settings))
     steps = plain.parity.steps if steps is None else steps
-    base = Path(tempfile.mkdtemp(prefix="estimator-pipeline-parity-") if folder is None else folder)
     if tolerances is None:
         written = plain.parity.tolerances
         tolerances = {what: one if isinstance(one, str) else one.model_dump() for what, one in written.items()}
     Tolerances.of(tolerances)  # refused before anything is run
-    changes = _changes(plain, settings, workers=workers, steps=steps)
+    changes, notes = _changes(plain, settings, workers=workers, steps=steps)
+    with _folder(folder, engines) as base:
+        # Both, before either is trained.
+        jobs = {
+            engine: load_job(path, overrides=[*changes, f"run.engine={engine}", _model_dir(base, engine)])
+            for engine in engines
+        }
+        found = _compared(
+            jobs, path, changes, engines=engines, settings=settings, steps=steps, tolerances=tolerances, base=base,
+            view=view, timeout=timeout,
+        )  # fmt: skip
+    return dataclasses.replace(found, notes=(*notes, *found.notes))
+
+
+@contextlib.contextmanager
+def _folder(given: str | os.PathLike[str] | None, engines: Sequence[str]) -> Iterator[Path]:
+    """Where the runs go; nothing is left of it where nothing was run."""
+    if given is not None:
+        with folders.kept_if_used(given):
+            yield folders.prepare(given, option="--folder", what="the runs and their records", inner=engines)
+        return
+    base = Path(tempfile.mkdtemp(prefix="estimator-pipeline-parity-"))
+    try:
+        yield base
+    finally:
+        with contextlib.suppress(OSError):
+            base.rmdir()  # which a folder with something in it refuses
+
+
+def _model_dir(base: Path, engine: str) -> str:
+    return f"run.model_dir={base / engine / 'model'}"
+
+
+def _two(engines: Sequence[str]) -> tuple[str, str]:
+    named = [name for name in engines if name]
+    if len(named) != 2 or len(engines) != 2:
+        raise ConfigError(
+            "parity compares two engines, and two must be named",
+            found=f"named: {', '.join(named) or 'none'}; engines: {', '.join(ENGINE_NAMES)}",
+            mend="name two, with a comma between: --engines keras,keras3",
+        )
+    if unknown := [name for name in engines if name not in ENGINE_NAMES]:
+        raise ConfigError(
+            f"the engines {', '.join(engines)} are not two that there are",
+            found=f"not known: {', '.join(map(repr, unknown))}; engines: {', '.join(ENGINE_NAMES)}",
+            mend="name two, with a comma between: --engines keras,keras3",
+        )
+    if engines[0] == engines[1]:
+        raise ConfigError(f"the engine {engines[0]} was to be compared with itself", mend="name two engines")
+    return engines[0], engines[1]
+
+
+def _compared(
+    jobs: Mapping[str, Job], path: Any, changes: Sequence[str], *, engines: tuple[str, str], settings: Sequence[str],
+    steps: int, tolerances: Any, base: Path, view: Any, timeout: float | None,
+) -> Parity:  # fmt: skip
+    """Runs both and holds them against each other."""
     metrics: dict[str, Mapping[str, Any]] = {}
     # The second one first: what it starts from is what the other is started from.
     for engine in reversed(engines):
-        job = load_job(path, overrides=[*changes, f"run.engine={engine}", f"run.model_dir={base / engine / 'model'}"])
+        job = jobs[engine]
         start = [] if engine == engines[1] else ["--start", str(base / engines[1] / "record")]
         try:
             metrics[engine] = _run(job, path, changes, engine=engine, base=base, more=start, view=view, timeout=timeout)
@@ -93,15 +149,17 @@ def run_parity(
     told, answers = _answers(base, engines, path, changes, timeout=timeout)
     allowed = Tolerances.of(tolerances, defaults=_defaults(job, base, engines))
     local = job.run.devices_per_task or 1
-    options = job.model.optimizer.options
+    options = _options(job)
     facts = Facts(
         replicas=local * job.cluster.num_training_tasks,
         batches_per_step=local,
         clip_norm=job.model.clip_norm,
-        beta_1=float(options.get("beta1", options.get("beta_1", 0.9))),
+        beta_1=float(options.get("beta_1", 0.9)),
         losses={name: (pair[0], pair[1]) for name, pair in told["losses"].items()},
+        options=(options, options),
+        random=(told["random"], told["random"]),
     )
-    notes = (*told["notes"], *known.of_job(job, engines=engines, random_layers=told["random_layers"]))
+    by_nature = known.of_job(job, engines=engines, random=facts.random)
     ran = about(path, job, engines=engines, settings=settings, tolerances=allowed)
     return compare_records(
         base,
@@ -110,10 +168,23 @@ def run_parity(
         tolerances=allowed,
         facts=facts,
         answers=answers,
-        notes=notes,
+        notes=tuple(told["notes"]),
+        by_nature=tuple(by_nature),
         steps=steps,
         about=ran,
     )
+
+
+def _options(job: Job) -> dict[str, Any]:
+    """Of the job's optimizer, by Keras's names, as both engines have them."""
+    optimizer = job.model.optimizer
+    kind = {"nesterov": "momentum", "adamw": "adam"}.get(optimizer.name, optimizer.name)
+    found = {_OPTIONS.get(name, name): value for name, value in optimizer.options.items()}
+    return {"kind": kind, **{name: value for name, value in found.items() if isinstance(value, int | float)}}
+
+
+# What tf.compat.v1.train calls an option -> Keras's name.
+_OPTIONS = {"beta1": "beta_1", "beta2": "beta_2", "decay": "rho"}
 
 
 def _other_variables(base: Path, engines: tuple[str, str]) -> bool:
@@ -140,14 +211,14 @@ def _answers(
     environ = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
     try:
         done = subprocess.run(
-            [*command, *changes, f"run.model_dir={base / engines[1] / 'model'}"],
+            [*command, *changes, _model_dir(base, engines[1])],
             env={**environ, "CUDA_VISIBLE_DEVICES": ""},
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=None if timeout is None else min(timeout, _LONGEST_WAIT),
         )
     except subprocess.TimeoutExpired as error:
-        raise TaskFailedError(f"the exported models did not answer within {timeout:.0f} s") from error
+        raise TaskFailedError(f"the exported models did not answer within {timeout:g} s") from error
     (base / "answers.log").write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:]
@@ -159,7 +230,10 @@ def _answers(
     return facts, (read_arrays(paths[0]), read_arrays(paths[1]))
 
 
-def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: int) -> list[str]:
+def _changes(
+    job: Job, settings: Sequence[str], *, workers: int | None, steps: int
+) -> tuple[list[str], tuple[str, ...]]:
+    """What is changed in the job for the comparison, and what is to be said of that."""
     if job.run.train_distribute == "parameter_server":
         raise ConfigError(
             "parity compares synchronous training, and train_distribute is parameter_server",
@@ -177,11 +251,22 @@ def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: i
     changes = [*settings, f"train.max_steps={steps}", "train.epochs=null", f"run.save_checkpoints_steps={steps}",
                "run.save_checkpoints_secs=null", "cluster.evaluator=false", "eval.during_training=false",
                f"eval.exporters={exporters}"]  # fmt: skip
+    notes = []
     if workers is not None:
         changes += [f"cluster.workers={workers}", "cluster.chief=false"]
-        if workers > 1:
+        strategy = job.run.train_distribute
+        if workers > 1 and strategy in ("mirrored", "one_device"):
+            raise ConfigError(
+                f"train_distribute {strategy!r} trains in one process, and {workers} workers are to train",
+                found=f"workers {workers} and run.train_distribute {strategy}",
+                mend="--set run.train_distribute=multi_worker_mirrored, or leave the workers out",
+            )
+        if workers > 1 and strategy == "none":
             changes.append("run.train_distribute=multi_worker_mirrored")
-    return changes
+            notes.append(
+                f"the job says train_distribute none: its {workers} workers trained with multi_worker_mirrored here"
+            )
+    return changes, tuple(notes)
 
 
 def _run(
@@ -190,7 +275,7 @@ def _run(
 ) -> Mapping[str, Any]:  # fmt: skip
     command = [sys.executable, "-m", "estimator_pipeline", "train", str(path), "--engine", engine]
     command += ["--record", str(base / engine / "record"), *more]
-    for change in (*changes, f"run.model_dir={base / engine / 'model'}"):
+    for change in (*changes, _model_dir(base, engine)):
         command += ["--set", change]
     shape = launch.Shape(workers=job.cluster.workers, chief=job.cluster.chief)
     with launch.hold_ports(shape.ports) as held:
@@ -213,29 +298,21 @@ def _run(
 def _failed(engine: str, outcome: launch.Outcome) -> PipelineError:
     """Why a run failed, with the exit code that says so: a job that an engine refuses is bad input."""
     logs = f"its logs: {outcome.log_dir}"
-    if outcome.exit_code == ConfigError.exit_code and outcome.failure is not None:
-        said = _error_in(outcome.failure.tail)
-        if said is not None:
-            what = f"the engine {engine} cannot run this job: {said.what}"
-            return ConfigError(what, found="; ".join(filter(None, (said.found, logs))), mend=said.mend)
-    told = outcome.failure.text() if outcome.failure is not None else f"it ended as {outcome.reason}"
-    error = TaskFailedError(f"the run by the engine {engine} failed: {told}", found=logs)
+    refusal = None if outcome.failure is None else outcome.failure.refusal
+    if outcome.exit_code == ConfigError.exit_code and refusal is not None:
+        what = f"the engine {engine} cannot run this job: {refusal['what']}"
+        return ConfigError(what, found="; ".join(filter(None, (refusal["found"], logs))), mend=refusal["mend"])
+    if outcome.failure is not None:
+        told = f"failed: {outcome.failure.text()}"
+    elif outcome.reason == "interrupted":
+        number = outcome.signal or outcome.exit_code - 128
+        by = "the user (SIGINT)" if number == signal.SIGINT else f"signal {number}"
+        told = f"was ended by {by}"
+    elif outcome.reason == "timeout":
+        told = f"did not end in time: it was ended after {outcome.seconds:.0f} s"
+    else:
+        told = f"gave no result: it ended as {outcome.reason}"
+    error = TaskFailedError(f"the run by the engine {engine} {told}", found=logs)
     # Diverged, asked to end, ended by a person.
     error.exit_code = outcome.exit_code or error.exit_code
     return error
-
-
-def _error_in(lines: Sequence[str]) -> ConfigError | None:
-    """The error that a command has ended with, from the last lines of its log."""
-    begins = [number for number, line in enumerate(lines) if line.startswith("error: ")]
-    if not begins:
-        return None
-    parts: dict[str, list[str]] = {"": []}
-    now = ""
-    for line in lines[begins[-1] :]:
-        for name, begin in (("", "error: "), ("found", "  found: "), ("mend", "  to mend it: ")):
-            if line.startswith(begin):
-                now, line = name, line.removeprefix(begin)
-        parts.setdefault(now, []).append(line)
-    told = {name: "\n".join(of) for name, of in parts.items()}
-    return ConfigError(told[""], found=told.get("found"), mend=told.get("mend"))

@@ -109,8 +109,9 @@ def _what_was_run(parity: Parity, environment: Environment) -> Section | None:
     )
 
 
-_ORDER = ("job", "settings", "engines", "workers", "replicas", "strategy", "steps", "model", "optimizer",
-          "global_batch_size", "run.seed", "input.seed", "tolerances")  # fmt: skip
+_ORDER = ("job", "settings", "engines", "workers", "replicas", "strategy", "steps", "estimator", "model", "optimizer",
+          "global_batch_size", "run.seed", "input.seed", "tf_random_seed", "input_fn", "eval_input_fn",
+          "keras_input_fn", "keras_eval_input_fn", "mapping", "metric_names", "predictions", "tolerances")  # fmt: skip
 
 
 _OF_TOLERANCES = (
@@ -201,15 +202,18 @@ def _answers(parity: Parity, environment: Environment) -> Section | None:
         return None
     title, names = "Answers of the exported models", parity.answers.names
     text = "Both SavedModels are loaded by plain TensorFlow and answer to the first records of the evaluation data. "
+    what = "inputs and outputs"
+    if not tally.of_exports(parity):
+        title, text, what = "Predictions", "What both predict for the first batch of the evaluation data. ", "outputs"
     if not parity.answers.differences:
-        return Section(title=title, text=(f"{text}Their {len(names)} inputs and outputs are the same, bit by bit.",))
+        return Section(title=title, text=(f"{text}Their {len(names)} {what} are the same, bit by bit.",))
     rows = tuple(
         (Cell(one.name, note="" if one.within else one.message.removeprefix(f"{one.name}: ")),
          *_metric(one, compared=True))
         for one in parity.answers.differences
     )  # fmt: skip
     table = Table(head=("", "absolute", "relative", "verdict"), rows=rows, numbers=frozenset((1, 2)))
-    text += f"{len(names)} inputs and outputs were compared; those that are not bit-equal:"
+    text += f"{len(names)} {what} were compared; those that are not bit-equal:"
     return Section(title=title, text=(text,), tables=(table,))
 
 

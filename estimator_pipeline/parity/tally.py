@@ -12,7 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from estimator_pipeline.parity.compare import Comparison, Difference
 from estimator_pipeline.parity.result import Parity
 
-__all__ = ["SLOTS", "STATES", "WEIGHTS", "Largest", "Variable", "largest_by_step", "one_sided", "variables", "verdict"]
+__all__ = [
+    "SLOTS", "STATES", "WEIGHTS", "Largest", "Variable", "answers", "largest_by_step", "metrics", "of_exports",
+    "one_sided", "variables", "verdict",
+]  # fmt: skip
 
 WEIGHTS = "weights and statistics"
 SLOTS = "optimizer slots"
@@ -208,8 +211,9 @@ def _of_equals(parity: Parity) -> str:
     one, other = parity.initial.sides
     steps = len(parity.steps)
     what = f"{one} and {other} over {steps} {'step' if steps == 1 else 'steps'}, with "
-    ends = ["the final metrics"] if parity.metrics.names else []
-    ends += ["the answers of the exports"] if parity.answers is not None and parity.answers.names else []
+    ends = [metrics(parity)] if parity.metrics.names else []
+    if parity.answers is not None and parity.answers.names:
+        ends += ["the answers of the exports" if of_exports(parity) else "the predictions"]
     what += f"{len(parity.initial.names)} variables after each" + "".join(f", and in {end}" for end in ends)
     rows = variables(parity)
     compared = (*parity.numbers.values(), parity.metrics, *([] if parity.answers is None else [parity.answers]))
@@ -223,13 +227,36 @@ def _of_equals(parity: Parity) -> str:
     return f"{told}; variables differ by {worst.absolute.value:.3g} at most ({worst.name}, step {worst.absolute.step})."
 
 
+def of_exports(parity: Parity) -> bool:
+    """Whether the answers are those of exported models; a program's are predictions."""
+    return parity.answers is not None and any(name.startswith("signature ") for name in parity.answers.names)
+
+
+def answers(parity: Parity) -> str:
+    """How many answers were compared, in words."""
+    count = 0 if parity.answers is None else len(parity.answers.names)
+    if of_exports(parity):
+        return f"{count} answers of the exports"
+    return f"the predictions of {count} output{'s' * (count != 1)}"
+
+
+def metrics(parity: Parity) -> str:
+    """Which of the final evaluation's metrics were compared, in words."""
+    compared = set(parity.metrics.names)
+    all_of_them = {name for finals in parity.finals.values() for name in finals} | compared
+    # Each of the two says what the other one says.
+    alike = {"loss", "average_loss"}
+    left = all_of_them - compared - (alike if alike & compared else set())
+    return f"{len(compared)} of {len(compared | left)} final metrics" if left else "the final metrics"
+
+
 def _place(parity: Parity, difference: Difference) -> str:
     if any(difference is fault for fault in parity.metrics.faults):
         return f"in the final metric {difference.name}"
     if any(difference is fault for read in parity.records.values() for fault in read.faults):
         return f"in the {difference.name}"
     if parity.answers is not None and any(difference is fault for fault in parity.answers.faults):
-        return f"in {difference.name} of the exports"
+        return f"in {difference.name}" + (" of the exports" if of_exports(parity) else "")
     if any(difference is fault for numbers in parity.numbers.values() for fault in numbers.faults):
         return f"in the {difference.name.replace('_', ' ')}"
     return f"in the variable {difference.name}"

@@ -23,8 +23,8 @@ def summary(parity: Parity) -> str:
         lines.append(f"not equal: {tally.short(parity)}")
     elif fault is None:
         read = ", the same records for each" if len(parity.records) == steps else ""
-        metrics = ", the final metrics" if parity.metrics.names else ""
-        asked = "" if parity.answers is None else f", {len(parity.answers.names)} answers of the exports"
+        metrics = f", {tally.metrics(parity)}" if parity.metrics.names else ""
+        asked = "" if parity.answers is None else f", {tally.answers(parity)}"
         lines.append(f"equal: {steps} steps{read}, {len(parity.initial.names)} variables after each{metrics}{asked}")
     else:
         step, difference = fault
@@ -50,35 +50,43 @@ def summary(parity: Parity) -> str:
     return "\n".join(lines)
 
 
-def _largest(parity: Parity) -> list[tuple[str, tuple[int, Difference] | None]]:
-    """Of what was compared: its name, and its largest difference, if there is any."""
+def _largest(parity: Parity) -> list[tuple[str, str | tuple[int, Difference]]]:
+    """Of what was or could be compared: its name, and its largest difference, or in words that there is none."""
     numbers = [(step, difference) for step, one in parity.numbers.items() for difference in one.differences]
     variables = [(one.step, difference) for one in parity.steps for difference in one.variables.differences]
+    compared = {name for one in parity.steps for name in one.variables.names}
+    told = {name for one in parity.numbers.values() for name in one.names}
     slots = [pair for pair in variables if " @" in pair[1].name]
-    kinds = {
-        "loss": [pair for pair in numbers if pair[1].name == "loss"],
-        "learning rate": [pair for pair in numbers if pair[1].name == "learning_rate"],
-        "weights, statistics": [pair for pair in variables if pair not in slots],
-        "optimizer slots": slots,
-        "update norm": [pair for pair in numbers if pair[1].name == "update_norm"],
+    kinds: dict[str, tuple[bool, list[tuple[int, Difference]]]] = {
+        "loss": ("loss" in told, [pair for pair in numbers if pair[1].name == "loss"]),
+        "learning rate": ("learning_rate" in told, [pair for pair in numbers if pair[1].name == "learning_rate"]),
+        "weights, statistics": (bool(compared), [pair for pair in variables if pair not in slots]),
     }
+    if parity.slots_kept:
+        kinds["optimizer slots"] = (any(" @" in name for name in compared), slots)
+    kinds["update norm"] = ("update_norm" in told, [pair for pair in numbers if pair[1].name == "update_norm"])
     if not parity.steps:
         kinds = {}
-    if parity.metrics.names or parity.metrics.differences:
-        kinds["metrics"] = [(0, difference) for difference in parity.metrics.differences]
+    if any(parity.finals.values()) or parity.metrics.names or parity.metrics.differences:
+        kinds["metrics"] = (bool(parity.metrics.names), [(0, one) for one in parity.metrics.differences])
     if parity.answers is not None:
-        kinds["predictions"] = [(0, difference) for difference in parity.answers.differences]
+        kinds["predictions"] = (bool(parity.answers.names), [(0, one) for one in parity.answers.differences])
     return [
-        (name, max(found, key=lambda pair: pair[1].largest_absolute, default=None)) for name, found in kinds.items()
+        (name, max(found, key=lambda pair: pair[1].largest_absolute))
+        if found
+        else (name, "bit-equal" if was else "not compared")
+        for name, (was, found) in kinds.items()
     ]
 
 
-def _row(name: str, worst: tuple[int, Difference] | None) -> str:
-    if worst is None:
-        return f"{name:24}{'bit-equal':>12}"
+def _row(name: str, worst: str | tuple[int, Difference]) -> str:
+    if isinstance(worst, str):
+        return f"{name:24}{worst:>12}"
     step, difference = worst
-    ulp = "" if difference.largest_ulp is None else f"{difference.largest_ulp:.6g}"
     where = difference.name + (f", step {step}" if step else "")
+    if difference.kind not in ("value", "within") or isinstance(difference.one, str):  # it has no size
+        return f"{name:24}{'':38}  {where}"
+    ulp = "" if difference.largest_ulp is None else f"{difference.largest_ulp:.6g}"
     return f"{name:24}{difference.largest_absolute:>12.3g}{difference.largest_relative:>12.3g}{ulp:>14}  {where}"
 
 

@@ -125,6 +125,14 @@ def _tolerance(what: Any, given: Any) -> Tolerance:
             mend=f"did you mean {close!r}?" if close else "use one of them, or give limits with a reason",
         )
     if isinstance(given, Mapping):
+        limits = [field.name for field in dataclasses.fields(Tolerance)]
+        if unknown := [name for name in given if name not in limits]:
+            close = nearest(unknown[0], limits)
+            raise ConfigError(
+                f"tolerances.{what}: a tolerance has no field {unknown[0]!r}",
+                found=f"the fields: {', '.join(limits)}",
+                mend=f"did you mean {close!r}?" if close else "leave it out",
+            )
         try:
             return Tolerance(**given)
         except (TypeError, ValueError) as error:

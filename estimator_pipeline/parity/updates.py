@@ -1,18 +1,41 @@
-"""What two trainings did otherwise with the gradients of one step: scaling, clipping, rate, optimizer. NumPy only."""
+"""What two trainings did otherwise with the gradients of one step: what is trained, scaling, clipping. NumPy only.
+
+What their optimizers did otherwise with the same gradients is in :mod:`estimator_pipeline.parity.optimizer_updates`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from estimator_pipeline.parity.findings import CLOSE, SAME, Facts, Finding, Step, distance, length, scale_of
+from estimator_pipeline.parity import optimizer_updates
+from estimator_pipeline.parity.findings import (
+    CLOSE,
+    SAME,
+    Facts,
+    Finding,
+    Step,
+    distance,
+    length,
+    rms,
+    scale_of,
+    told_names,
+)  # fmt: skip
+from estimator_pipeline.parity.optimizer_updates import Later, another_rate, shifted_rate
 
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity
 
-__all__ = ["of_update", "told_rate"]
+__all__ = ["of_update", "told_random", "told_rate"]
+
+# A gradient so much smaller than the largest one is what is left of terms that cancel each other: rounding.
+_ROUNDING = 3e-5
+# Noise is no nearer to other noise than this.
+_UNLIKE = 0.02
+_ALL_RANDOM = "set the rates of what draws random numbers to 0, and compare the rest"
+Arrays = Mapping[str, np.ndarray]
 
 
 def told_rate(parity: Parity, index: int) -> Finding:
@@ -40,163 +63,268 @@ def _shift_of_rates(parity: Parity, index: int) -> str:
     return ""
 
 
-def of_update(parity: Parity, index: int, state: Step, facts: Facts) -> Finding | None:
-    """From the same state, loss and records: other gradients, or another use of the same."""
-    sides, step = parity.initial.sides, state.step
-    weights = [state.changes(side, "weights") for side in (0, 1)]
-    if distance(*weights) < SAME:
+def of_update(parity: Parity, index: int, state: Step, facts: Facts, later: Later) -> Finding | None:
+    """From the same state, loss and records: other gradients, or another use of the same; None: all but the same."""
+    noise = _of_rounding_alone(state)
+    faults = {fault.name.partition(" @")[0] for fault in parity.steps[index].variables.faults}
+    if noise and faults <= noise.keys():
+        return _rounding(state, noise, faults)
+    state = state.without(noise)
+    weights = state.changes(0, "weights"), state.changes(1, "weights")
+    slots_part = any(" @" in fault.name for fault in parity.steps[index].variables.faults)
+    if distance(*weights) < SAME and not slots_part:
         return None
-    first_moments = [
-        state.changes(side, "slots", " @m") or state.changes(side, "slots", " @momentum") for side in (0, 1)
+    sides = parity.initial.sides
+    return (
+        _not_trained(sides, state, weights)
+        or _mixed_up(sides, state, weights)
+        or optimizer_updates.of_options(sides, state, facts)
+        or optimizer_updates.of_slots(parity, index, state, weights, later)
+        or _of_gradients(parity, index, state, weights, facts)
+    )
+
+
+def _sizes(state: Step, side: int) -> dict[str, np.ndarray]:
+    """Weight -> its gradient up to a factor that all weights have in common: from the slots that tell it best."""
+    weights = state.changes(side, "weights")
+    slots = state.changes(side, "slots")
+    found = {}
+    for name, change in weights.items():
+        squares = [slots[key] for key in (f"{name} @rms", f"{name} @accumulator") if key in slots]
+        plain = [slots[key] for key in (f"{name} @m", f"{name} @momentum") if key in slots]
+        found[name] = np.sqrt(np.abs(squares[0])) if squares else plain[0] if plain else change
+    return found
+
+
+def _of_rounding_alone(state: Step) -> dict[str, float]:
+    """Weight -> how large its gradient is, relative to the largest: where it is rounding, and so not the same."""
+    sizes = [_sizes(state, side) for side in (0, 1)]
+    largest = max((rms(value) for side in sizes for value in side.values()), default=0.0)
+    if not largest:
+        return {}
+    found = {}
+    for name in sizes[0]:
+        size = max(rms(side[name]) for side in sizes) / largest
+        if size < _ROUNDING and distance({name: sizes[0][name]}, {name: sizes[1][name]}) > _UNLIKE:
+            found[name] = size
+    rest = [{name: value for name, value in side.items() if name not in found} for side in sizes]
+    # Where the large ones differ too, the small ones may well have another cause.
+    return found if distance(*rest) < SAME else {}
+
+
+def _rounding(state: Step, noise: Mapping[str, float], faults: set[str]) -> Finding:
+    names = sorted(faults)
+    told = f"the gradient of {told_names(names)} is rounding alone, {max(noise[name] for name in names):.1g} of the "
+    told += "largest: what is left of terms that cancel each other comes out otherwise in another order"
+    mend = "a bias before BatchNormalization, which takes it away again, does nothing in training: use_bias=False"
+    if any(f"{names[0]} @{slot}" in state.after[0] for slot in ("v", "rms", "accumulator")):
+        told += "; an optimizer that divides a gradient by its own size moves the weight by it all the same"
+        mend += ". The moving mean and the evaluation follow to where it drifts, so that no tolerance is right for long"
+    else:
+        patterns = ", ".join(f'"{name}*": {{atol: 1e-5, reason: rounding alone}}' for name in names[:3])
+        mend += f"; or allow it, in the section parity of a job file or in --tolerances: {patterns}"
+    return Finding(name="rounding", step=state.step, message=told, mend=mend)
+
+
+def _not_trained(sides: tuple[str, str], state: Step, weights: Sequence[Arrays]) -> Finding | None:
+    largest = max(rms(value) for side in weights for value in side.values())
+    for side in (0, 1):
+        still = [
+            name
+            for name, change in weights[side].items()
+            if not np.any(change) and rms(weights[1 - side][name]) > CLOSE * largest
+        ]
+        if still:
+            return Finding(
+                name="gradient",
+                step=state.step,
+                side=sides[side],
+                message=f"a frozen layer: {sides[side]} does not change {len(still)} of {len(weights[side])} variables "
+                f"({told_names(still)}), {sides[1 - side]} does",
+                mend="what is trained: trainable=False, the variables that minimize is given, a gradient that is "
+                "stopped or left out",
+            )
+    return None
+
+
+def _mixed_up(sides: tuple[str, str], state: Step, weights: Sequence[Arrays]) -> Finding | None:
+    """Two variables of which each has the other's gradient."""
+    apart = sorted(n for n in weights[0] if distance({n: weights[0][n]}, {n: weights[1][n]}) >= CLOSE)
+
+    def same(one: str, other: str) -> bool:
+        pair = weights[0][one], weights[1][other]
+        return pair[0].shape == pair[1].shape and distance({"": pair[0]}, {"": pair[1]}) < SAME
+
+    pairs = [
+        f"{one} and {other}"
+        for number, one in enumerate(apart)
+        for other in apart[number + 1 :]
+        if same(one, other) and same(other, one)
     ]
-    slots = [state.changes(side, "slots") for side in (0, 1)]
-    if slots[0] and distance(*slots) < SAME:
-        return _optimizer(parity, index, state, weights)
-    gradients = first_moments if first_moments[0] and first_moments[1] else weights
+    if not pairs:
+        return None
+    return Finding(
+        name="variables",
+        step=state.step,
+        message=f"{told_names(pairs)} are mixed up: what changes the one in {sides[0]} changes the other in {sides[1]}",
+        mend="the mapping of variables",
+    )
+
+
+def _of_gradients(
+    parity: Parity, index: int, state: Step, weights: tuple[Arrays, Arrays], facts: Facts
+) -> Finding | None:
+    """None of the options: the gradients themselves are not the same; Adam's changes may well be."""
+    sides, step = parity.initial.sides, state.step
+    gradients, word = _gradients(state, weights, facts)
+    if distance(*gradients) < SAME:
+        return None
+    has_rate = word != "gradient"
     scale, rest = scale_of(*gradients)
     lengths = [length(one) for one in gradients]
-    if rest < CLOSE:
-        # Adam's first moment is without the rate; Keras's velocity has it.
-        adam = any(name.endswith(" @m") for name in gradients[0])
-        shifted = None if adam else _shifted_rate(parity, index, scale)
+    rates = parity.steps[index].learning_rates
+    if rest < CLOSE and scale > 0:
+        shifted = shifted_rate(parity, index, scale) if has_rate else None
         if shifted:
-            return _another_rate(
+            return another_rate(
                 step, f"every weight's change in {sides[0]} is {scale:.4g} times that in {sides[1]}: {shifted}"
             )
-        times = scale if scale > 1 else 1 / scale
-        longer = sides[0] if scale > 1 else sides[1]
-        if facts.replicas > 1 and abs(times / facts.replicas - 1) < CLOSE:
-            return Finding(
-                name="loss scaling",
-                step=step,
-                side=longer,
-                message=f"{longer}'s gradient is {times:.4g} times the other's, and there are {facts.replicas} "
-                "replicas",
-                mend="divide the loss of a replica by the global batch, not by its own part of it",
-            )
-        return Finding(
-            name="loss scaling",
-            step=step,
-            message=f"the same direction, but {longer}'s change of the weights is {times:.4g} times the other's",
-            mend="what the loss is divided by (batch, replicas), and the learning rate",
-        )
-    shifted = _rate_of_velocities(parity, index, state)
+        return _of_lengths(parity, index, scale, lengths, facts, has_rate=has_rate and None in rates)
+    shifted = optimizer_updates.rate_of_velocities(parity, index, state)
     if shifted:
-        return _another_rate(step, f"the velocities differ as far as the rates of two steps do: {shifted}")
+        return another_rate(step, f"the velocities differ as far as the rates of two steps do: {shifted}")
     clipped = _clipping(parity, index, lengths, facts)
     if clipped is not None:
         return clipped
     apart = [name for name in gradients[0] if distance({name: gradients[0][name]}, {name: gradients[1][name]}) >= CLOSE]
+    scales = {name: scale_of({name: gradients[0][name]}, {name: gradients[1][name]}) for name in apart}
+    told = f"the same loss, other gradients: {len(apart)} of {len(gradients[0])} variables ({told_names(apart)}), "
+    told += f"{sides[0]}'s {word} has the length {lengths[0]:.5g}, {sides[1]}'s {lengths[1]:.5g}"
+    mend = "what is trained, clipped or left out of the gradient; weights of losses; regularisers that the loss lacks"
+    if apart and all(rest < CLOSE and scale > 0 for scale, rest in scales.values()):
+        factors = ", ".join(f"{name} {scale:.4g} times" for name, (scale, _) in list(scales.items())[:3])
+        told += f"; each has the same direction in both, {factors} as long in {sides[0]}"
+        mend = "what is clipped by variable (clipnorm), and rates or weights by layer"
+    if any(facts.random):
+        told += f"; {told_random(sides, facts)}"
+        mend = f"{_ALL_RANDOM}; {mend}"
+    return Finding(name="gradient", step=step, message=told, mend=mend)
+
+
+def told_random(sides: tuple[str, str], facts: Facts) -> str:
+    if list(facts.random[0]) == list(facts.random[1]):
+        return f"both draw random numbers in {told_names(facts.random[0])}"
+    told = [f"{side} draws random numbers in {told_names(names)}"
+            for side, names in zip(sides, facts.random, strict=True) if names]  # fmt: skip
+    return ", ".join(told)
+
+
+def _gradients(state: Step, weights: tuple[Arrays, Arrays], facts: Facts) -> tuple[tuple[Arrays, Arrays], str]:
+    """What the step tells of both gradients, and what that is: "gradient", or something that has the rate in it."""
+    one, other = (_gradient(state, side, weights[side], facts) for side in (0, 1))
+    if not one or one.keys() != other.keys():
+        return weights, "change of the weights"
+    # V1's velocities are sums of gradients, Keras's are changes of weights; a gradient points the other way.
+    keeps_rate = all(f"{name} @momentum" in state.after[0] for name in one) and not any(
+        f"{name} @rms" in state.after[0] for name in one
+    ) and distance(one, {name: weights[0][name] for name in one}) < 1  # fmt: skip
+    return (one, other), "velocity" if keeps_rate else "gradient"
+
+
+def _gradient(state: Step, side: int, weights: Arrays, facts: Facts) -> dict[str, np.ndarray]:
+    """From the slots that both sides keep: weight -> its gradient, without a sign where they keep squares."""
+    options, both = facts.options[side], state.after[0].keys() & state.after[1].keys()
+
+    def added(name: str, slot: str, decay: float) -> np.ndarray:
+        key = f"{name} @{slot}"
+        return state.after[side][key].astype(np.float64) - decay * state.before[side][key].astype(np.float64)
+
+    beta, rho = float(options.get("beta_1", facts.beta_1)), float(options.get("rho", 0.9))
+    found = {}
+    for name in weights:
+        if f"{name} @m" in both:
+            found[name] = added(name, "m", beta) / (1 - beta)
+        elif f"{name} @rms" in both:
+            found[name] = np.sqrt(np.maximum(added(name, "rms", rho), 0) / (1 - rho))
+        elif f"{name} @accumulator" in both:
+            found[name] = np.sqrt(np.maximum(added(name, "accumulator", 1.0), 0))
+        elif f"{name} @momentum" in both:
+            found[name] = added(name, "momentum", float(options.get("momentum", 0.9)))
+    return found
+
+
+def _of_lengths(
+    parity: Parity, index: int, scale: float, lengths: Sequence[float], facts: Facts, *, has_rate: bool
+) -> Finding:
+    """Of gradients of one direction, and other lengths."""
+    sides, step = parity.initial.sides, parity.steps[index].step
+    times = scale if scale > 1 else 1 / scale
+    side = 0 if scale > 1 else 1
+    longer, shorter = sides[side], sides[1 - side]
+    if facts.replicas > 1 and abs(times / facts.replicas - 1) < CLOSE:
+        return Finding(
+            name="loss scaling",
+            step=step,
+            side=longer,
+            message=f"{longer}'s gradient is {times:.4g} times the other's, and there are {facts.replicas} replicas",
+            mend="divide the loss of a replica by the global batch, not by its own part of it",
+        )
+    limit = _clipped_to(parity, index, lengths, 1 - side, facts)
+    if limit is not None:
+        return Finding(
+            name="clipping",
+            step=step,
+            side=longer,
+            message=f"{shorter}'s gradient has the length {limit:.5g} in each step, to which it is clipped; {longer}'s "
+            f"has the same direction and is {times:.4g} times as long: it is not clipped, or to more",
+            mend="clip in both, to the same length, after the gradients are summed",
+        )
+    if has_rate:
+        return Finding(
+            name="learning rate",
+            step=step,
+            message=f"the same direction, but {longer}'s change of the weights is {times:.4g} times the other's",
+            mend="the learning rate, which one side does not tell; or else what the loss is divided by (batch, "
+            "replicas)",
+        )
     return Finding(
-        name="gradient",
+        name="loss scaling",
         step=step,
-        message=f"the same loss, other gradients: {len(apart)} of {len(gradients[0])} variables "
-        f"({', '.join(name.partition(' @')[0] for name in apart[:3])}{', …' if len(apart) > 3 else ''}), "
-        f"{sides[0]}'s length {lengths[0]:.5g}, {sides[1]}'s {lengths[1]:.5g}",
-        mend="what is trained, clipped or left out of the gradient; random numbers, such as dropout's seeds",
+        message=f"the same direction, but {longer}'s gradient is {times:.4g} times the other's",
+        mend="what the loss, or its gradient, is divided by (batch, replicas)",
     )
 
 
-def _another_rate(step: int, message: str) -> Finding:
-    mend = "the schedule, and whether it is asked before or after the step is counted"
-    return Finding(name="learning rate", step=step, message=message, mend=mend)
+def _units(step: object, facts: Facts) -> list[float]:
+    # At the first step a slot or a change is the gradient times one of these: 1 is V1's velocity, the learning rate
+    # SGD's change and Keras's velocity, the last Adam's first moment.
+    rates = getattr(step, "learning_rates", ())
+    own = [one["learning_rate"] for one in facts.options if "learning_rate" in one]
+    return [1.0, *(rate for rate in (*rates, *own) if rate), 1 - facts.beta_1]
 
 
-def _optimizer(parity: Parity, index: int, state: Step, weights: list[dict[str, np.ndarray]]) -> Finding:
-    sides = parity.initial.sides
-    epsilons = [_epsilon(state, side) for side in (0, 1)]
-    scale, rest = scale_of(*weights)
-    if all(epsilon is not None for epsilon in epsilons) and rest >= SAME:
-        told = f"epsilon is about {epsilons[0]:.1e} in {sides[0]} and {epsilons[1]:.1e} in {sides[1]}"
-    elif rest < CLOSE:
-        shifted = _shifted_rate(parity, index, scale)
-        if shifted:
-            told = (
-                f"the slots are the same, every weight's change is {scale:.4g} times as long in {sides[0]}: {shifted}"
-            )
-            return _another_rate(state.step, told)
-        told = f"every change is {scale:.4g} times as long in {sides[0]}: the learning rate"
-    else:
-        told = "epsilon, or where it stands"
-    return Finding(
-        name="optimizer",
-        step=state.step,
-        message=f"the slots are the same, so the gradients are, and the weights change otherwise: {told}",
-        mend="the optimizer's options, named in both; docs/keras.md has what V1 and Keras do otherwise",
-    )
-
-
-def _epsilon(state: Step, side: int) -> float | None:
-    """Adam's, from the change d = rate m / (sqrt(v) + epsilon): m / d is a line over sqrt(v), epsilon its offset."""
-    after = state.after[side]
-    changes = state.changes(side, "weights")
-    roots, quotients = [], []
-    for name, change in changes.items():
-        m, v = after.get(f"{name} @m"), after.get(f"{name} @v")
-        if m is None or v is None:
-            continue
-        # A change that is near the weight's own rounding says little.
-        told = np.abs(change) > 1e3 * np.finfo(np.float32).eps * np.abs(after[name].astype(np.float64))
-        # With weight decay a weight changes without a gradient too.
-        told &= (change != 0) & (m != 0)
-        roots.append(np.sqrt(v.astype(np.float64))[told])
-        quotients.append(np.abs(m.astype(np.float64)[told] / change[told]))
-    x, y = (np.concatenate(parts) if parts else np.zeros(0) for parts in (roots, quotients))
-    if x.size < 8:
+def _clipped_to(parity: Parity, index: int, lengths: Sequence[float], side: int, facts: Facts) -> float | None:
+    """The length to which one side's gradients are clipped; None where nothing says so."""
+    if facts.clip_norm is not None and index == 0:
+        for unit in _units(parity.steps[0], facts):
+            if abs(lengths[side] / unit / facts.clip_norm - 1) < CLOSE:
+                return facts.clip_norm
+    # Of plain gradient descent, what the steps before and after it say.
+    steps = parity.steps[index : index + 6]
+    rates = [step.learning_rates[side] or facts.options[side].get("learning_rate") for step in steps]
+    if len(steps) < 3 or None in rates or facts.options[side].get("kind") != "sgd":
         return None
-    # Relative errors are alike, so each is weighed by its size.
-    slope, offset = np.polyfit(x, y, 1, w=1 / y)
-    return max(float(offset / slope), 0.0) if slope > 0 else None
-
-
-def _neighbouring_rates(parity: Parity, index: int) -> Iterator[tuple[tuple[float, float], str]]:
-    """The rates of both sides at a step, if one had that of the step before or after; and that in words."""
-    sides = parity.initial.sides
-    rates = [step.learning_rates for step in parity.steps]
-    for side in (0, 1):
-        for shift, word in ((-1, "late"), (1, "early")):
-            if not 0 <= index + shift < len(rates):
-                continue
-            own, near = rates[index][side], rates[index + shift][side]
-            if own and near and own != near:
-                told = f"{sides[1 - side]} has the learning rate of another step; it is one step {word}"
-                yield ((own, near) if side == 0 else (near, own)), told
-
-
-def _shifted_rate(parity: Parity, index: int, scale: float) -> str | None:
-    """In words, where the changes' ratio is that of the rates of two neighbouring steps, as one side tells them."""
-    for (one, other), told in _neighbouring_rates(parity, index):
-        if abs(scale * other / one - 1) < CLOSE:
-            return told
+    norms = [step.update_norms[side] / float(rate) for step, rate in zip(steps, rates, strict=True) if rate]
+    if len(norms) == len(steps) and max(norms) - min(norms) < SAME * max(norms):
+        return float(np.mean(norms))
     return None
 
 
-def _rate_of_velocities(parity: Parity, index: int, state: Step) -> str | None:
-    """The same of velocities that have the rate in them, momentum * v - rate * gradient, as Keras keeps them.
-
-    Two rates that are known and the difference of the two give the gradient; without it, what is left of a velocity
-    is the one before, shortened by the momentum.
-    """
-    before = {name: v.astype(np.float64) for name, v in state.before[0].items() if name.endswith(" @momentum")}
-    after = [{name: values[name].astype(np.float64) for name in before if name in values} for values in state.after]
-    if not length(before) or any(len(values) < len(before) for values in after):
-        return None
-    for (one, other), told in _neighbouring_rates(parity, index):
-        kept = {name: v - (v - after[1][name]) * one / (one - other) for name, v in after[0].items()}
-        momentum, rest = scale_of(kept, before)
-        if rest < CLOSE and 0 < momentum <= 1:
-            return told
-    return None
-
-
-def _clipping(parity: Parity, index: int, lengths: list[float], facts: Facts) -> Finding | None:
+def _clipping(parity: Parity, index: int, lengths: Sequence[float], facts: Facts) -> Finding | None:
     if facts.clip_norm is None or facts.replicas < 2 or index > 0:
         return None
     sides, step = parity.initial.sides, parity.steps[index]
-    # At the first step a slot or a change is the gradient times one of these: 1 is V1's velocity, the learning rate
-    # SGD's change and Keras's velocity, the last Adam's first moment.
-    units = [1.0, *(rate for rate in step.learning_rates if rate), 1 - facts.beta_1]
-    for unit in units:
+    for unit in _units(step, facts):
         norms = [length / unit for length in lengths]
         for side in (0, 1):
             if abs(norms[1 - side] / facts.clip_norm - 1) < CLOSE and norms[side] < norms[1 - side] * (1 - CLOSE):

@@ -308,6 +308,18 @@ def several():
 
 def none():
     return "callback"
+
+def nothing():
+    pass
+
+def the_class():
+    return Count
+
+def needs(path):
+    return Count()
+
+def raises():
+    return {{}}["gone"]
 """
 
 
@@ -317,6 +329,95 @@ def test_own_callbacks(run, tmp_path):
     assert (tmp_path / "seen").read_text() == "0 10\n" * 3 + "1 20\n" * 3
     with pytest.raises(ConfigError, match="did not return callbacks"):
         run(f"keras.callbacks=['{tmp_path}/own.py:none']", "train.max_steps=30")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nothing", ["did not return callbacks", "found: None", "return a tf.keras.callbacks.Callback"]),
+        ("the_class", ["did not return callbacks", "found: the class Count, and not an object of it"]),
+        (
+            "needs",
+            ["own_bad.py:needs is called without arguments", "found: needs(path)", "give each parameter a default"],
+        ),
+        ("raises", ["own_bad.py:raises fails: KeyError: 'gone'", 'line 28: return {}["gone"]']),
+    ],
+)
+def test_own_callbacks_that_are_none(run, tmp_path, name, says):
+    """Before the first step: nothing is written."""
+    (tmp_path / "own_bad.py").write_text(OWN.format(path=str(tmp_path / "seen")))
+    with pytest.raises(ConfigError) as error:
+        run(f"keras.callbacks=['{tmp_path}/own_bad.py:{name}']")
+    assert "keras.callbacks: " in str(error.value) and all(one in str(error.value) for one in says)
+    assert not (tmp_path / "seen").exists() and not names(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("settings", "names_one", "values"),
+    [
+        (["path: 'X/{nope}'"], "{nope}", "values: epoch, loss, average_loss, accuracy, val_loss, val_average_loss"),
+        (["path: 'X/{epoch}_{val_acuracy:.2f}'"], "{val_acuracy}", "val_accuracy"),
+        (["path: 'X/{val_loss}'", "every: 5"], "{val_loss}", "values: epoch, batch, loss, average_loss, accuracy"),
+        (["path: 'X/{lr}'"], "{lr}", "values: epoch, loss"),
+    ],
+)
+def test_a_path_that_names_a_value_that_is_not_there(run, tmp_path, settings, names_one, values):
+    section = ", ".join(settings).replace("X", str(tmp_path / "best"))
+    with pytest.raises(ConfigError, match="and no such value is there when it is saved") as error:
+        run(f"keras.model_checkpoint={{{section}}}")
+    assert f"names {names_one}" in error.value.what and values in error.value.found
+    assert not names(tmp_path / "model")
+
+
+def test_a_path_of_values_that_are_there(run, tmp_path, warnings):
+    path = f"{tmp_path}/best/{{epoch:02d}}_{{val_accuracy:.1f}}_{{average_loss:.0f}}_{{lr}}"
+    rate = "keras.learning_rate_by_epoch={boundaries: [1], values: [0.0, 0.0]}"
+    run(f"keras.model_checkpoint={{path: '{path}'}}", rate, "eval.during_training=true")
+    found = names(tmp_path / "best")
+    assert len(found) == 2 and found[0].startswith("01_0.") and found[0].endswith("_0.0")
+    assert not [line for line in warnings if "replaces the one before" in line]
+
+
+def test_one_file_for_all_saves_is_said_once(run, tmp_path, warnings):
+    path = tmp_path / "newest" / "ckpt"
+    run(f"keras.model_checkpoint={{path: '{path}'}}")
+    assert names(path.parent) == ["ckpt"]
+    told = [line for line in warnings if "replaces the one before" in line]
+    assert told == [
+        f"keras.model_checkpoint.path is {path}, without {{epoch}}: each save replaces the one before, and the newest "
+        "alone is kept"
+    ]
+
+
+def test_an_empty_folder_of_backups_is_taken_away(run, tmp_path):
+    run("keras.backup={every: 5}", "train.max_steps=10")
+    assert not (tmp_path / "model" / "backup").exists()
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "README").write_text("a person's")
+    run(f"keras.backup={{every: 5, dir: {tmp_path}/kept}}", "train.max_steps=20")
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["README"]
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("model_checkpoint={path: 'a/{}'}", "this path cannot be filled in: a field in braces has no name"),
+        ("model_checkpoint={path: 'a/{0}'}", "a field in braces has no name"),
+        ("model_checkpoint={path: 'a/{epoch'}", "this path cannot be filled in"),
+        ("model_checkpoint={path: 'a/{epoch:zz}'}", "this path cannot be filled in"),
+        ("model_checkpoint={path: 'a/{epoch.nothing}'}", "this path cannot be filled in"),
+        ("model_checkpoint={path: 'a/{step}'}", "there is no {step} for a path here"),
+        ("model_checkpoint={path: 'a/{batch}'}", "there is no {batch} for a path here"),
+        ("chief_checkpoint={path: 'a/{batch}'}", "allowed: {epoch}, {step}"),
+        ("chief_checkpoint={path: 'a/{loss}'}", "there is no {loss} for a path here"),
+    ],
+)
+def test_paths_are_looked_at_when_the_job_is_loaded(section, says):
+    with pytest.raises(ConfigError) as error:
+        ep.load_job(JOB, overrides=[*SMALL, f"keras.{section}"])
+    assert says in str(error.value) and ".path: " in str(error.value) and "to mend it: " in str(error.value)
+    for good in ("model_checkpoint={path: 'a/{batch:03d}', every: 5}", "chief_checkpoint={path: 'a/{step}_{epoch}'}"):
+        ep.load_job(JOB, overrides=[*SMALL, f"keras.{good}"])
 
 
 def test_the_engine_estimator_says_that_the_section_means_nothing_there(run, warnings):

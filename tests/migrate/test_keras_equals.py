@@ -202,6 +202,9 @@ def test_a_conversion_and_its_proof(data, tmp_path, capsys):
     )
     code, told, _ = run([*command, "--output", tmp_path / "other", "--json"], capsys)
     assert code == 1 and json.loads(told)["parity"]["equal"] is False
+    proof.write_text(proof.read_text() + "\n\ndef metric_names(model):\n    return {'none': 'accuracy'}\n")
+    code, _, told = run([*command, "--output", tmp_path / "named"], capsys)
+    assert code == 2 and "the Keras model has no metric none" in told
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ FAULTS = [
     ("late rate", {"kind": "decayed adam"}, "learning rate", None, LATE),
     ("clipped before the sum", {"replicas": 2, "clip": CLIP}, "clipping", "estimator", "clipped on each of 2"),
     ("clipped before the sum", {"replicas": 2, "clip": CLIP, "kind": "adam"}, "clipping", "estimator", "of 2 rep"),
-    ("frozen layer", {}, "gradient", None, "2 of 6 variables (hidden/"),
+    ("frozen layer", {}, "gradient", "estimator", "does not change 2 of 6 variables (hidden/"),
     ("softmax", {"predictions": "logits"}, "predictions", None, "the answers to the same records are not: predictions"),
 ]
 

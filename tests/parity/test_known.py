@@ -28,16 +28,39 @@ def test_optimizers(slot, keras, says):
 
 
 @pytest.mark.parametrize(
-    ("metric", "setting"),
+    ("estimator", "keras", "says"),
     [
-        ("auc_precision_recall", "careful_interpolation"),
-        ("precision", "precision_at_thresholds with [0.5]"),
-        ("my_recall", "recall_at_thresholds with [0.5]"),
+        (
+            {"kind": "auc", "thresholds": 200},
+            {"kind": "AUC", "curve": "PR", "thresholds": 200},
+            "careful_interpolation",
+        ),
+        (
+            {"kind": "auc", "thresholds": 20},
+            {"kind": "AUC", "curve": "ROC", "thresholds": 200},
+            "num_thresholds is 20 in the Estimator and 200 in Keras",
+        ),
+        ({"kind": "precision"}, {"kind": "Precision"}, "precision_at_thresholds with [0.5]"),
+        ({"kind": "recall"}, {"kind": "Recall", "threshold": 0.3}, "recall_at_thresholds with [0.3]"),
+        ({"kind": "accuracy"}, {"kind": "BinaryAccuracy"}, "give the former tf.round(probabilities)"),
+        ({"kind": "accuracy"}, {"kind": "SparseCategoricalAccuracy"}, "tf.argmax(outputs, axis=-1)"),
+        ({"kind": "mean"}, {"kind": "MeanAbsoluteError"}, "weighs each batch alike"),
+        ({"kind": "auc", "thresholds": 200}, {"kind": "AUC", "curve": "ROC", "thresholds": 200}, None),
+        ({"kind": "recall", "thresholds": 1}, {"kind": "Recall"}, None),
+        ({}, {"kind": "Recall"}, None),
     ],
 )
-def test_metrics(metric, setting):
-    assert any(setting in note for note in known.of_metrics([metric]))
-    assert known.of_metrics(["accuracy", "average_loss"]) == []
+def test_metrics(estimator, keras, says):
+    """By what they count, whatever they are called."""
+    notes = known.of_metrics([("r", estimator, keras)])
+    assert notes == [] if says is None else (notes[0].startswith("r: ") and says in notes[0])
+
+
+def test_an_epsilon_that_is_the_same():
+    of = ["dense/kernel/Adam:0"]
+    assert known.of_optimizers(of, "Adam", ({"epsilon": 1e-7}, {"epsilon": 1e-7})) == []
+    assert known.of_optimizers(of, "Adam", ({"epsilon": 1e-8}, {"epsilon": 1e-7}))
+    assert known.of_optimizers(of, "Adam", ({}, {"epsilon": 1e-7}))
 
 
 def test_how_a_session_rewrites_its_graph():
@@ -49,10 +72,31 @@ def test_how_a_session_rewrites_its_graph():
     assert known.of_session(proto(allow_soft_placement=True)) == []
 
 
-def test_random_layers():
-    (note,) = known.of_random_layers([f"dropout_{i}" for i in range(6)])
-    assert "dropout_0, dropout_1, dropout_2, dropout_3, …" in note and "model.params.dropout=0" in note
-    assert known.of_random_layers([]) == []
+def test_random_numbers():
+    layers = [f"dropout_{i}" for i in range(6)]
+    (note,) = known.of_random(("estimator", "keras"), (layers, layers))
+    assert "(dropout_0, dropout_1, dropout_2, dropout_3, …): a session and a tf.function" in note
+    (note,) = known.of_random(("estimator", "keras"), (["dropout"], []))
+    assert "(dropout, in estimator alone)" in note
+    (note,) = known.of_random(("keras", "keras3"), (["a"], ["a"]))
+    assert "Keras 3 draws other numbers" in note and "session" not in note
+    assert known.of_random(("estimator", "keras"), ([], [])) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "setting"),
+    [
+        ([], "model.params.dropout=0"),
+        (["model.name=null", "model.function=own.py:layers", "model.params={drop_rate: 0.3}"],
+         "model.params.drop_rate=0"),
+        (["model.name=null", "model.function=own.py:layers", "model.params={}"], None),
+    ],
+)  # fmt: skip
+def test_the_setting_that_turns_random_numbers_off(overrides, setting):
+    """It is offered where there is one."""
+    job = load_job(ROOT / "legacy_configs" / "single.yaml", overrides=overrides)
+    (note,) = known.of_job(job, engines=("keras", "keras3"), random=(["drop"], ["drop"]))
+    assert "--set" not in note if setting is None else note.endswith(f"(--set {setting})")
 
 
 @pytest.mark.parametrize(
@@ -67,12 +111,12 @@ def test_random_layers():
 )
 def test_optimizers_of_keras_3(optimizer, engines, says):
     job = load_job(ROOT / "legacy_configs" / "single.yaml", overrides=[f"model.optimizer={optimizer}"])
-    notes = known.of_job(job, engines=engines, random_layers=[])
+    notes = known.of_job(job, engines=engines)
     assert (says is None) == (notes == [])
     assert says is None or (says in notes[0] and "--set model.optimizer.api=v1" in notes[0])
 
 
 def test_16_bits():
     job = load_job(ROOT / "legacy_configs" / "single.yaml", overrides=["model.mixed_precision=true"])
-    (note,) = known.of_job(job, engines=("estimator", "keras"), random_layers=[])
+    (note,) = known.of_job(job, engines=("estimator", "keras"))
     assert "mixed_precision=false" in note

@@ -29,9 +29,12 @@ def test_a_program_and_its_keras_model(parity):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     found = json.loads(done.stdout)
     assert found["equal"] and len(found["steps"]) == 5 and found["metrics"]["compared"] == 2
-    # V1's Adam and the newer one of Keras keep the same moments; what they differ by unless told is said.
+    # V1's Adam and the newer one of Keras keep the same moments; their epsilons are the same, of which nothing is said.
     assert {step["variables"]["compared"] for step in found["steps"]} == {7}
-    assert any("AdamOptimizer (tf.compat.v1.train) against Adam" in note for note in found["notes"])
+    assert not any("AdamOptimizer (tf.compat.v1.train) against Adam" in note for note in found["notes"])
+    # What the report says was run.
+    assert found["about"]["estimator"] == "model_fn model_fn" and found["about"]["input_fn"] == "train_input_fn"
+    assert found["about"]["optimizer"].startswith("Adam, ") and "epsilon 1e-08" in found["about"]["optimizer"]
 
 
 def test_one_that_differs_is_told(parity):

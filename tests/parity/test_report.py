@@ -383,17 +383,26 @@ def test_what_was_run_and_where(report):
 def test_findings_notes_and_answers(report):
     """What a difference comes from stands first; the exports' answers after the metrics."""
     finding = Finding(name="loss scaling", message="2 times <the> other's", step=1, side="keras", mend="divide by it")
-    answers = compare({"output": np.float32([1, 2])}, {"output": np.float32([1, 2.5])}, sides=ENGINES)
+    name = "signature predict, output logits"
+    answers = compare({name: np.float32([1, 2])}, {name: np.float32([1, 2.5])}, sides=ENGINES)
     page = report(made(findings=(finding,), notes=("random layers (dropout)",), answers=answers))
     assert page.tables["What the difference comes from"] == [
         ["loss scaling", "2 times <the> other's|look at: divide by it"]
     ]
     assert "Note: random layers (dropout)." in page.said
-    ((name, absolute, *_, verdict),) = page.tables["Answers of the exported models"][1:]
-    assert name.startswith("output|") and (absolute, verdict) == ("0.5", "beyond tolerance")
+    ((told, absolute, *_, verdict),) = page.tables["Answers of the exported models"][1:]
+    assert told.startswith(f"{name}|") and (absolute, verdict) == ("0.5", "beyond tolerance")
     assert next(iter(page.tables)) == "What the difference comes from"
-    same = report(made(answers=compare({"output": np.zeros(2)}, {"output": np.zeros(2)})))
+    same = report(made(answers=compare({name: np.zeros(2)}, {name: np.zeros(2)})))
     assert "Their 1 inputs and outputs are the same, bit by bit." in same.said
+
+
+def test_predictions_of_a_program_are_no_exports(report):
+    """There is no SavedModel of it."""
+    name = "predictions dense"
+    page = report(made(answers=compare({name: np.zeros(2)}, {name: np.zeros(2)})))
+    assert "Predictions" in page.said and "Their 1 outputs are the same, bit by bit." in page.said
+    assert "SavedModel" not in page.said and "exports" not in page.said
 
 
 def test_the_order_of_the_sections(report):

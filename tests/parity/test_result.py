@@ -225,7 +225,7 @@ def test_predictions(compared):
     ]
     found = compared(sgd(), sgd(), answers=tuple(answers))
     assert names(found) == ["predictions"] and not found.equal
-    assert "part at step 6 of 6, in predictions logits of the exports, by 1 (relative 1)" in tally.verdict(found)
+    assert "part at step 6 of 6, in predictions logits, by 1 (relative 1)" in tally.verdict(found)
 
 
 def test_records_are_counted_and_not_measured(compared, tmp_path):

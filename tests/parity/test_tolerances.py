@@ -8,12 +8,13 @@ import pytest
 from conftest import ROOT
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job import load_job, parity_section
+from estimator_pipeline.job import load_job, make_job, parity_section
 from estimator_pipeline.parity import defaults
 from estimator_pipeline.parity.compare import BIT_EQUAL, Tolerance
 from estimator_pipeline.parity.tolerances import KINDS, NAMED, Tolerances, kind_of
 
 OWN = Tolerance(rtol=0.5, reason="own")
+JOB = ROOT / "legacy_configs" / "single.yaml"
 
 
 def test_the_names_of_job_files_are_those_of_tolerances():
@@ -119,10 +120,46 @@ def test_where_the_kernels_are_others_it_is_rounding_with_its_reason(options, wh
     [
         ({"loss": "roundin"}, "'roundin' is the name of no tolerance(.|\n)*did you mean 'rounding'"),
         ({"loss": {"rtol": 0.1}}, "tolerances.loss: a tolerance other than bit-equal needs its reason"),
-        ({"loss": {"rtl": 0.1, "reason": "r"}}, "tolerances.loss: .*rtl"),
+        ({"loss": {"rtl": 0.1, "reason": "r"}}, "tolerances.loss: a tolerance has no field 'rtl'(.|\n)*mean 'rtol'"),
+        ({"loss": {1: 0.1, "reason": "r"}}, "has no field 1(.|\n)*the fields: ulp, rtol, of_largest, atol, reason"),
         (3, "tolerances.all is a int"),
     ],
 )
 def test_refusals(given, says):
     with pytest.raises(ConfigError, match=says):
         Tolerances.of(given)
+
+
+@pytest.mark.parametrize("name", ["bogus", "roundin"])
+def test_a_job_file_is_told_the_same(name, tmp_path):
+    """Not the words of a union of types; and the mistakes in limits are those of limits alone."""
+    with pytest.raises(ConfigError) as here:
+        Tolerances.of({"weights": name})
+    with pytest.raises(ConfigError) as there:
+        load_job(JOB, overrides=[f"parity.tolerances={{weights: {name}}}"])
+    assert here.value.what.removeprefix("tolerances.weights: ") in there.value.what
+    assert there.value.found == here.value.found and there.value.mend.rstrip(".") == here.value.mend
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("3", ["parity.tolerances.weights: this is no tolerance", "the names: bit_equal"]),
+        ("[1]", ["this is no tolerance"]),
+        ("{rtl: 1, reason: x}", ["weights.rtl: unknown field", "allowed: ulp, rtol", "did you mean 'rtol'"]),
+        ("{rtol: 0.1}", ["weights.reason: the field is missing", "add reason"]),
+        ("{rtol: -1, reason: x}", ["weights.rtol: this value", "-1; allowed: 0"]),
+        ("{reason: x}", ["a tolerance allows nothing"]),
+    ],
+)
+def test_limits_in_a_job_file(value, says):
+    with pytest.raises(ConfigError) as error:
+        load_job(JOB, overrides=[f"parity.tolerances={{weights: {value}}}"])
+    assert all(one in str(error.value) for one in says)
+    assert "Literal" not in str(error.value) and "mistakes" not in str(error.value)
+
+
+def test_tolerances_of_a_job_file_are_kept():
+    job = load_job(JOB, overrides=["parity.tolerances={weights: rounding, loss: {rtol: 0.1, reason: x}}"])
+    assert job.parity.tolerances["weights"] == "rounding" and job.parity.tolerances["loss"].rtol == 0.1
+    assert make_job(job.model_dump()).parity == job.parity

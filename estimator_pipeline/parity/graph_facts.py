@@ -1,0 +1,276 @@
+"""What a training's graph says of itself: the optimizer's options, what draws random numbers, what its metrics count.
+
+Records tell what a training did; these tell what it was asked to do, so that a difference can be named by the option
+that it comes from. Read from the graph's own operations, and so from any `model_fn`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline import compat
+from estimator_pipeline.compat import step_random
+
+__all__ = ["GraphFacts", "kind_of_metric", "options_of_keras", "random_of_model", "thresholds_of"]
+
+# Operation (without `Resource` or `Sparse` before it) -> kind of optimizer, its arguments -> Keras's names of them.
+_UPDATES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "ApplyGradientDescent": ("sgd", {"alpha": "learning_rate"}),
+    "ApplyMomentum": ("momentum", {"lr": "learning_rate", "momentum": "momentum"}),
+    "ApplyKerasMomentum": ("momentum", {"lr": "learning_rate", "momentum": "momentum"}),
+    "ApplyAdam": ("adam", {"lr": "learning_rate", "beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"}),
+    "ApplyAdagrad": ("adagrad", {"lr": "learning_rate"}),
+    "ApplyAdagradV2": ("adagrad", {"lr": "learning_rate", "epsilon": "epsilon"}),
+    "ApplyRMSProp": (
+        "rmsprop", {"lr": "learning_rate", "rho": "rho", "momentum": "momentum", "epsilon": "epsilon"},
+    ),
+    "ApplyCenteredRMSProp": (
+        "rmsprop", {"lr": "learning_rate", "rho": "rho", "momentum": "momentum", "epsilon": "epsilon"},
+    ),
+    "ApplyFtrl": ("ftrl", {"lr": "learning_rate", "l1": "l1", "lr_power": "learning_rate_power"}),
+    "ApplyFtrlV2": ("ftrl", {"lr": "learning_rate", "l1": "l1", "lr_power": "learning_rate_power"}),
+}  # fmt: skip
+# Of Keras's optimizers: class -> kind, and the options that are compared.
+_OF_KERAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "SGD": ("sgd", ("momentum", "nesterov")),
+    "Adam": ("adam", ("beta_1", "beta_2", "epsilon")),
+    "AdamW": ("adam", ("beta_1", "beta_2", "epsilon")),
+    "Adagrad": ("adagrad", ("epsilon",)),
+    "RMSprop": ("rmsprop", ("rho", "momentum", "epsilon")),
+    "Ftrl": ("ftrl", ("l1", "learning_rate_power")),
+}
+_FTRL = {"l1_regularization_strength": "l1"}
+_DRAWS = re.compile(r"Random|Multinomial|TruncatedNormal|StatefulUniform|StatefulStandardNormal|SampleDistorted")
+_STREAMS = re.compile(rf"^(?!Stateless).*({_DRAWS.pattern})")
+_DRAWS_NOT = re.compile(r"Get(Key|Alg)|Dataset|Seed|RandomIndex")
+
+
+class GraphFacts:
+    """Filled by :meth:`hook` while an Estimator trains.
+
+    Attributes:
+        options: of the optimizer: `kind` ("sgd", "momentum", "adam", ...) and its numbers by Keras's names; a learning
+            rate that follows a schedule is left out. Empty where the update is made of other operations.
+        random: names of what draws random numbers for the loss.
+    """
+
+    def __init__(self) -> None:
+        self.options: dict[str, Any] = {}
+        self.random: list[str] = []
+
+    def hook(self) -> Any:
+        """For the hooks of `Estimator.train`: it reads the graph, and asks a session for options kept in variables."""
+        tf: Any = compat.install()
+        v1, facts = tf.compat.v1, self
+        base: Any = v1.train.SessionRunHook
+
+        class Reader(base):
+            def begin(self) -> None:
+                graph = v1.get_default_graph()
+                losses = v1.get_collection(v1.GraphKeys.LOSSES)
+                facts.random = random_of(graph, losses[-1:])
+                self._asked = facts.of_updates(graph)
+
+            def after_create_session(self, session: Any, coord: Any) -> None:
+                facts.options |= {name: _plain(value) for name, value in session.run(self._asked).items()}
+
+        return Reader()
+
+    def of_updates(self, graph: Any) -> dict[str, Any]:
+        """Reads what the graph holds as constants; returns name -> tensor of what a session has to be asked for."""
+        tf: Any = compat.install()
+        updates = [(one, _UPDATES.get(one.type.replace("Resource", "").replace("Sparse", "")))
+                   for one in graph.get_operations()]  # fmt: skip
+        known = [(operation, *found) for operation, found in updates if found is not None]
+        if len({kind for _, kind, _ in known}) != 1:
+            return {}  # none that is known, or one for each part of a model
+        for operation, kind, arguments in known[:1]:
+            inputs = dict(zip((one.name for one in operation.op_def.input_arg), operation.inputs, strict=True))
+            asked = {}
+            self.options = {"kind": kind}
+            if any(one.name == "use_nesterov" for one in operation.op_def.attr) and kind == "momentum":
+                self.options["nesterov"] = bool(operation.get_attr("use_nesterov"))
+            for argument, name in arguments.items():
+                value = tf.get_static_value(inputs[argument])
+                if value is not None:
+                    self.options[name] = _plain(value)
+                elif not _reads(inputs[argument], ("Iterator", "Placeholder", "Queue", "global_step")):
+                    asked[name] = inputs[argument]
+            return asked
+        return {}
+
+
+def _plain(value: Any) -> float:
+    # The number that a person has written, and not its nearest float32 to 17 digits.
+    return float(f"{float(np.asarray(value)):.7g}")
+
+
+def _reads(tensor: Any, of: Iterable[str]) -> bool:
+    """Whether a tensor depends on operations of these types or names."""
+    return any(word in operation.type or word in operation.name for operation in _behind([tensor]) for word in of)
+
+
+def _behind(tensors: Iterable[Any]) -> list[Any]:
+    """The operations that tensors are computed from."""
+    found: dict[str, Any] = {}
+    rest = [tensor.op for tensor in tensors]
+    while rest:
+        operation = rest.pop()
+        if operation.name not in found:
+            found[operation.name] = operation
+            rest += [tensor.op for tensor in operation.inputs]
+    return list(found.values())
+
+
+def random_of(graph: Any, tensors: Iterable[Any], *, streams: bool = False) -> list[str]:
+    """Scopes of the operations behind tensors that draw random numbers, those within functions too.
+
+    Args:
+        graph: it.
+        tensors: such as the loss.
+        streams: those alone that go on from where they were, and not those that draw by a key.
+    """
+    pattern = _STREAMS if streams else _DRAWS
+    behind = _behind(tensors)
+    found = [operation.name for operation in behind if _draws(operation.type, pattern)]
+    named = {name: operation for operation in behind for name in _functions_of(operation.node_def)}
+    if named:
+        library = {function.signature.name: function for function in graph.as_graph_def().library.function}
+        for name, operation in named.items():
+            if _draws_within(name, library, set(), pattern):
+                found.append(operation.name)
+    return sorted({_scope(name) for name in found})
+
+
+def _draws(kind: str, pattern: re.Pattern[str]) -> bool:
+    return bool(pattern.search(kind)) and not _DRAWS_NOT.search(kind)
+
+
+def _functions_of(node: Any) -> list[str]:
+    return [value.func.name for value in node.attr.values() if value.HasField("func")]
+
+
+def _draws_within(name: str, library: Mapping[str, Any], seen: set[str], pattern: re.Pattern[str]) -> bool:
+    if name in seen or name not in library:
+        return False
+    seen.add(name)
+    return any(
+        _draws(node.op, pattern) or any(_draws_within(inner, library, seen, pattern) for inner in _functions_of(node))
+        for node in library[name].node_def
+    )
+
+
+def _scope(name: str) -> str:
+    """`dropout/random_uniform/RandomUniform` -> `dropout`; what stands alone keeps its name."""
+    parts = [part for part in name.split("/") if not re.match(r"random_|Random|Stateless|stateless_", part)]
+    kept = [part for number, part in enumerate(parts) if number == 0 or part != parts[number - 1]]
+    return "/".join(kept) or name
+
+
+def random_of_model(model: Any, features: Any, *, of_a_job: bool = False) -> list[str]:
+    """Names of what draws random numbers in a Keras model's training: layers, and functions within them.
+
+    Args:
+        model: a Keras model.
+        features: of a batch; it is traced with them, and nothing is computed.
+        of_a_job: only what does not draw by the step, as the layers of a job do, which is the same for its engines.
+    """
+    tf: Any = compat.install()
+    strategy = model.distribute_strategy
+
+    def call(given: Any) -> Any:
+        by_step = step_random.drawn_by_step(tf, seed=0, step=0) if of_a_job else contextlib.nullcontext()
+        with by_step:
+            return model(given, training=True)
+
+    def all_replicas(given: Any) -> Any:
+        return strategy.run(tf.autograph.experimental.do_not_convert(call), args=(given,))
+
+    traced = tf.function(all_replicas, autograph=False).get_concrete_function(features)
+    found = random_of(traced.graph, traced.graph.outputs, streams=of_a_job)
+    return [name.removeprefix(f"{model.name}/") for name in found]
+
+
+def options_of_keras(optimizer: Any) -> dict[str, Any]:
+    """The options of a Keras optimizer, as :attr:`GraphFacts.options`; empty for a class that is not known."""
+    name = type(optimizer).__name__
+    if name not in _OF_KERAS:
+        return {}
+    kind, names = _OF_KERAS[name]
+    config = {_FTRL.get(key, key): value for key, value in optimizer.get_config().items()}
+    found = {key: config[key] for key in names if config.get(key) is not None}
+    if not isinstance(config.get("learning_rate"), Mapping):
+        found["learning_rate"] = config["learning_rate"]
+    if kind == "sgd":
+        kind = "momentum" if found.get("momentum") else "sgd"
+        if kind == "sgd":
+            found = {key: value for key, value in found.items() if key == "learning_rate"}
+    return {"kind": kind, **{key: v if isinstance(v, bool) else _plain(v) for key, v in found.items()}}
+
+
+def kind_of_metric(graph: Any, value: Any) -> dict[str, Any]:
+    """What a metric of `tf.compat.v1.metrics` counts, from the variables of its scope: whatever it is called.
+
+    Args:
+        graph: of the evaluation.
+        value: its value tensor, or a Keras metric.
+
+    Returns:
+        `kind`: "auc", "precision", "recall", "accuracy", "mean" or a Keras class; `thresholds` where it has any. Empty
+        for others.
+    """
+    if hasattr(value, "result"):
+        return thresholds_of(value)
+    tf: Any = compat.install()
+    kept = graph.get_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES)
+    # The value may have been made by a strategy or a cast: its scope is that of the variables which it reads.
+    behind = {operation.name for operation in _behind([value])}
+    mine = {variable.op.name: variable.shape for variable in kept if variable.op.name in behind}
+    counts = {re.sub(r"_\d+$", "", name.removesuffix("/count").rpartition("/")[2]): shape
+              for name, shape in mine.items()}  # fmt: skip
+    many = next((shape[0] for shape in counts.values() if shape.rank == 1 and shape[0]), None)
+    told = {} if many is None else {"thresholds": int(many)}
+    # Of a precision-recall curve the value does not read the true negatives.
+    if {"true_positives", "false_negatives", "false_positives"} <= counts.keys():
+        return {"kind": "auc", **told}
+    if {"true_positives", "false_positives"} <= counts.keys():
+        return {"kind": "precision", **told}
+    if {"true_positives", "false_negatives"} <= counts.keys():
+        return {"kind": "recall", **told}
+    totals = [name.removesuffix("total") for name in mine if name.rpartition("/")[2] == "total"]
+    if totals:
+        sums = [one for one in graph.get_operations() if one.type == "Sum" and one.name.startswith(totals[0])]
+        return {"kind": "accuracy" if any(map(_counts_what_is_equal, sums)) else "mean"}
+    return {}
+
+
+def _counts_what_is_equal(summed: Any) -> bool:
+    """Whether a sum is of a comparison, with weights or without."""
+    rest = [tensor.op for tensor in summed.inputs]
+    while rest:
+        operation = rest.pop()
+        if operation.type == "Equal":
+            return True
+        if operation.type in ("Cast", "Identity", "Mul", "Reshape", "Squeeze"):
+            rest += [tensor.op for tensor in operation.inputs]
+    return False
+
+
+def thresholds_of(metric: Any) -> dict[str, Any]:
+    """The same of a Keras metric: its class, the count of its thresholds, the curve, what counts as positive."""
+    config = metric.get_config()
+    found: dict[str, Any] = {"kind": type(metric).__name__}
+    function = config.get("fn")
+    if hasattr(function, "__name__"):  # "accuracy", given to `compile`
+        found["kind"] = "".join(part.capitalize() for part in function.__name__.split("_"))
+    if "num_thresholds" in config:
+        found["thresholds"] = int(config["num_thresholds"])
+    for name in ("curve", "summation_method", "threshold", "thresholds"):
+        if name in config and name not in found and config[name] is not None:
+            found["threshold" if name == "thresholds" else name] = config[name]
+    return found

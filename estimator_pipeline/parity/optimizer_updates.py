@@ -1,0 +1,329 @@
+"""What two optimizers did otherwise with the gradients of one step: kind, options, rate, epsilon. NumPy only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from estimator_pipeline.parity.findings import CLOSE, SAME, Facts, Finding, Step, distance, length, scale_of, told_names
+from estimator_pipeline.parity.tolerances import kind_of
+
+if TYPE_CHECKING:
+    from estimator_pipeline.parity.result import Parity
+
+__all__ = ["Later", "another_rate", "of_options", "of_slots", "rate_of_velocities", "shifted_rate"]
+
+_OPTIONS = "the optimizer's options, named in both; docs/keras.md has what V1 and Keras do otherwise"
+_SLOTS = ("m", "v", "vhat", "momentum", "rms", "mg", "accumulator", "linear")
+# Slots that every optimizer of a kind keeps -> what such an optimizer is called; the first that fits.
+_KINDS: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"m"}), "Adam"),
+    (frozenset({"rms"}), "RMSprop"),
+    (frozenset({"linear"}), "FTRL"),
+    (frozenset({"accumulator"}), "Adagrad"),
+    (frozenset({"momentum"}), "SGD with momentum"),
+    (frozenset(), "plain SGD"),
+)
+Arrays = Mapping[str, np.ndarray]
+# The step after it, as both have recorded it; None: there is none.
+Later = Callable[[], Step | None]
+
+
+def another_rate(step: int, message: str) -> Finding:
+    mend = "the schedule, and whether it is asked before or after the step is counted"
+    return Finding(name="learning rate", step=step, message=message, mend=mend)
+
+
+# What is known before any arithmetic ------------------------------------------------------------------------------
+
+
+def of_options(sides: tuple[str, str], state: Step, facts: Facts) -> Finding | None:
+    """Optimizers of other kinds, or with other options than epsilon, which may well be too small to matter."""
+    kept = [_endings(state.after[side]) for side in (0, 1)]
+    kinds = [next(word for needs, word in _KINDS if needs <= slots) for slots in kept]
+    if kinds[0] != kinds[1]:
+        told = [f"{side} keeps {', '.join(f'@{slot}' for slot in sorted(slots)) or 'nothing'} for each weight, as "
+                f"{kind} does" for side, slots, kind in zip(sides, kept, kinds, strict=True)]  # fmt: skip
+        return Finding(
+            name="optimizer",
+            step=state.step,
+            message=f"they are of different kinds: {', '.join(told)}",
+            mend="the same optimizer in both",
+        )
+    others = {name: pair for name, pair in _other_options(facts).items() if name != "epsilon"}
+    if not others:
+        return None
+    rate = list(others) == ["learning_rate"]
+    return Finding(
+        name="learning rate" if rate else "optimizer",
+        step=state.step,
+        message=f"the options of the optimizers are not the same: {_told_options(sides, others)}",
+        mend="the learning rate of both" if rate else _OPTIONS,
+    )
+
+
+def _endings(values: Arrays) -> set[str]:
+    found = {name.partition(" @")[2] for name in values if kind_of(name) == "slots"}
+    return {slot for slot in found if slot in _SLOTS}
+
+
+def _other_options(facts: Facts) -> dict[str, tuple[Any, Any]]:
+    one, other = facts.options
+    return {
+        name: (one[name], other[name])
+        for name in one
+        if name in other and name != "kind" and not np.isclose(one[name], other[name], rtol=1e-5, atol=0)
+    }
+
+
+def _told_options(sides: tuple[str, str], options: Mapping[str, tuple[Any, Any]]) -> str:
+    def plain(value: Any) -> str:
+        return str(value) if isinstance(value, bool) else f"{value:g}"
+
+    return "; ".join(
+        f"{name} {plain(one)} in {sides[0]}, {plain(other)} in {sides[1]}" for name, (one, other) in options.items()
+    )
+
+
+# What the slots tell ----------------------------------------------------------------------------------------------
+
+
+def of_slots(parity: Parity, index: int, state: Step, weights: tuple[Arrays, Arrays], later: Later) -> Finding | None:
+    """What the slots say of optimizers that are given the same gradients; None: nothing, or the gradients differ."""
+    sides = parity.initial.sides
+    slots = [
+        {
+            slot: {name: value.astype(np.float64) for name, value in values.items() if name.endswith(f" @{slot}")
+                   and name in state.after[0] and name in state.after[1] and value.dtype.kind == "f"}
+            for slot in _SLOTS
+        }
+        for values in (*state.before, *state.after)
+    ]  # fmt: skip
+    before, after = slots[:2], slots[2:]
+    kept = [slot for slot in _SLOTS if after[0][slot]]
+    if not kept:
+        return None
+    for slot in kept:
+        if distance(before[0][slot], before[1][slot]) >= SAME:
+            return _other_before(sides, index, state, slot, before[0][slot], before[1][slot])
+    same = {slot: _each_the_same(after[0][slot], after[1][slot]) for slot in kept}
+    if all(same.values()):
+        return _of_same_slots(parity, index, state, weights, later) if distance(*weights) >= SAME else None
+    return _other_decay(sides, state, before, after, same)
+
+
+def _each_the_same(one: Arrays, other: Arrays) -> bool:
+    """Array by array, for a small one does not show in the length of all."""
+    return all(distance({name: one[name]}, {name: other[name]}) < SAME for name in one)
+
+
+def _other_before(sides: tuple[str, str], index: int, state: Step, slot: str, one: Arrays, other: Arrays) -> Finding:
+    """The weights were the same so far, and what the optimizers keep beside them was not."""
+    if not index:
+        ends = [f"{float(np.mean([np.mean(value) for value in values.values()])):.4g}" for values in (one, other)]
+        told = f"@{slot} begins with {ends[0]} in {sides[0]} and with {ends[1]} in {sides[1]}"
+        return Finding(
+            name="optimizer",
+            step=state.step,
+            message=f"what they keep beside the weights is not the same: {told}",
+            mend=_OPTIONS,
+        )
+    factor, rest = scale_of(one, other)
+    told = f"what they keep beside the weights was not the same before this step: @{slot} in {sides[0]} "
+    mend = _OPTIONS
+    if rest >= CLOSE:
+        told += f"is another one than in {sides[1]}"
+    elif factor < 0:
+        told += f"is {factor:.4g} times that in {sides[1]}: a velocity with the learning rate in it (Keras) against "
+        told += "one without (tf.compat.v1.train), which come to the same until the rate changes"
+        mend = "a rate that stays the same, or velocities that mean the same: api: v1 on both engines"
+    else:
+        told += f"is {factor:.4g} times that in {sides[1]}"
+        mend = {"m": f"beta_1; {_OPTIONS}", "v": f"beta_2; {_OPTIONS}"}.get(slot, _OPTIONS)
+    return Finding(name="optimizer", step=state.step, message=told, mend=mend)
+
+
+def _other_decay(
+    sides: tuple[str, str], state: Step, before: list[Any], after: list[Any], same: Mapping[str, bool]
+) -> Finding | None:
+    """Of the same gradients other moving averages."""
+    if set(same) >= {"m", "v"} and same["m"] != same["v"]:
+        slot, decay = ("m", "beta_1") if same["v"] else ("v", "beta_2")
+        factor, rest = scale_of(after[0][slot], after[1][slot])
+        if rest < CLOSE and factor > 0:
+            return Finding(
+                name="optimizer",
+                step=state.step,
+                message=f"@{'v' if slot == 'm' else 'm'} is the same, so the gradients are, and every @{slot} is "
+                f"{factor:.4g} times as long in {sides[0]} as in {sides[1]}: 1 - {decay} is as many times as large",
+                mend=f"{decay}; {_OPTIONS}",
+            )
+    velocities = before[0].get("momentum")
+    if velocities and length(velocities):
+        apart = {name: after[0]["momentum"][name] - after[1]["momentum"][name] for name in velocities}
+        factor, rest = scale_of(apart, velocities)
+        if rest < CLOSE:
+            return Finding(
+                name="optimizer",
+                step=state.step,
+                message=f"the velocities differ by {factor:.4g} times those before the step: the momentum is larger "
+                f"by as much in {sides[0]}",
+                mend=f"momentum; {_OPTIONS}",
+            )
+    return None
+
+
+def _of_same_slots(parity: Parity, index: int, state: Step, weights: tuple[Arrays, Arrays], later: Later) -> Finding:
+    sides = parity.initial.sides
+    nesterov = [_is_nesterov(state, side, later) for side in (0, 1)]
+    scale, rest = scale_of(*weights)
+    epsilons = _other_epsilons(state)
+    decay = _weight_decay(sides, state, weights)
+    mend = _OPTIONS
+    if None not in nesterov and nesterov[0] != nesterov[1]:
+        told = f"{sides[0] if nesterov[0] else sides[1]} takes Nesterov's momentum, the other the plain one"
+        mend = "nesterov (use_nesterov), named in both"
+    elif rest >= SAME and epsilons is not None:
+        told = f"epsilon is about {epsilons[0]:.1e} in {sides[0]} and {epsilons[1]:.1e} in {sides[1]}"
+    elif decay:
+        told, mend = decay, "weight decay: how much, of which variables, and whether the rate is a factor of it"
+    elif rest < CLOSE:
+        shifted = shifted_rate(parity, index, scale)
+        told = f"the slots are the same, every weight's change is {scale:.4g} times as long in {sides[0]}"
+        if shifted:
+            return another_rate(state.step, f"{told}: {shifted}")
+        return Finding(name="learning rate", step=state.step, message=told, mend="the learning rate of both")
+    else:
+        told = "epsilon, or where it stands"
+    return Finding(
+        name="optimizer",
+        step=state.step,
+        message=f"the slots are the same, so the gradients are, and the weights change otherwise: {told}",
+        mend=mend,
+    )
+
+
+def _is_nesterov(state: Step, side: int, later: Later) -> bool | None:
+    """Whether one side looks ahead; None: it has no velocities, or they do not tell.
+
+    Without, a change is the velocity v' times 1 (Keras) or the rate (V1); with Nesterov's momentum m it is so of
+    (1 + m) v' - m v. From a velocity of 0 the two have the same direction.
+    """
+    velocities = [
+        {name.removesuffix(" @momentum"): value.astype(np.float64) for name, value in values.items()
+         if name.endswith(" @momentum")}
+        for values in (state.before[side], state.after[side])
+    ]  # fmt: skip
+    changes = state.changes(side, "weights")
+    names = [name for name in changes if name in velocities[0] and name in velocities[1]]
+    if not names or _endings(state.after[side]) != {"momentum"}:
+        return None
+    flat = [np.concatenate([np.ravel(values[name]) for name in names]) for values in (*velocities, changes)]
+    before, after, change = flat
+    if not np.any(before):
+        following = later()
+        return None if following is None else _is_nesterov(following, side, lambda: None)
+    columns = np.stack([after, before], axis=1)
+    (of_after, of_before), *_ = np.linalg.lstsq(columns, change, rcond=None)
+    rest = float(np.linalg.norm(change - columns @ (of_after, of_before)))
+    if rest > CLOSE * float(np.linalg.norm(change)) or not of_after:
+        return None
+    return bool(-of_before / of_after > CLOSE)
+
+
+def _weight_decay(sides: tuple[str, str], state: Step, weights: tuple[Arrays, Arrays]) -> str:
+    """In words, where the changes differ by a share of the weights themselves."""
+    before = {name: state.before[0][name].astype(np.float64) for name in weights[0]}
+    moved = {name: value for name, value in before.items() if np.any(value)}
+    apart = {name: weights[1][name] - weights[0][name] for name in moved}
+    # What decays need not be all of them: biases are often left out.
+    decays = {name for name in moved if distance({name: weights[0][name]}, {name: weights[1][name]}) >= SAME}
+    apart, moved = ({name: values[name] for name in decays} for values in (apart, moved))
+    share, rest = scale_of(apart, moved)
+    if not decays or rest > 5 * CLOSE:
+        return ""
+    more = sides[0] if share > 0 else sides[1]
+    return f"{more}'s weights lose {abs(share):.4g} of themselves more ({told_names(sorted(decays))}): a weight decay"
+
+
+def _other_epsilons(state: Step) -> tuple[float, float] | None:
+    """Those of both sides, where they are farther apart than they can be told."""
+    one, other = (_epsilon(state, side) for side in (0, 1))
+    if one is None or other is None:
+        return None
+    apart, error = abs(one[0] - other[0]), one[1] + other[1]
+    return (one[0], other[0]) if apart > max(5 * error, 0.2 * max(one[0], other[0])) else None
+
+
+def _epsilon(state: Step, side: int) -> tuple[float, float] | None:
+    """Adam's, and its error, from the change d = rate m / (sqrt(v) + epsilon).
+
+    m / d is a line over sqrt(v), and epsilon its offset over its slope. None: it is no line.
+    """
+    after = state.after[side]
+    changes = state.changes(side, "weights")
+    roots, quotients = [], []
+    for name, change in changes.items():
+        m, v = after.get(f"{name} @m"), after.get(f"{name} @v")
+        if m is None or v is None:
+            continue
+        # A change that is near the weight's own rounding says little.
+        told = np.abs(change) > 1e3 * np.finfo(np.float32).eps * np.abs(after[name].astype(np.float64))
+        # With weight decay a weight changes without a gradient too.
+        told &= (change != 0) & (m != 0)
+        roots.append(np.sqrt(v.astype(np.float64))[told])
+        quotients.append(np.abs(m.astype(np.float64)[told] / change[told]))
+    x, y = (np.concatenate(parts) if parts else np.zeros(0) for parts in (roots, quotients))
+    if x.size < 8:
+        return None
+    # Relative errors are alike, so each is weighed by its size.
+    (slope, offset), spread = np.polyfit(x, y, 1, w=1 / y, cov=True)
+    off = np.sqrt(np.mean((1 - (slope * x + offset) / y) ** 2))
+    if slope <= 0 or off > 0.02:
+        return None
+    return max(float(offset / slope), 0.0), float(np.sqrt(spread[1, 1]) / slope)
+
+
+# Learning rates that are one step off ------------------------------------------------------------------------------
+
+
+def _neighbouring_rates(parity: Parity, index: int) -> Iterator[tuple[tuple[float, float], str]]:
+    """The rates of both sides at a step, if one had that of the step before or after; and that in words."""
+    sides = parity.initial.sides
+    rates = [step.learning_rates for step in parity.steps]
+    for side in (0, 1):
+        for shift, word in ((-1, "late"), (1, "early")):
+            if not 0 <= index + shift < len(rates):
+                continue
+            own, near = rates[index][side], rates[index + shift][side]
+            if own and near and own != near:
+                told = f"{sides[1 - side]} has the learning rate of another step; it is one step {word}"
+                yield ((own, near) if side == 0 else (near, own)), told
+
+
+def shifted_rate(parity: Parity, index: int, scale: float) -> str | None:
+    """In words, where the changes' ratio is that of the rates of two neighbouring steps, as one side tells them."""
+    for (one, other), told in _neighbouring_rates(parity, index):
+        if abs(scale * other / one - 1) < CLOSE:
+            return told
+    return None
+
+
+def rate_of_velocities(parity: Parity, index: int, state: Step) -> str | None:
+    """The same of velocities that have the rate in them, momentum * v - rate * gradient, as Keras keeps them.
+
+    Two rates that are known and the difference of the two give the gradient; without it, what is left of a velocity
+    is the one before, shortened by the momentum.
+    """
+    before = {name: v.astype(np.float64) for name, v in state.before[0].items() if name.endswith(" @momentum")}
+    after = [{name: values[name].astype(np.float64) for name in before if name in values} for values in state.after]
+    if not length(before) or any(len(values) < len(before) for values in after):
+        return None
+    for (one, other), told in _neighbouring_rates(parity, index):
+        kept = {name: v - (v - after[1][name]) * one / (one - other) for name, v in after[0].items()}
+        momentum, rest = scale_of(kept, before)
+        if rest < CLOSE and 0 < momentum <= 1:
+            return told
+    return None

@@ -1,0 +1,166 @@
+"""Causes by their names where a legacy model_fn and a Keras model really train: optimizers, random numbers, metrics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import tensorflow_with_three_cpus
+
+from estimator_pipeline.parity import compare_models, text
+
+tf = tensorflow_with_three_cpus()
+v1, legacy = tf.compat.v1, tf.keras.optimizers.legacy
+
+pytestmark = pytest.mark.filterwarnings("ignore:.tf.layers:UserWarning")
+RANDOM = np.random.RandomState(5)
+X = RANDOM.uniform(0, 1, [96, 6]).astype("float32")
+Y = (X.sum(axis=1, keepdims=True) + RANDOM.normal(0, 0.3, [96, 1]) > 3).astype("float32")
+MAPPING = {"one/kernel": "fc1/kernel", "one/bias": "fc1/bias", "two/kernel": "fc2/kernel", "two/bias": "fc2/bias",
+           "three/kernel": "fc3/kernel", "three/bias": "fc3/bias"}  # fmt: skip
+
+
+def model_fn(features, labels, mode, params):
+    dense, modes = v1.layers.dense, tf.estimator.ModeKeys
+    found = dense(features, 4, tf.nn.relu, name="fc1")
+    if params.get("drop") and mode == modes.TRAIN:
+        found = tf.nn.dropout(found, rate=params["drop"])
+    logits = dense(dense(found, 4, tf.nn.tanh, name="fc2"), 1, name="fc3")
+    each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+    loss = tf.reduce_mean(each)
+    if mode == modes.EVAL:
+        of = params.get("metrics", lambda labels, found: {"average_loss": v1.metrics.mean(each)})
+        return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=of(labels, tf.sigmoid(logits)))
+    step = v1.train.get_or_create_global_step()
+    optimizer = params["optimizer"](step)
+    pairs = optimizer.compute_gradients(loss)
+    if params.get("clip"):
+        gradients, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], params["clip"])
+        pairs = [(gradient, weight) for gradient, (_, weight) in zip(gradients, pairs, strict=True)]
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=optimizer.apply_gradients(pairs, step))
+
+
+def keras_model(optimizer, metrics=(), drop=None):
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(3)
+    layers = tf.keras.layers
+    stack = [layers.InputLayer((6,)), layers.Dense(4, "relu", name="one")]
+    stack += [] if drop is None else [drop]
+    stack += [layers.Dense(4, "tanh", name="two"), layers.Dense(1, "sigmoid", name="three")]
+    model = tf.keras.Sequential(stack)
+    model.compile(optimizer, "binary_crossentropy", list(metrics))
+    return model
+
+
+def sgd(step):
+    return v1.train.GradientDescentOptimizer(0.1)
+
+
+@pytest.fixture
+def compared(tmp_path):
+    def data(batch):
+        return tf.data.Dataset.from_tensor_slices((X, Y)).batch(batch)
+
+    def compared(optimizer=sgd, keras=None, *, keras_metrics=(), keras_drop=None, mapping=MAPPING, steps=4, **params):
+        model = keras_model(legacy.SGD(0.1) if keras is None else keras, keras_metrics, keras_drop)
+        given = {"optimizer": optimizer, **params}
+        estimator = tf.estimator.Estimator(model_fn, tmp_path / "theirs", params=given)
+        return compare_models(
+            estimator, model, input_fn=lambda: data(16).repeat(), eval_input_fn=lambda: data(40), mapping=mapping,
+            steps=steps, folder=tmp_path / "parity",
+        )  # fmt: skip
+
+    return compared
+
+
+def schedule():
+    return tf.keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "keras", "name", "says"),
+    [
+        (lambda step: v1.train.RMSPropOptimizer(0.01), lambda: legacy.RMSprop(0.01), "optimizer",
+         "@rms begins with 1 in estimator and with 0 in keras"),
+        (
+            lambda step: v1.train.MomentumOptimizer(v1.train.exponential_decay(0.1, step, 2, 0.5), 0.9),
+            lambda: legacy.SGD(schedule(), momentum=0.9),
+            "optimizer",
+            "a velocity with the learning rate in it (Keras) against one without",
+        ),
+        (sgd, lambda: legacy.Adam(0.01), "optimizer", "as plain SGD does, keras keeps @m, @v for each weight, as Adam"),
+        (lambda step: v1.train.AdamOptimizer(0.01, beta1=0.8), lambda: legacy.Adam(0.01, epsilon=1e-8), "optimizer",
+         "beta_1 0.8 in estimator, 0.9 in keras"),
+        (
+            lambda step: v1.train.MomentumOptimizer(0.1, 0.9),
+            lambda: legacy.SGD(0.1, momentum=0.9, nesterov=True),
+            "optimizer",
+            "nesterov False in estimator, True in keras",
+        ),
+        (lambda step: v1.train.GradientDescentOptimizer(0.2), lambda: legacy.SGD(0.1), "learning rate",
+         "learning_rate 0.2 in estimator, 0.1 in keras"),
+        (lambda step: v1.train.GradientDescentOptimizer(v1.train.exponential_decay(0.2, step, 2, 0.5)),
+         lambda: legacy.SGD(0.1), "learning rate", "estimator's change of the weights is 2 times the other's"),
+    ],
+    ids=["rmsprop", "momentum by a schedule", "sgd-adam", "beta1", "nesterov", "a rate", "a schedule's rate"],
+)  # fmt: skip
+def test_optimizers(compared, optimizer, keras, name, says):
+    found = compared(optimizer, keras())
+    (finding,) = found.findings
+    assert finding.name == name and says in finding.message, finding
+    assert "gradient" not in finding.name and not found.equal
+
+
+def test_adams_epsilon_is_spoken_of_where_it_differs(compared, tmp_path):
+    found = compared(lambda step: v1.train.AdamOptimizer(0.01), legacy.Adam(0.01, epsilon=1e-8))
+    assert found.equal and not any("epsilon" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("side", ["estimator", "keras"])
+def test_a_clipping_that_one_side_forgets(compared, side):
+    options = {"clip": 0.05} if side == "keras" else {}
+    keras = legacy.SGD(0.1, **({"global_clipnorm": 0.05} if side == "estimator" else {}))
+    (finding,) = compared(sgd, keras, **options).findings
+    assert (finding.name, finding.side) == ("clipping", side) and "the length 0.05 in each step" in finding.message
+
+
+def test_biases_that_the_mapping_mixes_up(compared):
+    turned = {**MAPPING, "one/bias": "fc2/bias", "two/bias": "fc1/bias"}
+    (finding,) = compared(mapping=turned).findings
+    assert (finding.name, finding.mend) == ("variables", "the mapping of variables")
+    assert "one/bias and two/bias are mixed up" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "told"),
+    [(0.5, None, "estimator draws random numbers in dropout"), (None, 0.5, "keras draws random numbers in own/dropout"),
+     (0.5, 0.5, "estimator draws random numbers in dropout, keras draws random numbers in own/dropout")],
+)  # fmt: skip
+def test_random_numbers_of_any_layer(compared, theirs, ours, told):
+    drop = (
+        None
+        if ours is None
+        else tf.keras.layers.Lambda(lambda x, training=None: tf.nn.dropout(x, rate=ours) if training else x, name="own")
+    )
+    found = compared(keras_drop=drop, **({} if theirs is None else {"drop": theirs}))
+    (finding,) = found.findings
+    assert (finding.name, finding.step) == ("random numbers", 1) and told in finding.message
+    assert any(note.startswith("random numbers are drawn in training") for note in found.notes)
+
+
+def of_metrics(labels, found):
+    return {
+        "area": v1.metrics.auc(labels, found, num_thresholds=20),
+        "r": v1.metrics.recall(labels, found),
+        "hits": v1.metrics.accuracy(labels, found),
+    }
+
+
+def test_metrics_by_what_they_count(compared):
+    metrics = tf.keras.metrics
+    ours = [metrics.AUC(name="area"), metrics.Recall(name="r"), metrics.BinaryAccuracy(name="hits")]
+    found = compared(keras_metrics=ours, metrics=of_metrics)
+    assert [finding.name for finding in found.findings] == ["evaluation"]
+    notes = dict(note.split(": ", 1) for note in found.notes if ": " in note)
+    assert notes["area"].startswith("num_thresholds is 20 in the Estimator and 200 in Keras")
+    assert "recall_at_thresholds with [0.5]" in notes["r"] and "tf.round(probabilities)" in notes["hits"]
+    assert "optimizer slots" not in text.summary(found), "there are none"
