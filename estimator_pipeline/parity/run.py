@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import signal
@@ -73,18 +72,17 @@ def run_parity(
         written = plain.parity.tolerances
         tolerances = {what: one if isinstance(one, str) else one.model_dump() for what, one in written.items()}
     Tolerances.of(tolerances)  # refused before anything is run
-    changes, notes = _changes(plain, settings, workers=workers, steps=steps)
+    changes = _changes(plain, settings, workers=workers, steps=steps)
     with _folder(folder, engines) as base:
         # Both, before either is trained.
         jobs = {
             engine: load_job(path, overrides=[*changes, f"run.engine={engine}", _model_dir(base, engine)])
             for engine in engines
         }
-        found = _compared(
+        return _compared(
             jobs, path, changes, engines=engines, settings=settings, steps=steps, tolerances=tolerances, base=base,
             view=view, timeout=timeout,
         )  # fmt: skip
-    return dataclasses.replace(found, notes=(*notes, *found.notes))
 
 
 @contextlib.contextmanager
@@ -230,10 +228,8 @@ def _answers(
     return facts, (read_arrays(paths[0]), read_arrays(paths[1]))
 
 
-def _changes(
-    job: Job, settings: Sequence[str], *, workers: int | None, steps: int
-) -> tuple[list[str], tuple[str, ...]]:
-    """What is changed in the job for the comparison, and what is to be said of that."""
+def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: int) -> list[str]:
+    """What is changed in the job for the comparison; the report says which strategy came of it."""
     if job.run.train_distribute == "parameter_server":
         raise ConfigError(
             "parity compares synchronous training, and train_distribute is parameter_server",
@@ -251,7 +247,6 @@ def _changes(
     changes = [*settings, f"train.max_steps={steps}", "train.epochs=null", f"run.save_checkpoints_steps={steps}",
                "run.save_checkpoints_secs=null", "cluster.evaluator=false", "eval.during_training=false",
                f"eval.exporters={exporters}"]  # fmt: skip
-    notes = []
     if workers is not None:
         changes += [f"cluster.workers={workers}", "cluster.chief=false"]
         strategy = job.run.train_distribute
@@ -263,10 +258,7 @@ def _changes(
             )
         if workers > 1 and strategy == "none":
             changes.append("run.train_distribute=multi_worker_mirrored")
-            notes.append(
-                f"the job says train_distribute none: its {workers} workers trained with multi_worker_mirrored here"
-            )
-    return changes, tuple(notes)
+    return changes
 
 
 def _run(

@@ -142,10 +142,10 @@ def test_workers_and_a_strategy_of_one_process(tmp_path):
         assert f"train_distribute '{strategy}' trains in one process, and 2 workers are to train" in str(error.value)
         assert "--set run.train_distribute=multi_worker_mirrored" in error.value.mend
     job = load_job(JOB, overrides=["run.seed=1"])
-    changes, notes = _changes(job, [], workers=2, steps=3)
-    assert changes[-1] == "run.train_distribute=multi_worker_mirrored"
-    assert notes == ("the job says train_distribute none: its 2 workers trained with multi_worker_mirrored here",)
-    assert _changes(job, [], workers=1, steps=3)[1] == () == _changes(job, [], workers=None, steps=3)[1]
+    changed = "run.train_distribute=multi_worker_mirrored"
+    assert changed in _changes(job, [], workers=2, steps=3)
+    assert changed not in _changes(job, [], workers=1, steps=3)
+    assert changed not in _changes(job, [], workers=None, steps=3)
 
 
 def test_what_one_engine_refuses_is_told_before_the_other_has_trained(tmp_path, monkeypatch):
