@@ -117,7 +117,7 @@ def build_keras_model(
         model = checked(layers(dict(params or {})) if takes_params(layers) else layers())
         model = _with_named_logits(model, meant, policy)
         _check_output(model, meant)
-        made = keras_optimizers.make(chosen, clip_norm=clip_norm, clip_value=clip_value)
+        made = keras_optimizers.make(chosen, clip_norm=clip_norm, clip_value=clip_value, whole_rows=True)
         if policy == "mixed_float16":
             made = _with_loss_scale(made)
     # The metrics of a step are those of all replicas already; Keras would add them up over the workers once more.

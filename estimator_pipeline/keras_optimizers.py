@@ -64,13 +64,21 @@ def of_v1(name: str, learning_rate: LearningRate, **clipping: Any) -> Any:
     return make(Optimizer(name=names[name], learning_rate=learning_rate), **clipping)
 
 
-def make(optimizer: Optimizer, *, clip_norm: float | None = None, clip_value: float | None = None) -> Any:
+def make(
+    optimizer: Optimizer,
+    *,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    whole_rows: bool = False,
+) -> Any:
     """The optimizer for `Model.compile`.
 
     Args:
         optimizer: which one.
         clip_norm: the global norm to which the gradient is clipped, after it was summed over the replicas.
         clip_value: the absolute value to which each of its elements is clipped, after the same.
+        whole_rows: what is clipped of an embedding's gradient is the sum of a row's parts, as `build_model_fn` has it.
+            By default it is the parts, as `tf.clip_by_global_norm` and Keras have it, and so programs of either.
 
     Returns:
         A `tf.keras.optimizers.legacy.Optimizer`; in a process with Keras 3 a `tf.keras.optimizers.Optimizer`.
@@ -93,7 +101,7 @@ def make(optimizer: Optimizer, *, clip_norm: float | None = None, clip_value: fl
         if optimizer.name == "nesterov":
             options["use_nesterov"] = True
         made = optimizer.construct(kind, rate, {**options, **clipping})
-    if clipping and is_legacy(made):
+    if clipping and whole_rows and is_legacy(made):
         _clip_whole_rows(made)
     return made
 

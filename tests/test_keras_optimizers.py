@@ -228,21 +228,27 @@ def test_an_option_that_is_not_there():
             keras_optimizers.make(Optimizer(name="momentum", options={"beta1": 0.5}, weight_decay=decay))
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["sum", "parts"])
 @pytest.mark.parametrize("api", ["v1", "keras"])
 @pytest.mark.parametrize("clipping", [{"clip_norm": 0.5}, {"clip_value": 0.3}], ids=["norm", "value"])
-def test_rows_that_are_named_twice_are_clipped_as_their_sum(clipping, api):
-    """As the gradient that they are; Keras by itself clips each part, and takes the norm of the parts."""
+def test_rows_that_are_named_twice_are_clipped_as_their_sum(clipping, api, whole):
+    """As the gradient that they are, in jobs; a program's by the parts, as `tf.clip_by_global_norm` and Keras do."""
     chosen = Optimizer(name="sgd", learning_rate=0.1, api=api)
-    ours = steps_of_keras(keras_optimizers.make(chosen, **clipping), sparse=True)
+    ours = steps_of_keras(keras_optimizers.make(chosen, **clipping, whole_rows=whole), sparse=True)
     before = start()
     for values, rows in gradients(sparse=True):
-        whole = np.zeros_like(before)
-        np.add.at(whole, rows, values)
+        summed = np.zeros_like(before)
+        np.add.at(summed, rows, values)
         parts = [np.linalg.norm(values), np.abs(values).max()]
-        assert not np.allclose(parts, [np.linalg.norm(whole), np.abs(whole).max()]), "the test tells them apart"
+        assert not np.allclose(parts, [np.linalg.norm(summed), np.abs(summed).max()]), "the test tells them apart"
+        clipped = summed if whole else values
         if "clip_norm" in clipping:
-            whole *= min(1.0, 0.5 / np.linalg.norm(whole))
+            clipped = clipped * min(1.0, 0.5 / np.linalg.norm(clipped))
         else:
-            whole = np.clip(whole, -0.3, 0.3)
-        before = before - 0.1 * whole
+            clipped = np.clip(clipped, -0.3, 0.3)
+        if not whole:
+            summed = np.zeros_like(before)
+            np.add.at(summed, rows, clipped)
+            clipped = summed
+        before = before - 0.1 * clipped
         np.testing.assert_allclose(ours.pop(0), before, rtol=1e-5, atol=1e-6)

@@ -255,7 +255,7 @@ def _of_numbers(
     index = tuple(int(i) for i in np.unravel_index(flat, one.shape))
     ulp = None if between is None else int(between[index])
     told = f"absolute {absolute[index]:.3g}, relative {relative[index]:.3g}" + ("" if ulp is None else f", {ulp} ULP")
-    limit = "not bit-equal" if tolerance.bit_equal else f"beyond {tolerance}"
+    limit = "not bit-equal" if tolerance.bit_equal else f"beyond what is allowed ({tolerance})"
     part = limit if count else "within tolerance"
     if one.size > 1:
         part = f"{count} of {one.size} elements {limit}" if count else part

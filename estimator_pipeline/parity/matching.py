@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.parity.names import canonical
+from estimator_pipeline.parity.names import GLOBAL_STEP, canonical
 from estimator_pipeline.parity.tolerances import kind_of
 
 __all__ = ["canonical_of", "check_variables", "check_metrics", "names_of", "outputs_asked", "renamed_as", "to_compare"]
@@ -50,18 +50,20 @@ def canonical_of(names: Iterable[str], whose: str) -> Mapping[str, str]:
     Raises:
         ConfigError: two variables have one name.
     """
-    given = list(names)
-    twice = [name for name, count in collections.Counter(given).items() if count > 1]
-    if twice:
-        raise ConfigError(
-            f"{whose} has several variables of one name: {_listed(twice)}", mend="give each layer a name of its own"
-        )
+    counts = collections.Counter(list(names))  # of a mapping they would be its values
     try:
-        return canonical(given)
+        found = canonical(counts)
     except ValueError as error:
         raise ConfigError(
             f"variables of {whose} cannot be told apart: {error}", mend="give each layer a name of its own"
         ) from error
+    # Of two optimizers each counts the steps, and both counts are called alike.
+    twice = [given for name, given in found.items() if counts[given] > 1 and name != GLOBAL_STEP]
+    if twice:
+        raise ConfigError(
+            f"{whose} has several variables of one name: {_listed(twice)}", mend="give each layer a name of its own"
+        )
+    return found
 
 
 def renamed_as(name: str, renamed: Mapping[str, str]) -> str:

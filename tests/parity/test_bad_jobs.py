@@ -108,14 +108,16 @@ def test_ctrl_c(own, run_environment, tmp_path):
         [*entry_point(), "parity", "job.yaml", "--folder", "out", "--report", "report"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=own, env=run_environment,
         start_new_session=True,
+        # Where the tests were put into the background by a script, it is ignored, and a child would ignore it too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     try:
         log = own / "out" / "keras" / "logs" / "worker-0.log"
-        end = time.monotonic() + 60
+        end = time.monotonic() + 180
         while not log.exists() and time.monotonic() < end:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=180)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -552,3 +552,19 @@ def test_a_model_that_cannot_take_the_data(refused):
     found = refused(input_fn=other_input_fn, keras_input_fn=train_input_fn)
     assert "the Estimator's training cannot be built: ValueError: Dimensions must be equal" in found
     assert f"found: {__file__}, line " in found
+
+
+def test_variables_of_one_name():
+    """Two weights cannot be told apart; the counts of two optimizers need not be."""
+    names = ["dense/kernel:0", "iteration:0", "learning_rate:0", "m/dense/kernel:0", "iteration:0", "learning_rate:0"]
+    assert list(matching.canonical_of(names, "the Keras model")) == [
+        "dense/kernel",
+        "global_step",
+        "dense/kernel @momentum",
+    ]
+    with pytest.raises(ConfigError, match="the Keras model has several variables of one name: dense/kernel:0"):
+        matching.canonical_of([*names, "dense/kernel:0"], "the Keras model")
+    with pytest.raises(
+        ConfigError, match="variables of the Estimator cannot be told apart: a/iter:0 and global_step:0"
+    ):
+        matching.canonical_of(["global_step:0", "a/iter:0"][::-1], "the Estimator")
