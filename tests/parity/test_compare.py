@@ -41,7 +41,9 @@ def test_the_worst_element_is_named():
     (found,) = compare({"w": one}, {"w": other}, tolerance=Tolerance(atol=0.01, reason="a test")).faults
     assert (found.index, found.one, found.other, found.count, found.size) == ((1, 0), 4.0, 4.5, 2, 4)
     assert (found.absolute, found.relative) == (0.5, pytest.approx(0.5 / 4.5))
-    assert found.message.startswith("w: 2 of 4 elements beyond what is allowed (atol 0.01: a test); the worst [1, 0]: 4.0 in the first")
+    assert found.message.startswith(
+        "w: 2 of 4 elements beyond what is allowed (atol 0.01: a test); the worst [1, 0]: 4.0 in the first"
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
