@@ -11,7 +11,8 @@ import numpy as np
 from estimator_pipeline.parity.tolerances import kind_of
 
 __all__ = [
-    "CLOSE", "NEAR", "SAME", "Facts", "Finding", "Step", "distance", "length", "rms", "scale_of", "told_names",
+    "CLOSE", "NEAR", "SAME", "SCALED", "Facts", "Finding", "Step", "distance", "length", "rms", "scale_of",
+    "told_names",
 ]  # fmt: skip
 
 # Gradients of one step, computed by both from the same state: rounding is well below, and a fault above.
@@ -20,6 +21,8 @@ SAME = 1e-4
 NEAR = 0.1
 # Lengths and ratios that are told by a fault: they are measured on changes of float32 weights.
 CLOSE = 2e-3
+# A rate, or what a loss is divided by, is another one by more than this; less is no factor, but another function.
+SCALED = 0.02
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,11 @@ class Facts:
     losses: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     options: tuple[Mapping[str, Any], Mapping[str, Any]] = dataclasses.field(default_factory=lambda: ({}, {}))
     random: tuple[Sequence[str], Sequence[str]] = ((), ())
+
+    def rates(self, told: tuple[float | None, float | None]) -> list[float | None]:
+        """The learning rate of each side at a step: as it tells it, or as its optimizer's options have it."""
+        own = [one.get("learning_rate") for one in self.options]
+        return [rate if rate is not None else known for rate, known in zip(told, own, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,9 @@ _UPDATES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "ApplyMomentum": ("momentum", {"lr": "learning_rate", "momentum": "momentum"}),
     "ApplyKerasMomentum": ("momentum", {"lr": "learning_rate", "momentum": "momentum"}),
     "ApplyAdam": ("adam", {"lr": "learning_rate", "beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"}),
+    "ApplyAdamWithAmsgrad": (
+        "adam", {"lr": "learning_rate", "beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"},
+    ),
     "ApplyAdagrad": ("adagrad", {"lr": "learning_rate"}),
     "ApplyAdagradV2": ("adagrad", {"lr": "learning_rate", "epsilon": "epsilon"}),
     "ApplyRMSProp": (
@@ -32,8 +35,12 @@ _UPDATES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "ApplyCenteredRMSProp": (
         "rmsprop", {"lr": "learning_rate", "rho": "rho", "momentum": "momentum", "epsilon": "epsilon"},
     ),
-    "ApplyFtrl": ("ftrl", {"lr": "learning_rate", "l1": "l1", "lr_power": "learning_rate_power"}),
-    "ApplyFtrlV2": ("ftrl", {"lr": "learning_rate", "l1": "l1", "lr_power": "learning_rate_power"}),
+    "ApplyFtrl": ("ftrl", {"lr": "learning_rate", "l1": "l1", "l2": "l2", "lr_power": "learning_rate_power"}),
+    "ApplyFtrlV2": (
+        "ftrl",
+        {"lr": "learning_rate", "l1": "l1", "l2": "l2", "l2_shrinkage": "l2_shrinkage",
+         "lr_power": "learning_rate_power"},
+    ),
 }  # fmt: skip
 # Of Keras's optimizers: class -> kind, and the options that are compared.
 _OF_KERAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -42,9 +49,14 @@ _OF_KERAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "AdamW": ("adam", ("beta_1", "beta_2", "epsilon")),
     "Adagrad": ("adagrad", ("epsilon",)),
     "RMSprop": ("rmsprop", ("rho", "momentum", "epsilon")),
-    "Ftrl": ("ftrl", ("l1", "learning_rate_power")),
+    "Ftrl": ("ftrl", ("l1", "l2", "l2_shrinkage", "learning_rate_power")),
 }
-_FTRL = {"l1_regularization_strength": "l1"}
+_FTRL = {"l1_regularization_strength": "l1", "l2_regularization_strength": "l2",
+         "l2_shrinkage_regularization_strength": "l2_shrinkage"}  # fmt: skip
+# What makes classes, or true and false, of a model's outputs.
+_MAKES_CLASSES = ("Round", "Rint", "Floor", "ArgMax", "TopKV2", "Greater", "GreaterEqual", "Less", "LessEqual",
+                  "LogicalNot", "LogicalAnd", "Sign")  # fmt: skip
+_PASSED_ON = ("Cast", "Identity", "Mul", "Reshape", "Squeeze", "ExpandDims")
 _DRAWS = re.compile(r"Random|Multinomial|TruncatedNormal|StatefulUniform|StatefulStandardNormal|SampleDistorted")
 _STREAMS = re.compile(rf"^(?!Stateless).*({_DRAWS.pattern})")
 _DRAWS_NOT = re.compile(r"Get(Key|Alg)|Dataset|Seed|RandomIndex")
@@ -55,7 +67,8 @@ class GraphFacts:
 
     Attributes:
         options: of the optimizer: `kind` ("sgd", "momentum", "adam", ...) and its numbers by Keras's names; a learning
-            rate that follows a schedule is left out. Empty where the update is made of other operations.
+            rate that follows a schedule is left out, and so is what is not the same for all variables. Empty where the
+            update is made of other operations, or by optimizers of several kinds.
         random: names of what draws random numbers for the loss.
     """
 
@@ -77,32 +90,41 @@ class GraphFacts:
                 self._asked = facts.of_updates(graph)
 
             def after_create_session(self, session: Any, coord: Any) -> None:
-                facts.options |= {name: _plain(value) for name, value in session.run(self._asked).items()}
+                told = session.run(self._asked)
+                facts.options |= _alike({name: [_plain(one) for one in values] for name, values in told.items()})
 
         return Reader()
 
-    def of_updates(self, graph: Any) -> dict[str, Any]:
-        """Reads what the graph holds as constants; returns name -> tensor of what a session has to be asked for."""
+    def of_updates(self, graph: Any) -> dict[str, list[Any]]:
+        """Reads what the graph holds as constants; returns name -> tensors of what a session has to be asked for."""
         tf: Any = compat.install()
         updates = [(one, _UPDATES.get(one.type.replace("Resource", "").replace("Sparse", "")))
                    for one in graph.get_operations()]  # fmt: skip
         known = [(operation, *found) for operation, found in updates if found is not None]
         if len({kind for _, kind, _ in known}) != 1:
             return {}  # none that is known, or one for each part of a model
-        for operation, kind, arguments in known[:1]:
+        self.options = {"kind": known[0][1]}
+        flags: dict[str, list[Any]] = {}
+        values: dict[str, list[Any]] = {}
+        asked: dict[str, dict[str, Any]] = {}
+        for operation, kind, arguments in known:
+            if kind == "momentum":
+                flags.setdefault("nesterov", []).append(bool(operation.get_attr("use_nesterov")))
             inputs = dict(zip((one.name for one in operation.op_def.input_arg), operation.inputs, strict=True))
-            asked = {}
-            self.options = {"kind": kind}
-            if any(one.name == "use_nesterov" for one in operation.op_def.attr) and kind == "momentum":
-                self.options["nesterov"] = bool(operation.get_attr("use_nesterov"))
             for argument, name in arguments.items():
                 value = tf.get_static_value(inputs[argument])
                 if value is not None:
-                    self.options[name] = _plain(value)
+                    values.setdefault(name, []).append(_plain(value))
                 elif not _reads(inputs[argument], ("Iterator", "Placeholder", "Queue", "global_step")):
-                    asked[name] = inputs[argument]
-            return asked
-        return {}
+                    asked.setdefault(name, {})[inputs[argument].name] = inputs[argument]
+        # One that is a constant for some variables alone is not the same for all.
+        self.options |= _alike({name: found for name, found in {**flags, **values}.items() if name not in asked})
+        return {name: list(tensors.values()) for name, tensors in asked.items() if name not in values}
+
+
+def _alike(values: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Those that are the same wherever they are told."""
+    return {name: found[0] for name, found in values.items() if found and all(one == found[0] for one in found)}
 
 
 def _plain(value: Any) -> float:
@@ -206,6 +228,13 @@ def options_of_keras(optimizer: Any) -> dict[str, Any]:
     found = {key: config[key] for key in names if config.get(key) is not None}
     if not isinstance(config.get("learning_rate"), Mapping):
         found["learning_rate"] = config["learning_rate"]
+    if not found.get("l2_shrinkage"):
+        found.pop("l2_shrinkage", None)  # an operation of its own has it
+    if kind == "ftrl" and config.get("beta"):
+        # The update is given both in one number.
+        rate = found.get("learning_rate")
+        found["l2"] = found["l2"] + config["beta"] / (2 * rate) if rate else None
+        found = {key: value for key, value in found.items() if value is not None}
     if kind == "sgd":
         kind = "momentum" if found.get("momentum") else "sgd"
         if kind == "sgd":
@@ -221,7 +250,8 @@ def kind_of_metric(graph: Any, value: Any) -> dict[str, Any]:
         value: its value tensor, or a Keras metric.
 
     Returns:
-        `kind`: "auc", "precision", "recall", "accuracy", "mean" or a Keras class; `thresholds` where it has any. Empty
+        `kind`: "auc", "precision", "recall", "accuracy", "mean", "mean of batches" (of one number a batch) or a Keras
+        class; `thresholds` where it has any; `classes` where it is given these, and not what a model computes. Empty
         for others.
     """
     if hasattr(value, "result"):
@@ -238,27 +268,47 @@ def kind_of_metric(graph: Any, value: Any) -> dict[str, Any]:
     # Of a precision-recall curve the value does not read the true negatives.
     if {"true_positives", "false_negatives", "false_positives"} <= counts.keys():
         return {"kind": "auc", **told}
-    if {"true_positives", "false_positives"} <= counts.keys():
-        return {"kind": "precision", **told}
-    if {"true_positives", "false_negatives"} <= counts.keys():
-        return {"kind": "recall", **told}
+    for other, kind in (("false_positives", "precision"), ("false_negatives", "recall")):
+        if {"true_positives", other} <= counts.keys():
+            scope = next(name for name in mine if "true_positives" in name).partition("true_positives")[0]
+            inner = [one for one in graph.get_operations() if one.type == "Cast" and one.name.startswith(scope)]
+            casts = [one.inputs[0] for one in inner if one.outputs[0].dtype == tf.bool]
+            return {"kind": kind, **told, **({"classes": True} if not any(map(_is_probability, casts)) else {})}
     totals = [name.removesuffix("total") for name in mine if name.rpartition("/")[2] == "total"]
     if totals:
         sums = [one for one in graph.get_operations() if one.type == "Sum" and one.name.startswith(totals[0])]
-        return {"kind": "accuracy" if any(map(_counts_what_is_equal, sums)) else "mean"}
+        compared = [equal for one in sums for equal in _comparisons_in(one)]
+        if compared:
+            classes = not any(_is_probability(tensor) for one in compared for tensor in one.inputs)
+            return {"kind": "accuracy", **({"classes": True} if classes else {})}
+        # What is summed of each batch is one number: the mean that was made of it before.
+        whole = any(one.inputs[0].shape.rank == 0 for one in sums)
+        return {"kind": "mean of batches" if whole else "mean"}
     return {}
 
 
-def _counts_what_is_equal(summed: Any) -> bool:
-    """Whether a sum is of a comparison, with weights or without."""
-    rest = [tensor.op for tensor in summed.inputs]
+def _comparisons_in(summed: Any) -> list[Any]:
+    """The comparisons that a sum counts, with weights or without."""
+    found, rest = [], [tensor.op for tensor in summed.inputs]
     while rest:
         operation = rest.pop()
         if operation.type == "Equal":
-            return True
-        if operation.type in ("Cast", "Identity", "Mul", "Reshape", "Squeeze"):
+            found.append(operation)
+        elif operation.type in _PASSED_ON:
             rest += [tensor.op for tensor in operation.inputs]
-    return False
+    return found
+
+
+def _is_probability(tensor: Any) -> bool:
+    """Whether a metric is given what a model computes as it is: labels, and classes made of outputs, are none."""
+    if tensor.dtype.is_integer or tensor.dtype.is_bool or not _reads(tensor, ("VarHandleOp", "VariableV2")):
+        return False
+    operation = tensor.op
+    while operation.type in _PASSED_ON:
+        if operation.inputs[0].dtype.is_integer or operation.inputs[0].dtype.is_bool:
+            return False
+        operation = operation.inputs[0].op
+    return operation.type not in _MAKES_CLASSES
 
 
 def thresholds_of(metric: Any) -> dict[str, Any]:

@@ -136,18 +136,18 @@ def _of_metric(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
             "of a precision-recall curve tf.compat.v1.metrics.auc sums trapezoids, Keras interpolates: "
             'summation_method="careful_interpolation" is what Keras does'
         )
-    if kind in ("precision", "recall") and "thresholds" not in one:
+    if kind in ("precision", "recall") and not {"thresholds", "classes"} & one.keys():
         threshold = other.get("threshold") or 0.5
         told.append(
             f"tf.compat.v1.metrics.{kind} takes all but 0 for positive, Keras what is above {threshold}: give the "
             f"former classes, not probabilities, or tf.compat.v1.metrics.{kind}_at_thresholds with [{threshold}]"
         )
-    if kind == "accuracy" and keras in _CLASSES:
+    if kind == "accuracy" and keras in _CLASSES and "classes" not in one:
         told.append(
             f"tf.compat.v1.metrics.accuracy counts what is equal to the labels, {keras} {_CLASSES[keras][0]}: give the "
             f"former {_CLASSES[keras][1]}"
         )
-    if kind == "mean":
+    if kind == "mean of batches":
         told.append(
             "tf.compat.v1.metrics.mean of a batch's mean weighs each batch alike, also a last one of fewer records, "
             "and Keras each record: give the former the values of the records"

@@ -124,7 +124,8 @@ def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None
         keras_classes(),
     ):
         # No hooks of the Estimator's own that open files.
-        quiet = dict.fromkeys(("save_checkpoints_steps", "save_checkpoints_secs", "save_summary_steps"))
+        silent = ("save_checkpoints_steps", "save_checkpoints_secs", "save_summary_steps", "log_step_count_steps")
+        quiet = dict.fromkeys(silent)
         copy = copy_of(estimator, folder, note, **quiet)
         with _built("the Estimator's training cannot be built"):
             copy.train(training.for_estimator(), max_steps=1, hooks=[Looker()])

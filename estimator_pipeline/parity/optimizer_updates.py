@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from estimator_pipeline.parity.findings import CLOSE, SAME, Facts, Finding, Step, distance, length, scale_of, told_names
-from estimator_pipeline.parity.tolerances import kind_of
+from estimator_pipeline.parity.findings import (
+    CLOSE,
+    SAME,
+    SCALED,
+    Facts,
+    Finding,
+    Step,
+    distance,
+    length,
+    scale_of,
+    told_names,
+)
 
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity
 
-__all__ = ["Later", "another_rate", "of_options", "of_slots", "rate_of_velocities", "shifted_rate"]
+__all__ = [
+    "Later", "another_rate", "of_options", "of_slots", "other_options", "rate_of_velocities", "shifted_rate",
+    "told_options",
+]  # fmt: skip
 
 _OPTIONS = "the optimizer's options, named in both; docs/keras.md has what V1 and Keras do otherwise"
 _SLOTS = ("m", "v", "vhat", "momentum", "rms", "mg", "accumulator", "linear")
-# Slots that every optimizer of a kind keeps -> what such an optimizer is called; the first that fits.
+# Slots that every optimizer of a kind keeps -> the kind; the first that fits.
 _KINDS: tuple[tuple[frozenset[str], str], ...] = (
-    (frozenset({"m"}), "Adam"),
-    (frozenset({"rms"}), "RMSprop"),
-    (frozenset({"linear"}), "FTRL"),
-    (frozenset({"accumulator"}), "Adagrad"),
-    (frozenset({"momentum"}), "SGD with momentum"),
-    (frozenset(), "plain SGD"),
+    (frozenset({"m", "v"}), "adam"),
+    (frozenset({"rms"}), "rmsprop"),
+    (frozenset({"linear"}), "ftrl"),
+    (frozenset({"accumulator"}), "adagrad"),
+    (frozenset({"momentum"}), "momentum"),
+    (frozenset(), "sgd"),
 )
+_WORDS = {"adam": "Adam", "rmsprop": "RMSprop", "ftrl": "FTRL", "adagrad": "Adagrad",
+          "momentum": "SGD with momentum", "sgd": "plain SGD"}  # fmt: skip
+# A slot that an optimizer keeps by an option alone -> the option.
+_BY_OPTION = {"mg": "centered", "vhat": "amsgrad"}
+# Changes that are alike but for their lengths.
+_ALIKE = 0.2
+# What a decay of little more than the weights' own rounding leaves of it.
+_OF_A_DECAY = 0.05
+_HAVE_EPSILON = ("v", "rms", "accumulator")
 Arrays = Mapping[str, np.ndarray]
 # The step after it, as both have recorded it; None: there is none.
 Later = Callable[[], Step | None]
@@ -41,35 +63,68 @@ def another_rate(step: int, message: str) -> Finding:
 
 def of_options(sides: tuple[str, str], state: Step, facts: Facts) -> Finding | None:
     """Optimizers of other kinds, or with other options than epsilon, which may well be too small to matter."""
-    kept = [_endings(state.after[side]) for side in (0, 1)]
-    kinds = [next(word for needs, word in _KINDS if needs <= slots) for slots in kept]
-    if kinds[0] != kinds[1]:
-        told = [f"{side} keeps {', '.join(f'@{slot}' for slot in sorted(slots)) or 'nothing'} for each weight, as "
-                f"{kind} does" for side, slots, kind in zip(sides, kept, kinds, strict=True)]  # fmt: skip
-        return Finding(
-            name="optimizer",
-            step=state.step,
-            message=f"they are of different kinds: {', '.join(told)}",
-            mend="the same optimizer in both",
-        )
-    others = {name: pair for name, pair in _other_options(facts).items() if name != "epsilon"}
+    found = _of_kinds(sides, state, facts)
+    if found is not None:
+        return found
+    others = {name: pair for name, pair in other_options(facts).items() if name != "epsilon"}
     if not others:
         return None
     rate = list(others) == ["learning_rate"]
     return Finding(
         name="learning rate" if rate else "optimizer",
         step=state.step,
-        message=f"the options of the optimizers are not the same: {_told_options(sides, others)}",
+        message=f"the options of the optimizers are not the same: {told_options(sides, others)}",
         mend="the learning rate of both" if rate else _OPTIONS,
     )
 
 
-def _endings(values: Arrays) -> set[str]:
-    found = {name.partition(" @")[2] for name in values if kind_of(name) == "slots"}
-    return {slot for slot in found if slot in _SLOTS}
+def _of_kinds(sides: tuple[str, str], state: Step, facts: Facts) -> Finding | None:
+    """By what the graph and the Keras optimizer say, or by the slots of the weights that both sides train."""
+    changes = [state.changes(side, "weights") for side in (0, 1)]
+    trained = [name for name in changes[0] if np.any(changes[0][name]) and np.any(changes[1][name])]
+    kept = [{name: _slots_of(state.after[side], name, facts.options[side]) for name in trained} for side in (0, 1)]
+    known = [one.get("kind") for one in facts.options]
+    if None in known:
+        kinds = [{name: _kind(slots) for name, slots in one.items()} for one in kept]
+        other = [name for name in trained if kinds[0][name] != kinds[1][name]]
+    else:
+        kinds = [dict.fromkeys(trained, str(kind)) for kind in known]
+        other = trained if known[0] != known[1] else []
+    mend = "the same optimizer in both"
+    if other:
+        whose = "" if len(other) == len(trained) else f"for {told_names(other)} "
+        told = [f"{side} keeps {_told_slots(kept[number][other[0]])} for each weight, as "
+                f"{_WORDS.get(kinds[number][other[0]], kinds[number][other[0]])} does"
+                for number, side in enumerate(sides)]  # fmt: skip
+        message = f"{whose}they are of different kinds: {', '.join(told)}"
+    else:
+        apart = [(name, slots) for name in trained if (slots := kept[0][name] ^ kept[1][name]) & _BY_OPTION.keys()]
+        if not apart:
+            return None
+        name, slots = apart[0]
+        options = [_BY_OPTION[slot] for slot in sorted(slots & _BY_OPTION.keys())]
+        more = sides[0] if slots & kept[0][name] else sides[1]
+        message = f"{more} keeps {_told_slots(slots)} for each weight, and the other does not: {', '.join(options)}"
+        mend = f"{', '.join(options)}, named in both"
+    return Finding(name="optimizer", step=state.step, message=message, mend=mend)
 
 
-def _other_options(facts: Facts) -> dict[str, tuple[Any, Any]]:
+def _slots_of(values: Arrays, weight: str, options: Mapping[str, Any]) -> set[str]:
+    # The newer SGD of Keras 2 keeps a velocity without using it.
+    unused = {"momentum"} if options.get("kind") == "sgd" else set()
+    return {slot for slot in _SLOTS if f"{weight} @{slot}" in values} - unused
+
+
+def _kind(slots: set[str]) -> str:
+    return next(kind for needs, kind in _KINDS if needs <= slots)
+
+
+def _told_slots(slots: set[str]) -> str:
+    return ", ".join(f"@{slot}" for slot in sorted(slots)) or "nothing"
+
+
+def other_options(facts: Facts) -> dict[str, tuple[Any, Any]]:
+    """Option -> both values, of those that are known of both sides and are not the same."""
     one, other = facts.options
     return {
         name: (one[name], other[name])
@@ -78,7 +133,7 @@ def _other_options(facts: Facts) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def _told_options(sides: tuple[str, str], options: Mapping[str, tuple[Any, Any]]) -> str:
+def told_options(sides: tuple[str, str], options: Mapping[str, tuple[Any, Any]]) -> str:
     def plain(value: Any) -> str:
         return str(value) if isinstance(value, bool) else f"{value:g}"
 
@@ -90,7 +145,9 @@ def _told_options(sides: tuple[str, str], options: Mapping[str, tuple[Any, Any]]
 # What the slots tell ----------------------------------------------------------------------------------------------
 
 
-def of_slots(parity: Parity, index: int, state: Step, weights: tuple[Arrays, Arrays], later: Later) -> Finding | None:
+def of_slots(
+    parity: Parity, index: int, state: Step, weights: tuple[Arrays, Arrays], facts: Facts, later: Later
+) -> Finding | None:
     """What the slots say of optimizers that are given the same gradients; None: nothing, or the gradients differ."""
     sides = parity.initial.sides
     slots = [
@@ -107,11 +164,14 @@ def of_slots(parity: Parity, index: int, state: Step, weights: tuple[Arrays, Arr
         return None
     for slot in kept:
         if distance(before[0][slot], before[1][slot]) >= SAME:
-            return _other_before(sides, index, state, slot, before[0][slot], before[1][slot])
+            return _other_before(parity, index, state, slot, before[0][slot], before[1][slot], facts)
+    # Weights whose optimizer keeps nothing say nothing here.
+    having = {key.partition(" @")[0] for slot in kept for key in after[0][slot]}
+    one, other = ({name: value for name, value in side.items() if name in having} for side in weights)
     same = {slot: _each_the_same(after[0][slot], after[1][slot]) for slot in kept}
     if all(same.values()):
-        return _of_same_slots(parity, index, state, weights, later) if distance(*weights) >= SAME else None
-    return _other_decay(sides, state, before, after, same)
+        return _of_same_slots(parity, index, state, (one, other), kept, later) if distance(one, other) >= SAME else None
+    return _other_decay(sides, state, before, after, same, (one, other))
 
 
 def _each_the_same(one: Arrays, other: Arrays) -> bool:
@@ -119,8 +179,11 @@ def _each_the_same(one: Arrays, other: Arrays) -> bool:
     return all(distance({name: one[name]}, {name: other[name]}) < SAME for name in one)
 
 
-def _other_before(sides: tuple[str, str], index: int, state: Step, slot: str, one: Arrays, other: Arrays) -> Finding:
+def _other_before(
+    parity: Parity, index: int, state: Step, slot: str, one: Arrays, other: Arrays, facts: Facts
+) -> Finding | None:
     """The weights were the same so far, and what the optimizers keep beside them was not."""
+    sides = parity.initial.sides
     if not index:
         ends = [f"{float(np.mean([np.mean(value) for value in values.values()])):.4g}" for values in (one, other)]
         told = f"@{slot} begins with {ends[0]} in {sides[0]} and with {ends[1]} in {sides[1]}"
@@ -135,6 +198,8 @@ def _other_before(sides: tuple[str, str], index: int, state: Step, slot: str, on
     mend = _OPTIONS
     if rest >= CLOSE:
         told += f"is another one than in {sides[1]}"
+    elif factor < 0 and _rate_stays(parity, index, facts):
+        return None  # they still come to the same
     elif factor < 0:
         told += f"is {factor:.4g} times that in {sides[1]}: a velocity with the learning rate in it (Keras) against "
         told += "one without (tf.compat.v1.train), which come to the same until the rate changes"
@@ -145,10 +210,34 @@ def _other_before(sides: tuple[str, str], index: int, state: Step, slot: str, on
     return Finding(name="optimizer", step=state.step, message=told, mend=mend)
 
 
+def _rate_stays(parity: Parity, index: int, facts: Facts) -> bool:
+    """Whether the learning rate of a step is that of the step before, as far as either side tells it."""
+    rates = [facts.rates(parity.steps[number].learning_rates) for number in (index - 1, index)]
+    known = [(before, now) for before, now in zip(*rates, strict=True) if before is not None and now is not None]
+    return bool(known) and all(np.isclose(before, now, rtol=1e-6) for before, now in known)
+
+
 def _other_decay(
-    sides: tuple[str, str], state: Step, before: list[Any], after: list[Any], same: Mapping[str, bool]
+    sides: tuple[str, str],
+    state: Step,
+    before: list[Any],
+    after: list[Any],
+    same: Mapping[str, bool],
+    weights: tuple[Arrays, Arrays],
 ) -> Finding | None:
     """Of the same gradients other moving averages."""
+    if not same.get("rms", True):
+        # Gradients that are s times as long have mean squares s^2 times as large, and the same changes of weights.
+        factor, rest = scale_of(after[0]["rms"], after[1]["rms"])
+        scale, left = scale_of(*weights)
+        if max(rest, left) < CLOSE and factor > 0 and abs(scale * np.sqrt(factor) - 1) < 5 * CLOSE:
+            return Finding(
+                name="optimizer",
+                step=state.step,
+                message=f"every @rms is {factor:.4g} times as large in {sides[0]} as in {sides[1]}, and the weights "
+                f"change by as much less: 1 - rho is as many times as large",
+                mend=f"rho (decay); {_OPTIONS}",
+            )
     if set(same) >= {"m", "v"} and same["m"] != same["v"]:
         slot, decay = ("m", "beta_1") if same["v"] else ("v", "beta_2")
         factor, rest = scale_of(after[0][slot], after[1][slot])
@@ -175,7 +264,9 @@ def _other_decay(
     return None
 
 
-def _of_same_slots(parity: Parity, index: int, state: Step, weights: tuple[Arrays, Arrays], later: Later) -> Finding:
+def _of_same_slots(
+    parity: Parity, index: int, state: Step, weights: tuple[Arrays, Arrays], kept: Sequence[str], later: Later
+) -> Finding:
     sides = parity.initial.sides
     nesterov = [_is_nesterov(state, side, later) for side in (0, 1)]
     scale, rest = scale_of(*weights)
@@ -189,14 +280,16 @@ def _of_same_slots(parity: Parity, index: int, state: Step, weights: tuple[Array
         told = f"epsilon is about {epsilons[0]:.1e} in {sides[0]} and {epsilons[1]:.1e} in {sides[1]}"
     elif decay:
         told, mend = decay, "weight decay: how much, of which variables, and whether the rate is a factor of it"
-    elif rest < CLOSE:
-        shifted = shifted_rate(parity, index, scale)
+    elif rest < CLOSE and (shifted := shifted_rate(parity, index, scale, later)):
         told = f"the slots are the same, every weight's change is {scale:.4g} times as long in {sides[0]}"
-        if shifted:
-            return another_rate(state.step, f"{told}: {shifted}")
+        return another_rate(state.step, f"{told}: {shifted}")
+    elif rest < CLOSE and abs(scale - 1) > SCALED:
+        told = f"the slots are the same, every weight's change is {scale:.4g} times as long in {sides[0]}"
         return Finding(name="learning rate", step=state.step, message=told, mend="the learning rate of both")
-    else:
+    elif any(slot in kept for slot in _HAVE_EPSILON):
         told = "epsilon, or where it stands"
+    else:
+        told = "an option that does not show by itself"
     return Finding(
         name="optimizer",
         step=state.step,
@@ -218,7 +311,7 @@ def _is_nesterov(state: Step, side: int, later: Later) -> bool | None:
     ]  # fmt: skip
     changes = state.changes(side, "weights")
     names = [name for name in changes if name in velocities[0] and name in velocities[1]]
-    if not names or _endings(state.after[side]) != {"momentum"}:
+    if not names or any(f"{name} @rms" in state.after[side] for name in names):
         return None
     flat = [np.concatenate([np.ravel(values[name]) for name in names]) for values in (*velocities, changes)]
     before, after, change = flat
@@ -242,7 +335,7 @@ def _weight_decay(sides: tuple[str, str], state: Step, weights: tuple[Arrays, Ar
     decays = {name for name in moved if distance({name: weights[0][name]}, {name: weights[1][name]}) >= SAME}
     apart, moved = ({name: values[name] for name in decays} for values in (apart, moved))
     share, rest = scale_of(apart, moved)
-    if not decays or rest > 5 * CLOSE:
+    if not decays or rest > _OF_A_DECAY:
         return ""
     more = sides[0] if share > 0 else sides[1]
     return f"{more}'s weights lose {abs(share):.4g} of themselves more ({told_names(sorted(decays))}): a weight decay"
@@ -303,12 +396,23 @@ def _neighbouring_rates(parity: Parity, index: int) -> Iterator[tuple[tuple[floa
                 yield ((own, near) if side == 0 else (near, own)), told
 
 
-def shifted_rate(parity: Parity, index: int, scale: float) -> str | None:
+def shifted_rate(parity: Parity, index: int, scale: float, later: Later) -> str | None:
     """In words, where the changes' ratio is that of the rates of two neighbouring steps, as one side tells them."""
     for (one, other), told in _neighbouring_rates(parity, index):
-        if abs(scale * other / one - 1) < CLOSE:
+        if abs(scale * other / one - 1) < CLOSE and _stays_shifted(parity, index, told, later):
             return told
     return None
+
+
+def _stays_shifted(parity: Parity, index: int, told: str, later: Later) -> bool:
+    """Whether the step after it says the same, near enough: from other weights the gradients are a little apart."""
+    following = later()
+    pairs = [pair for pair, words in _neighbouring_rates(parity, index + 1) if words == told] if following else []
+    if following is None or not pairs:
+        return True
+    scale, rest = scale_of(following.changes(0, "weights"), following.changes(1, "weights"))
+    one, other = pairs[0]
+    return rest > _ALIKE or abs(scale * other / one - 1) < abs(one / other - 1) / 2
 
 
 def rate_of_velocities(parity: Parity, index: int, state: Step) -> str | None:

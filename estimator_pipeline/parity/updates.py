@@ -14,6 +14,7 @@ from estimator_pipeline.parity import optimizer_updates
 from estimator_pipeline.parity.findings import (
     CLOSE,
     SAME,
+    SCALED,
     Facts,
     Finding,
     Step,
@@ -26,7 +27,7 @@ from estimator_pipeline.parity.findings import (
 from estimator_pipeline.parity.optimizer_updates import Later, another_rate, shifted_rate
 
 if TYPE_CHECKING:
-    from estimator_pipeline.parity.result import Parity
+    from estimator_pipeline.parity.result import Parity, StepParity
 
 __all__ = ["of_update", "told_random", "told_rate"]
 
@@ -76,11 +77,11 @@ def of_update(parity: Parity, index: int, state: Step, facts: Facts, later: Late
         return None
     sides = parity.initial.sides
     return (
-        _not_trained(sides, state, weights)
+        optimizer_updates.of_options(sides, state, facts)
+        or _not_trained(sides, state, weights)
         or _mixed_up(sides, state, weights)
-        or optimizer_updates.of_options(sides, state, facts)
-        or optimizer_updates.of_slots(parity, index, state, weights, later)
-        or _of_gradients(parity, index, state, weights, facts)
+        or optimizer_updates.of_slots(parity, index, state, weights, facts, later)
+        or _of_gradients(parity, index, state, weights, facts, later)
     )
 
 
@@ -134,6 +135,14 @@ def _not_trained(sides: tuple[str, str], state: Step, weights: Sequence[Arrays])
             for name, change in weights[side].items()
             if not np.any(change) and rms(weights[1 - side][name]) > CLOSE * largest
         ]
+        if still and not any(np.any(change) for change in weights[side].values()):
+            return Finding(
+                name="gradient",
+                step=state.step,
+                side=sides[side],
+                message=f"{sides[side]} changes none of its {len(weights[side])} variables",
+                mend="a learning rate of 0, and a train_op that leaves the update out",
+            )
         if still:
             return Finding(
                 name="gradient",
@@ -172,36 +181,47 @@ def _mixed_up(sides: tuple[str, str], state: Step, weights: Sequence[Arrays]) ->
 
 
 def _of_gradients(
-    parity: Parity, index: int, state: Step, weights: tuple[Arrays, Arrays], facts: Facts
+    parity: Parity, index: int, state: Step, weights: tuple[Arrays, Arrays], facts: Facts, later: Later
 ) -> Finding | None:
     """None of the options: the gradients themselves are not the same; Adam's changes may well be."""
     sides, step = parity.initial.sides, state.step
-    gradients, word = _gradients(state, weights, facts)
+    rates = facts.rates(parity.steps[index].learning_rates)
+    gradients, word = _gradients(state, weights, facts, rates)
     if distance(*gradients) < SAME:
         return None
-    has_rate = word != "gradient"
     scale, rest = scale_of(*gradients)
     lengths = [length(one) for one in gradients]
-    rates = parity.steps[index].learning_rates
     if rest < CLOSE and scale > 0:
-        shifted = shifted_rate(parity, index, scale) if has_rate else None
+        shifted = None if word == "gradient" else shifted_rate(parity, index, scale, later)
         if shifted:
             return another_rate(
                 step, f"every weight's change in {sides[0]} is {scale:.4g} times that in {sides[1]}: {shifted}"
             )
-        return _of_lengths(parity, index, scale, lengths, facts, has_rate=has_rate and None in rates)
+        if abs(scale - 1) > SCALED:
+            return _of_lengths(parity, index, scale, lengths, facts, has_rate=word != "gradient")
     shifted = optimizer_updates.rate_of_velocities(parity, index, state)
     if shifted:
         return another_rate(step, f"the velocities differ as far as the rates of two steps do: {shifted}")
-    clipped = _clipping(parity, index, lengths, facts)
+    clipped = _clipping(parity, index, lengths, facts) or _clipped_by_value(sides, step, gradients, word)
     if clipped is not None:
         return clipped
-    apart = [name for name in gradients[0] if distance({name: gradients[0][name]}, {name: gradients[1][name]}) >= CLOSE]
+    return _of_other_gradients(sides, step, gradients, word, facts, opposite=rest < CLOSE and scale < 0)
+
+
+def _of_other_gradients(
+    sides: tuple[str, str], step: int, gradients: tuple[Arrays, Arrays], word: str, facts: Facts, *, opposite: bool
+) -> Finding:
+    lengths = [length(one) for one in gradients]
+    apart = [name for name in gradients[0] if distance({name: gradients[0][name]}, {name: gradients[1][name]}) >= SAME]
     scales = {name: scale_of({name: gradients[0][name]}, {name: gradients[1][name]}) for name in apart}
     told = f"the same loss, other gradients: {len(apart)} of {len(gradients[0])} variables ({told_names(apart)}), "
     told += f"{sides[0]}'s {word} has the length {lengths[0]:.5g}, {sides[1]}'s {lengths[1]:.5g}"
-    mend = "what is trained, clipped or left out of the gradient; weights of losses; regularisers that the loss lacks"
-    if apart and all(rest < CLOSE and scale > 0 for scale, rest in scales.values()):
+    mend = "what is trained, clipped or left out of the gradient; weights of losses; regularisers that the loss lacks; "
+    mend += "constraints of weights"
+    if opposite:
+        told += ", in the opposite direction"
+        mend = f"the sign of the loss; {mend}"
+    elif apart and all(rest < CLOSE and scale > 0 for scale, rest in scales.values()):
         factors = ", ".join(f"{name} {scale:.4g} times" for name, (scale, _) in list(scales.items())[:3])
         told += f"; each has the same direction in both, {factors} as long in {sides[0]}"
         mend = "what is clipped by variable (clipnorm), and rates or weights by layer"
@@ -209,6 +229,28 @@ def _of_gradients(
         told += f"; {told_random(sides, facts)}"
         mend = f"{_ALL_RANDOM}; {mend}"
     return Finding(name="gradient", step=step, message=told, mend=mend)
+
+
+def _clipped_by_value(sides: tuple[str, str], step: int, gradients: tuple[Arrays, Arrays], word: str) -> Finding | None:
+    """One side's elements are the other's, up to a value that none is beyond and several have."""
+    flat = [np.concatenate([np.ravel(value) for value in one.values()]) for one in gradients]
+    for side in (0, 1):
+        limit = float(np.max(np.abs(flat[side])))
+        at_it = np.isclose(np.abs(flat[side]), limit, rtol=CLOSE)
+        if np.count_nonzero(at_it) < 2 or not limit:
+            continue
+        clipped = np.clip(flat[1 - side], -limit, limit)
+        beyond = np.count_nonzero(np.abs(flat[1 - side]) > limit * (1 + CLOSE))
+        if beyond and distance({"": clipped}, {"": flat[side]}) < CLOSE:
+            return Finding(
+                name="clipping",
+                step=step,
+                side=sides[1 - side],
+                message=f"{sides[side]}'s {word} is clipped by value, to {limit:.5g}, where {beyond} of "
+                f"{flat[side].size} elements of {sides[1 - side]}'s are beyond it",
+                mend="clip in both, to the same value (clipvalue), after the gradients are summed",
+            )
+    return None
 
 
 def told_random(sides: tuple[str, str], facts: Facts) -> str:
@@ -219,19 +261,27 @@ def told_random(sides: tuple[str, str], facts: Facts) -> str:
     return ", ".join(told)
 
 
-def _gradients(state: Step, weights: tuple[Arrays, Arrays], facts: Facts) -> tuple[tuple[Arrays, Arrays], str]:
+def _gradients(
+    state: Step, weights: tuple[Arrays, Arrays], facts: Facts, rates: Sequence[float | None]
+) -> tuple[tuple[Arrays, Arrays], str]:
     """What the step tells of both gradients, and what that is: "gradient", or something that has the rate in it."""
-    one, other = (_gradient(state, side, weights[side], facts) for side in (0, 1))
-    if not one or one.keys() != other.keys():
-        return weights, "change of the weights"
-    # V1's velocities are sums of gradients, Keras's are changes of weights; a gradient points the other way.
-    keeps_rate = all(f"{name} @momentum" in state.after[0] for name in one) and not any(
-        f"{name} @rms" in state.after[0] for name in one
-    ) and distance(one, {name: weights[0][name] for name in one}) < 1  # fmt: skip
-    return (one, other), "velocity" if keeps_rate else "gradient"
+    (one, of_one), (other, of_other) = (_gradient(state, side, weights[side], facts, rates[side]) for side in (0, 1))
+    if one.keys() == other.keys() == weights[0].keys() and of_one == of_other:
+        return (one, other), of_one
+    if all(rates) and not any(" @" in name and not name.endswith(" @momentum") for name in state.after[0]):
+        # Plain gradient descent tells it by its changes.
+        plain = [not any(f"{name} @momentum" in state.after[side] for name in weights[side])
+                 or facts.options[side].get("kind") == "sgd" for side in (0, 1)]  # fmt: skip
+        if all(plain):
+            found = [{name: value / -float(rate or 1.0) for name, value in side.items()}
+                     for side, rate in zip(weights, rates, strict=True)]  # fmt: skip
+            return (found[0], found[1]), "gradient"
+    return weights, "change of the weights"
 
 
-def _gradient(state: Step, side: int, weights: Arrays, facts: Facts) -> dict[str, np.ndarray]:
+def _gradient(
+    state: Step, side: int, weights: Arrays, facts: Facts, rate: float | None
+) -> tuple[dict[str, np.ndarray], str]:
     """From the slots that both sides keep: weight -> its gradient, without a sign where they keep squares."""
     options, both = facts.options[side], state.after[0].keys() & state.after[1].keys()
 
@@ -240,17 +290,21 @@ def _gradient(state: Step, side: int, weights: Arrays, facts: Facts) -> dict[str
         return state.after[side][key].astype(np.float64) - decay * state.before[side][key].astype(np.float64)
 
     beta, rho = float(options.get("beta_1", facts.beta_1)), float(options.get("rho", 0.9))
-    found = {}
-    for name in weights:
+    found, velocities = {}, {}
+    for name, change in weights.items():
         if f"{name} @m" in both:
             found[name] = added(name, "m", beta) / (1 - beta)
         elif f"{name} @rms" in both:
             found[name] = np.sqrt(np.maximum(added(name, "rms", rho), 0) / (1 - rho))
         elif f"{name} @accumulator" in both:
             found[name] = np.sqrt(np.maximum(added(name, "accumulator", 1.0), 0))
-        elif f"{name} @momentum" in both:
-            found[name] = added(name, "momentum", float(options.get("momentum", 0.9)))
-    return found
+        elif f"{name} @momentum" in both and options.get("kind") != "sgd":
+            velocities[name] = (added(name, "momentum", float(options.get("momentum", 0.9))), change)
+    # V1's velocities are sums of gradients, Keras's are changes of weights; a gradient points the other way.
+    with_rate = sum(float(np.sum(velocity * change)) for velocity, change in velocities.values()) > 0
+    scale = -float(rate) if with_rate and rate else 1.0
+    found |= {name: velocity / scale for name, (velocity, _) in velocities.items()}
+    return found, "velocity" if with_rate and not rate else "gradient"
 
 
 def _of_lengths(
@@ -284,23 +338,22 @@ def _of_lengths(
             name="learning rate",
             step=step,
             message=f"the same direction, but {longer}'s change of the weights is {times:.4g} times the other's",
-            mend="the learning rate, which one side does not tell; or else what the loss is divided by (batch, "
-            "replicas)",
+            mend="the learning rate, which one side does not tell; or else how the loss is reduced (its sum or its "
+            "mean over the batch), weights of records, and what it is divided by (replicas)",
         )
     return Finding(
         name="loss scaling",
         step=step,
         message=f"the same direction, but {longer}'s gradient is {times:.4g} times the other's",
-        mend="what the loss, or its gradient, is divided by (batch, replicas)",
+        mend="how the loss is reduced (its sum or its mean over the batch), weights of records, and what it, or its "
+        "gradient, is divided by (replicas)",
     )
 
 
-def _units(step: object, facts: Facts) -> list[float]:
+def _units(step: StepParity, facts: Facts) -> list[float]:
     # At the first step a slot or a change is the gradient times one of these: 1 is V1's velocity, the learning rate
     # SGD's change and Keras's velocity, the last Adam's first moment.
-    rates = getattr(step, "learning_rates", ())
-    own = [one["learning_rate"] for one in facts.options if "learning_rate" in one]
-    return [1.0, *(rate for rate in (*rates, *own) if rate), 1 - facts.beta_1]
+    return [1.0, *(rate for rate in facts.rates(step.learning_rates) if rate), 1 - facts.beta_1]
 
 
 def _clipped_to(parity: Parity, index: int, lengths: Sequence[float], side: int, facts: Facts) -> float | None:
@@ -311,7 +364,7 @@ def _clipped_to(parity: Parity, index: int, lengths: Sequence[float], side: int,
                 return facts.clip_norm
     # Of plain gradient descent, what the steps before and after it say.
     steps = parity.steps[index : index + 6]
-    rates = [step.learning_rates[side] or facts.options[side].get("learning_rate") for step in steps]
+    rates = [facts.rates(step.learning_rates)[side] for step in steps]
     if len(steps) < 3 or None in rates or facts.options[side].get("kind") != "sgd":
         return None
     norms = [step.update_norms[side] / float(rate) for step, rate in zip(steps, rates, strict=True) if rate]

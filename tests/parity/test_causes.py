@@ -32,7 +32,7 @@ def trained(kind="sgd", *, gradient=None, rate=0.1, rates=None, start=0.0, decay
         frozen: weights that are not trained, and have no slots.
     """
     beta_1, beta_2, epsilon = options.get("beta_1", 0.9), options.get("beta_2", 0.999), options.get("epsilon", 1e-7)
-    mu, nesterov = options.get("mu", 0.9), options.get("nesterov", False)
+    mu, nesterov, rho = options.get("mu", 0.9), options.get("nesterov", False), options.get("rho", 0.9)
     weights = dict(START)
     kept = {(name, slot): np.full(SHAPES[name], start) for name in SHAPES if name not in frozen for slot in SLOTS[kind]}
 
@@ -62,7 +62,7 @@ def trained(kind="sgd", *, gradient=None, rate=0.1, rates=None, start=0.0, decay
                 corrected = lr * np.sqrt(1 - beta_2 ** (step + 1)) / (1 - beta_1 ** (step + 1))
                 change = -corrected * m / (np.sqrt(v) + epsilon)
             elif kind == "rmsprop":
-                kept[name, "rms"] = v = 0.9 * kept[name, "rms"] + 0.1 * g * g
+                kept[name, "rms"] = v = rho * kept[name, "rms"] + (1 - rho) * g * g
                 change = -lr * g / (np.sqrt(v) + epsilon)
             else:
                 kept[name, "accumulator"] = v = kept[name, "accumulator"] + g * g
@@ -442,3 +442,62 @@ def test_what_was_not_compared_is_not_called_equal(compared):
     rows = {line[:24].strip(): line[24:].strip() for line in text.summary(found).splitlines()}
     assert found.equal and rows["weights, statistics"] == rows["loss"] == "bit-equal"
     assert rows["optimizer slots"] == rows["learning rate"] == "not compared"
+
+
+# Found by trying it on two hundred programs ------------------------------------------------------------------------
+
+
+def test_a_velocity_that_is_kept_and_not_used(compared):
+    """The newer SGD of Keras 2 has one whatever its momentum is."""
+    kept = (
+        {**values, **{f"{n} @momentum": np.zeros(s, np.float32) for n, s in SHAPES.items()}} for values in trained()
+    )
+    options = ({"kind": "sgd", "learning_rate": 0.1}, {"kind": "sgd", "learning_rate": 0.1})
+    double = trained(gradient=lambda _, step, g: 2 * g)
+    finding = only(compared(double, kept, slots=False, options=options))
+    assert finding.name == "loss scaling" and "estimator's gradient is 2 times the other's" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("times", "name", "says"),
+    [(2, "loss scaling", "gradient is 2 times the other's"), (-1, "gradient", "in the opposite direction")],
+)
+def test_gradients_behind_velocities_of_two_meanings(compared, times, name, says):
+    """V1's against Keras's, which has the rate in it."""
+    scaled = trained("momentum", gradient=lambda _, step, g: times * g)
+    finding = only(compared(scaled, trained("velocity"), slots=False, rates=(None, CONSTANT)))
+    assert finding.name == name and says in finding.message, finding
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+def test_a_clipping_by_value(compared, kind):
+    finding = only(compared(trained(kind, gradient=lambda _, step, g: np.clip(g, -0.05, 0.05)), trained(kind)))
+    assert (finding.name, finding.side) == ("clipping", "keras") and "clipped by value" in finding.message
+
+
+def test_another_decay_of_a_mean_square(compared):
+    finding = only(compared(trained("rmsprop", rate=0.01, rho=0.95), trained("rmsprop", rate=0.01)))
+    assert finding.name == "optimizer" and "1 - rho is as many times as large" in finding.message
+
+
+def test_one_that_changes_nothing(compared):
+    finding = only(compared(trained(rate=0.0), trained()))
+    assert (finding.name, finding.side) == ("gradient", "estimator")
+    assert "estimator changes none of its 5 variables" in finding.message
+
+
+def test_a_factor_near_1_is_no_rate(compared):
+    finding = only(compared(trained(gradient=lambda _, step, g: 1.005 * g), trained()))
+    assert finding.name == "gradient" and "times as long" in finding.message
+
+
+def test_an_optimizer_for_each_part(compared):
+    """Slots of one part say nothing of the other."""
+
+    def mixed(rate):
+        for plain, adam in zip(trained(rate=rate), trained("adam", rate=0.01), strict=True):
+            of_part = {name: value for name, value in adam.items() if name.startswith("logits")}
+            yield {**{name: value for name, value in plain.items() if not name.startswith("logits")}, **of_part}
+
+    finding = only(compared(mixed(0.2), mixed(0.1)))
+    assert "the slots are the same" not in finding.message and finding.name == "gradient"

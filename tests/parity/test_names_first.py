@@ -6,6 +6,7 @@ import json
 import random
 import sys
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -244,6 +245,25 @@ def test_the_looks_change_nothing(tmp_path):
     assert found.equal and len(drawn) == 2 and drawn[0] == drawn[1]
     assert model(X[:3]).shape == (3, 1)
     assert all(np.array_equal(*pair) for pair in zip(before, model.get_weights(), strict=True))
+
+
+def test_a_look_writes_no_summaries(tmp_path, monkeypatch):
+    """A thread would write them still, while the look's folder is taken away."""
+    seen = []
+
+    class Folder(tempfile.TemporaryDirectory):
+        def cleanup(self):
+            seen.extend(path for path in Path(self.name).rglob("*") if path.is_file())
+            super().cleanup()
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", Folder)
+    estimator = tf.estimator.DNNClassifier([4], [tf.feature_column.numeric_column("x", [6])], tmp_path / "theirs")
+
+    def input_fn():
+        return tf.data.Dataset.from_tensor_slices(({"x": X}, np.zeros([96, 1], "int64"))).batch(8)
+
+    feed = Feed(input_fn, name="input_fn", estimator=estimator, mode="train")
+    assert look_at_estimator(estimator, training=feed, evaluation=None, asked=False).variables and not seen
 
 
 def test_a_look_at_a_canned_estimator_of_two_replicas(tmp_path):
