@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from estimator_pipeline.cli.quiet import quieten_libraries
 from estimator_pipeline.cli.seconds import above_zero
 from estimator_pipeline.errors import TaskFailedError
 
@@ -140,6 +142,8 @@ def command(
                     timeout=timeout,
                 )
             else:
+                # It trains in this process: what it says would stand below pages of warnings of TensorFlow.
+                quieten_libraries()
                 from estimator_pipeline.parity.program import compare_program
 
                 found = compare_program(
@@ -166,8 +170,14 @@ def command(
             typer.echo(text.summary(found))
         if report is not None:
             # Standard output is the JSON document's alone, where one is asked for.
-            typer.echo(f"report: {reports.write_report(found, report)}", err=as_json)
+            title = f"Parity of {_short(estimator)} and {_short(model)}" if estimator and model else ""
+            typer.echo(f"report: {reports.write_report(found, report, title=title)}", err=as_json)
     raise typer.Exit(0 if found.equal else 1)
+
+
+def _short(reference: str) -> str:
+    """`programs/train.py:make_estimator` without its folders."""
+    return os.path.basename(reference)
 
 
 def _check(job: Path | None, program: dict[str, Any], more: dict[str, Any], of_jobs: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ started as well. What goes wrong in somebody's own code is told with its file an
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -21,7 +22,7 @@ from typing import Any
 
 from estimator_pipeline.errors import ConfigError, PipelineError
 
-__all__ = ["call_function", "load_function", "place_in", "require_no_arguments", "told"]
+__all__ = ["call_function", "load_function", "own_code", "place_in", "require_no_arguments", "told", "type_told"]
 
 # Path -> what it was when it was loaded (time and size), and the module: a program is run once, however many of its
 # functions are named. One that was changed since is loaded anew.
@@ -95,20 +96,40 @@ def call_function(function: Callable[..., Any], *, reference: str, field: str) -
         ConfigError: it wants arguments, or raises.
     """
     require_no_arguments(function, reference=reference, field=field)
-    try:
+    with own_code(f"{field}: {reference}"):
         return function()
+
+
+@contextlib.contextmanager
+def own_code(what: str, *, kind: Callable[[Exception], type[PipelineError]] | None = None) -> Iterator[None]:
+    """A block that runs somebody's own code: what goes wrong in it is told with its file and line.
+
+    Args:
+        what: how messages name it.
+        kind: which error it is, told from the exception; None: bad input, whatever it was.
+
+    Raises:
+        ConfigError: the block has raised, or that which `kind` names.
+    """
+    try:
+        yield
     except PipelineError:
         raise
     except Exception as error:
-        raise ConfigError(
-            f"{field}: {reference} fails: {told(error)}", found=place_in(error), mend="correct it there"
-        ) from error
+        found = ConfigError if kind is None else kind(error)
+        raise found(f"{what} fails: {told(error)}", found=place_in(error), mend="correct it there") from error
 
 
 def told(error: BaseException) -> str:
     """An exception in a line: its type, and the first line of what it says."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
+
+
+def type_told(value: Any) -> str:
+    """What a value is, in words: "a list", "an Estimator"; None is nothing."""
+    name = type(value).__name__
+    return "nothing" if value is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def place_in(error: BaseException) -> str | None:

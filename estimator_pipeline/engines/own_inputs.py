@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.functions import load_function, place_in, told
+from estimator_pipeline.engines.functions import load_function, own_code, type_told
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.job import FunctionInput, Job
 
@@ -60,14 +60,8 @@ class OwnInputs:
 
         # TensorFlow gives the context by the parameter's name, and to no function that hides it behind **kwargs.
         def input_fn(input_context: Any = None) -> Any:
-            try:
+            with own_code(f"{field}: {reference}", kind=_failure):
                 found = function(input_context=input_context, **self._params)
-            except PipelineError:
-                raise
-            except Exception as error:
-                raise _failure(error)(
-                    f"{field}: {reference} fails: {told(error)}", found=place_in(error), mend="correct it there"
-                ) from error
             self._check(found, f"{field}: {reference}", to_the_end=to_the_end)
             return found
 
@@ -88,12 +82,12 @@ class OwnInputs:
             return
         if self._engine != "estimator":
             raise ConfigError(
-                f"{who} returns {_short_type(found)}, and the engine {self._engine} reads a tf.data.Dataset",
+                f"{who} returns {type_told(found)}, and the engine {self._engine} reads a tf.data.Dataset",
                 found=_short(found),
                 mend=mend,
             )
         if not (pair if labelled else pair or tf.is_tensor(found) or isinstance(found, Mapping)):
-            raise ConfigError(f"{who} returns {_short_type(found)}", found=_short(found), mend=mend)
+            raise ConfigError(f"{who} returns {type_told(found)}", found=_short(found), mend=mend)
         if to_the_end and _never_ends(found):
             raise ConfigError(
                 f"{who} gives the same tensors again and again, and an evaluation reads to the end",
@@ -142,8 +136,3 @@ class _Like:
 
     def __repr__(self) -> str:
         return self._text
-
-
-def _short_type(value: Any) -> str:
-    name = type(value).__name__
-    return "nothing" if value is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

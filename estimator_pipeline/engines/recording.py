@@ -89,7 +89,9 @@ class Recording:
         return self.writer() if chief else SilentWriter()
 
 
-def told_batches(input_fn: Callable[..., Any], tell: Callable[[list[int]], None]) -> Callable[..., Any]:
+def told_batches(
+    input_fn: Callable[..., Any], tell: Callable[[list[int]], None], chosen: Callable[..., list[Any]] | None = None
+) -> Callable[..., Any]:
     """An input function that says which records its dataset gives, in order; batches and records stay as they are.
 
     Args:
@@ -97,6 +99,8 @@ def told_batches(input_fn: Callable[..., Any], tell: Callable[[list[int]], None]
             returns otherwise (tensors of a queue, as programs of TensorFlow 1 have it) is not told.
         tell: called with a checksum (CRC-32) of each record of a batch. A batch whose parts have no common first
             dimension (sparse features) has one checksum.
+        chosen: makes of an element, given as `Dataset.map` gives it, the tensors that the checksums are of; None: all
+            of it.
     """
     tf: Any = compat.install()
 
@@ -109,7 +113,7 @@ def told_batches(input_fn: Callable[..., Any], tell: Callable[[list[int]], None]
             return 0
 
         def pass_on(*element: Any) -> Any:
-            parts = tf.nest.flatten(element, expand_composites=True)
+            parts = tf.nest.flatten(element, expand_composites=True) if chosen is None else chosen(*element)
             with tf.control_dependencies([tf.numpy_function(look, parts, tf.int64)]):
                 same = tf.nest.map_structure(tf.identity, element, expand_composites=True)
             return same[0] if len(same) == 1 else same

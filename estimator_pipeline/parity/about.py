@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline.job import Job
+from estimator_pipeline.launch.plan import counted
 from estimator_pipeline.parity.compare import BIT_EQUAL
 from estimator_pipeline.parity.feeds import name_of
 from estimator_pipeline.parity.tolerances import Tolerances
@@ -119,7 +120,7 @@ def _strategy(strategy: Any) -> str:
     kind = "none" if strategy is None else type(strategy).__name__
     if kind in ("none", "_DefaultDistributionStrategy"):
         return "none"
-    return f"{kind}, {strategy.num_replicas_in_sync} replicas"
+    return f"{kind}, {counted(strategy.num_replicas_in_sync, 'replica')}"
 
 
 def _words(section: Mapping[str, Any]) -> str:

@@ -18,6 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 
+from estimator_pipeline.launch.plan import counted
+
 __all__ = ["COLOURS", "Chart", "differences", "losses"]
 
 # Stand-ins that matplotlib writes -> the page's colour, and what to do without a page.
@@ -83,7 +85,7 @@ def losses(
         axes.plot(steps, list(told), label=side, marker=mark, markersize=size, solid_capstyle="round", **style)
         unshown = [step for step, value in zip(steps, told, strict=True) if not math.isfinite(value)]
         if unshown:
-            more = "" if len(unshown) == 1 else f" and of {len(unshown) - 1} further steps"
+            more = "" if len(unshown) == 1 else f" and of {counted(len(unshown) - 1, 'further step')}"
             notes.append(f"The loss of {side} at step {unshown[0]}{more} is not a finite number and is not drawn.")
     _finish(axes, steps, parted, ylabel="loss of the global batch")
     sides = " and ".join(values)

@@ -15,7 +15,8 @@ import numpy as np
 
 # Integer type of the same width, for counting the numbers between two.
 _INTEGERS: dict[int, Any] = {2: np.int16, 4: np.int32, 8: np.int64}
-
+# Begins the names of checksums (uint32), one of each record: see `result.py`.
+CHECKSUMS = "records of "
 
 _LIMITS = ("rtol", "of_largest", "atol")
 
@@ -86,6 +87,7 @@ class Difference:
         count: elements beyond the tolerance.
         size: elements of the array.
         tolerance: what was allowed.
+        measured: whether it says anything how far apart the two values are: of checksums and texts it does not.
     """
 
     name: str
@@ -104,11 +106,17 @@ class Difference:
     count: int = 0
     size: int = 0
     tolerance: Tolerance = BIT_EQUAL
+    measured: bool = True
 
     @property
     def within(self) -> bool:
         """Whether it is allowed."""
         return self.kind == "within"
+
+    @property
+    def sized(self) -> bool:
+        """Whether it has a size, absolute and relative."""
+        return self.measured and self.kind in ("value", "within")
 
 
 @dataclass(frozen=True)
@@ -161,7 +169,7 @@ class Comparison:
 
     def __str__(self) -> str:
         if not self.differences:
-            return f"{len(self.names)} arrays are bit-equal"
+            return "1 array is bit-equal" if len(self.names) == 1 else f"{len(self.names)} arrays are bit-equal"
         lines = [d.message for d in (self.faults or self.differences)]
         return "\n".join(lines[:20] + ([f"… and {len(lines) - 20} more"] if len(lines) > 20 else []))
 
@@ -210,6 +218,8 @@ def _difference(
         return None
     if one.dtype.kind not in "fiub":
         return _of_other_types(name, one, other, sides)
+    if one.dtype == np.uint32 and name.startswith(CHECKSUMS):
+        return _of_checksums(name, one, other)
     return _of_numbers(name, one, other, tolerance, sides)
 
 
@@ -225,7 +235,19 @@ def _of_other_types(name: str, one: np.ndarray, other: np.ndarray, sides: tuple[
     message = f"{name}{_at(index)}: {first!r} in {sides[0]}, {second!r} in {sides[1]}"
     return Difference(
         name=name, kind="value", message=message, index=index, one=first, other=second, count=count,
-        size=int(one.size),
+        size=int(one.size), measured=False,
+    )  # fmt: skip
+
+
+def _of_checksums(name: str, one: np.ndarray, other: np.ndarray) -> Difference:
+    """They are counted: those of two records that are nearly alike are as far apart as any."""
+    unequal = one != other
+    count = int(np.count_nonzero(unequal))
+    index = tuple(int(i) for i in np.argwhere(unequal)[0])
+    are = "is" if count == 1 else "are"
+    return Difference(
+        name=name, kind="value", message=f"{name}: {count} of {one.size} {are} not the same", index=index,
+        one=one[index].item(), other=other[index].item(), count=count, size=int(one.size), measured=False,
     )  # fmt: skip
 
 

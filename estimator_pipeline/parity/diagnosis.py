@@ -12,40 +12,58 @@ records                   other records were read; one of them twice, or in anot
 learning rate             both tell it, and not the same; or every weight's change is as long as with the rate of the
                           step before or after
 forward pass              another loss from the same weights and records: layers that were swapped, a regulariser
-moving statistics         one side's moving mean and variance stand still; or one side corrects the variance for its
-                          sample (Bessel), as Keras 2's fused kernel does and Keras 3 does not
+moving statistics         one side's moving mean and variance stand still, or move by another share (momentum); or one
+                          side corrects the variance for its sample (Bessel), as Keras 2's fused kernel does and Keras 3
+                          does not; or they move otherwise in the first step where they part
 random numbers            another loss where one side or both draw random numbers of their own
 loss scaling              the same direction; one gradient is as many times as long, such as there are replicas
 clipping                  one gradient has exactly the length that clipping allows and the other is shorter, in another
                           direction: it was clipped on each replica, before the sum; or longer: it was not clipped
-optimizer                 another kind, other options; or the same gradients, as the slots tell, and another use of them
+optimizer                 another kind, other options, slots that begin otherwise; or the same gradients, as the slots
+                          tell, and another use of them
 rounding                  a gradient of which rounding alone is left, such as that of a bias before BatchNormalization;
                           or a little that grows with each step
 gradient                  none of these: other gradients from the same loss, or none for a layer
 evaluation                the same training, other metrics: one side evaluates as it trains, or other records
 predictions               the same training, other answers
-steps                     one side made more of them, or both fewer than asked for
+steps                     one side made more of them or counts them otherwise, or both fewer than asked for
 ========================= ==========================================================================================
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from estimator_pipeline.parity.compare import Comparison
-from estimator_pipeline.parity.findings import CLOSE, NEAR, SAME, Facts, Finding, Step, distance, length
+from estimator_pipeline.parity.compare import Comparison, Difference
+from estimator_pipeline.parity.findings import (
+    CLOSE,
+    NEAR,
+    SAME,
+    SCALED,
+    Facts,
+    Finding,
+    Step,
+    distance,
+    length,
+    scale_of,
+    told_names,
+)  # fmt: skip
 from estimator_pipeline.parity.optimizer_updates import Later
-from estimator_pipeline.parity.records import StepReader
+from estimator_pipeline.parity.records import StepReader, batches_alike
+from estimator_pipeline.parity.tolerances import kind_of
 from estimator_pipeline.parity.updates import of_update, told_random, told_rate
 
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity
 
 __all__ = ["Facts", "Finding", "diagnose"]
+
+# Of what is named one by one.
+_SHOWN = 4
 
 
 def diagnose(parity: Parity, one: StepReader, other: StepReader, facts: Facts) -> Iterator[Finding]:
@@ -59,24 +77,47 @@ def diagnose(parity: Parity, one: StepReader, other: StepReader, facts: Facts) -
     """
     if parity.first_fault is not None:
         yield from _of_fault(parity, one, other, facts)
-    steps = _steps(parity)
+    steps = _steps(parity, (one, other))
     if steps is not None:
         yield steps
 
 
-def _steps(parity: Parity) -> Finding | None:
+def _steps(parity: Parity, readers: tuple[StepReader, StepReader]) -> Finding | None:
     if not (parity.only or parity.is_short) or not (parity.steps or parity.initial.alike):
         return None  # of other variables both cannot make the same steps, and that is told
+    counted = _counted_otherwise(parity, readers)
+    if counted is not None:
+        return counted
     told = []
     for engine in dict.fromkeys(engine for engine, _ in parity.only):
         made = [step for by, step in parity.only if by == engine]
-        told.append(f"{engine} alone has made {len(made)} steps, the first of them {min(made)}")
+        several = f"{len(made)} steps, the first of them {min(made)}"
+        told.append(f"{engine} alone has made {several if len(made) > 1 else f'step {made[0]}'}")
     if parity.is_short:
         asked = f" of the {parity.asked} that were asked for" if parity.asked else ""
-        told.append(f"{len(parity.steps)} steps{asked} were made by both")
+        both = len(parity.steps)
+        told.append(f"{both} step{'s' * (both != 1)}{asked} {'was' if both == 1 else 'were'} made by both")
     last = parity.steps[-1].step if parity.steps else 0
     mend = "data that end, hooks and callbacks that stop training, the steps that each side counts"
     return Finding(name="steps", step=last, message="; ".join(told), mend=mend)
+
+
+def _counted_otherwise(parity: Parity, readers: tuple[StepReader, StepReader]) -> Finding | None:
+    """Of a global step that is not one more after each step."""
+    pairs = list(zip(*(reader.steps for reader in readers), strict=False))
+    if all(one == other for one, other in pairs):
+        return None
+    told = []
+    for engine, reader in zip(parity.initial.sides, readers, strict=True):
+        some = ", ".join(map(str, reader.steps[:4])) + (", …" if len(reader.steps) > 4 else "")
+        told.append(f"{some} in {engine}")
+    return Finding(
+        name="steps",
+        step=parity.steps[-1].step if parity.steps else 0,
+        message=f"the steps do not correspond: the global step after each is {'; '.join(told)}",
+        mend="what counts the global step: minimize and apply_gradients do so once for each call that is given "
+        "global_step, a Keras optimizer in each apply_gradients",
+    )
 
 
 def _of_fault(parity: Parity, one: StepReader, other: StepReader, facts: Facts) -> Iterator[Finding]:
@@ -90,7 +131,7 @@ def _of_fault(parity: Parity, one: StepReader, other: StepReader, facts: Facts) 
     for index, step in enumerate(numbers):
         at = step.step
         if (read := parity.records.get(at)) is not None and not read.equal:
-            yield _records(read, at, (one, other), sides)
+            yield _records(read, at, (one, other), sides, facts)
             return
         state = Step(
             at,
@@ -105,7 +146,11 @@ def _of_fault(parity: Parity, one: StepReader, other: StepReader, facts: Facts) 
             following = numbers[index + 1].step
             return Step(following, state.after, _variables(one, other, following))
 
-        found = list(_of_step(parity, index, state, first, facts, later))
+        def records(index: int = index) -> int:
+            mine, _, count = batches_alike(one, other, facts.batches_per_step)
+            return sum(len(batch) for task in mine.values() for batch in task[index * count : (index + 1) * count])
+
+        found = list(_of_step(parity, index, state, first, facts, later, records))
         if found:
             yield from found
             return
@@ -113,7 +158,7 @@ def _of_fault(parity: Parity, one: StepReader, other: StepReader, facts: Facts) 
             yield Finding(
                 name="rounding",
                 step=at,
-                message=f"they part at step {at} by little, and more with each step: no single cause shows",
+                message=f"they part at step {at} by little, as sums in another order do: no single cause shows",
                 mend="the job's tolerances; TF_DETERMINISTIC_OPS=1; random numbers, such as dropout's seeds",
             )
             return
@@ -151,16 +196,26 @@ def _initial(initial: Comparison) -> Finding | None:
     worst = initial.largest_fault
     if worst is None:
         return None
+    if all(" @" in fault.name for fault in initial.faults):
+        return Finding(
+            name="optimizer",
+            message=f"what they keep beside the weights begins otherwise: {_brief(worst, initial.sides)}",
+            mend="initial_accumulator_value and the like, named in both; docs/keras.md has what V1 and Keras do "
+            "otherwise",
+        )
     return Finding(name="initial values", message=f"they start from other values: {worst.message}")
 
 
-def _records(read: Comparison, step: int, readers: tuple[StepReader, StepReader], sides: tuple[str, str]) -> Finding:
+def _records(
+    read: Comparison, step: int, readers: tuple[StepReader, StepReader], sides: tuple[str, str], facts: Facts
+) -> Finding:
     first = read.faults[0]
     mend = "the input functions, their seeds, and how they are sharded"
     if first.kind != "value":
         return Finding(name="records", step=step, message=f"step {step}: {first.message}", mend=mend)
     task, _, batch = first.name.removeprefix("records of ").partition(", batch ")
-    counted = [Counter(reader.batches()[task][int(batch) - 1]) for reader in readers]
+    mine, yours, _ = batches_alike(*readers, facts.batches_per_step)
+    counted = [Counter(batches[task][int(batch) - 1]) for batches in (mine, yours)]
     side = None
     if counted[0] == counted[1]:
         told = f"the same {first.size} records in another order"
@@ -176,15 +231,17 @@ def _records(read: Comparison, step: int, readers: tuple[StepReader, StepReader]
     return Finding(name="records", step=step, side=side, message=f"step {step}, {first.name}: {told}", mend=mend)
 
 
-def _of_step(parity: Parity, index: int, state: Step, first: Step, facts: Facts, later: Later) -> Iterator[Finding]:
-    """What the two did otherwise in one step that they began alike."""
+def _of_step(
+    parity: Parity, index: int, state: Step, first: Step, facts: Facts, later: Later, records: Callable[[], int]
+) -> Iterator[Finding]:
+    """What the two did otherwise in one step that they began alike, of so many records."""
     step = parity.steps[index]
     sides = parity.initial.sides
     numbers = {d.name: d for d in parity.numbers[step.step].faults}
     if "learning_rate" in numbers:
         yield told_rate(parity, index)
         return
-    still = _moving_statistics(state, sides)
+    still = _moving_statistics(state, sides) or _other_momentum(state, sides)
     if "loss" in numbers and any(facts.random):
         yield Finding(
             name="random numbers",
@@ -199,14 +256,19 @@ def _of_step(parity: Parity, index: int, state: Step, first: Step, facts: Facts,
             name="forward pass",
             step=step.step,
             message=f"from the same weights and records {sides[0]} has the loss {step.losses[0]:.7g} and {sides[1]} "
-            f"{step.losses[1]:.7g} ({_ratio_told(step.losses)})",
-            mend="the order of the layers, activations, regularisers, what is scaled by the number of replicas; and "
-            "the mapping of variables if one was given",
+            f"{step.losses[1]:.7g} ({_ratio_told(step.losses, records())})",
+            mend="the order of the layers, activations, regularisers; how the loss is reduced (its sum or its mean "
+            "over the batch), weights of records, label smoothing, what is scaled by the number of replicas; layers in "
+            "training mode on one side alone, BatchNormalization's epsilon; and the mapping of variables if one was "
+            "given",
         )
     statistics = still or (None if step.variables.equal else _corrected_variance(first, sides))
+    if statistics is None and "loss" not in numbers:
+        statistics = _other_statistics(parity, index, state)
     if statistics is not None:
         yield statistics
-    if "loss" in numbers or statistics is not None:
+    of_weights = any(kind_of(fault.name) in ("weights", "slots") for fault in step.variables.faults)
+    if "loss" in numbers or (statistics is not None and not of_weights):
         return
     found = of_update(parity, index, state, facts, later)
     if found is not None:
@@ -229,6 +291,47 @@ def _moving_statistics(state: Step, sides: tuple[str, str]) -> Finding | None:
                 mend="the model's update operations: a model_fn has to run them with its train_op",
             )
     return None
+
+
+def _other_momentum(state: Step, sides: tuple[str, str]) -> Finding | None:
+    """Every moving mean and variance moves in the same direction, by another share of the way."""
+    means, variances = (
+        [state.changes(side, "statistics", f"moving_{what}") for side in (0, 1)] for what in ("mean", "variance")
+    )
+    told = [scale_of(*pair) for pair in (means, variances) if length(pair[0]) and length(pair[1])]
+    if not told or any(rest > CLOSE or abs(scale / told[0][0] - 1) > CLOSE for scale, rest in told):
+        return None
+    scale = told[0][0]
+    if scale <= 0 or abs(scale - 1) <= SCALED:
+        return None
+    more, times = (0, scale) if scale > 1 else (1, 1 / scale)
+    return Finding(
+        name="moving statistics",
+        step=state.step,
+        side=sides[more],
+        message=f"every moving mean and variance moves {times:.4g} times as far in {sides[more]} as in "
+        f"{sides[1 - more]}: 1 - momentum is as many times as large",
+        mend="BatchNormalization's momentum (decay), named in both: it is 0.99 by default in Keras and tf.layers, "
+        "0.999 in tf.contrib and tf_slim; updates that are run twice for a step",
+    )
+
+
+def _other_statistics(parity: Parity, index: int, state: Step) -> Finding | None:
+    """None of these, but by more than rounding: from the same state they move otherwise."""
+    faults = [fault for fault in parity.steps[index].variables.faults if kind_of(fault.name) == "statistics"]
+    changes = [state.changes(side, "statistics") for side in (0, 1)]
+    apart = [fault for fault in faults if distance(*({fault.name: side[fault.name]} for side in changes)) >= NEAR]
+    if not apart:
+        return None
+    worst = max(apart, key=lambda fault: fault.relative)
+    return Finding(
+        name="moving statistics",
+        step=state.step,
+        message=f"{len(apart)} of {len(changes[0])} moving means and variances move otherwise "
+        f"({told_names([fault.name for fault in apart])}): {worst.message}",
+        mend="BatchNormalization: its momentum, axis, fused kernel, and over which records it averages (those of a "
+        "replica, or of all); updates that are run twice for a step, or by a condition; and the mapping of variables",
+    )
 
 
 def _corrected_variance(state: Step, sides: tuple[str, str]) -> Finding | None:
@@ -272,10 +375,20 @@ def _corrected_variance(state: Step, sides: tuple[str, str]) -> Finding | None:
     )
 
 
+def _brief(fault: Difference, sides: tuple[str, str]) -> str:
+    """A difference in a few words, without its tolerance."""
+    if fault.kind != "value" or isinstance(fault.one, str | bytes):
+        return fault.message
+    at = f"[{', '.join(map(str, fault.index))}]" if fault.index else ""
+    return f"{fault.name}{at} is {fault.one:.7g} in {sides[0]}, {fault.other:.7g} in {sides[1]}"
+
+
 def _evaluation(parity: Parity, facts: Facts, step: int) -> Finding:
-    worst = parity.metrics.largest_fault
-    told = "the trained weights are the same, the metrics are not" + ("" if worst is None else f": {worst.message}")
     sides = parity.initial.sides
+    faults = sorted(parity.metrics.faults, key=lambda fault: (fault.kind == "value", -fault.relative))
+    told = "the trained weights are the same, the metrics are not: "
+    told += "; ".join(_brief(fault, sides) for fault in faults[:_SHOWN])
+    told += f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
     mend = "what EVAL mode does: layers in training mode, other records, other metrics"
     side = None
     for name, (inferred, trained) in facts.losses.items():
@@ -301,5 +414,11 @@ def _near(one: float, other: float) -> bool:
     return abs(one - other) <= CLOSE * max(abs(one), abs(other))
 
 
-def _ratio_told(losses: tuple[float, float]) -> str:
-    return f"{losses[0] / losses[1]:.4g} times" if losses[1] else "one is 0"
+def _ratio_told(losses: tuple[float, float], records: int) -> str:
+    if not losses[1]:
+        return "one is 0"
+    ratio = losses[0] / losses[1]
+    told = f"{ratio:.4g} times"
+    if records > 1 and ratio and any(abs(times / records - 1) < CLOSE for times in (ratio, 1 / ratio)):
+        told += ": as many as there are records in the batch, as a sum is against a mean"
+    return told

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.functions import place_in, told
+from estimator_pipeline.engines.functions import own_code, place_in, told, type_told
 from estimator_pipeline.errors import ConfigError, PipelineError
 
-__all__ = ["Feed", "called", "features_of", "first_features", "name_of"]
+__all__ = ["Feed", "called", "features_of", "first_features", "name_of", "place_by", "told_by"]
 
 # What an Estimator fills by its name, beside `input_context`, which is another one in each call.
 _FILLED = ("mode", "params", "config")
 # A few of what this package's own input functions carry; see `engines.recording.told_batches`.
 _CARRIED = ("start_step", "hinted", "ledger")
+# A line of the stack within an operation, which TensorFlow keeps as text.
+_FRAME = re.compile(r'File "(.+)", line (\d+)')
 
 
 class Feed:
@@ -36,6 +40,7 @@ class Feed:
     Attributes:
         name: as given.
         title: the name and that of the function, for messages.
+        element_spec: of the dataset that it has returned; None: of none yet.
 
     Raises:
         ConfigError: it is no function, or needs a parameter that no Estimator fills.
@@ -47,7 +52,7 @@ class Feed:
             is_dataset = isinstance(input_fn, _datasets())
             raise ConfigError(
                 f"{name} is no function",
-                found=f"a {type(input_fn).__name__}",
+                found=type_told(input_fn),
                 mend=f"give a function that makes the dataset and returns it ({option} FILE.py:NAME)"
                 if is_dataset
                 else f"give a function that returns a tf.data.Dataset ({option} FILE.py:NAME)",
@@ -61,6 +66,8 @@ class Feed:
         self._takes_context = "input_context" in asks
         self._is_distributed = estimator.config.train_distribute is not None
         self._gives_tensors = False
+        self._is_evaluation = mode == compat.install().estimator.ModeKeys.EVAL
+        self.element_spec: Any = None
 
     def for_estimator(self) -> Callable[..., Any]:
         """The function that an Estimator is given; what it returns is looked at whenever it is called."""
@@ -68,7 +75,7 @@ class Feed:
         def given(**context: Any) -> Any:
             found = called(self._input_fn, self.title, **self._arguments, **context)
             if isinstance(found, _datasets()):
-                return found
+                return self._looked_at(found)
             self._refuse(found)
             if self._is_distributed:
                 raise ConfigError(
@@ -90,9 +97,19 @@ class Feed:
             if not isinstance(found, _datasets()):
                 self._refuse(found)
                 raise ConfigError(f"{self.title} returns tensors, which Keras cannot read", mend=self._mend())
-            return found
+            return self._looked_at(found)
 
         return self._with_its_signature(given)
+
+    def _looked_at(self, dataset: Any) -> Any:
+        """A dataset that the function has returned; one for an evaluation has to end."""
+        self.element_spec = dataset.element_spec
+        if self._is_evaluation and _is_endless(dataset):
+            raise ConfigError(
+                f"{self.title} gives a dataset without end, and an evaluation reads all of it",
+                mend="leave .repeat() out of it, or end it with .take(N)",
+            )
+        return dataset
 
     def _with_its_signature(self, given: Callable[..., Any]) -> Callable[..., Any]:
         def with_context(input_context: Any = None) -> Any:
@@ -120,7 +137,7 @@ class Feed:
         pair = not isinstance(found, list | tuple) or (len(found) == 2 and found[0] is not None)
         if parts and pair and all(tf.is_tensor(part) for part in parts):
             return
-        what = "nothing" if found is None else f"a {type(found).__name__}"
+        what = type_told(found)
         if isinstance(found, list | tuple):
             what += f" of {', '.join(type(part).__name__ for part in found[:4])}" if found else " of nothing"
         raise ConfigError(
@@ -176,12 +193,8 @@ def called(function: Callable[..., Any], what: str, **arguments: Any) -> Any:
         ConfigError: it needs other arguments, or raises; what it raised is the cause, and its place is told.
     """
     _refuse_unfilled(function, what, arguments)
-    try:
+    with own_code(what):
         return function(**arguments)
-    except PipelineError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{what} fails: {told(error)}", found=place_in(error), mend="correct it there") from error
 
 
 def name_of(function: Any) -> str:
@@ -204,11 +217,53 @@ def first_features(feed: Feed) -> Any:
     """The features of the first batch that a Keras model is given.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or reading it fails.
     """
-    for found in features_of(feed.for_keras()()):
-        return found
+    dataset = features_of(feed.for_keras()())
+    try:
+        for found in dataset:
+            return found
+    except PipelineError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{feed.title} fails while its first batch is read: {told_by(error)}",
+            found=place_by(error),
+            mend="correct the function, or the data that it reads",
+        ) from error
     raise ConfigError(f"{feed.title} gives no batch", mend="look at the data that it reads: nothing can be compared")
+
+
+def told_by(error: BaseException) -> str:
+    """What an exception says, in a line: of one that came up in an operation, what its function has raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # TensorFlow wraps the message in its own stack, and ends it with the operation.
+    ends = [number for number, line in enumerate(lines) if line.startswith("[[{{node")]
+    return lines[ends[0] - 1] if ends and ends[0] else told(error)
+
+
+def place_by(error: BaseException) -> str | None:
+    """Where an exception came up in somebody's own code; see :func:`estimator_pipeline.engines.functions.place_in`."""
+    inner = [(file, line) for file, line in _FRAME.findall(str(error)) if not _is_installed(file)]
+    return f"{inner[-1][0]}, line {inner[-1][1]}" if inner else place_in(error)
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(("<", os.path.dirname(os.__file__))) or "site-packages" in file or "dist-packages" in file
+
+
+def _is_endless(dataset: Any) -> bool:
+    tf: Any = compat.install()
+    found = tf.data.experimental.cardinality(dataset)
+    if not tf.executing_eagerly():
+        # In a graph it is a tensor, which needs nothing of the program's session.
+        try:
+            without_gpus = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+            with tf.compat.v1.Session(graph=found.graph, config=without_gpus) as session:
+                found = session.run(found)
+        except tf.errors.OpError:
+            return False
+    return int(found) == tf.data.INFINITE_CARDINALITY
 
 
 def _datasets() -> tuple[Any, ...]:

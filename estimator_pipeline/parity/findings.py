@@ -12,7 +12,7 @@ from estimator_pipeline.parity.tolerances import kind_of
 
 __all__ = [
     "CLOSE", "NEAR", "SAME", "SCALED", "Facts", "Finding", "Step", "distance", "length", "rms", "scale_of",
-    "told_names",
+    "told_by_part", "told_names",
 ]  # fmt: skip
 
 # Gradients of one step, computed by both from the same state: rounding is well below, and a fault above.
@@ -31,22 +31,22 @@ class Facts:
 
     Attributes:
         replicas: how many share the global batch.
-        batches_per_step: how many of them read from one pipeline.
+        batches_per_step: how many of them read from one pipeline; a pair where the sides differ.
         clip_norm: the global norm to which the summed gradient is to be clipped.
-        beta_1: Adam's decay of the first moment.
         losses: a metric -> what it is with Keras's final weights, by the layers as they infer and as they train.
         options: of each side's optimizer, see :attr:`estimator_pipeline.parity.graph_facts.GraphFacts.options`; empty
             where they are not known.
         random: of each side, what draws random numbers of its own in training.
+        constrained: of each side, weight -> what its values are held to after each step.
     """
 
     replicas: int = 1
-    batches_per_step: int = 1
+    batches_per_step: int | tuple[int, int] = 1
     clip_norm: float | None = None
-    beta_1: float = 0.9
     losses: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     options: tuple[Mapping[str, Any], Mapping[str, Any]] = dataclasses.field(default_factory=lambda: ({}, {}))
     random: tuple[Sequence[str], Sequence[str]] = ((), ())
+    constrained: tuple[Mapping[str, str], Mapping[str, str]] = dataclasses.field(default_factory=lambda: ({}, {}))
 
     def rates(self, told: tuple[float | None, float | None]) -> list[float | None]:
         """The learning rate of each side at a step: as it tells it, or as its optimizer's options have it."""
@@ -132,3 +132,23 @@ def scale_of(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> 
     factor = product / square
     rest = length({name: one[name] - factor * other[name] for name in one}) / whole
     return factor, rest
+
+
+def told_by_part(
+    one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], sides: tuple[str, str], *, beyond: float = 0.0
+) -> str:
+    """In words, where each array of one side is as many times the other's, at least one of them by more than so much.
+
+    Args:
+        one, other: the sides' arrays.
+        sides: what they are called.
+        beyond: less than that is no factor.
+    """
+    apart = [name for name in one if distance({name: one[name]}, {name: other[name]}) >= SAME]
+    scales = {name: scale_of({name: one[name]}, {name: other[name]}) for name in apart}
+    if not any(abs(scale - 1) > beyond for scale, _ in scales.values()):
+        return ""
+    if any(rest >= CLOSE or scale <= 0 for scale, rest in scales.values()):
+        return ""
+    factors = ", ".join(f"{name} {scale:.4g} times" for name, (scale, _) in list(scales.items())[:3])
+    return f"each has the same direction in both, {factors} as long in {sides[0]}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from estimator_pipeline.errors import ConfigError
 
-__all__ = ["kept_if_used", "prepare"]
+__all__ = ["kept_if_used", "prepare", "runs"]
 
 
 def prepare(
@@ -49,6 +50,35 @@ def prepare(
         found="it is a file" if folder.is_file() else found,
         mend="name a folder that can be written to",
     )
+
+
+@contextlib.contextmanager
+def runs(
+    given: str | os.PathLike[str] | None, *, option: str, engines: Sequence[str],
+    kept_after: tuple[type[BaseException], ...] = (BaseException,),
+) -> Iterator[Path]:  # fmt: skip
+    """A block in whose folder two runs and their records go; an empty one is not left behind.
+
+    Args:
+        given: the folder; None: a new temporary one.
+        option: that names it.
+        engines: each has a folder within it.
+        kept_after: errors after which a temporary one stays, for what is in it tells of them.
+    """
+    if given is not None:
+        with kept_if_used(given):
+            yield prepare(given, option=option, what="the runs and their records", inner=engines)
+        return
+    base = Path(tempfile.mkdtemp(prefix="estimator-pipeline-parity-"))
+    try:
+        yield base
+    except BaseException as error:
+        if not isinstance(error, kept_after):
+            shutil.rmtree(base, ignore_errors=True)
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            base.rmdir()  # which a folder with something in it refuses
 
 
 @contextlib.contextmanager

@@ -27,6 +27,8 @@ _UPDATES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "ApplyAdamWithAmsgrad": (
         "adam", {"lr": "learning_rate", "beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"},
     ),
+    "ApplyAdaMax": ("adamax", {"lr": "learning_rate", "beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"}),
+    "ApplyAdadelta": ("adadelta", {"lr": "learning_rate", "rho": "rho", "epsilon": "epsilon"}),
     "ApplyAdagrad": ("adagrad", {"lr": "learning_rate"}),
     "ApplyAdagradV2": ("adagrad", {"lr": "learning_rate", "epsilon": "epsilon"}),
     "ApplyRMSProp": (
@@ -47,6 +49,11 @@ _OF_KERAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "SGD": ("sgd", ("momentum", "nesterov")),
     "Adam": ("adam", ("beta_1", "beta_2", "epsilon")),
     "AdamW": ("adam", ("beta_1", "beta_2", "epsilon")),
+    "Adamax": ("adamax", ("beta_1", "beta_2", "epsilon")),
+    "Nadam": ("nadam", ("beta_1", "beta_2", "epsilon")),
+    "Adadelta": ("adadelta", ("rho", "epsilon")),
+    "Lion": ("lion", ("beta_1", "beta_2")),
+    "Adafactor": ("adafactor", ()),
     "Adagrad": ("adagrad", ("epsilon",)),
     "RMSprop": ("rmsprop", ("rho", "momentum", "epsilon")),
     "Ftrl": ("ftrl", ("l1", "l2", "l2_shrinkage", "learning_rate_power")),
@@ -162,7 +169,10 @@ def random_of(graph: Any, tensors: Iterable[Any], *, streams: bool = False) -> l
     found = [operation.name for operation in behind if _draws(operation.type, pattern)]
     named = {name: operation for operation in behind for name in _functions_of(operation.node_def)}
     if named:
-        library = {function.signature.name: function for function in graph.as_graph_def().library.function}
+        try:
+            library = {function.signature.name: function for function in graph.as_graph_def().library.function}
+        except ValueError:  # beyond 2 GB, which a message of its kind cannot hold
+            library = {}
         for name, operation in named.items():
             if _draws_within(name, library, set(), pattern):
                 found.append(operation.name)
@@ -213,7 +223,11 @@ def random_of_model(model: Any, features: Any, *, of_a_job: bool = False) -> lis
     def all_replicas(given: Any) -> Any:
         return strategy.run(tf.autograph.experimental.do_not_convert(call), args=(given,))
 
-    traced = tf.function(all_replicas, autograph=False).get_concrete_function(features)
+    try:
+        traced = tf.function(all_replicas, autograph=False).get_concrete_function(features)
+    except Exception:
+        # A model with a training step of its own may call its layers otherwise; what it draws is not known then.
+        return []
     found = random_of(traced.graph, traced.graph.outputs, streams=of_a_job)
     return [name.removeprefix(f"{model.name}/") for name in found]
 

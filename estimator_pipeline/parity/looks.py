@@ -11,7 +11,7 @@ import dataclasses
 import random
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from estimator_pipeline.errors import ConfigError, PipelineError
 from estimator_pipeline.parity.feeds import Feed, features_of, first_features
 from estimator_pipeline.parity.graph_facts import kind_of_metric
 from estimator_pipeline.parity.matching import canonical_of
+from estimator_pipeline.parity.slots import Kept, kept_by_keras, kept_in_graph
 
 __all__ = ["KerasLook", "Look", "copy_of", "keras_classes", "look_at_estimator", "look_at_keras"]
 
@@ -35,12 +36,16 @@ class Look:
 
     Attributes:
         variables: of its training, by canonical names, with their shapes.
+        untrained: those of them that no gradient moves.
+        constrained: of them, what their values are held to after each step.
         metrics: names of its evaluation's metrics, without `loss`; none where nothing is evaluated.
         predictions: their keys; None: it predicts one array under no name, or was not asked.
         counts: of each metric, what it counts; see :func:`estimator_pipeline.parity.graph_facts.kind_of_metric`.
     """
 
     variables: Shapes
+    untrained: frozenset[str] = frozenset()
+    constrained: Mapping[str, str] = dataclasses.field(default_factory=dict)
     metrics: tuple[str, ...] = ()
     predictions: tuple[str, ...] | None = None
     counts: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
@@ -52,11 +57,15 @@ class KerasLook:
 
     Attributes:
         variables: its weights and slots, by canonical names, with their shapes.
+        untrained: those of them that no gradient moves; a weight that is frozen is none.
+        constrained: of them, what their values are held to after each step.
         metrics: names of its metrics, without `loss`; none where nothing is evaluated.
         outputs: names of its outputs.
     """
 
     variables: Shapes
+    untrained: frozenset[str] = frozenset()
+    constrained: Mapping[str, str] = dataclasses.field(default_factory=dict)
     metrics: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
@@ -100,6 +109,9 @@ def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None
     """
     tf: Any = compat.install()
     shapes: dict[str, Any] = {}
+    still: set[str] = set()
+    held: dict[str, str] = {}
+    kept: list[Kept] = []
     specs: dict[str, Any] = {}
     counts: dict[str, Mapping[str, Any]] = {}
     kind_of = tf.autograph.experimental.do_not_convert(kind_of_metric)
@@ -107,7 +119,11 @@ def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None
 
     class Looker(base):
         def begin(self) -> None:
-            shapes.update({variable.name: variable.shape for variable in tf.compat.v1.global_variables()})
+            variables = tf.compat.v1.global_variables()
+            shapes.update({variable.name: variable.shape for variable in variables})
+            still.update(variable.name for variable in variables if not variable.trainable)
+            held.update(_constraints(variables))
+            kept.append(kept_in_graph(tf.compat.v1.get_default_graph()))
             raise _Seen
 
     def note(mode: str, spec: Any) -> None:
@@ -129,7 +145,7 @@ def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None
         copy = copy_of(estimator, folder, note, **quiet)
         with _built("the Estimator's training cannot be built"):
             copy.train(training.for_estimator(), max_steps=1, hooks=[Looker()])
-        variables = canonical_of(shapes, "the Estimator")
+        variables = canonical_of(shapes, "the Estimator", kept[0].names)
         modes = tf.estimator.ModeKeys
         if evaluation is not None:
             with _built("the Estimator's evaluation cannot be built"):
@@ -148,6 +164,8 @@ def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None
             name: tuple(shapes[one].as_list()) if shapes[one].is_fully_defined() else None
             for name, one in variables.items()
         },
+        untrained=frozenset(name for name, one in variables.items() if one in still),
+        constrained={name: held[one] for name, one in variables.items() if one in held},
         metrics=specs[modes.EVAL][0] if evaluation is not None else (),
         predictions=specs[modes.PREDICT][1] if asked else None,
         counts=counts,
@@ -189,11 +207,17 @@ def look_at_keras(model: Any, *, training: Feed, evaluation: Feed | None) -> Ker
             model.reset_metrics()
             metrics = tuple(name for name in found if name != "loss")
     keras_optimizers.create_slots(model)
-    kept = (*keras_optimizers.weights_of(model), *keras_optimizers.variables_of(model.optimizer))
-    known_as = canonical_of((variable.name for variable in kept), "the Keras model")
-    shapes = {variable.name: tuple(variable.shape.as_list()) for variable in kept}
+    variables = (*keras_optimizers.weights_of(model), *keras_optimizers.variables_of(model.optimizer))
+    known_as = canonical_of((one.name for one in variables), "the Keras model", kept_by_keras(model).names)
+    shapes = {one.name: tuple(one.shape.as_list()) for one in variables}
+    still = {one.name for one in variables if not one.trainable}
+    held = _constraints(variables)
     return KerasLook(
-        variables={name: shapes[one] for name, one in known_as.items()}, metrics=metrics, outputs=tuple(names)
+        variables={name: shapes[one] for name, one in known_as.items()},
+        untrained=frozenset(name for name, one in known_as.items() if one in still),
+        constrained={name: held[one] for name, one in known_as.items() if one in held},
+        metrics=metrics,
+        outputs=tuple(names),
     )
 
 
@@ -252,3 +276,9 @@ def _same_random_numbers() -> Iterator[None]:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
+
+
+def _constraints(variables: Iterable[Any]) -> dict[str, str]:
+    """Name of a variable -> that of the constraint which it has."""
+    found = {one.name: getattr(one, "constraint", None) for one in variables}
+    return {name: getattr(one, "__name__", type(one).__name__) for name, one in found.items() if one is not None}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Iterable, Mapping
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity.names import GLOBAL_STEP, canonical
 from estimator_pipeline.parity.tolerances import kind_of
 
-__all__ = ["canonical_of", "check_variables", "check_metrics", "names_of", "outputs_asked", "renamed_as", "to_compare"]
+__all__ = [
+    "LeftOut", "canonical_of", "check_variables", "check_metrics", "names_of", "outputs_asked", "renamed_as",
+    "to_compare",
+]  # fmt: skip
 
 # A name, and the array's shape; None: not known before the graph runs.
 Shapes = Mapping[str, tuple[int, ...] | None]
@@ -20,6 +24,30 @@ _SHOWN = 12
 _LOSS = "loss"
 # Both have it as `loss` already, weighed by records instead of batches.
 _AVERAGE = "average_loss"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Variables that one side alone has, and does not train: averages, counters, accumulators made by hand.
+
+    Attributes:
+        theirs: the Estimator's, by canonical names.
+        ours: the Keras model's.
+    """
+
+    theirs: frozenset[str] = frozenset()
+    ours: frozenset[str] = frozenset()
+
+    def notes(self) -> list[str]:
+        """What is to be said of them."""
+        sides = [f"{_listed(sorted(names))} ({whose} alone)" for names, whose in
+                 ((self.theirs, "the Estimator"), (self.ours, "the Keras model")) if names]  # fmt: skip
+        if not sides:
+            return []
+        return [
+            f"variables that one side alone has, and that are not trained, were not compared: {'; '.join(sides)}; "
+            "`mapping` (--mapping) matches those that belong together"
+        ]
 
 
 def names_of(given: Any, argument: str, example: str) -> dict[str, str]:
@@ -44,15 +72,20 @@ def names_of(given: Any, argument: str, example: str) -> dict[str, str]:
     return dict(given)
 
 
-def canonical_of(names: Iterable[str], whose: str) -> Mapping[str, str]:
+def canonical_of(names: Iterable[str], whose: str, kept: Mapping[str, str | None] | None = None) -> Mapping[str, str]:
     """The canonical names of one side's variables, see :func:`estimator_pipeline.parity.names.canonical`.
+
+    Args:
+        names: of the variables.
+        whose: for messages.
+        kept: what is known of some of them.
 
     Raises:
         ConfigError: two variables have one name.
     """
     counts = collections.Counter(list(names))  # of a mapping they would be its values
     try:
-        found = canonical(counts)
+        found = canonical(counts, kept)
     except ValueError as error:
         raise ConfigError(
             f"variables of {whose} cannot be told apart: {error}", mend="give each layer a name of its own"
@@ -77,13 +110,21 @@ def renamed_as(name: str, renamed: Mapping[str, str]) -> str:
     return renamed.get(weight, weight) + at + slot
 
 
-def check_variables(theirs: Shapes, ours: Shapes, mapping: Mapping[str, str]) -> None:
+def check_variables(
+    theirs: Shapes, ours: Shapes, mapping: Mapping[str, str], *, untrained: Collection[str] = (),
+    untrained_ours: Collection[str] = (),
+) -> LeftOut:  # fmt: skip
     """Refuses a mapping that leaves a weight of either side without its counterpart.
 
     Args:
         theirs: the Estimator's variables, by canonical names.
         ours: the Keras model's.
         mapping: Keras weight -> the Estimator's variable.
+        untrained: those of the Estimator that no gradient moves: they need no counterpart, moving statistics do.
+        untrained_ours: the Keras model's.
+
+    Returns:
+        What has no counterpart, and needs none.
 
     Raises:
         ConfigError: a name that is not there, one that is given twice, a weight without a counterpart, another shape.
@@ -97,13 +138,21 @@ def check_variables(theirs: Shapes, ours: Shapes, mapping: Mapping[str, str]) ->
     have = {renamed_as(name, renamed): name for name in weights}
     alone = [name for name in own if name not in have]
     left = [name for name in weights if renamed_as(name, renamed) not in own]
+    out = LeftOut(
+        theirs=frozenset(name for name in left if name in untrained and kind_of(name) != "statistics"),
+        ours=frozenset(name for name in alone if name in untrained_ours and kind_of(name) != "statistics"),
+    )
+    alone, left = [name for name in alone if name not in out.ours], [name for name in left if name not in out.theirs]
     if alone or left:
         raise ConfigError(
             "weights have no counterpart on the other side",
             found=f"in Keras alone: {_told(alone, own)}; in the Estimator alone: {_told(left, weights)}",
             mend="give a mapping of Keras's names to the Estimator's, such as {dense/kernel: fc1/weights}",
         )
-    unlike = [name for name in own if None not in (own[name], weights[have[name]]) and own[name] != weights[have[name]]]
+    both = [name for name in own if name in have]
+    unlike = [
+        name for name in both if None not in (own[name], weights[have[name]]) and own[name] != weights[have[name]]
+    ]
     if unlike:
         pairs = [f"{_told([name], own)} in Keras, {_told([have[name]], weights)} in the Estimator" for name in unlike]
         raise ConfigError(
@@ -113,6 +162,7 @@ def check_variables(theirs: Shapes, ours: Shapes, mapping: Mapping[str, str]) ->
             if mapping
             else "give a mapping of the weights that belong together",
         )
+    return out
 
 
 def check_metrics(theirs: Collection[str], ours: Collection[str], renamed: Mapping[str, str]) -> None:
@@ -143,8 +193,9 @@ def check_metrics(theirs: Collection[str], ours: Collection[str], renamed: Mappi
 
 
 def to_compare(
-    theirs: Mapping[str, Any], ours: Mapping[str, Any], renamed: Mapping[str, str], loss: Any = None
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    theirs: Mapping[str, Any], ours: Mapping[str, Any], renamed: Mapping[str, str], loss: Any = None,
+    batches: tuple[Sequence[int], Sequence[int]] = ((), ()),
+) -> tuple[dict[str, dict[str, Any]], list[str]]:  # fmt: skip
     """The metrics of both under the Estimator's names, and what is to be said of those that are not compared.
 
     Args:
@@ -152,44 +203,70 @@ def to_compare(
         ours: the Keras model's.
         renamed: Keras metric -> the Estimator's.
         loss: what the Estimator's `loss` is compared with, a mean of batch means; None: it is not known.
+        batches: of each evaluation, how many records each batch had, where the two have data of their own.
 
     Returns:
-        Engine -> metric -> value, those that are a number: what both have is compared. And notes.
+        Engine -> metric -> value, a number or a list of them: what both have is compared. And notes.
     """
     keras = {renamed.get(name, name): value for name, value in ours.items() if name != _LOSS or name in renamed}
-    arrays = sorted(name for name, value in {**keras, **theirs}.items() if not _is_number(value))
+    unlike = [name for name in theirs if name in keras and len({_shape(side[name]) for side in (theirs, keras)}) > 1]
+    arrays = [
+        f"{name} {_described(theirs[name])} in the Estimator, {_described(keras[name])} in Keras" for name in unlike
+    ]
+    none = sorted(name for side in (theirs, keras) for name, value in side.items() if _shape(value) is None)
     theirs, keras = (
-        {name: float(value) for name, value in side.items() if name not in arrays} for side in (theirs, keras)
+        {name: _value(value) for name, value in side.items() if name not in (*unlike, *none)}
+        for side in (theirs, keras)
     )
-    if loss is not None:
+    # The same records in other batches have another mean of batch means.
+    is_other_split = batches[0] != batches[1] and sum(batches[0]) == sum(batches[1])
+    if loss is not None and not is_other_split:
         keras.setdefault(_LOSS, loss)
     both = [name for name in theirs if name in keras]
-    # Each of the two losses says of the evaluation what the other one says.
-    of_loss = (_LOSS, _AVERAGE) if {_LOSS, _AVERAGE} & set(both) else (_LOSS,)
+    # What the one says of the evaluation without a metric on the other side, its loss says.
+    of_loss = (_LOSS, _AVERAGE) if _LOSS in both else (_LOSS,)
     left = [name for name in theirs if name not in both and name not in of_loss]
     alone = sorted(set(keras) - set(both))
     notes = []
     if arrays:
-        notes.append(f"metrics that are no single number are not compared: {_listed(arrays)}")
+        notes.append(f"metrics of other shapes are not compared: {'; '.join(arrays)}")
+    if others := [name for name in dict.fromkeys(none) if name not in unlike]:
+        notes.append(f"metrics that are no numbers are not compared: {_listed(others)}")
     if left or alone:
         sides = [f"{_listed(left)} (the Estimator alone)"] if left else []
         sides += [f"{_listed(alone)} (the Keras model alone)"] if alone else []
-        what = f"only {_listed(both)} was" if both else "nothing was"
+        what = f"only {_listed(both)} was compared, and not " if both else "nothing was compared: "
         notes.append(
-            f"of the evaluation {what} compared, and not {'; '.join(sides)}: match metrics that belong together by "
-            "`metric_names` (--metric-names), Keras's to the Estimator's"
+            f"of the evaluation {what}{'; '.join(sides)}: match metrics that belong together by `metric_names` "
+            "(--metric-names), Keras's to the Estimator's"
         )
-    if _LOSS in theirs and not {_LOSS, _AVERAGE} & set(both):
-        notes.append(
-            "the loss of the evaluation was not compared: the Estimator's is a mean of batch means, which Keras does "
-            "not tell on several replicas; give both a metric of it"
-        )
+    if _LOSS in theirs and _LOSS not in both:
+        what = "the Estimator's is a mean of batch means"
+        counts = f"{len(batches[0])} in the Estimator, {len(batches[1])} in Keras"
+        why = f", and the same records are read in other batches ({counts})"
+        why = why if is_other_split else ", which Keras does not tell on several replicas"
+        mend = f"{_AVERAGE} was" if _AVERAGE in both else "give both a metric of it"
+        notes.append(f"the loss of the evaluation was not compared: {what}{why}; {mend}")
     return {"estimator": theirs, "keras": keras}, notes
 
 
-def _is_number(value: Any) -> bool:
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Of what is a number or an array of numbers; one element is a number. None: it is something else."""
     array = np.asarray(value)
-    return array.ndim == 0 and array.dtype.kind in "fiub"
+    if array.dtype.kind not in "fiub":
+        return None
+    return () if array.size == 1 else array.shape
+
+
+def _value(value: Any) -> Any:
+    """A number or a list, which JSON can hold."""
+    array = np.asarray(value)
+    return float(array.item()) if array.size == 1 else array.astype(float).tolist()
+
+
+def _described(value: Any) -> str:
+    shape = _shape(value)
+    return "no number" if shape is None else str(list(shape)) if shape else "one number"
 
 
 def outputs_asked(asked: Any, outputs: Collection[str], keys: Collection[str] | None) -> dict[str, str]:

@@ -15,9 +15,6 @@ import dataclasses
 import functools
 import inspect
 import math
-import numbers
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,14 +23,18 @@ import numpy as np
 
 from estimator_pipeline import compat, keras_optimizers, replica_means
 from estimator_pipeline.engines import recording
-from estimator_pipeline.errors import ConfigError, DivergedError
+from estimator_pipeline.errors import ConfigError, DivergedError, PipelineError, TaskFailedError
 from estimator_pipeline.parity import about, folders, graph_facts, known, looks, matching
 from estimator_pipeline.parity.answers import evaluated_losses
 from estimator_pipeline.parity.diagnosis import Facts
-from estimator_pipeline.parity.feeds import Feed, features_of, first_features
+from estimator_pipeline.parity.feeds import features_of, first_features, place_by, told_by
+from estimator_pipeline.parity.forms import Forms, common_forms
+from estimator_pipeline.parity.given import Feeds, check_arguments
 from estimator_pipeline.parity.names import GLOBAL_STEP, canonical
+from estimator_pipeline.parity.optimizer_updates import other_options, told_options
 from estimator_pipeline.parity.records import BatchWriter, StepReader, StepWriter, initial_of
 from estimator_pipeline.parity.result import ENGINES, Parity, compare_records
+from estimator_pipeline.parity.slots import kept_by_keras, kept_in_graph
 from estimator_pipeline.parity.tolerances import Tolerances, kind_of
 
 __all__ = ["compare_models"]
@@ -65,7 +66,8 @@ def compare_models(
             parameters `params`, `config`, `mode` and `input_context` are filled as an Estimator fills them. It may
             return tensors, as programs of TensorFlow 1 do: then which records were read is not compared.
         eval_input_fn: gives the evaluation's data; None: nothing is evaluated.
-        keras_input_fn: the same for the Keras model, where it takes its features in another form.
+        keras_input_fn: the same for the Keras model, where it takes its features in another form. Which records were
+            read is told by what both have in common: parts of one name with as many numbers, or texts, a record.
         keras_eval_input_fn: the same of `eval_input_fn`.
         steps: how many training steps.
         mapping: a Keras weight -> the Estimator's variable, both without ":0", of those whose names differ. A weight
@@ -86,12 +88,13 @@ def compare_models(
         ConfigError: names that do not belong together (of variables, metrics, predictions), which is found out before
             anything is trained or written; a model that is not compiled; an input function that gives no data.
         DivergedError: the loss of either has come to a number that is none.
+        TaskFailedError: training or evaluation of either failed, for a function of the program raised.
     """
-    _check_arguments(estimator, model, steps)
+    check_arguments(estimator, model, steps)
     allowed = Tolerances.of(tolerances)
     weights = matching.names_of(mapping, "mapping", '{"dense/kernel": "fc1/weights"}')
     named = matching.names_of(metric_names, "metric_names", '{"acc": "accuracy"}')
-    feeds = _Feeds.of(estimator, input_fn, eval_input_fn, keras_input_fn, keras_eval_input_fn)
+    feeds = Feeds.of(estimator, input_fn, eval_input_fn, keras_input_fn, keras_eval_input_fn)
     if named and feeds.evaluation is None:
         raise ConfigError(
             "metric_names names metrics, and nothing is evaluated",
@@ -102,7 +105,9 @@ def compare_models(
         estimator, training=feeds.training, evaluation=feeds.evaluation, asked=predictions is not None
     )
     ours = looks.look_at_keras(model, training=feeds.keras_training, evaluation=feeds.keras_evaluation)
-    matching.check_variables(theirs.variables, ours.variables, weights)
+    left = matching.check_variables(
+        theirs.variables, ours.variables, weights, untrained=theirs.untrained, untrained_ours=ours.untrained
+    )
     if feeds.evaluation is not None:
         matching.check_metrics(theirs.metrics, ours.metrics, named)
     asked = matching.outputs_asked(predictions, ours.outputs, theirs.predictions)
@@ -112,9 +117,10 @@ def compare_models(
     )  # fmt: skip
     pair = _Pair(
         estimator=estimator, model=model, feeds=feeds, steps=steps, mapping=weights, metric_names=named, asked=asked,
-        theirs=theirs, ours=ours,
+        theirs=theirs, ours=ours, left=left,
+        forms=common_forms(feeds.training.element_spec, feeds.keras_training.element_spec) if feeds.differ else Forms(),
     )  # fmt: skip
-    with _folder(folder) as base:
+    with folders.runs(folder, option="folder", engines=ENGINES, kept_after=(DivergedError,)) as base:
         return _compared(pair, base, allowed, slots, ran)
 
 
@@ -130,17 +136,21 @@ class _Pair:
         metric_names: Keras metric -> the Estimator's.
         asked: Keras output -> the Estimator's key.
         theirs, ours: what the Estimator and the Keras model consist of.
+        left: variables that are not compared.
+        forms: what of the records is compared.
     """
 
     estimator: Any
     model: Any
-    feeds: _Feeds
+    feeds: Feeds
     steps: int
     mapping: Mapping[str, str]
     metric_names: Mapping[str, str]
     asked: Mapping[str, str]
     theirs: looks.Look
     ours: looks.KerasLook
+    left: matching.LeftOut
+    forms: Forms
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -150,12 +160,14 @@ class _Outcome:
     Attributes:
         metrics: of the evaluation.
         answers: what it predicts.
+        batches: of the evaluation, how many records each had; none where both sides read by the same function.
         losses: of Keras: a metric -> what it is by layers that infer and that train; None where it is not known.
-        names: of the variables in the Estimator's graph.
+        names: of the variables in the Estimator's graph, and of its optimizers' slots as they are called by default.
     """
 
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
     answers: dict[str, Any] = dataclasses.field(default_factory=dict)
+    batches: list[int] = dataclasses.field(default_factory=list)
     losses: Mapping[str, tuple[float, float]] | None = None
     names: list[str] = dataclasses.field(default_factory=list)
 
@@ -171,9 +183,11 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, 
         estimator = _by_estimator(pair, base, writers, read)
     # Estimator's `loss` is a mean of batch means, Keras's that of all records.
     loss = None if keras.losses is None else keras.losses["loss"][0]
-    finals, notes = matching.to_compare(estimator.metrics, keras.metrics, pair.metric_names, loss)
+    finals, told = matching.to_compare(
+        estimator.metrics, keras.metrics, pair.metric_names, loss, batches=(estimator.batches, keras.batches)
+    )
+    notes = [*pair.left.notes(), *pair.forms.notes, *told]
     both = [name for name in finals["estimator"] if name in finals["keras"]]
-    notes += known.of_metrics(_differing(pair, finals, both))
     options = (read.options, graph_facts.options_of_keras(model.optimizer))
     random = (read.random, drawn)
     by_nature = known.of_optimizers(estimator.names, optimizer, options) + known.of_random(ENGINES, random)
@@ -185,15 +199,19 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, 
             "predictions were not compared: name the Estimator's key of each output in `predictions` (--predictions), "
             f"of {', '.join(pair.ours.outputs)}"
         )
-    replicas = model.distribute_strategy.num_replicas_in_sync
+    renamed = {given: name for name, given in pair.mapping.items()}
+    replicas = (_replicas(pair.estimator.config.train_distribute), _replicas(model.distribute_strategy))
     facts = Facts(
-        replicas=replicas,
-        batches_per_step=replicas,
+        replicas=max(replicas),
+        batches_per_step=replicas[0] if replicas[0] == replicas[1] else replicas,
         clip_norm=getattr(model.optimizer, "global_clipnorm", None),
-        beta_1=float(model.optimizer.get_config().get("beta_1", 0.9)),
         losses=keras.losses or {},
         options=options,
         random=random,
+        constrained=(
+            {matching.renamed_as(name, renamed): held for name, held in pair.theirs.constrained.items()},
+            pair.ours.constrained,
+        ),
     )
     found = compare_records(
         base,
@@ -204,14 +222,36 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, 
         notes=tuple(notes),
         by_nature=tuple(by_nature),
         slots=slots,
+        records=pair.forms.told,
         steps=pair.steps,
         answers=(estimator.answers, keras.answers) if pair.asked else None,
         about=ran,
     )
-    if any(step.variables.differences for step in found.steps):
-        told = known.of_session(pair.estimator.config.session_config)
-        found = dataclasses.replace(found, notes=(*found.notes, *told))
-    return found
+    more = _of_what_came(pair, found, facts, [*_differing(pair, finals, both)])
+    return dataclasses.replace(found, notes=(*found.notes, *more))
+
+
+def _of_what_came(pair: _Pair, found: Parity, facts: Facts, differing: Iterable[Any]) -> list[str]:
+    """Notes that explain what was found, and nothing beside it."""
+    notes = []
+    compared = [*found.numbers.values(), *found.records.values(), *(step.variables for step in found.steps)]
+    if found.initial.equal and all(one.equal for one in compared):
+        # What evaluates other weights comes to other metrics, whatever is counted.
+        notes += known.of_metrics(differing)
+    if any(step.variables.differences for step in found.steps) and all(
+        finding.name == "rounding" for finding in found.findings
+    ):
+        notes += known.of_session(pair.estimator.config.session_config)
+    if found.equal and (others := other_options(facts)):
+        steps = f"{len(found.steps)} step{'s' if len(found.steps) > 1 else ''}"
+        notes.append(
+            f"the optimizers' options are not the same ({told_options(ENGINES, others)}), which did not show in {steps}"
+        )
+    return notes
+
+
+def _replicas(strategy: Any) -> int:
+    return 1 if strategy is None else int(strategy.num_replicas_in_sync)
 
 
 def _differing(
@@ -221,82 +261,9 @@ def _differing(
     counted = {metric.name: graph_facts.thresholds_of(metric) for metric in pair.model.metrics}
     ours = {theirs: name for name, theirs in pair.metric_names.items()}
     for name in both:
-        if not math.isclose(*(float(finals[engine][name]) for engine in ENGINES), rel_tol=1e-4):
+        one, other = (finals[engine][name] for engine in ENGINES)
+        if not np.allclose(one, other, rtol=1e-4, atol=0):
             yield name, pair.theirs.counts.get(name, {}), counted.get(ours.get(name, name), {})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Feeds:
-    """The data of both: Keras's are the Estimator's where it has none of its own."""
-
-    training: Feed
-    keras_training: Feed
-    evaluation: Feed | None
-    keras_evaluation: Feed | None
-    given: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, estimator: Any, input_fn: Any, eval_input_fn: Any, keras_input_fn: Any, keras_eval: Any) -> _Feeds:
-        modes = compat.install().estimator.ModeKeys
-
-        def feed(name: str, given: Any, mode: str) -> Feed | None:
-            return None if given is None else Feed(given, name=name, estimator=estimator, mode=mode)
-
-        if input_fn is None:
-            raise ConfigError("input_fn is None", mend="give the function of the training data")
-        if keras_eval is not None and eval_input_fn is None:
-            raise ConfigError(
-                "keras_eval_input_fn was given, and nothing is evaluated", mend="give eval_input_fn (--eval-input-fn)"
-            )
-        training = Feed(input_fn, name="input_fn", estimator=estimator, mode=modes.TRAIN)
-        evaluation = feed("eval_input_fn", eval_input_fn, modes.EVAL)
-        given = {"input_fn": input_fn, "eval_input_fn": eval_input_fn, "keras_input_fn": keras_input_fn,
-                 "keras_eval_input_fn": keras_eval}  # fmt: skip
-        return cls(
-            training=training,
-            keras_training=feed("keras_input_fn", keras_input_fn, modes.TRAIN) or training,
-            evaluation=evaluation,
-            keras_evaluation=feed("keras_eval_input_fn", keras_eval, modes.EVAL) or evaluation,
-            given={name: function for name, function in given.items() if function is not None},
-        )
-
-
-def _check_arguments(estimator: Any, model: Any, steps: Any) -> None:
-    tf: Any = compat.install()
-    # Those of TensorFlow 1 are not of the class that tf.estimator.Estimator is.
-    kinds = (("estimator", estimator, tf.compat.v1.estimator.Estimator, "tf.estimator.Estimator"),
-             ("model", model, tf.keras.Model, "compiled tf.keras.Model of Keras 2"))  # fmt: skip
-    for argument, given, kind, what in kinds:
-        if not isinstance(given, kind):
-            is_function = inspect.isroutine(given) or isinstance(given, functools.partial)
-            raise ConfigError(
-                f"{argument} is no {what}",
-                found=f"a {type(given).__module__}.{type(given).__name__}",
-                mend=f"call it, and give what it returns: {argument}={getattr(given, '__name__', 'function')}()"
-                if is_function
-                else f"give a {what}",
-            )
-    if isinstance(steps, bool) or not isinstance(steps, numbers.Integral) or steps < 1:
-        raise ConfigError(f"steps is {steps!r}", mend="give a whole number of 1 or more")
-    if getattr(model, "optimizer", None) is None:
-        raise ConfigError("the Keras model is not compiled", mend="model.compile(optimizer, loss, metrics)")
-
-
-@contextlib.contextmanager
-def _folder(given: Any) -> Iterator[Path]:
-    """Where the runs go. What went wrong leaves none of our own behind, but for a run that diverged, which tells it."""
-    if given is not None:
-        with folders.kept_if_used(given):
-            yield folders.prepare(given, option="folder", what="the runs and their records", inner=ENGINES)
-        return
-    base = Path(tempfile.mkdtemp(prefix="estimator-pipeline-parity-"))
-    try:
-        yield base
-    except DivergedError:
-        raise
-    except BaseException:
-        shutil.rmtree(base, ignore_errors=True)
-        raise
 
 
 def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
@@ -305,30 +272,40 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
     model, feeds, outcome = pair.model, pair.feeds, _Outcome()
     strategy = model.distribute_strategy
     values = [variable.numpy() for variable in _everything(model)]
-    told = recording.told_batches(feeds.keras_training.for_keras(), BatchWriter(writer.folder, "worker:0").batch)
-    callback = recording.keras_callback(writer, canonical=canonical)
+    told = _told_batches(feeds.keras_training.for_keras(), writer.folder, pair.forms, 1)
+
+    def of_model(found: Iterable[str]) -> Mapping[str, str]:
+        names = canonical(found, kept_by_keras(model).names)
+        return {name: given for name, given in names.items() if name not in pair.left.ours}
+
+    callback = recording.keras_callback(writer, canonical=of_model)
     try:
         try:
-            model.fit(_given(told, strategy), steps_per_epoch=pair.steps, epochs=1, callbacks=[callback], verbose=0)
-        except tf.errors.InvalidArgumentError:
+            with _at_work("the training of the Keras model", writer.folder):
+                model.fit(_given(told, strategy), steps_per_epoch=pair.steps, epochs=1, callbacks=[callback], verbose=0)
+        except TaskFailedError as error:
             # Some metrics refuse outputs that are no numbers, in the step after the one that has led to them.
-            if _divergence(writer.folder) is None:
+            refused = isinstance(error.__cause__, tf.errors.InvalidArgumentError)
+            if not refused or _divergence(writer.folder) is None:
                 raise
         if _divergence(writer.folder) is not None:
             return outcome
         if pair.asked:
             # Not by `predict`: under a strategy each replica would read moving statistics of its own.
-            found = model(first_features(feeds.keras_evaluation or feeds.keras_training), training=False)
+            with _at_work("the Keras model's answer"):
+                found = model(first_features(feeds.keras_evaluation or feeds.keras_training), training=False)
             named = found if isinstance(found, Mapping) else dict(zip(pair.ours.outputs, _listed(found), strict=True))
             outcome.answers = {f"predictions {output}": np.asarray(named[output]) for output in pair.asked}
         if feeds.keras_evaluation is None:
             return outcome
         evaluated = feeds.keras_evaluation.for_keras()
-        with replica_means.alike(model):
-            found = model.evaluate(evaluated(), return_dict=True, verbose=0)
-        outcome.metrics = dict(found)
-        if strategy.num_replicas_in_sync == 1:  # a replica's layers are not called by themselves
-            outcome.losses = evaluated_losses(model, evaluated())
+        with _at_work("the evaluation of the Keras model"):
+            with replica_means.alike(model):
+                found = model.evaluate(evaluated(), return_dict=True, verbose=0)
+            outcome.metrics = dict(found)
+            if strategy.num_replicas_in_sync == 1:  # a replica's layers are not called by themselves
+                counted = _counted(evaluated, outcome.batches) if feeds.differ_in_evaluation else evaluated
+                outcome.losses = evaluated_losses(model, counted())
         return outcome
     finally:
         for variable, value in zip(_everything(model), values, strict=True):
@@ -350,25 +327,84 @@ def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], re
     renamed = {given: name for name, given in pair.mapping.items()}
 
     def of_graph(found: Iterable[str]) -> Mapping[str, str]:
-        outcome.names = list(found)
-        return {matching.renamed_as(name, renamed): given for name, given in canonical(outcome.names).items()}
+        kept = kept_in_graph(tf.compat.v1.get_default_graph())
+        names = list(found)
+        outcome.names = [*names, *kept.optimizers]
+        return {
+            matching.renamed_as(name, renamed): given
+            for name, given in canonical(names, kept.names).items()
+            if name not in pair.left.theirs
+        }
 
-    record = writers["estimator"].folder
     hook = recording.estimator_hook(writers["estimator"], canonical=of_graph, start=start)
-    told = recording.told_batches(feeds.training.for_estimator(), BatchWriter(record, "worker:0").batch)
+    told = _told_batches(feeds.training.for_estimator(), writers["estimator"].folder, pair.forms, 0)
     # The record has that step: it is told beside what the other came to.
-    with contextlib.suppress(tf.estimator.NanLossDuringTrainingError):
-        copy.train(told, max_steps=pair.steps, hooks=[hook, read.hook()])
+    with (
+        _at_work("the training of the Estimator", writers["estimator"].folder),
+        contextlib.suppress(tf.estimator.NanLossDuringTrainingError),
+    ):
+        copy.train(told, max_steps=pair.steps, hooks=[hook, read.hook(), _ended_after(pair.steps)])
     _refuse_divergence(base)
     if pair.asked:
         given = (feeds.evaluation or feeds.training).for_estimator()
-        found = next(iter(copy.predict(lambda: features_of(given()), yield_single_examples=False)))
+        with _at_work("the prediction of the Estimator"):
+            found = next(iter(copy.predict(lambda: features_of(given()), yield_single_examples=False)))
         found = found if isinstance(found, Mapping) else dict.fromkeys(pair.asked.values(), found)
         outcome.answers = {f"predictions {output}": np.asarray(found[key]) for output, key in pair.asked.items()}
     if feeds.evaluation is not None:
-        evaluated = copy.evaluate(feeds.evaluation.for_estimator())
+        with _at_work("the evaluation of the Estimator"):
+            given = feeds.evaluation.for_estimator()
+            evaluated = copy.evaluate(_counted(given, outcome.batches) if feeds.differ_in_evaluation else given)
         outcome.metrics = {name: value for name, value in evaluated.items() if name != GLOBAL_STEP}
     return outcome
+
+
+def _ended_after(runs: int) -> Any:
+    """A hook that ends a training after so many runs: one that does not count the global step would go on for ever."""
+    base: Any = compat.install().compat.v1.train.SessionRunHook
+
+    class Ender(base):
+        left = runs
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            self.left -= 1
+            if not self.left:
+                run_context.request_stop()
+
+    return Ender()
+
+
+@contextlib.contextmanager
+def _at_work(what: str, record: Path | None = None) -> Iterator[None]:
+    """Tells what the program's own functions raise while something runs that could be built.
+
+    Args:
+        what: runs.
+        record: of the steps that it makes.
+    """
+    try:
+        yield
+    except PipelineError:
+        raise
+    except Exception as error:
+        made = len(StepReader(record).losses) if record is not None and any(record.iterdir()) else 0
+        raise TaskFailedError(
+            f"{what} failed{f' after step {made}' if made else ''}: {told_by(error)}",
+            found=place_by(error),
+            mend="correct the function, or the data that it reads",
+        ) from error
+
+
+def _told_batches(input_fn: Callable[..., Any], record: Path, forms: Forms, side: int) -> Callable[..., Any]:
+    """An input function that writes down which records it gives, as far as they can be compared."""
+    if not forms.told:
+        return input_fn
+    return recording.told_batches(input_fn, BatchWriter(record, "worker:0").batch, forms.chosen[side])
+
+
+def _counted(input_fn: Callable[..., Any], sizes: list[int]) -> Callable[..., Any]:
+    """An input function that tells how many records each of its batches has."""
+    return recording.told_batches(input_fn, lambda checksums: sizes.append(len(checksums)))
 
 
 def _divergence(record: Path) -> str | None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-__all__ = ["AVERAGE", "GLOBAL_STEP", "GRADIENT_SUM", "canonical"]
+__all__ = ["AVERAGE", "GLOBAL_STEP", "GRADIENT_SUM", "NEWER_SLOTS", "canonical"]
 
 GLOBAL_STEP = "global_step"
 # A slot beside those of the optimizer, see `estimator_pipeline.accumulation`; so it is called everywhere.
@@ -46,14 +46,18 @@ _V1_SLOTS = {
 _V1_CENTERED = {"RMSProp": "rms", "RMSProp_1": "mg", "RMSProp_2": "momentum"}
 _KERAS_SLOTS = ("momentum", "m", "v", "vhat", "accumulator", "rms", "mg", "linear", GRADIENT_SUM)
 # The newer optimizers of Keras 2 put the slot's name first, and have names of their own.
-_NEWER_SLOTS = {
+NEWER_SLOTS = {
     "m": "m",
     "v": "v",
+    "vhat": "vhat",
+    "u": "v",
     "momentum": "momentum",
     "velocity": "rms",
     "average_gradient": "mg",
     "accumulator": "accumulator",
     "linear": "linear",
+    "accumulated_grad": "accum_grad",
+    "accumulated_delta_var": "accum_var",
 }
 # What they are called, where their slots were made in the first step.
 _NEWER = ("SGD", "Adam", "AdamW", "Nadam", "RMSprop", "Adagrad", "Ftrl")
@@ -70,11 +74,13 @@ _REPLICA = re.compile(r"replica_\d+")
 _FROM_THE_STEP = re.compile(r"beta[12]_power(_\d+)?")
 
 
-def canonical(names: Iterable[str]) -> Mapping[str, str]:
+def canonical(names: Iterable[str], kept: Mapping[str, str | None] | None = None) -> Mapping[str, str]:
     """The canonical names of a training's variables.
 
     Args:
         names: of all variables of one side, weights and slots; with or without ":0".
+        kept: what is known of some, without ":0" -> canonical name, or None for one that is left out; see
+            :mod:`estimator_pipeline.parity.slots`. It counts before the names.
 
     Returns:
         Canonical name -> the name as given, in the given order.
@@ -85,7 +91,9 @@ def canonical(names: Iterable[str]) -> Mapping[str, str]:
     given = {name.partition(":")[0]: name for name in names}
     found: dict[str, str] = {}
     for plain, name in given.items():
-        known = _of(plain, given)
+        if _is_copy(plain, given):
+            continue
+        known = kept[plain] if kept and plain in kept else _of(plain, given)
         if known is None:
             continue
         if known in found:
@@ -94,13 +102,17 @@ def canonical(names: Iterable[str]) -> Mapping[str, str]:
     return found
 
 
+def _is_copy(name: str, all_names: Mapping[str, str]) -> bool:
+    """Whether it is a further replica's copy of a variable."""
+    head, _, last = name.rpartition("/")
+    return bool(_REPLICA.fullmatch(last)) and head in all_names
+
+
 def _of(name: str, all_names: Mapping[str, str]) -> str | None:
     head, _, last = name.rpartition("/")
-    if _REPLICA.fullmatch(last) and head in all_names:
-        return None
     if name in (GLOBAL_STEP, "iteration") or (last == "iter" and "/" not in head):
         return GLOBAL_STEP
-    if (_FROM_THE_STEP.fullmatch(last) and "/" not in head) or name in _NEWER_SETTINGS:
+    if _FROM_THE_STEP.fullmatch(last) or name in _NEWER_SETTINGS:
         return None
     if _is_a_heads_setting(name, all_names):
         return None
@@ -141,11 +153,11 @@ def _is_a_heads_setting(name: str, all_names: Mapping[str, str]) -> bool:
 
 def _newer_slot(name: str, before: str, all_names: Mapping[str, str]) -> str | None:
     first, _, weight = name.partition("/")
-    if first not in _NEWER_SLOTS or weight not in all_names:
+    if first not in NEWER_SLOTS or weight not in all_names:
         return None
     # SGD calls its momentum `m`, as Adam its first moment; Adam alone has a `v` as well.
-    momentum = first == "m" and f"{before}v/{weight}" not in all_names
-    return f"{weight} @{'momentum' if momentum else _NEWER_SLOTS[first]}"
+    momentum = first == "m" and not {f"{before}v/{weight}", f"{before}u/{weight}"} & set(all_names)
+    return f"{weight} @{'momentum' if momentum else NEWER_SLOTS[first]}"
 
 
 def _in_a_scope(name: str, all_names: Mapping[str, str]) -> str | None:

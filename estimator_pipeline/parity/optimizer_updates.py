@@ -17,19 +17,23 @@ from estimator_pipeline.parity.findings import (
     distance,
     length,
     scale_of,
+    told_by_part,
     told_names,
 )
+from estimator_pipeline.parity.names import AVERAGE, GRADIENT_SUM
 
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity
 
 __all__ = [
-    "Later", "another_rate", "of_options", "of_slots", "other_options", "rate_of_velocities", "shifted_rate",
-    "told_options",
+    "Later", "another_rate", "of_averages", "of_options", "of_slots", "other_options", "rate_of_velocities",
+    "shifted_rate", "told_options",
 ]  # fmt: skip
 
 _OPTIONS = "the optimizer's options, named in both; docs/keras.md has what V1 and Keras do otherwise"
-_SLOTS = ("m", "v", "vhat", "momentum", "rms", "mg", "accumulator", "linear")
+_SLOTS = ("m", "v", "vhat", "momentum", "rms", "mg", "accumulator", "linear", "accum_grad", "accum_var")
+# What is kept for a weight by something else than the optimizer's rule.
+_BESIDE = (AVERAGE, GRADIENT_SUM, "average")
 # Slots that every optimizer of a kind keeps -> the kind; the first that fits.
 _KINDS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"m", "v"}), "adam"),
@@ -37,10 +41,11 @@ _KINDS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"linear"}), "ftrl"),
     (frozenset({"accumulator"}), "adagrad"),
     (frozenset({"momentum"}), "momentum"),
-    (frozenset(), "sgd"),
+    (frozenset({"accum_grad", "accum_var"}), "adadelta"),
 )
-_WORDS = {"adam": "Adam", "rmsprop": "RMSprop", "ftrl": "FTRL", "adagrad": "Adagrad",
-          "momentum": "SGD with momentum", "sgd": "plain SGD"}  # fmt: skip
+_WORDS = {"adam": "Adam", "adamax": "Adamax", "nadam": "Nadam", "rmsprop": "RMSprop", "ftrl": "FTRL",
+          "adagrad": "Adagrad", "adadelta": "Adadelta", "momentum": "SGD with momentum",
+          "lion": "Lion", "adafactor": "Adafactor", "sgd": "plain SGD"}  # fmt: skip
 # A slot that an optimizer keeps by an option alone -> the option.
 _BY_OPTION = {"mg": "centered", "vhat": "amsgrad"}
 # Changes that are alike but for their lengths.
@@ -93,8 +98,8 @@ def _of_kinds(sides: tuple[str, str], state: Step, facts: Facts) -> Finding | No
     mend = "the same optimizer in both"
     if other:
         whose = "" if len(other) == len(trained) else f"for {told_names(other)} "
-        told = [f"{side} keeps {_told_slots(kept[number][other[0]])} for each weight, as "
-                f"{_WORDS.get(kinds[number][other[0]], kinds[number][other[0]])} does"
+        told = [f"{side} keeps {_told_slots(kept[number][other[0]])} for each weight"
+                + (f", as {_WORDS[kind]} does" if (kind := kinds[number][other[0]]) in _WORDS else "")
                 for number, side in enumerate(sides)]  # fmt: skip
         message = f"{whose}they are of different kinds: {', '.join(told)}"
     else:
@@ -112,11 +117,13 @@ def _of_kinds(sides: tuple[str, str], state: Step, facts: Facts) -> Finding | No
 def _slots_of(values: Arrays, weight: str, options: Mapping[str, Any]) -> set[str]:
     # The newer SGD of Keras 2 keeps a velocity without using it.
     unused = {"momentum"} if options.get("kind") == "sgd" else set()
-    return {slot for slot in _SLOTS if f"{weight} @{slot}" in values} - unused
+    kept = {name.removeprefix(f"{weight} @") for name in values if name.startswith(f"{weight} @")}
+    return kept - unused - {*_BESIDE}
 
 
 def _kind(slots: set[str]) -> str:
-    return next(kind for needs, kind in _KINDS if needs <= slots)
+    """The kind that keeps these; what no known one does is a kind of its own."""
+    return next((kind for needs, kind in _KINDS if needs <= slots), _told_slots(slots) if slots else "sgd")
 
 
 def _told_slots(slots: set[str]) -> str:
@@ -171,7 +178,8 @@ def of_slots(
     same = {slot: _each_the_same(after[0][slot], after[1][slot]) for slot in kept}
     if all(same.values()):
         return _of_same_slots(parity, index, state, (one, other), kept, later) if distance(one, other) >= SAME else None
-    return _other_decay(sides, state, before, after, same, (one, other))
+    found = _other_decay(sides, state, before, after, same, (one, other))
+    return found or _of_other_slots(sides, state, before, after, facts)
 
 
 def _each_the_same(one: Arrays, other: Arrays) -> bool:
@@ -264,6 +272,33 @@ def _other_decay(
     return None
 
 
+def _of_other_slots(
+    sides: tuple[str, str], state: Step, before: list[Any], after: list[Any], facts: Facts
+) -> Finding | None:
+    """Of the same gradients, as some slots tell, other ones besides: by an option, or another kind."""
+
+    def apart(slot: str) -> float:
+        return distance(after[0][slot], after[1][slot])
+
+    kept = [slot for slot in _SLOTS if after[0][slot]]
+    # One that stands still tells no gradient.
+    moved = [slot for slot in kept if distance(before[0][slot], after[0][slot]) >= SAME]
+    same, other = [slot for slot in moved if apart(slot) < SAME], [slot for slot in kept if apart(slot) >= SAME]
+    if not same or not other:
+        return None
+    worst = max(other, key=apart)
+    sizes = [length(side[worst]) for side in after]
+    options = other_options(facts)
+    return Finding(
+        name="optimizer",
+        step=state.step,
+        message=f"{_told_slots({*same})} {'is' if len(same) == 1 else 'are'} the same, so the gradients are, and "
+        f"{_told_slots({*other})} {'is' if len(other) == 1 else 'are'} not: @{worst} has the length {sizes[0]:.5g} in "
+        f"{sides[0]}, {sizes[1]:.5g} in {sides[1]}" + (f"; {told_options(sides, options)}" if options else ""),
+        mend=f"the kind of optimizer; {_OPTIONS}",
+    )
+
+
 def _of_same_slots(
     parity: Parity, index: int, state: Step, weights: tuple[Arrays, Arrays], kept: Sequence[str], later: Later
 ) -> Finding:
@@ -286,6 +321,14 @@ def _of_same_slots(
     elif rest < CLOSE and abs(scale - 1) > SCALED:
         told = f"the slots are the same, every weight's change is {scale:.4g} times as long in {sides[0]}"
         return Finding(name="learning rate", step=state.step, message=told, mend="the learning rate of both")
+    elif parts := told_by_part(*weights, sides, beyond=SCALED):
+        told = f"the slots are the same, and the weights change as far as another rate takes them: {parts}"
+        return Finding(
+            name="learning rate",
+            step=state.step,
+            message=told,
+            mend="rates by layer: an optimizer for each part, or factors of rates",
+        )
     elif any(slot in kept for slot in _HAVE_EPSILON):
         told = "epsilon, or where it stands"
     else:
@@ -296,6 +339,23 @@ def _of_same_slots(
         message=f"the slots are the same, so the gradients are, and the weights change otherwise: {told}",
         mend=mend,
     )
+
+
+def of_averages(sides: tuple[str, str], state: Step) -> Finding | None:
+    """One side sets its weights to their moving averages, as the newer optimizers of Keras 2 do every so many steps."""
+    for side in (0, 1):
+        after = [state.after[number] for number in (side, 1 - side)]
+        names = [name for name in after[0] if f"{name} @average" in after[0] and f"{name} @average" not in after[1]]
+        if names and all(np.array_equal(after[0][name], after[0][f"{name} @average"]) for name in names):
+            return Finding(
+                name="optimizer",
+                step=state.step,
+                side=sides[side],
+                message=f"{sides[side]} sets its weights to their moving averages (use_ema) after this step, and "
+                f"{sides[1 - side]} keeps none",
+                mend="use_ema and ema_overwrite_frequency: without the latter the averages stand beside the weights",
+            )
+    return None
 
 
 def _is_nesterov(state: Step, side: int, later: Later) -> bool | None:

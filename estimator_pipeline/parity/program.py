@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.functions import call_function, load_function
+from estimator_pipeline.engines.functions import call_function, load_function, type_told
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity.models import compare_models
 from estimator_pipeline.parity.result import Parity
@@ -65,7 +65,7 @@ def compare_program(
     def made(option: str, kind: Any, name: str) -> Any:
         found = call_function(functions[option], reference=references[option], field=option)
         if not isinstance(found, kind):
-            returns = "nothing" if found is None else f"a {type(found).__name__}"
+            returns = type_told(found)
             raise ConfigError(f"{option}: {references[option]} returns {returns}", mend=f"return a {name}")
         return found
 

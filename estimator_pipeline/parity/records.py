@@ -11,6 +11,7 @@ Each file is written whole or not at all, so that a run that dies leaves what it
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -24,13 +25,17 @@ import numpy as np
 
 from estimator_pipeline.errors import ConfigError
 
-__all__ = ["BatchWriter", "StepReader", "StepWriter", "initial_of", "read_arrays", "write_arrays"]
+__all__ = [
+    "BatchWriter", "Batches", "StepReader", "StepWriter", "batches_alike", "initial_of", "read_arrays", "write_arrays",
+]  # fmt: skip
 
 _ENVIRONMENT = "environment.json"
 _INITIAL = "initial.npz"
 _STEPS = "steps.jsonl"
 _FILE = re.compile(r"step-(\d+)\.npz")
 _BATCHES = "batches-"
+# Task -> a list of checksums for each batch.
+Batches = dict[str, list[list[int]]]
 
 
 class StepWriter:
@@ -164,7 +169,7 @@ class StepReader:
         """The variables after a step."""
         return read_arrays(self.folder / f"step-{step:08d}.npz")
 
-    def batches(self) -> dict[str, list[list[int]]]:
+    def batches(self) -> Batches:
         """Task -> a list of checksums for each batch that its pipeline read; empty where that was not recorded."""
         found = {}
         for path in sorted(self.folder.glob(f"{_BATCHES}*")):
@@ -172,6 +177,33 @@ class StepReader:
             *lines, _ = path.read_text(encoding="utf-8").split("\n")
             found[path.name.removeprefix(_BATCHES)] = [[int(one) for one in line.split()] for line in lines]
         return found
+
+
+def batches_alike(one: StepReader, other: StepReader, per_step: int | tuple[int, int]) -> tuple[Batches, Batches, int]:
+    """What two runs have read, in as many batches a step.
+
+    Args:
+        one, other: their records.
+        per_step: batches of a task for each step, a pair where the sides share a step's batch among other numbers of
+            replicas: then those of a step are joined to one, and what does not make a whole step is left out.
+
+    Returns:
+        The batches of both, and how many there are a step.
+    """
+    counts = (per_step, per_step) if isinstance(per_step, int) else per_step
+    if counts[0] == counts[1]:
+        return one.batches(), other.batches(), counts[0]
+
+    def joined(side: StepReader, count: int) -> Batches:
+        return {
+            task: [
+                list(itertools.chain(*batches[start : start + count]))
+                for start in range(0, len(batches) - count + 1, count)
+            ]
+            for task, batches in side.batches().items()
+        }
+
+    return joined(one, counts[0]), joined(other, counts[1]), 1
 
 
 def initial_of(folder: str | os.PathLike[str]) -> dict[str, np.ndarray]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib.resources
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import markupsafe
@@ -46,7 +48,7 @@ def write_report(
     Args:
         parity: what came of the comparison.
         folder: where they go; made if it is not there. Earlier ones are replaced.
-        title: of the page; made of the job's name by default.
+        title: of the page; made of the job's name by default, or of those of the Estimator and the Keras model.
         environment: side -> where it ran, by name; by default what the runs themselves have told.
 
     Returns:
@@ -73,9 +75,8 @@ def render(parity: Parity, *, title: str = "", environment: Environment | None =
     )
     jinja.filters["breakable"] = _breakable
     template = jinja.from_string(importlib.resources.files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8"))
-    job = os.path.basename(str(parity.about.get("job", "")))
     return template.render(
-        title=title or f"Parity of {job or 'a job'}",
+        title=title or _title(parity.about),
         equal=parity.equal,
         verdict=tally.verdict(parity),
         one_sided=tally.one_sided(parity),
@@ -86,6 +87,17 @@ def render(parity: Parity, *, title: str = "", environment: Environment | None =
         folder=str(parity.folder),
         version=__version__,
     )
+
+
+def _title(about: Mapping[str, Any]) -> str:
+    """By what was run: a job file, or the two of a program."""
+    job = os.path.basename(str(about.get("job", "")))
+    if job or not {"estimator", "model"} <= set(about):
+        return f"Parity of {job or 'a job'}"
+    # Of a plain Estimator its model_fn says what it is; a model is often called as its class is.
+    estimator = str(about["estimator"]).removeprefix("model_fn ")
+    kind, _, name = str(about["model"]).partition(" ")
+    return f"Parity of {estimator} and {kind if name in ('', kind.lower()) else f'{kind} {name}'}"
 
 
 def _breakable(name: str) -> markupsafe.Markup:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from estimator_pipeline.launch.plan import counted
 from estimator_pipeline.parity import diagnosis
 from estimator_pipeline.parity.compare import BIT_EQUAL, Comparison, Difference, compare
 from estimator_pipeline.parity.diagnosis import Finding
-from estimator_pipeline.parity.records import StepReader
+from estimator_pipeline.parity.records import StepReader, batches_alike
 from estimator_pipeline.parity.tolerances import Tolerances, kind_of
 
 __all__ = ["ENGINES", "Parity", "StepParity", "compare_records"]
@@ -133,6 +135,7 @@ def compare_records(
     notes: tuple[str, ...] = (),
     by_nature: tuple[str, ...] = (),
     slots: bool = True,
+    records: bool = True,
     steps: int | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Parity:
@@ -149,6 +152,7 @@ def compare_records(
         notes: taken over into the result.
         by_nature: the same, where anything is not bit-equal: of what is, it explains nothing.
         slots: whether optimizer slots are compared.
+        records: whether it is to be said of records that they were not compared.
         steps: how many were to be made; None: as many as both have made.
         about: what was run, by name.
 
@@ -156,6 +160,7 @@ def compare_records(
         ConfigError: a record is not there, or cannot be read.
     """
     allowed, known_facts = tolerances or Tolerances(), facts or diagnosis.Facts()
+    finals = {engine: dict((finals or metrics)[engine]) for engine in engines}
     one, other = (StepReader(folder / engine / "record") for engine in engines)
 
     def kept(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +170,9 @@ def compare_records(
     before = [one.initial(), other.initial()]
     starts_with_slots, starts = before, [kept(side) for side in before]
     initial = compare(*starts, sides=engines)
-    for step in (step for step in one.steps if step in other.steps):
+    # Behind a step that one side counts otherwise, those of one number are not the same.
+    common = [step for step, same in itertools.takewhile(_are_one, zip(one.steps, other.steps, strict=False))]
+    for step in common:
         after = [one.variables(step), other.variables(step)]
         norms = [_update_norm(*pair) for pair in zip(before, after, strict=True)]
         told = [
@@ -187,7 +194,18 @@ def compare_records(
         )
         before = after
     unused = allowed.unused(initial.names)
-    read = _records(one, other, engines, [found.step for found in made], known_facts.batches_per_step)
+    read = _records(one, other, engines, common, known_facts.batches_per_step)
+    only = [
+        (engine, step)
+        for engine, side in zip(engines, (one, other), strict=True)
+        for step in side.steps
+        if step not in common and (made or initial.alike)
+    ]
+    untold = _not_compared(made, read, (one, other), engines) if records else []
+    if only and (any(metrics.values()) or answers is not None):
+        # Of other steps there are other weights, and so other metrics.
+        metrics, answers = {engine: {} for engine in engines}, None
+        untold.append("metrics and predictions were not compared, for the two have not made the same steps")
     found = Parity(
         steps=tuple(made),
         initial=initial,
@@ -200,18 +218,13 @@ def compare_records(
         notes=(
             *notes,
             *(f"the tolerance for {pattern!r} fits no variable" for pattern in unused),
-            *_not_compared(made, read, (one, other), engines),
+            *untold,
         ),
         asked=steps,
-        only=tuple(
-            (engine, step)
-            for engine, side, against in zip(engines, (one, other), (other, one), strict=True)
-            for step in side.steps
-            if step not in against.steps and (made or initial.alike)
-        ),
+        only=tuple(only),
         about=about or {},
         environments=dict(zip(engines, (one.environment(), other.environment()), strict=True)),
-        finals={engine: dict((finals or metrics)[engine]) for engine in engines},
+        finals=finals,
         arrays={
             engine: {name: (value.shape, str(value.dtype)) for name, value in start.items()}
             for engine, start in zip(engines, starts, strict=True)
@@ -220,6 +233,10 @@ def compare_records(
     )
     notes = (*found.notes, *(by_nature if found.differs else ()))
     return dataclasses.replace(found, notes=notes, findings=tuple(diagnosis.diagnose(found, one, other, known_facts)))
+
+
+def _are_one(pair: tuple[int, int]) -> bool:
+    return pair[0] == pair[1]
 
 
 def _update_norm(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> float:
@@ -231,13 +248,7 @@ def _update_norm(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarra
 
 
 def _metrics(metrics: Mapping[str, Mapping[str, Any]], engines: tuple[str, str], allowed: Tolerances) -> Comparison:
-    # Estimator's `loss` is a mean of batch means, which weighs a small last batch too much; `average_loss`, where it is
-    # there, is the mean over all records.
-    weighed = all("average_loss" in metrics[engine] for engine in engines)
-    plain = [
-        {name: np.float32(value) for name, value in metrics[engine].items() if name != "loss" or not weighed}
-        for engine in engines
-    ]
+    plain = [{name: np.asarray(value, np.float32) for name, value in metrics[engine].items()} for engine in engines]
     return compare(*plain, tolerance=allowed.number("metrics"), sides=engines)
 
 
@@ -248,25 +259,37 @@ def _answers(
 
 
 def _records(
-    one: StepReader, other: StepReader, engines: tuple[str, str], steps: list[int], per_step: int
+    one: StepReader, other: StepReader, engines: tuple[str, str], steps: list[int], per_step: int | tuple[int, int]
 ) -> dict[int, Comparison]:
     """step -> the records of its batches, as far as both have recorded them."""
-    read = [side.batches() for side in (one, other)]
+    mine, yours, count = batches_alike(one, other, per_step)
     found = {}
     for number, step in enumerate(steps):
         pair: list[dict[str, Any]] = [
             {
                 f"records of {task}, batch {batch + 1}": np.array(side[task][batch], np.uint32)
                 for task in side
-                for batch in range(number * per_step, (number + 1) * per_step)
+                for batch in range(number * count, (number + 1) * count)
                 # A pipeline reads ahead of the steps; one that ends early has read less.
                 if batch < len(side[task])
             }
-            for side in read
+            for side in (mine, yours)
         ]
         if all(pair):
-            found[step] = compare(*pair, tolerance=BIT_EQUAL, sides=engines)
+            found[step] = _told_counts(compare(*pair, tolerance=BIT_EQUAL, sides=engines), pair)
     return found
+
+
+def _told_counts(read: Comparison, pair: list[dict[str, Any]]) -> Comparison:
+    """The same; where the sides read other numbers of records, these are told instead of shapes."""
+    told = []
+    for difference in read.differences:
+        if difference.kind == "shape":
+            sizes = [values[difference.name].size for values in pair]
+            message = f"{read.sides[0]} reads {counted(sizes[0], 'record')} for the step, {read.sides[1]} {sizes[1]}"
+            difference = dataclasses.replace(difference, message=message)
+        told.append(difference)
+    return dataclasses.replace(read, differences=tuple(told))
 
 
 def _not_compared(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +71,7 @@ def run_parity(
         tolerances = {what: one if isinstance(one, str) else one.model_dump() for what, one in written.items()}
     Tolerances.of(tolerances)  # refused before anything is run
     changes = _changes(plain, settings, workers=workers, steps=steps)
-    with _folder(folder, engines) as base:
+    with folders.runs(folder, option="--folder", engines=engines) as base:
         # Both, before either is trained.
         jobs = {
             engine: load_job(path, overrides=[*changes, f"run.engine={engine}", _model_dir(base, engine)])
@@ -83,21 +81,6 @@ def run_parity(
             jobs, path, changes, engines=engines, settings=settings, steps=steps, tolerances=tolerances, base=base,
             view=view, timeout=timeout,
         )  # fmt: skip
-
-
-@contextlib.contextmanager
-def _folder(given: str | os.PathLike[str] | None, engines: Sequence[str]) -> Iterator[Path]:
-    """Where the runs go; nothing is left of it where nothing was run."""
-    if given is not None:
-        with folders.kept_if_used(given):
-            yield folders.prepare(given, option="--folder", what="the runs and their records", inner=engines)
-        return
-    base = Path(tempfile.mkdtemp(prefix="estimator-pipeline-parity-"))
-    try:
-        yield base
-    finally:
-        with contextlib.suppress(OSError):
-            base.rmdir()  # which a folder with something in it refuses
 
 
 def _model_dir(base: Path, engine: str) -> str:
@@ -152,7 +135,6 @@ def _compared(
         replicas=local * job.cluster.num_training_tasks,
         batches_per_step=local,
         clip_norm=job.model.clip_norm,
-        beta_1=float(options.get("beta_1", 0.9)),
         losses={name: (pair[0], pair[1]) for name, pair in told["losses"].items()},
         options=(options, options),
         random=(told["random"], told["random"]),
@@ -162,7 +144,8 @@ def _compared(
     return compare_records(
         base,
         engines=engines,
-        metrics=metrics,
+        metrics=_weighed_alike(metrics),
+        finals=metrics,
         tolerances=allowed,
         facts=facts,
         answers=answers,
@@ -171,6 +154,19 @@ def _compared(
         steps=steps,
         about=ran,
     )
+
+
+def _weighed_alike(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The metrics that mean the same in both engines.
+
+    Estimator's `loss` is a mean of batch means, which weighs a small last batch too much; `average_loss`, where it is
+    there, is the mean over all records, as Keras's `loss` is.
+    """
+    weighed = all("average_loss" in found for found in metrics.values())
+    return {
+        engine: {name: value for name, value in found.items() if name != "loss" or not weighed}
+        for engine, found in metrics.items()
+    }
 
 
 def _options(job: Job) -> dict[str, Any]:

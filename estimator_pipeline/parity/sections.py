@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from estimator_pipeline.launch.plan import counted
 from estimator_pipeline.parity import charts, tally
 from estimator_pipeline.parity.charts import Chart
 from estimator_pipeline.parity.compare import Difference
@@ -18,6 +19,8 @@ from estimator_pipeline.parity.result import Parity
 
 __all__ = ["MOST_ROWS", "SECTIONS", "Cell", "Section", "Table", "sections"]
 
+# Of an array in a cell.
+_MOST_ELEMENTS = 4
 # Rows of the table of variables; the worst are shown, all are in report.json.
 MOST_ROWS = 200
 _NONE = "–"
@@ -166,7 +169,8 @@ def _differences(parity: Parity, environment: Environment) -> Section | None:
 
 
 def _parted(parity: Parity) -> int | None:
-    return None if parity.first_fault is None else parity.first_fault[0]
+    """The step that charts mark; none of the training where they part after it."""
+    return None if parity.first_fault is None or tally.is_after_training(parity) else parity.first_fault[0]
 
 
 def _metrics(parity: Parity, environment: Environment) -> Section | None:
@@ -181,7 +185,7 @@ def _metrics(parity: Parity, environment: Environment) -> Section | None:
             Cell(name),
             Cell(_exact(first[name]) if name in first else _NONE),
             Cell(_exact(second[name]) if name in second else _NONE),
-            *_metric(found.get(name), compared=name in parity.metrics.names or name in found),
+            *_metric(found.get(name), compared=name in parity.metrics.names or name in found, elements=True),
         )
         for name in names
     ]
@@ -191,7 +195,7 @@ def _metrics(parity: Parity, environment: Environment) -> Section | None:
         numbers=frozenset((1, 2, 3, 4)),
     )
     text: tuple[str, ...] = ()
-    if "loss" in names and "loss" not in parity.metrics.names and "loss" not in found:
+    if "average_loss" in parity.metrics.names and "loss" in names and "loss" not in {*parity.metrics.names, *found}:
         text = ("Estimator's loss is the mean of the batches' means, which weighs a small last batch too much. "
                 "What is compared is average_loss.",)  # fmt: skip
     return Section(title="Metrics of the final evaluation", text=text, tables=(table,))
@@ -202,30 +206,43 @@ def _answers(parity: Parity, environment: Environment) -> Section | None:
         return None
     title, names = "Answers of the exported models", parity.answers.names
     text = "Both SavedModels are loaded by plain TensorFlow and answer to the first records of the evaluation data. "
-    what = "inputs and outputs"
+    what = "input or output" if len(names) == 1 else "inputs and outputs"
     if not tally.of_exports(parity):
-        title, text, what = "Predictions", "What both predict for the first batch of the evaluation data. ", "outputs"
+        title, text = "Predictions", "What both predict for the first batch of the evaluation data. "
+        what = "output" if len(names) == 1 else "outputs"
     if not parity.answers.differences:
-        return Section(title=title, text=(f"{text}Their {len(names)} {what} are the same, bit by bit.",))
+        are = "is" if len(names) == 1 else "are"
+        return Section(title=title, text=(f"{text}Their {len(names)} {what} {are} the same, bit by bit.",))
     rows = tuple(
         (Cell(one.name, note="" if one.within else one.message.removeprefix(f"{one.name}: ")),
          *_metric(one, compared=True))
         for one in parity.answers.differences
     )  # fmt: skip
     table = Table(head=("", "absolute", "relative", "verdict"), rows=rows, numbers=frozenset((1, 2)))
-    text += f"{len(names)} {what} were compared; those that are not bit-equal:"
+    text += f"{len(names)} {what} {'was' if len(names) == 1 else 'were'} compared; what is not bit-equal:"
     return Section(title=title, text=(text,), tables=(table,))
 
 
-def _metric(difference: Difference | None, *, compared: bool) -> tuple[Cell, Cell, Cell]:
+def _metric(difference: Difference | None, *, compared: bool, elements: bool = False) -> tuple[Cell, Cell, Cell]:
     if not compared:
         return Cell(_NONE), Cell(_NONE), Cell("not compared")
     if difference is None:
         return Cell("0"), Cell("0"), _state("bit-equal")
-    if difference.kind not in ("value", "within"):
-        return Cell(_NONE), Cell(_NONE), _state(difference.kind)
-    state = _state("within" if difference.within else "beyond")
-    return Cell(_number(difference.largest_absolute)), Cell(_number(difference.largest_relative)), state
+    state = "beyond" if difference.kind == "value" else difference.kind
+    if not difference.sized:
+        return Cell(_NONE), Cell(_NONE), _state(state)
+    sizes = Cell(_number(difference.largest_absolute)), Cell(_number(difference.largest_relative))
+    return *sizes, _state(state, _elements(difference) if elements else "")
+
+
+def _elements(difference: Difference) -> str:
+    """Of an array: how many of its elements are not allowed, and both values of the worst."""
+    if difference.size < 2:
+        return ""
+    place = f"[{', '.join(map(str, difference.index))}]"
+    values = " and ".join(tally.pair(difference.one, difference.other))
+    beyond = f"{difference.count} of {counted(difference.size, 'element')}, " if difference.count else ""
+    return f"{beyond}the worst {place}: {values}"
 
 
 def _variables(parity: Parity, environment: Environment) -> Section | None:
@@ -241,11 +258,13 @@ def _variables(parity: Parity, environment: Environment) -> Section | None:
         head=("variable", "verdict", "shape", "dtype", "elements", "absolute", "relative", "ULP", "unequal from"),
         rows=tuple(_variable(row) for row in shown),
         numbers=frozenset((4, 5, 6, 7, 8)),
-        left_out=f"{len(rest)} more variables are left out here: {left}. All of them are in report.json."
+        left_out=f"{counted(len(rest), 'more variable')} {'is' if len(rest) == 1 else 'are'} left out here: {left}. "
+        "All of them are in report.json."
         if rest
         else "",
     )
-    text = f"{len(rows)} variables and optimizer slots over all steps, the worst first: {told}. "
+    what = "1 variable" if len(rows) == 1 else f"{len(rows)} variables and optimizer slots"
+    text = f"{what} over all steps, the worst first: {told}. "
     text += "Each error is the largest of any element after any step; the step stands below it."
     return Section(title="Variables", text=(text,), tables=(table,))
 
@@ -335,9 +354,14 @@ def _ulp(value: float) -> str:
 
 
 def _exact(value: Any) -> str:
-    """A value to nine digits, which tell a float32 from its neighbours."""
+    """A value to nine digits, which tell a float32 from its neighbours; of an array the first elements."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, float):
         return f"{value:.9g}"
+    if isinstance(value, list | tuple):
+        more = f", … ({len(value)} in all)" if len(value) > _MOST_ELEMENTS else ""
+        return f"[{', '.join(map(_exact, value[:_MOST_ELEMENTS]))}{more}]"
     text = str(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 

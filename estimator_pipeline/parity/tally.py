@@ -9,20 +9,21 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from estimator_pipeline.parity.compare import Comparison, Difference
+from estimator_pipeline.launch.plan import counted
+from estimator_pipeline.parity.compare import CHECKSUMS, Comparison, Difference
 from estimator_pipeline.parity.result import Parity
 
 __all__ = [
-    "SLOTS", "STATES", "WEIGHTS", "Largest", "Variable", "answers", "largest_by_step", "metrics", "of_exports",
-    "one_sided", "variables", "verdict",
+    "SLOTS", "STATES", "WEIGHTS", "Largest", "Variable", "after_each", "answers", "each", "is_after_training",
+    "largest_by_step", "metrics", "of_exports", "one_sided", "pair", "parting", "variables", "verdict",
 ]  # fmt: skip
 
 WEIGHTS = "weights and statistics"
 SLOTS = "optimizer slots"
 # How a variable ended, the worst first.
 STATES = ("missing", "shape", "dtype", "beyond", "within", "bit-equal")
-# Kinds of a difference that has a size.
-_VALUES = ("value", "within")
+# Metrics that are beyond their tolerance are told in the verdict, so many of them.
+_MOST_METRICS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +145,7 @@ def largest_by_step(parity: Parity) -> dict[str, list[tuple[int, float]]]:
 
 
 def _of_values(differences: Sequence[Difference]) -> float:
-    return max((d.largest_absolute for d in differences if d.kind in _VALUES), default=0.0)
+    return max((d.largest_absolute for d in differences if d.sized), default=0.0)
 
 
 def one_sided(parity: Parity) -> tuple[str, ...]:
@@ -187,17 +188,19 @@ def verdict(parity: Parity) -> str:
         return _of_equals(parity)
     step, difference = fault
     one, other = parity.initial.sides
+    if is_after_training(parity):
+        what = "" if parity.metrics.faults else f": {_of_answers(parity, difference)}"
+        return f"Not equal: {_of_ends(parity, f' of {one} and {other}')}{what}."
     where = "before the first step" if step == 0 else f"at step {step} of {parity.steps[-1].step}"
     told = f"Not equal: {one} and {other} part {where}"
     if difference.kind != "value":
         return f"{told}: {difference.message}."
+    if difference.name.startswith(CHECKSUMS):
+        return f"{told}, in the {difference.message}."
     told = f"{told}, {_place(parity, difference)}"
-    if difference.name.startswith("records of "):
-        # Checksums: how far they are apart says nothing.
-        return f"{told}: {difference.count} of {difference.size} are not the same."
-    if not math.isfinite(difference.absolute) or not difference.absolute:
+    if not _tells_size(difference):
         return f"{told}: {difference.one} in {one}, {difference.other} in {other}."
-    return f"{told}, by {difference.absolute:.3g} (relative {difference.relative:.3g})."
+    return f"{told}, {_size(difference)}."
 
 
 def short(parity: Parity) -> str:
@@ -207,14 +210,99 @@ def short(parity: Parity) -> str:
     return f"{one} and {other} both made {made}" if parity.steps else f"{one} and {other} have made no step in common"
 
 
+def is_after_training(parity: Parity) -> bool:
+    """Whether all that was compared of the training is equal, and what came after it is not."""
+    fault = parity.first_fault
+    ends = (parity.metrics, parity.answers)
+    return fault is not None and any(fault[1] is one for end in ends if end is not None for one in end.faults)
+
+
+def parting(parity: Parity) -> str:
+    """Where two that are not equal part first, in words."""
+    fault = parity.first_fault
+    if fault is None:
+        return ""
+    if is_after_training(parity):
+        return _of_ends(parity)
+    return "they part " + (f"at step {fault[0]} of {parity.steps[-1].step}" if fault[0] else "before the first step")
+
+
+def _of_ends(parity: Parity, whose: str = "") -> str:
+    """That what came after the training differs, with the values of the metrics that do."""
+    steps = len(parity.steps)
+    asked = f" of {parity.asked} asked for" if parity.is_short else ""
+    equal = f"{counted(steps, 'step')}{whose} {'is' if steps == 1 else 'are'} equal{asked}" if steps else short(parity)
+    places = ["the final evaluation"] if parity.metrics.faults else []
+    if parity.answers is not None and parity.answers.faults:
+        places.append("the answers of the exports" if of_exports(parity) else "the predictions")
+    told = f"{equal}, they part in {' and '.join(places)}"
+    return f"{told}: {_of_metrics(parity)}" if parity.metrics.faults else told
+
+
+def _of_metrics(parity: Parity) -> str:
+    """The final metrics that are not equal, the worst first, with both values."""
+    one, other = parity.metrics.sides
+    # In the order of `Comparison.largest_fault`.
+    faults = sorted(parity.metrics.faults, key=lambda fault: (fault.kind != "value", fault.relative), reverse=True)
+    told: list[str] = []
+    sides_told = False
+    for fault in faults[:_MOST_METRICS]:
+        if fault.kind == "missing":
+            has = one if fault.name in parity.finals.get(one, {}) else other
+            told.append(f"{fault.name} of {has} alone")
+        elif fault.kind != "value":
+            told.append(f"{fault.name} of another {'type' if fault.kind == 'dtype' else fault.kind}")
+        else:
+            first, second = pair(fault.one, fault.other)
+            at = f"[{', '.join(map(str, fault.index))}]" if fault.index else ""
+            words = f"{first} and {second}" if sides_told else f"{first} in {one} and {second} in {other}"
+            told.append(f"{fault.name}{at} {words}")
+            sides_told = True
+    more = len(faults) - len(told)
+    return ", ".join(told) + (f", and {more} more" if more else "")
+
+
+def pair(one: float, other: float) -> tuple[str, str]:
+    """Both values, with as many digits as it takes to tell them apart."""
+    pairs = [(f"{one:.{digits}g}", f"{other:.{digits}g}") for digits in (6, 9, 17)]
+    return next((texts for texts in pairs if texts[0] != texts[1]), pairs[-1])
+
+
+def _of_answers(parity: Parity, difference: Difference) -> str:
+    """The worst of the answers, and how many others there are."""
+    more = 0 if parity.answers is None else len(parity.answers.faults) - 1
+    name = difference.name.removeprefix("predictions ")
+    told = f"{name}, {_size(difference)}"
+    if not _tells_size(difference):
+        told = name + difference.message.removeprefix(difference.name)
+    return f"{told}, and {more} more" if more else told
+
+
+def _tells_size(difference: Difference) -> bool:
+    return difference.sized and math.isfinite(difference.absolute) and difference.absolute > 0
+
+
+def _size(difference: Difference) -> str:
+    return f"by {difference.absolute:.3g} (relative {difference.relative:.3g})"
+
+
+def each(parity: Parity) -> str:
+    """What stands for the steps after a preposition."""
+    return "it" if len(parity.steps) == 1 else "each"
+
+
+def after_each(parity: Parity) -> str:
+    """How many variables were compared, in words."""
+    return f"{counted(len(parity.initial.names), 'variable')} after {each(parity)}"
+
+
 def _of_equals(parity: Parity) -> str:
     one, other = parity.initial.sides
-    steps = len(parity.steps)
-    what = f"{one} and {other} over {steps} {'step' if steps == 1 else 'steps'}, with "
     ends = [metrics(parity)] if parity.metrics.names else []
     if parity.answers is not None and parity.answers.names:
         ends += ["the answers of the exports" if of_exports(parity) else "the predictions"]
-    what += f"{len(parity.initial.names)} variables after each" + "".join(f", and in {end}" for end in ends)
+    what = f"{one} and {other} over {counted(len(parity.steps), 'step')}, with {after_each(parity)}"
+    what += "".join(f", and in {end}" for end in ends)
     rows = variables(parity)
     compared = (*parity.numbers.values(), parity.metrics, *([] if parity.answers is None else [parity.answers]))
     numbers = [d for c in compared for d in c.differences]
@@ -229,34 +317,34 @@ def _of_equals(parity: Parity) -> str:
 
 def of_exports(parity: Parity) -> bool:
     """Whether the answers are those of exported models; a program's are predictions."""
-    return parity.answers is not None and any(name.startswith("signature ") for name in parity.answers.names)
+    if parity.answers is None:
+        return False
+    names = (*parity.answers.names, *(difference.name for difference in parity.answers.differences))
+    return any(name.startswith("signature ") for name in names)
 
 
 def answers(parity: Parity) -> str:
     """How many answers were compared, in words."""
     count = 0 if parity.answers is None else len(parity.answers.names)
     if of_exports(parity):
-        return f"{count} answers of the exports"
-    return f"the predictions of {count} output{'s' * (count != 1)}"
+        return f"{counted(count, 'answer')} of the exports"
+    return f"the predictions of {counted(count, 'output')}"
 
 
 def metrics(parity: Parity) -> str:
-    """Which of the final evaluation's metrics were compared, in words."""
+    """Which of the final evaluation's metrics were compared, in words; what is counted is what the notes name."""
+    theirs, ours = (set(parity.finals.get(side, {})) for side in parity.metrics.sides)
     compared = set(parity.metrics.names)
-    all_of_them = {name for finals in parity.finals.values() for name in finals} | compared
-    # Each of the two says what the other one says.
-    alike = {"loss", "average_loss"}
-    left = all_of_them - compared - (alike if alike & compared else set())
-    return f"{len(compared)} of {len(compared | left)} final metrics" if left else "the final metrics"
+    # By the rule of `matching.to_compare`: what an Estimator says without a counterpart, its loss says where that is
+    # compared; that an Estimator's loss was not compared is a note of its own.
+    of_loss = {"loss", "average_loss"} if "loss" in compared else {"loss"}
+    # What both have and what is not compared is a job's loss, beside its average_loss.
+    left = (theirs - ours - of_loss) | (ours - theirs)
+    told = f"{len(compared)} of {counted(len(compared | left), 'final metric')}" if left else "the final metrics"
+    return f"{told} (not the loss)" if "loss" in theirs and not compared & {"loss", "average_loss"} else told
 
 
 def _place(parity: Parity, difference: Difference) -> str:
-    if any(difference is fault for fault in parity.metrics.faults):
-        return f"in the final metric {difference.name}"
-    if any(difference is fault for read in parity.records.values() for fault in read.faults):
-        return f"in the {difference.name}"
-    if parity.answers is not None and any(difference is fault for fault in parity.answers.faults):
-        return f"in {difference.name}" + (" of the exports" if of_exports(parity) else "")
     if any(difference is fault for numbers in parity.numbers.values() for fault in numbers.faults):
         return f"in the {difference.name.replace('_', ' ')}"
     return f"in the variable {difference.name}"

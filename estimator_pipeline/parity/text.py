@@ -5,31 +5,33 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from estimator_pipeline.launch.plan import counted
 from estimator_pipeline.parity import tally
 from estimator_pipeline.parity.compare import Comparison, Difference
 from estimator_pipeline.parity.result import Parity
 
 __all__ = ["document", "summary"]
 
+# Begins the note of `forms.py` on records that are compared in part.
+_PARTS = "of the records only "
+
 
 def summary(parity: Parity) -> str:
     """A few lines for a terminal: the verdict, where the two part first, the largest difference by kind."""
     lines = []
     fault = parity.first_fault
-    steps = len(parity.steps)
     if fault is None and parity.only:
-        lines.append(f"not equal: {len(parity.only)} steps were made by one of them alone")
+        were = "was" if len(parity.only) == 1 else "were"
+        lines.append(f"not equal: {counted(len(parity.only), 'step')} {were} made by one of them alone")
     elif fault is None and parity.is_short:
         lines.append(f"not equal: {tally.short(parity)}")
     elif fault is None:
-        read = ", the same records for each" if len(parity.records) == steps else ""
-        metrics = f", {tally.metrics(parity)}" if parity.metrics.names else ""
-        asked = "" if parity.answers is None else f", {tally.answers(parity)}"
-        lines.append(f"equal: {steps} steps{read}, {len(parity.initial.names)} variables after each{metrics}{asked}")
+        told = [counted(len(parity.steps), "step"), *_read(parity), tally.after_each(parity)]
+        told += [tally.metrics(parity)] if parity.metrics.names else []
+        told += [] if parity.answers is None else [tally.answers(parity)]
+        lines.append(f"equal: {', '.join(told)}")
     else:
-        step, difference = fault
-        where = "before the first step" if step == 0 else f"at step {step} of {steps}"
-        lines += [f"not equal: they part {where}", f"  {difference.message}"]
+        lines += [f"not equal: {tally.parting(parity)}", f"  {fault[1].message}"]
     for finding in parity.findings:
         lines += [f"  {line}" for line in str(finding).splitlines()]
     for engine, step in parity.only[:3]:
@@ -48,6 +50,17 @@ def summary(parity: Parity) -> str:
     lines += [f"note: {note}" for note in parity.notes]
     lines.append(f"runs and records: {parity.folder}")
     return "\n".join(lines)
+
+
+def _read(parity: Parity) -> list[str]:
+    """What equal steps have read, where the records of all of them were compared."""
+    if len(parity.records) != len(parity.steps):
+        return []
+    each = tally.each(parity)
+    # Of records that have another form in each a part is compared, and a note says which.
+    if any(note.startswith(_PARTS) for note in parity.notes):
+        return [f"what was compared of the records was the same for {each}"]
+    return [f"the same records for {each}"]
 
 
 def _largest(parity: Parity) -> list[tuple[str, str | tuple[int, Difference]]]:
@@ -84,7 +97,7 @@ def _row(name: str, worst: str | tuple[int, Difference]) -> str:
         return f"{name:24}{worst:>12}"
     step, difference = worst
     where = difference.name + (f", step {step}" if step else "")
-    if difference.kind not in ("value", "within") or isinstance(difference.one, str):  # it has no size
+    if not difference.sized:
         return f"{name:24}{'':38}  {where}"
     ulp = "" if difference.largest_ulp is None else f"{difference.largest_ulp:.6g}"
     return f"{name:24}{difference.largest_absolute:>12.3g}{difference.largest_relative:>12.3g}{ulp:>14}  {where}"
@@ -133,19 +146,17 @@ def _comparison(found: Comparison) -> dict[str, Any]:
     }
 
 
+# What is null where a difference has no size: 0 would say that there is none.
+_SIZES = ("absolute", "relative", "of_largest", "ulp", "largest_absolute", "largest_relative", "largest_ulp")
+
+
 def _difference(difference: Difference) -> dict[str, Any]:
     return {
         "name": difference.name,
         "kind": difference.kind,
         "message": difference.message,
         "index": list(difference.index),
-        "absolute": difference.absolute,
-        "relative": difference.relative,
-        "of_largest": difference.of_largest,
-        "ulp": difference.ulp,
-        "largest_absolute": difference.largest_absolute,
-        "largest_relative": difference.largest_relative,
-        "largest_ulp": difference.largest_ulp,
+        **{size: getattr(difference, size) if difference.sized else None for size in _SIZES},
         "count": difference.count,
         "size": difference.size,
         "tolerance": str(difference.tolerance),

@@ -37,6 +37,8 @@ _DEFAULTS = {
     "update_norm": Tolerance(rtol=1e-3, atol=1e-7, reason="a change keeps fewer digits than the weights it leads to"),
 }
 _STATISTICS = ("moving_mean", "moving_variance")
+# What no word of KINDS has: it is a pattern, or the name of a variable in a scope.
+_OF_VARIABLES = "*?[/@"
 
 
 def kind_of(variable: str) -> str:
@@ -71,13 +73,15 @@ class Tolerances:
             defaults: of what it does not name, see the attribute.
 
         Raises:
-            ConfigError: a name that is not known, a limit without its reason.
+            ConfigError: a name that is not known, a misspelt kind, a limit without its reason.
         """
         if isinstance(given, Tolerances):
             return given
         if given is None:
             found = {}
         elif isinstance(given, Mapping):
+            for what, value in given.items():
+                _refuse_misspelt(what, value)
             found = {str(what): _tolerance(what, value) for what, value in given.items()}
         else:
             found = dict.fromkeys((kind for kind in KINDS if kind != "learning_rate"), _tolerance("all", given))
@@ -110,6 +114,29 @@ class Tolerances:
         """What is compared -> its tolerance in words."""
         found = {kind: str(self.number(kind)) for kind in KINDS}
         return {**found, **{what: str(tolerance) for what, tolerance in self.given.items() if what not in KINDS}}
+
+
+def _refuse_misspelt(what: Any, value: Any) -> None:
+    """Refuses what is meant as a kind, and as a pattern would fit no variable.
+
+    A word alone may be a variable's name; one that is nearly that of a kind is not taken for it.
+    """
+    word = str(what)
+    if word in ("parity", "tolerances") and isinstance(value, Mapping):
+        raise ConfigError(
+            f"tolerances.{word}: this is the name of the section",
+            found=f"below it: {', '.join(map(str, value)) or 'nothing'}",
+            mend="give what stands below it alone, such as {loss: rounding}",
+        )
+    if word in KINDS or any(mark in word for mark in _OF_VARIABLES):
+        return
+    close = nearest(word.lower(), KINDS)
+    if close:
+        raise ConfigError(
+            f"tolerances.{word}: {word!r} is none of what is compared",
+            found=f"compared are: {', '.join(KINDS)}; or a pattern of variables' names",
+            mend=f"did you mean {close!r}? For a variable of that name write {word + '*'!r}",
+        )
 
 
 def _tolerance(what: Any, given: Any) -> Tolerance:

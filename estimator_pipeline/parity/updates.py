@@ -22,6 +22,7 @@ from estimator_pipeline.parity.findings import (
     length,
     rms,
     scale_of,
+    told_by_part,
     told_names,
 )  # fmt: skip
 from estimator_pipeline.parity.optimizer_updates import Later, another_rate, shifted_rate
@@ -73,11 +74,13 @@ def of_update(parity: Parity, index: int, state: Step, facts: Facts, later: Late
     state = state.without(noise)
     weights = state.changes(0, "weights"), state.changes(1, "weights")
     slots_part = any(" @" in fault.name for fault in parity.steps[index].variables.faults)
-    if distance(*weights) < SAME and not slots_part:
-        return None
     sides = parity.initial.sides
+    if distance(*weights) < SAME and not slots_part:
+        # Little, and yet it may have a cause that is known.
+        return optimizer_updates.of_options(sides, state, facts) if faults else None
     return (
         optimizer_updates.of_options(sides, state, facts)
+        or optimizer_updates.of_averages(sides, state)
         or _not_trained(sides, state, weights)
         or _mixed_up(sides, state, weights)
         or optimizer_updates.of_slots(parity, index, state, weights, facts, later)
@@ -141,7 +144,8 @@ def _not_trained(sides: tuple[str, str], state: Step, weights: Sequence[Arrays])
                 step=state.step,
                 side=sides[side],
                 message=f"{sides[side]} changes none of its {len(weights[side])} variables",
-                mend="a learning rate of 0, and a train_op that leaves the update out",
+                mend="a learning rate of 0, a train_op that leaves the update out, gradients that are added up over "
+                "several steps",
             )
         if still:
             return Finding(
@@ -205,15 +209,14 @@ def _of_gradients(
     clipped = _clipping(parity, index, lengths, facts) or _clipped_by_value(sides, step, gradients, word)
     if clipped is not None:
         return clipped
-    return _of_other_gradients(sides, step, gradients, word, facts, opposite=rest < CLOSE and scale < 0)
+    return _of_other_gradients(sides, state, gradients, word, facts, opposite=rest < CLOSE and scale < 0)
 
 
 def _of_other_gradients(
-    sides: tuple[str, str], step: int, gradients: tuple[Arrays, Arrays], word: str, facts: Facts, *, opposite: bool
+    sides: tuple[str, str], state: Step, gradients: tuple[Arrays, Arrays], word: str, facts: Facts, *, opposite: bool
 ) -> Finding:
     lengths = [length(one) for one in gradients]
     apart = [name for name in gradients[0] if distance({name: gradients[0][name]}, {name: gradients[1][name]}) >= SAME]
-    scales = {name: scale_of({name: gradients[0][name]}, {name: gradients[1][name]}) for name in apart}
     told = f"the same loss, other gradients: {len(apart)} of {len(gradients[0])} variables ({told_names(apart)}), "
     told += f"{sides[0]}'s {word} has the length {lengths[0]:.5g}, {sides[1]}'s {lengths[1]:.5g}"
     mend = "what is trained, clipped or left out of the gradient; weights of losses; regularisers that the loss lacks; "
@@ -221,14 +224,40 @@ def _of_other_gradients(
     if opposite:
         told += ", in the opposite direction"
         mend = f"the sign of the loss; {mend}"
-    elif apart and all(rest < CLOSE and scale > 0 for scale, rest in scales.values()):
-        factors = ", ".join(f"{name} {scale:.4g} times" for name, (scale, _) in list(scales.items())[:3])
-        told += f"; each has the same direction in both, {factors} as long in {sides[0]}"
-        mend = "what is clipped by variable (clipnorm), and rates or weights by layer"
+    elif word == "gradient" and (share := _share_of_weights(state, gradients, apart)):
+        more = sides[0] if share > 0 else sides[1]
+        told += f"; {more}'s is larger by {abs(share):.4g} times the weights themselves, as a decay of them adds"
+        mend = "a weight decay, or an L2 regulariser (half its factor) that the loss does not tell"
+    elif parts := told_by_part(*gradients, sides):
+        told += f"; {parts}"
+        if told_by_part(*gradients, sides, beyond=SCALED):
+            mend = "what is clipped by variable (clipnorm), and rates or weights by layer"
+    elif held := _held(sides, apart, facts):
+        told += f"; {held}"
+        mend = "constraints of weights, in both"
     if any(facts.random):
         told += f"; {told_random(sides, facts)}"
         mend = f"{_ALL_RANDOM}; {mend}"
-    return Finding(name="gradient", step=step, message=told, mend=mend)
+    return Finding(name="gradient", step=state.step, message=told, mend=mend)
+
+
+def _share_of_weights(state: Step, gradients: tuple[Arrays, Arrays], apart: Sequence[str]) -> float:
+    """What share of the weights the first side's gradients hold beside the other's; 0: it is something else."""
+    more = {name: gradients[0][name] - gradients[1][name] for name in apart}
+    before = {name: state.before[0][name].astype(np.float64) for name in apart}
+    share, rest = scale_of(more, before)
+    return share if rest < CLOSE else 0.0
+
+
+def _held(sides: tuple[str, str], apart: Sequence[str], facts: Facts) -> str:
+    """In words, which of those that differ are held to something by one side alone."""
+    told = []
+    for side in (0, 1):
+        found = [name for name in apart if facts.constrained[side].get(name) != facts.constrained[1 - side].get(name)]
+        named = [f"{name} ({facts.constrained[side][name]})" for name in found if name in facts.constrained[side]]
+        if named:
+            told.append(f"{sides[side]} constrains {told_names(named)}")
+    return "; ".join(told)
 
 
 def _clipped_by_value(sides: tuple[str, str], step: int, gradients: tuple[Arrays, Arrays], word: str) -> Finding | None:
@@ -289,7 +318,7 @@ def _gradient(
         key = f"{name} @{slot}"
         return state.after[side][key].astype(np.float64) - decay * state.before[side][key].astype(np.float64)
 
-    beta, rho = float(options.get("beta_1", facts.beta_1)), float(options.get("rho", 0.9))
+    beta, rho = float(options.get("beta_1", 0.9)), float(options.get("rho", 0.9))
     found, velocities = {}, {}
     for name, change in weights.items():
         if f"{name} @m" in both:
@@ -345,15 +374,16 @@ def _of_lengths(
         name="loss scaling",
         step=step,
         message=f"the same direction, but {longer}'s gradient is {times:.4g} times the other's",
-        mend="how the loss is reduced (its sum or its mean over the batch), weights of records, and what it, or its "
-        "gradient, is divided by (replicas)",
+        mend="how the loss is reduced (its sum or its mean over the batch), weights of records, what it, or its "
+        "gradient, is divided by (replicas), and updates that are made twice in a step",
     )
 
 
 def _units(step: StepParity, facts: Facts) -> list[float]:
     # At the first step a slot or a change is the gradient times one of these: 1 is V1's velocity, the learning rate
     # SGD's change and Keras's velocity, the last Adam's first moment.
-    return [1.0, *(rate for rate in facts.rates(step.learning_rates) if rate), 1 - facts.beta_1]
+    betas = [1 - float(side.get("beta_1", 0.9)) for side in facts.options]
+    return [1.0, *(rate for rate in facts.rates(step.learning_rates) if rate), *betas]
 
 
 def _clipped_to(parity: Parity, index: int, lengths: Sequence[float], side: int, facts: Facts) -> float | None:

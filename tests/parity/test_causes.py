@@ -16,7 +16,8 @@ SHAPES = {"hidden/kernel": (6, 5), "hidden/bias": (5,), "logits/kernel": (5, 4),
 START = {name: RANDOM.normal(size=shape) for name, shape in SHAPES.items()}
 GRADIENTS = [{name: RANDOM.normal(size=shape) * 0.1 for name, shape in SHAPES.items()} for _ in range(6)]
 SLOTS = {"sgd": (), "momentum": ("momentum",), "velocity": ("momentum",), "adam": ("m", "v"), "rmsprop": ("rms",),
-         "adagrad": ("accumulator",)}  # fmt: skip
+         "adagrad": ("accumulator",), "adamax": ("m", "v"), "adadelta": ("accum_grad", "accum_var"),
+         "dual": ("dual_sum",)}  # fmt: skip
 
 
 def trained(kind="sgd", *, gradient=None, rate=0.1, rates=None, start=0.0, decay=0.0, frozen=(), **options):
@@ -61,6 +62,17 @@ def trained(kind="sgd", *, gradient=None, rate=0.1, rates=None, start=0.0, decay
                 kept[name, "v"] = v = beta_2 * kept[name, "v"] + (1 - beta_2) * g * g
                 corrected = lr * np.sqrt(1 - beta_2 ** (step + 1)) / (1 - beta_1 ** (step + 1))
                 change = -corrected * m / (np.sqrt(v) + epsilon)
+            elif kind == "adamax":
+                kept[name, "m"] = m = beta_1 * kept[name, "m"] + (1 - beta_1) * g
+                kept[name, "v"] = u = np.maximum(beta_2 * kept[name, "v"], np.abs(g))
+                change = -lr / (1 - beta_1 ** (step + 1)) * m / (u + epsilon)
+            elif kind == "adadelta":
+                kept[name, "accum_grad"] = a = rho * kept[name, "accum_grad"] + (1 - rho) * g * g
+                change = -lr * np.sqrt(kept[name, "accum_var"] + 1e-6) / np.sqrt(a + 1e-6) * g
+                kept[name, "accum_var"] = rho * kept[name, "accum_var"] + (1 - rho) * change * change
+            elif kind == "dual":
+                kept[name, "dual_sum"] = kept[name, "dual_sum"] + g
+                change = -lr * g
             elif kind == "rmsprop":
                 kept[name, "rms"] = v = rho * kept[name, "rms"] + (1 - rho) * g * g
                 change = -lr * g / (np.sqrt(v) + epsilon)
@@ -110,12 +122,113 @@ DROPPING = [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]
         (trained("sgd"), trained("adam", rate=0.01), "as plain SGD does, keras keeps @m, @v for each weight, as Adam"),
         (trained("rmsprop", rate=0.01), trained("adagrad", start=0.1), "@rms for each weight, as RMSprop does, keras"),
         (trained("momentum"), trained("sgd"), "estimator keeps @momentum for each weight, as SGD with momentum does"),
+        (trained("adadelta"), trained("sgd"), "estimator keeps @accum_grad, @accum_var for each weight, as Adadelta"),
+        (trained("dual"), trained("adam"), "estimator keeps @dual_sum for each weight, keras keeps @m, @v"),
     ],
-    ids=["sgd-adam", "rmsprop-adagrad", "momentum-sgd"],
+    ids=["sgd-adam", "rmsprop-adagrad", "momentum-sgd", "adadelta-sgd", "unknown-adam"],
 )
 def test_optimizers_of_different_kinds(compared, estimator, keras, says):
     finding = only(compared(estimator, keras, slots=False))
     assert finding.name == "optimizer" and says in finding.message and "gradient" not in finding.message
+
+
+@pytest.mark.parametrize("options", [({}, {}), ({"kind": "adam"}, {"kind": "adamax"})], ids=["by slots", "by kind"])
+def test_adam_and_adamax(compared, options):
+    """They keep slots of the same names, of which the first moments are the same."""
+    finding = only(compared(trained("adam", rate=0.01), trained("adamax", rate=0.01), options=options))
+    assert (finding.name, finding.step) == ("optimizer", 1)
+    if options[0]:
+        assert "as Adam does, keras keeps @m, @v for each weight, as Adamax does" in finding.message
+    else:
+        assert "@m is the same, so the gradients are, and @v is not: @v has the length" in finding.message
+
+
+def amsgrad(after=3):
+    """Adam's steps, and beside them what AMSGrad keeps; from a step on they are a little shorter."""
+    for step, values in enumerate(trained("adam", rate=1e-4)):
+        off = np.float32(1 + 1e-5 * (step > after))
+        kept = {f"{name} @vhat": values[f"{name} @v"] for name in SHAPES}
+        yield {name: value * off if name in SHAPES else value for name, value in {**values, **kept}.items()}
+
+
+def test_little_that_has_a_known_cause(compared):
+    finding = only(compared(trained("adam", rate=1e-4), amsgrad(), slots=False, tolerances={"weights": "bit_equal"}))
+    assert (finding.name, finding.step) == ("optimizer", 4)
+    assert "keras keeps @vhat for each weight, and the other does not: amsgrad" in finding.message
+
+
+def overwritten(every=2):
+    """Weights of plain gradient descent, which are set to their moving averages every so many steps."""
+    weights = {name: np.float32(value) for name, value in START.items()}
+    average = dict(weights)
+    yield {**weights, **{f"{name} @average": value for name, value in average.items()}}
+    for step in range(6):
+        weights = {name: np.float32(value - 0.1 * GRADIENTS[step][name]) for name, value in weights.items()}
+        average = {name: np.float32(0.9 * value + 0.1 * weights[name]) for name, value in average.items()}
+        if (step + 1) % every == 0:
+            weights = dict(average)
+        yield {**weights, **{f"{name} @average": value for name, value in average.items()}}
+
+
+def test_weights_that_are_set_to_their_averages(compared):
+    finding = only(compared(trained("sgd"), overwritten(), slots=False))
+    assert (finding.name, finding.side, finding.step) == ("optimizer", "keras", 2)
+    assert "keras sets its weights to their moving averages (use_ema)" in finding.message
+
+
+@pytest.mark.parametrize("side", ENGINES)
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+def test_a_decay_in_the_gradient(compared, side, kind):
+    """As of an L2 regulariser that is not told by the loss; kernels alone have it."""
+    weights = {}
+
+    def decayed(name, step, gradient):
+        return gradient + (0.03 * weights["before"][name] if "kernel" in name else 0.0)
+
+    def with_decay():
+        made = trained(kind, gradient=decayed, rate=0.01)
+        weights["before"] = START
+        for values in made:
+            yield values
+            weights["before"] = {name: np.float64(values[name]) for name in SHAPES}
+
+    other = next(engine for engine in ENGINES if engine != side)
+    finding = only(compared(**{side: with_decay(), other: trained(kind, rate=0.01)}, rates=([0.01] * 6, [0.01] * 6)))
+    assert (finding.name, finding.step) == ("gradient", 1)
+    assert f"{side}'s is larger by 0.03 times the weights themselves" in finding.message
+    assert "L2 regulariser" in finding.mend
+
+
+def test_rates_by_layer_behind_the_same_slots(compared):
+    def by_layer():
+        fast, slow = list(trained("adam", rate=0.01)), list(trained("adam", rate=0.001))
+        for pair in zip(fast, slow, strict=True):
+            yield {name: pair["hidden" in name][name] for name in pair[0]}
+
+    finding = only(compared(by_layer(), trained("adam", rate=0.01)))
+    assert finding.name == "learning rate"
+    assert "hidden/kernel 0.1 times, hidden/bias 0.1 times as long in estimator" in finding.message
+    assert "an optimizer for each part" in finding.mend
+
+
+def test_little_other_gradients_are_not_clipped_by_variable(compared):
+    """Each nearly as long as the other one's: no factor, but another function."""
+    finding = only(compared(trained(gradient=lambda name, step, g: g * (1 + 1e-3 * len(name))), trained()))
+    assert finding.name == "gradient" and "clipnorm" not in finding.mend
+
+
+@pytest.mark.parametrize("side", ENGINES)
+def test_constraints_are_named(compared, side):
+    def held(values):
+        return {name: np.abs(value) if name == "hidden/kernel" else value for name, value in values.items()}
+
+    other = next(engine for engine in ENGINES if engine != side)
+    told = {"hidden/kernel": "NonNeg", "logits/kernel": "MaxNorm"}
+    sides = {side: (one if not number else held(one) for number, one in enumerate(trained())), other: trained()}
+    constrained = tuple(told if engine == side else {} for engine in ENGINES)
+    finding = only(compared(**sides, constrained=constrained))
+    assert finding.name == "gradient" and f"{side} constrains hidden/kernel (NonNeg)" in finding.message
+    assert "MaxNorm" not in finding.message and finding.mend == "constraints of weights, in both"
 
 
 def test_slots_that_begin_with_another_value(compared):

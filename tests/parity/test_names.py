@@ -114,6 +114,19 @@ def test_settings_of_ftrl_and_a_layer_with_a_weight_of_that_name():
     assert list(canonical([W, *settings, "norm/beta", "Ftrl/iter"])) == [W, "norm/beta", "global_step"]
 
 
+def test_powers_of_beta_in_nested_scopes():
+    given = [W, f"a/b/{W}/Adam", f"a/b/{W}/Adam_1", "a/b/beta1_power", "a/b/beta2_power_1:0"]
+    assert list(canonical(given)) == [W, f"{W} @m", f"{W} @v"]
+
+
+def test_what_is_known_counts_before_the_names():
+    """A slot by any name, one that is called as another one's, what an optimizer keeps for itself; copies stay out."""
+    given = [W, f"{W}/opt:0", f"{W}/Adam:0", "cache:0", f"{W}/opt/replica_1:0"]
+    known = {f"{W}/opt": f"{W} @v", f"{W}/Adam": f"{W} @vhat", "cache": None, f"{W}/opt/replica_1": f"{W} @v"}
+    assert canonical(given, known) == {W: W, f"{W} @v": f"{W}/opt:0", f"{W} @vhat": f"{W}/Adam:0"}
+    assert list(canonical(given[:4])) == [W, f"{W}/opt", f"{W} @m", "cache"]
+
+
 def test_two_of_one_name_are_refused():
     with pytest.raises(ValueError, match="are both dense/kernel @m"):
         canonical([W, f"{W}/Adam", f"Adam/{W}/m"])

@@ -157,26 +157,27 @@ def test_metrics_of_one_side_are_told_by_name(tmp_path):
     model = make_model(metrics=[tf.keras.metrics.MeanSquaredError("mse")])
     options = {**OPTIONS, "folder": tmp_path / "one"}
     found = assert_parity(estimator=make_estimator(metrics=("absolute", "squared", "matrix")), model=model, **options)
-    assert "metrics that are no single number are not compared: matrix" in found.notes
     (note,) = [note for note in found.notes if note.startswith("of the evaluation only")]
     assert (
-        "only absolute, loss was compared, and not squared (the Estimator alone); mse (the Keras model alone)" in note
+        "only absolute, loss was compared, and not matrix, squared (the Estimator alone); mse (the Keras model alone)"
+        in note
     )
     assert "`metric_names` (--metric-names)" in note and note in summary(found)
     # The report has those too.
-    assert set(found.finals["estimator"]) == {"absolute", "squared", "loss"}
+    assert set(found.finals["estimator"]) == {"absolute", "squared", "matrix", "loss"}
+    assert found.finals["estimator"]["matrix"] == [[1.0, 1.0], [1.0, 1.0]], "as JSON can hold it"
     assert set(found.finals["keras"]) == {"absolute", "mse", "loss"} and set(found.metrics.names) == {
         "absolute",
         "loss",
     }
-    # Matched, nothing is left; average_loss is what is compared as loss, or as Keras's own.
+    # Matched, nothing is left; average_loss is compared where Keras has it, beside the loss.
     options = {**options, "metric_names": {"mae": "absolute", "mse": "squared"}}
     for number, more in enumerate(({}, {"loss": "average_loss"})):
         estimator = make_estimator(metrics=("absolute", "squared", "average_loss"))
         options |= {"metric_names": {**options["metric_names"], **more}, "folder": tmp_path / f"all-{number}"}
         found = assert_parity(estimator=estimator, model=model, **options)
         assert not [note for note in found.notes if note.startswith("of the evaluation")]
-        assert set(found.metrics.names) == {"absolute", "squared", "average_loss" if more else "loss"}
+        assert set(found.metrics.names) == {"absolute", "squared", "loss", *more.values()}
 
 
 @pytest.mark.parametrize(
@@ -187,14 +188,25 @@ def test_metrics_of_one_side_are_told_by_name(tmp_path):
         (["loss", "average_loss", "auc"], ["loss"], 1.0, ["only loss was compared, and not auc (the Estimator alone)"]),
         (["loss"], ["loss", "mae"], 1.0, ["only loss was compared, and not mae (the Keras model alone)"]),
         # Several: Keras tells no mean of batch means.
-        (["loss", "average_loss"], ["loss", "average_loss"], None, []),
+        (
+            ["loss", "average_loss"],
+            ["loss", "average_loss"],
+            None,
+            [
+                "the loss of the evaluation was not compared: the Estimator's is a mean of batch means, which Keras "
+                "does not tell on several replicas; average_loss was"
+            ],
+        ),
         (["loss", "auc"], ["loss", "auc"], None, ["the loss of the evaluation was not compared"]),
         (["loss"], ["loss"], None, ["the loss of the evaluation was not compared"]),
         (
             ["loss", "average_loss"],
             ["loss"],
             None,
-            ["nothing was compared, and not average_loss", "the loss of the evaluation was not compared"],
+            [
+                "nothing was compared: average_loss (the Estimator alone): match",
+                "the loss of the evaluation was not compared",
+            ],
         ),
     ],
 )
@@ -306,7 +318,7 @@ def failing_input_fn():
             {"model": tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(6,))])},
             "the Keras model is not compiled",
         ),
-        ({"steps": 0}, "steps is 0\n  to mend it: give a whole number of 1 or more"),
+        ({"steps": 0}, "steps is 0\n  found: allowed: whole numbers from 1 on\n  to mend it: give steps"),
         ({"steps": -2}, "steps is -2"),
         ({"steps": 2.5}, "steps is 2.5"),
         ({"steps": True}, "steps is True"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from conftest import tensorflow_with_three_cpus
@@ -24,6 +26,10 @@ def model_fn(features, labels, mode, params):
     found = dense(features, 4, tf.nn.relu, name="fc1")
     if params.get("drop") and mode == modes.TRAIN:
         found = tf.nn.dropout(found, rate=params["drop"])
+    if "norm" in params:
+        found = v1.layers.batch_normalization(
+            found, momentum=params["norm"], training=mode == modes.TRAIN, name="norm", center=False, scale=False
+        )
     logits = dense(dense(found, 4, tf.nn.tanh, name="fc2"), 1, name="fc3")
     each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
     loss = tf.reduce_mean(each)
@@ -36,15 +42,21 @@ def model_fn(features, labels, mode, params):
     if params.get("clip"):
         gradients, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], params["clip"])
         pairs = [(gradient, weight) for gradient, (_, weight) in zip(gradients, pairs, strict=True)]
-    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=optimizer.apply_gradients(pairs, step))
+    counts = params.get("counts", 1)
+    with tf.control_dependencies(v1.get_collection(v1.GraphKeys.UPDATE_OPS)):
+        train_op = optimizer.apply_gradients(pairs, step if counts else None)
+    if counts == 2:
+        with tf.control_dependencies([train_op]):
+            train_op = v1.assign_add(step, 1)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def keras_model(optimizer, metrics=(), drop=None):
+def keras_model(optimizer, metrics=(), more=None):
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(3)
     layers = tf.keras.layers
     stack = [layers.InputLayer((6,)), layers.Dense(4, "relu", name="one")]
-    stack += [] if drop is None else [drop]
+    stack += [] if more is None else [more]
     stack += [layers.Dense(4, "tanh", name="two"), layers.Dense(1, "sigmoid", name="three")]
     model = tf.keras.Sequential(stack)
     model.compile(optimizer, "binary_crossentropy", list(metrics))
@@ -60,13 +72,17 @@ def compared(tmp_path):
     def data(batch):
         return tf.data.Dataset.from_tensor_slices((X, Y)).batch(batch)
 
-    def compared(optimizer=sgd, keras=None, *, keras_metrics=(), keras_drop=None, mapping=MAPPING, steps=4, **params):
-        model = keras_model(legacy.SGD(0.1) if keras is None else keras, keras_metrics, keras_drop)
+    def compared(
+        optimizer=sgd, keras=None, *, keras_metrics=(), keras_layer=None, mapping=MAPPING, steps=4, keras_records=None,
+        **params,
+    ):  # fmt: skip
+        model = keras_model(legacy.SGD(0.1) if keras is None else keras, keras_metrics, keras_layer)
         given = {"optimizer": optimizer, **params}
         estimator = tf.estimator.Estimator(model_fn, tmp_path / "theirs", params=given)
+        ends = None if keras_records is None else lambda: data(16).take(keras_records // 16)
         return compare_models(
             estimator, model, input_fn=lambda: data(16).repeat(), eval_input_fn=lambda: data(40), mapping=mapping,
-            steps=steps, folder=tmp_path / "parity",
+            steps=steps, folder=tmp_path / "parity", keras_input_fn=ends,
         )  # fmt: skip
 
     return compared
@@ -100,8 +116,21 @@ def schedule():
          "learning_rate 0.2 in estimator, 0.1 in keras"),
         (lambda step: v1.train.GradientDescentOptimizer(v1.train.exponential_decay(0.2, step, 2, 0.5)),
          lambda: legacy.SGD(0.1), "learning rate", "estimator's change of the weights is 2 times the other's"),
+        (lambda step: v1.train.AdamOptimizer(0.01), lambda: legacy.Adamax(0.01, epsilon=1e-8), "optimizer",
+         "as Adam does, keras keeps @m, @v for each weight, as Adamax does"),
+        (lambda step: v1.train.AdamOptimizer(0.01), lambda: legacy.Adam(0.01, epsilon=1e-8, amsgrad=True), "optimizer",
+         "keras keeps @vhat for each weight, and the other does not: amsgrad"),
+        (lambda step: v1.train.AdadeltaOptimizer(0.1, rho=0.9, epsilon=1e-7), lambda: legacy.Adadelta(0.1, rho=0.95),
+         "optimizer", "rho 0.9 in estimator, 0.95 in keras"),
+        (lambda step: v1.train.AdadeltaOptimizer(0.1, rho=0.95), lambda: legacy.Adadelta(0.1), "optimizer",
+         "@accum_grad is the same, so the gradients are, and @accum_var is not"),
+        (lambda step: v1.train.AdamOptimizer(0.01), lambda: tf.keras.optimizers.Lion(0.01), "optimizer",
+         "as Adam does, keras keeps @momentum for each weight, as Lion does"),
+        (lambda step: v1.train.AdamOptimizer(0.01), lambda: tf.keras.optimizers.Nadam(0.01, epsilon=1e-8), "optimizer",
+         "as Nadam does"),
     ],
-    ids=["rmsprop", "momentum by a schedule", "sgd-adam", "beta1", "nesterov", "a rate", "a schedule's rate"],
+    ids=["rmsprop", "momentum by a schedule", "sgd-adam", "beta1", "nesterov", "a rate", "a schedule's rate", "adamax",
+         "amsgrad", "adadelta", "adadelta's epsilon", "lion", "nadam"],
 )  # fmt: skip
 def test_optimizers(compared, optimizer, keras, name, says):
     found = compared(optimizer, keras())
@@ -113,6 +142,46 @@ def test_optimizers(compared, optimizer, keras, name, says):
 def test_adams_epsilon_is_spoken_of_where_it_differs(compared, tmp_path):
     found = compared(lambda step: v1.train.AdamOptimizer(0.01), legacy.Adam(0.01, epsilon=1e-8))
     assert found.equal and not any("epsilon" in note for note in found.notes)
+
+
+def test_a_constraint_of_keras(compared, monkeypatch):
+    held = tf.keras.layers.Dense
+    monkeypatch.setattr(
+        tf.keras.layers,
+        "Dense",
+        lambda *given, name, **more: held(
+            *given, name=name, kernel_constraint=tf.keras.constraints.NonNeg() if name == "two" else None, **more
+        ),
+    )
+    (finding,) = compared().findings
+    assert (finding.name, finding.step) == ("gradient", 1)
+    assert "keras constrains two/kernel (NonNeg)" in finding.message
+
+
+def test_another_momentum_of_batch_normalization(compared):
+    layer = tf.keras.layers.BatchNormalization(name="norm", center=False, scale=False)
+    (finding,) = compared(norm=0.9, keras_layer=layer).findings
+    assert (finding.name, finding.side, finding.step) == ("moving statistics", "estimator", 1)
+    assert "every moving mean and variance moves 10 times as far in estimator as in keras" in finding.message
+
+
+# When an Estimator sees that it is beyond its last step is no matter here.
+@pytest.mark.parametrize(("counts", "told"), [(2, "2, 4(, 6)?"), (0, "0")])
+def test_a_global_step_that_counts_otherwise(compared, counts, told):
+    """One that never counts would let an Estimator train for ever."""
+    found = compared(counts=counts)
+    (finding,) = found.findings
+    assert finding.name == "steps"
+    assert re.search(f"the global step after each is {told} in estimator; 1, 2, 3, 4 in keras", finding.message)
+    assert not found.metrics.names and not found.equal
+
+
+def test_one_side_that_ends_early(compared):
+    found = compared(keras_records=32)
+    (finding,) = found.findings
+    assert (finding.name, finding.step) == ("steps", 2)
+    assert "estimator alone has made 2 steps, the first of them 3" in finding.message
+    assert not found.metrics.names and found.finals["keras"] and "the same" not in text.summary(found).split("\n\n")[0]
 
 
 @pytest.mark.parametrize("side", ["estimator", "keras"])
@@ -141,7 +210,7 @@ def test_random_numbers_of_any_layer(compared, theirs, ours, told):
         if ours is None
         else tf.keras.layers.Lambda(lambda x, training=None: tf.nn.dropout(x, rate=ours) if training else x, name="own")
     )
-    found = compared(keras_drop=drop, **({} if theirs is None else {"drop": theirs}))
+    found = compared(keras_layer=drop, **({} if theirs is None else {"drop": theirs}))
     (finding,) = found.findings
     assert (finding.name, finding.step) == ("random numbers", 1) and told in finding.message
     assert any(note.startswith("random numbers are drawn in training") for note in found.notes)

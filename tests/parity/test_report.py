@@ -313,7 +313,7 @@ def test_what_is_no_number(report, value):
     assert cells[4:6] == ["∞|step 3", "∞|step 3"] and cells[0] == "beyond tolerance|from step 3"
     assert "NaN or ∞" in page.charts["Largest difference by step"]
     assert "bit-equal" in page.charts["Largest difference by step"]
-    assert "The loss of estimator at step 4 and of 1 further steps is not a finite number" in page.said
+    assert "The loss of estimator at step 4 and of 1 further step is not a finite number" in page.said
     assert not re.search(r'\b(d|x|y)="[^"]*(nan|inf)', report.content, re.IGNORECASE)
 
 
@@ -394,14 +394,14 @@ def test_findings_notes_and_answers(report):
     assert told.startswith(f"{name}|") and (absolute, verdict) == ("0.5", "beyond tolerance")
     assert next(iter(page.tables)) == "What the difference comes from"
     same = report(made(answers=compare({name: np.zeros(2)}, {name: np.zeros(2)})))
-    assert "Their 1 inputs and outputs are the same, bit by bit." in same.said
+    assert "Their 1 input or output is the same, bit by bit." in same.said
 
 
 def test_predictions_of_a_program_are_no_exports(report):
     """There is no SavedModel of it."""
     name = "predictions dense"
     page = report(made(answers=compare({name: np.zeros(2)}, {name: np.zeros(2)})))
-    assert "Predictions" in page.said and "Their 1 outputs are the same, bit by bit." in page.said
+    assert "Predictions" in page.said and "Their 1 output is the same, bit by bit." in page.said
     assert "SavedModel" not in page.said and "exports" not in page.said
 
 

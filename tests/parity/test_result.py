@@ -130,6 +130,38 @@ def test_steps_of_one_side_alone(compared, asked):
     assert "keras alone has made 3 steps, the first of them 4" in found.findings[0].message
 
 
+def test_after_other_steps_nothing_is_said_of_metrics(compared):
+    metrics = {"estimator": {"accuracy": 0.5}, "keras": {"accuracy": 0.6}}
+    answers = ({"predictions logits": np.zeros(2, np.float32)}, {"predictions logits": np.ones(2, np.float32)})
+    found = compared(list(sgd())[:4], sgd(), metrics=metrics, answers=answers)
+    assert names(found) == ["steps"] and not found.metrics.names and found.answers is None
+    assert found.finals == metrics
+    assert "metrics and predictions were not compared, for the two have not made the same steps" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("counts", "made", "told"),
+    [
+        ([2, 4, 6], 0, "2, 4, 6 in estimator; 1, 2, 3, 4, … in keras"),
+        ([0], 0, "0 in estimator; 1, 2, 3, 4, … in keras"),
+        ([1, 2, 4, 6], 2, "1, 2, 4, 6 in estimator; 1, 2, 3, 4, … in keras"),
+    ],
+    ids=["twice", "never", "twice from the third"],
+)
+def test_steps_that_are_counted_otherwise(tmp_path, counts, made, told):
+    """Those of one number are not the same then, and are not held against each other."""
+    first, *after = sgd()
+    for engine, steps in zip(ENGINES, (counts, range(1, 7)), strict=True):
+        writer = StepWriter(tmp_path / engine / "record")
+        writer.initial({**first, "global_step": np.int64(0)})
+        for step, values in zip(steps, after, strict=False):
+            writer.step(step, loss=0.5, learning_rate=0.1, variables={**values, "global_step": np.int64(step)})
+    found = compare_records(tmp_path, metrics={engine: {"loss": 0.5} for engine in ENGINES}, steps=6)
+    assert [step.step for step in found.steps] == [*range(1, made + 1)] and not found.metrics.names
+    assert names(found)[-1] == "steps" and not found.equal
+    assert f"the steps do not correspond: the global step after each is {told}" in found.findings[-1].message
+
+
 def test_a_rate_that_is_told_otherwise(compared):
     """With the same steps made: one side tells another rate than it trains with."""
     found = compared(sgd(), sgd(), of_keras={"rates": [*RATES[:3], RATES[3] * 1.5, *RATES[4:]]})
@@ -218,6 +250,35 @@ def test_variables(compared):
     assert "fc/kernel: estimator has it, keras has not" in found.findings[0].message
 
 
+def test_slots_that_begin_otherwise_are_an_option(compared):
+    def other():
+        for values in momentum():
+            yield {name: value + np.float32(0.5 * ("@" in name)) for name, value in values.items()}
+
+    (finding,) = compared(other(), momentum()).findings
+    assert (finding.name, finding.step) == ("optimizer", 0)
+    assert finding.message.endswith("begins otherwise: dense/kernel @momentum[0, 0] is 0.5 in estimator, 0 in keras")
+
+
+def test_each_metric_that_differs_is_named(compared):
+    one = {f"metric_{number}": 0.5 for number in range(6)}
+    other = {**{name: 0.5 + 0.1 * number for number, name in enumerate(one)}, "alone": 1.0}
+    (finding,) = compared(sgd(), sgd(), metrics={"estimator": one, "keras": other}).findings
+    assert finding.name == "evaluation" and finding.message.endswith("; and 2 more")
+    assert all(
+        name in finding.message
+        for name in ("alone: keras has it", "metric_5 is 0.5 in estimator, 1 ", "metric_4 is", "metric_3 is")
+    )
+    assert "metric_0" not in finding.message
+
+
+@pytest.mark.parametrize(("times", "told"), [(4, True), (0.25, True), (3, False)])
+def test_a_sum_against_a_mean(compared, times, told):
+    (finding,) = compared(sgd(), sgd(), of_estimator={"loss": 0.5 * times}).findings
+    assert finding.name == "forward pass" and f"({times:.4g} times" in finding.message
+    assert ("as many as there are records in the batch, as a sum is against a mean" in finding.message) == told
+
+
 def test_predictions(compared):
     answers = [
         {"predictions logits": np.zeros((2, 3), np.float32)},
@@ -225,14 +286,16 @@ def test_predictions(compared):
     ]
     found = compared(sgd(), sgd(), answers=tuple(answers))
     assert names(found) == ["predictions"] and not found.equal
-    assert "part at step 6 of 6, in predictions logits, by 1 (relative 1)" in tally.verdict(found)
+    assert tally.verdict(found) == (
+        "Not equal: 6 steps of estimator and keras are equal, they part in the predictions: logits, by 1 (relative 1)."
+    )
 
 
 def test_records_are_counted_and_not_measured(compared, tmp_path):
     BatchWriter(tmp_path / "keras" / "record", "worker:0").batch([4_000_000_000, 1, 2, 3])
     found = compared(sgd(), sgd())
     assert names(found) == ["records"]
-    assert tally.verdict(found).endswith("in the records of worker-0, batch 1: 1 of 4 are not the same.")
+    assert tally.verdict(found).endswith("in the records of worker-0, batch 1: 1 of 4 is not the same.")
 
 
 def normalised(corrected, samples=(32, 2048)):
@@ -281,6 +344,49 @@ def test_rounding_of_variances_is_not_taken_for_it(compared, seed):
 
     found = compared(other(1e-7), other(0.0))
     assert not found.equal and not any("Bessel" in finding.message for finding in found.findings)
+
+
+def averaged(momentum=0.9, *, off=0.0, from_step=1, parts=("mean", "variance"), kernels=None):
+    """Moving means and variances of one layer; `off` is added to what is averaged of `parts` from a step on."""
+    random = np.random.default_rng(1)
+    mean, variance = np.zeros(8), np.ones(8)
+    for step, values in enumerate(kernels or sgd()):
+        if step:
+            more = dict.fromkeys(parts, off * (step >= from_step))
+            mean = momentum * mean + (1 - momentum) * (random.normal(size=8) + more.get("mean", 0.0))
+            variance = momentum * variance + (1 - momentum) * (random.uniform(0.1, 2.0, 8) + more.get("variance", 0.0))
+        yield {
+            **values,
+            "norm/moving_mean": mean.astype(np.float32),
+            "norm/moving_variance": variance.astype(np.float32),
+        }
+
+
+@pytest.mark.parametrize(("side", "other"), [ENGINES, ENGINES[::-1]])
+def test_another_momentum_of_moving_statistics(compared, side, other):
+    (finding,) = compared(**{side: averaged(0.9), other: averaged(0.99)}).findings
+    assert (finding.name, finding.side, finding.step) == ("moving statistics", side, 1)
+    assert f"moves 10 times as far in {side} as in {other}: 1 - momentum" in finding.message
+    assert "momentum (decay), named in both" in finding.mend
+
+
+@pytest.mark.parametrize(("parts", "count"), [(("mean", "variance"), 2), (("mean",), 1), (("variance",), 1)])
+def test_moving_statistics_that_move_otherwise(compared, parts, count):
+    (finding,) = compared(averaged(off=0.5, from_step=3, parts=parts), averaged()).findings
+    assert (finding.name, finding.step) == ("moving statistics", 3)
+    assert f"{count} of 2 moving means and variances move otherwise (norm/moving_{parts[0]}" in finding.message
+
+
+def test_little_of_moving_statistics_is_rounding(compared):
+    """More than a moving average may differ by, and no more than sums in another order leave of it."""
+    (finding,) = compared(averaged(off=1e-4), averaged()).findings
+    assert finding.name == "rounding" and "by little" in finding.message
+
+
+def test_weights_are_named_beside_moving_statistics(compared):
+    half = sgd([rate / 2 for rate in RATES])
+    found = compared(averaged(0.99, kernels=half), averaged(), of_estimator={"rates": None})
+    assert names(found) == ["moving statistics", "learning rate"]
 
 
 def test_other_variances_are_not_taken_for_it(compared):
