@@ -241,6 +241,7 @@ def compared(cell: Cell, base: Path, steps: int) -> dict[str, Any]:
     from estimator_pipeline.parity.diagnosis import Facts
     from estimator_pipeline.parity.records import initial_of
     from estimator_pipeline.parity.result import compare_records
+    from estimator_pipeline.parity.run import weighed_alike
     from estimator_pipeline.parity.tolerances import Tolerances, kind_of
 
     folder = base / cell.folder
@@ -253,7 +254,8 @@ def compared(cell: Cell, base: Path, steps: int) -> dict[str, Any]:
         given |= dict.fromkeys(("loss", "update_norm", "metrics"), cell.tolerance)
     found = compare_records(
         folder,
-        metrics=metrics,
+        metrics=weighed_alike(metrics),
+        finals=metrics,
         tolerances=Tolerances.of(given, defaults=defaults.of_job(job, engines=ENGINES, variables=variables)),
         facts=Facts(batches_per_step=local, replicas=local * TOPOLOGIES[cell.topology][1]),
         slots=cell.slots,

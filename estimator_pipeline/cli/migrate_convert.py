@@ -67,7 +67,7 @@ def command(
         write(made, output)
     compared = None
     if parity is not None and output is not None:
-        from estimator_pipeline.cli.quiet import quieten_libraries
+        from estimator_pipeline.cli.quiet import quiet_libraries
         from estimator_pipeline.launch.progress import finite
         from estimator_pipeline.parity import text
         from estimator_pipeline.parity.conversion import compare_conversion
@@ -78,8 +78,8 @@ def command(
                 f"--parity: {path} stays an Estimator program, and there is no Keras model to compare",
                 found=file.kept_as_estimator,
             )
-        quieten_libraries()
-        compared = compare_conversion(path, output / file.path, parity, steps=steps)
+        with quiet_libraries():
+            compared = compare_conversion(path, output / file.path, parity, steps=steps)
         told = json.dumps(finite(text.document(compared)), indent=1)
         (output / "parity.json").write_text(told, encoding="utf-8")
     if as_json:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from estimator_pipeline.cli.quiet import quieten_libraries
+from estimator_pipeline.cli.quiet import quiet_libraries
 from estimator_pipeline.cli.seconds import above_zero
 from estimator_pipeline.errors import TaskFailedError
 
@@ -142,24 +142,24 @@ def command(
                     timeout=timeout,
                 )
             else:
-                # It trains in this process: what it says would stand below pages of warnings of TensorFlow.
-                quieten_libraries()
                 from estimator_pipeline.parity.program import compare_program
 
-                found = compare_program(
-                    estimator=estimator or "",
-                    model=model or "",
-                    input_fn=input_fn or "",
-                    eval_input_fn=eval_input_fn,
-                    keras_input_fn=keras_input_fn,
-                    keras_eval_input_fn=keras_eval_input_fn,
-                    mapping=mapping,
-                    metric_names=metric_names,
-                    predictions=predictions or [],
-                    tolerances=tolerances,
-                    steps=steps or 20,
-                    folder=folder,
-                )
+                # It trains in this process: what it says would stand below pages of warnings of TensorFlow.
+                with quiet_libraries():
+                    found = compare_program(
+                        estimator=estimator or "",
+                        model=model or "",
+                        input_fn=input_fn or "",
+                        eval_input_fn=eval_input_fn,
+                        keras_input_fn=keras_input_fn,
+                        keras_eval_input_fn=keras_eval_input_fn,
+                        mapping=mapping,
+                        metric_names=metric_names,
+                        predictions=predictions or [],
+                        tolerances=tolerances,
+                        steps=steps or 20,
+                        folder=folder,
+                    )
         except KeyboardInterrupt:
             ended = TaskFailedError("the comparison was ended by the user (SIGINT)")
             ended.exit_code = 130

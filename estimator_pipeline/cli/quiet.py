@@ -9,23 +9,26 @@ import os
 import shutil
 import sys
 import tempfile
+import types
 import warnings
 from collections.abc import Iterator
 
-__all__ = ["quieten_libraries"]
+__all__ = ["quiet_libraries"]
 
 _LIBRARIES = ("absl", "keras", "tensorflow", "tensorflow_estimator", "tf_keras")
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 
-def quieten_libraries() -> None:
-    """Imports TensorFlow, and leaves out what it, Keras and absl say that is no error: of old functions, of this CPU.
+@contextlib.contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """A block in which TensorFlow, Keras and absl say nothing that is no error: of old functions, of this CPU.
 
-    What a program prints, logs or warns of by itself stays, also by `tf.compat.v1.logging`, and so does what this
-    package says. Where TF_CPP_MIN_LOG_LEVEL is set, TensorFlow's kernels say what it allows: all of it with 0.
+    What a program prints, logs or warns of by itself stays, also by TensorFlow's logger, and so does what this package
+    says. Where TF_CPP_MIN_LOG_LEVEL is set, TensorFlow's kernels say what it allows: all of it with 0. TensorFlow is
+    imported at the block's beginning.
     """
     # absl's logger is of a class of its own, which is there once it is imported.
-    import absl.logging  # noqa: F401
+    import absl.logging
 
     from estimator_pipeline import compat
 
@@ -35,15 +38,37 @@ def quieten_libraries() -> None:
         if (spec := importlib.util.find_spec(name)) is not None
         for folder in spec.submodule_search_locations or ()
     )
+    passing_on = (os.path.dirname(logging.__file__), os.path.dirname(absl.logging.__file__))
 
     def is_kept(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.ERROR or not record.pathname.startswith(folders)
+        return record.levelno >= logging.ERROR or not _speaker(passing_on).startswith(folders)
 
-    for logger in ("absl", "tensorflow"):
-        logging.getLogger(logger).addFilter(is_kept)
-    warnings.filterwarnings("ignore", module=rf"({'|'.join(_LIBRARIES)})(\.|$)")
+    loggers = [logging.getLogger(name) for name in ("absl", "tensorflow")]
     with contextlib.nullcontext() if os.environ.setdefault(_LEVEL, "3") == "0" else _said_if_it_fails():
         compat.install()
+    for logger in loggers:
+        logger.addFilter(is_kept)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=rf"({'|'.join(_LIBRARIES)})(\.|$)")
+            yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_kept)
+
+
+def _speaker(passing_on: tuple[str, ...]) -> str:
+    """The file of whoever logs something at this moment.
+
+    What a record says of it is one function too far out for `tf.get_logger().info()` (2.15 to 2.21).
+    """
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and not file.startswith(passing_on) and os.path.basename(file) != "tf_logging.py":
+            return file
+        frame = frame.f_back
+    return ""
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from estimator_pipeline.parity.records import StepReader, initial_of, read_array
 from estimator_pipeline.parity.result import ENGINES, Parity, compare_records
 from estimator_pipeline.parity.tolerances import Tolerances
 
-__all__ = ["run_parity"]
+__all__ = ["run_parity", "weighed_alike"]
 
 # Longer waits do not fit into what the operating system is asked; some eleven days.
 _LONGEST_WAIT = 1e6
@@ -144,7 +144,7 @@ def _compared(
     return compare_records(
         base,
         engines=engines,
-        metrics=_weighed_alike(metrics),
+        metrics=weighed_alike(metrics),
         finals=metrics,
         tolerances=allowed,
         facts=facts,
@@ -156,7 +156,7 @@ def _compared(
     )
 
 
-def _weighed_alike(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def weighed_alike(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The metrics that mean the same in both engines.
 
     Estimator's `loss` is a mean of batch means, which weighs a small last batch too much; `average_loss`, where it is

@@ -62,19 +62,21 @@ class Table:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of the report: its title, and below it sentences, charts and tables, in this order.
+    """A part of the report: its title, and below it sentences, charts, tables and notes, in this order.
 
     Attributes:
         title: of the section.
         text: paragraphs.
         charts: charts with their notes.
         tables: tables.
+        notes: paragraphs below all of it.
     """
 
     title: str
     text: tuple[str, ...] = ()
     charts: tuple[Chart, ...] = ()
     tables: tuple[Table, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 Environment = Mapping[str, Mapping[str, Any]]
@@ -137,8 +139,8 @@ def _findings(parity: Parity, environment: Environment) -> Section | None:
     )
     return Section(
         title="What the difference comes from" if parity.findings else "Notes",
-        text=tuple(f"Note: {note}." for note in parity.notes),
         tables=(Table(rows=rows),) if rows else (),
+        notes=tuple(f"Note: {note}." for note in parity.notes),
     )
 
 

@@ -385,9 +385,9 @@ def test_the_loss_of_the_evaluation_beside_average_loss(tmp_path):
 def test_a_jobs_two_losses_mean_something_else():
     """Keras's loss is a mean over records there, as average_loss is; without that one, the losses are compared."""
     both = {"estimator": {"loss": 0.7, "average_loss": 0.6}, "keras": {"loss": 0.6, "average_loss": 0.6}}
-    assert run._weighed_alike(both) == {"estimator": {"average_loss": 0.6}, "keras": {"average_loss": 0.6}}
+    assert run.weighed_alike(both) == {"estimator": {"average_loss": 0.6}, "keras": {"average_loss": 0.6}}
     one_alone = {"estimator": {"loss": 0.7}, "keras": {"loss": 0.6, "average_loss": 0.6}}
-    assert run._weighed_alike(one_alone) == one_alone
+    assert run.weighed_alike(one_alone) == one_alone
 
 
 # What ends a comparison -------------------------------------------------------------------------------------------

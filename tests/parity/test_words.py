@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 import typer
 from conftest import ROOT
 
+from estimator_pipeline.cli import quiet
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import Tolerance, Tolerances, compare, run_parity, tally, text
 from estimator_pipeline.parity.matching import to_compare
@@ -387,6 +390,8 @@ tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.INFO)
 print("printed", file=sys.stderr)
 tf.compat.v1.logging.info("logged")
 warnings.warn("warned")
+speaks = tf.keras.callbacks.LambdaCallback(on_epoch_begin=lambda *given: tf.get_logger().info("called back"))
+tf.keras.callbacks.CallbackList([speaks]).on_epoch_begin(0)
 
 def estimator():
     return tf.estimator.Estimator(lambda features, labels, mode: None)
@@ -412,8 +417,18 @@ def test_errors_of_a_program_stand_alone(program):
     done = program()
     assert done.returncode == 2 and not done.stdout
     said = [line for line in done.stderr.splitlines() if "warn" not in line]
-    assert said[:2] == ["printed", "INFO:tensorflow:logged"] and "UserWarning: warned" in done.stderr, done.stderr
-    assert said[2].startswith("error: --model: ") and "returns an Estimator" in said[2] and len(said) == 4, done.stderr
+    own = ["printed", "INFO:tensorflow:logged", "INFO:tensorflow:called back"]
+    assert said[:3] == own and "UserWarning: warned" in done.stderr, done.stderr
+    assert said[3].startswith("error: --model: ") and "returns an Estimator" in said[3] and len(said) == 5, done.stderr
+
+
+def test_libraries_speak_again_after_it(monkeypatch):
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
+    loggers = [logging.getLogger(name) for name in ("absl", "tensorflow")]
+    before = [list(logger.filters) for logger in loggers]
+    with quiet.quiet_libraries():
+        assert [list(logger.filters) for logger in loggers] != before
+    assert [list(logger.filters) for logger in loggers] == before
 
 
 def test_what_fails_while_it_is_loaded_is_not_kept_back():
@@ -438,7 +453,7 @@ def test_a_report_of_a_program_is_called_by_its_functions(tmp_path, monkeypatch)
     from estimator_pipeline.cli import parity as command
     from estimator_pipeline.parity import program
 
-    monkeypatch.setattr(command, "quieten_libraries", lambda: None)
+    monkeypatch.setattr(command, "quiet_libraries", contextlib.nullcontext)
     monkeypatch.setattr(program, "compare_program", lambda **options: made(about=OF_PROGRAM))
     report = tmp_path / "report"
     with pytest.raises(typer.Exit) as ended:
