@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.errors import TaskFailedError
+from estimator_pipeline.launch import read_events
 from estimator_pipeline.launch.processes import Process
 from estimator_pipeline.launch.progress import ProgressReader
 
@@ -116,13 +116,8 @@ def _until(look: Callable[[], Any], launch: Process, seconds: float, folder: Pat
 
 
 def _event(logs: Path, name: str, *, attempt: int) -> dict[str, Any] | None:
-    with contextlib.suppress(OSError):
-        # Without the last line, which may be half written.
-        for line in (logs / "events.jsonl").read_text().split("\n")[:-1]:
-            event: dict[str, Any] = json.loads(line)
-            if (event["event"], event["attempt"]) == (name, attempt):
-                return event
-    return None
+    told = (event for event in read_events(logs) if (event["event"], event["attempt"]) == (name, attempt))
+    return next(told, None)
 
 
 def _checkpoint(logs: Path) -> int:

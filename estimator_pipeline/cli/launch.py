@@ -45,6 +45,7 @@ class CommandAfterDashes(TyperCommand):
 
 SETTINGS = {"cls": CommandAfterDashes}
 
+START_HELP = "five times --step-timeout, 1800 at least; 0: none"
 HEARTBEAT_HELP = "60 with --max-restarts, else none; 0: none"
 
 
@@ -110,7 +111,11 @@ def command(
     ] = None,
     start_timeout: Annotated[
         float | None,
-        typer.Option(callback=from_zero, help="A task without a first step after so many seconds hangs."),
+        typer.Option(
+            callback=from_zero,
+            help="A task without a first step after so many seconds hangs.",
+            show_default=START_HELP,
+        ),
     ] = None,
     heartbeat_timeout: Annotated[
         float | None,
@@ -226,12 +231,12 @@ def command(
 
 
 def deadlines_of(step: float | None, start: float | None, heartbeat: float | None, *, supervised: bool) -> Deadlines:
-    """How long a task may be silent, from what was given on the command line."""
+    """How long a task may be silent, from what was given on the command line; 0 is for ever."""
     from estimator_pipeline.launch.deadlines import HEARTBEAT_TIMEOUT, Deadlines
 
     if heartbeat is None and supervised:
         heartbeat = HEARTBEAT_TIMEOUT
-    return Deadlines(step=step or None, start=start or None, heartbeat=heartbeat or None)
+    return Deadlines(step=step or None, start=start, heartbeat=heartbeat or None)
 
 
 def end(outcome: Outcome, *, as_json: bool) -> NoReturn:

@@ -13,6 +13,7 @@ import typer
 from estimator_pipeline.cli.launch import (
     COMMAND_KEY,
     HEARTBEAT_HELP,
+    START_HELP,
     CommandAfterDashes,
     deadlines_of,
     found_program,
@@ -38,7 +39,12 @@ def command(
         typer.Option(callback=from_zero, help="No step, no line of output, no change for so many seconds: it hangs."),
     ] = None,
     start_timeout: Annotated[
-        float | None, typer.Option(callback=from_zero, help="No first step after so many seconds: it hangs.")
+        float | None,
+        typer.Option(
+            callback=from_zero,
+            help="No first step after so many seconds: it hangs.",
+            show_default=START_HELP,
+        ),
     ] = None,
     heartbeat_timeout: Annotated[
         float | None,

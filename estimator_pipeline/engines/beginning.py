@@ -10,7 +10,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat import coordination
-from estimator_pipeline.engines import checkpoints, identity, lock
+from estimator_pipeline.engines import checkpoints, disk, identity, lock
 from estimator_pipeline.engines.board import POLL_SECS, Board
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.identity import Identity
@@ -46,16 +46,20 @@ def own_model_dir(
 
     Raises:
         ConfigError: another job trains there, or this run is another one than the checkpoint's.
-        TaskFailedError: there are checkpoints, and none of them is whole.
+        TaskFailedError: there are checkpoints, and none of them is whole; the disk is full, or cannot be written.
     """
     with lock.hold(model_dir, owner=owner, run_id=board.run_id):
         try:
             diverged = (board.read_any("training.json") or {}).get("status") == "diverged"
-            latest = checkpoints.rescue(model_dir, finite=diverged)
+            with disk.explaining(model_dir):
+                latest = checkpoints.rescue(model_dir, finite=diverged)
             step = max(0, checkpoint_step(latest)) if latest else 0
-            identity.check(model_dir, made_of(), step=step, accept=accept_changes)
-        except PipelineError as error:
-            on_failure(str(error))
+            # Reads the data: what is wrong with those is not the model directory's fault.
+            made = made_of()
+            with disk.explaining(model_dir):
+                identity.check(model_dir, made, step=step, accept=accept_changes)
+        except Exception as error:
+            on_failure(str(error) if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}")
             raise
         yield step
 

@@ -136,9 +136,15 @@ class Board:
         path = self.path(name)
         self._gfile.makedirs(os.path.dirname(path))
         temporary = f"{path}.{socket.gethostname()}.{os.getpid()}.{next(self._temporary)}{_TEMPORARY}"
-        with self._gfile.GFile(temporary, "w") as file:
-            file.write(json.dumps({**document, "run_id": self.run_id, "written": time.time()}, indent=1))
-        self._gfile.rename(temporary, path, overwrite=True)
+        try:
+            with self._gfile.GFile(temporary, "w") as file:
+                file.write(json.dumps({**document, "run_id": self.run_id, "written": time.time()}, indent=1))
+            self._gfile.rename(temporary, path, overwrite=True)
+        except Exception:
+            # On a full disk there would be one with each try.
+            with contextlib.suppress(Exception):
+                self._gfile.remove(temporary)
+            raise
 
     def read(self, name: str) -> dict[str, Any] | None:
         """A file of this run, or None where there is none yet (or only one of another run)."""

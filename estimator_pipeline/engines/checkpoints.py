@@ -9,28 +9,17 @@ step 0.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
-import time
-from typing import Any
+from collections.abc import Iterable
 
 from estimator_pipeline import compat
+from estimator_pipeline.engines import checkpoint_files as files
+from estimator_pipeline.engines.checkpoint_files import State, is_there
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.errors import TaskFailedError
 from estimator_pipeline.log import logger
 
-__all__ = ["damage", "explained", "rescue"]
-
-# Where damaged checkpoints are moved to, below the model directory.
-SET_ASIDE = "damaged"
-_STATE = "checkpoint"
-_NAME = re.compile(r"^((?:model\.ckpt|ckpt|keras3)-(\d+))\.(index|meta|data-\d{5}-of-\d{5})$")
-# What TensorFlow leaves of a write that was cut off: "model.ckpt-300_temp", "model.ckpt-300.index.tempstate123".
-_LEFTOVER = re.compile(r"^(?:model\.ckpt|ckpt|keras3)-\d+(?:_temp.*|.*\.tempstate\d+)$")
-# Said by the operating system, in whatever error TensorFlow wraps it.
-_NO_ROOM = ("no space left on device", "disk quota exceeded", "file too large")
-_NO_WRITING = ("read-only file system", "permission denied", "operation not permitted")
+__all__ = ["damage", "rescue"]
 
 
 def damage(path: str, *, finite: bool = False) -> str | None:
@@ -62,6 +51,9 @@ def damage(path: str, *, finite: bool = False) -> str | None:
 def rescue(model_dir: str, *, finite: bool = False) -> str | None:
     """Leaves the newest good checkpoint as the latest one of the directory; for the task that writes them.
 
+    The one that the state file calls the newest counts as that, also where somebody has made it an older one. A kill at
+    any moment of this leaves a directory of which the next call makes the same.
+
     Args:
         model_dir: the model directory.
         finite: see :func:`damage`; for a run that goes on after one that diverged.
@@ -70,156 +62,133 @@ def rescue(model_dir: str, *, finite: bool = False) -> str | None:
         The path of the latest checkpoint, verified; None where the directory has none.
 
     Raises:
-        TaskFailedError: there are checkpoints, and none of them can be restored.
+        TaskFailedError: there are checkpoints, and none of them can be restored; or nobody can tell which of them the
+            state file named.
+        OSError: a file cannot be written or moved; or the error of `tf.io.gfile`.
     """
-    gfile = compat.install().io.gfile
-    if not gfile.isdir(model_dir):
+    if not compat.install().io.gfile.isdir(model_dir):
         return None
-    _remove_leftovers(model_dir)
-    named, torn = _named(model_dir)
-    candidates = named or (_on_disk(model_dir) if torn else [])
-    if not candidates:
+    state = files.read_state(model_dir)
+    files.remove_leftovers(model_dir, files.KINDS | state.kinds)
+    if not state.is_there:
         _tell_of_unnamed(model_dir)
-        if torn:
-            gfile.remove(os.path.join(model_dir, _STATE))
         return None
-    bad: list[tuple[str, str]] = []
-    for path in reversed(candidates):
-        reason = damage(path, finite=finite)
-        if reason is None:
-            break
-        bad.append((path, reason))
-    else:
-        if named and not torn:
-            # The state file may name less than there is: a state that was put back from a copy.
-            others = [path for path in _on_disk(model_dir) if path not in named]
-            found = next((path for path in reversed(others) if damage(path, finite=finite) is None), None)
-            if found is not None:
-                _set_aside(model_dir, bad)
-                _write_state(model_dir, [found])
-                return found
+    candidates = _candidates(model_dir, state)
+    # What the state file is to name, oldest first. Files that keep_checkpoint_max has deleted are no damage.
+    pool = [path for path in state.paths if is_there(path)] if candidates else []
+    if not candidates:
+        pool = _guessed(model_dir, state)
+        candidates = pool[::-1]
+    if not candidates:
+        _begin_anew(model_dir)
+        return None
+    good, bad = _first_good(candidates, finite=finite)
+    if good is None:
         raise TaskFailedError(
             f"no checkpoint in {model_dir} can be restored",
             found="; ".join(f"{os.path.basename(path)}: {reason}" for path, reason in bad),
             mend="put a copy of a good one back, or give another model_dir to train from the start",
         )
-    good = candidates[: len(candidates) - len(bad)]
-    if bad:
-        _set_aside(model_dir, bad)
-    if bad or torn:
-        _write_state(model_dir, good)
-    return good[-1]
+    later = _later(state) if good == state.newest else ()
+    bad += [(path, why) for path in later if is_there(path) and (why := damage(path, finite=finite)) is not None]
+    spoilt = [path for path, _ in bad]
+    kept = [path for path in pool if path not in spoilt]
+    kept = kept if good in kept else [*kept, good]
+    _leave(model_dir, good, kept, bad, state)
+    return good
 
 
-def explained(error: BaseException, *, model_dir: str) -> TaskFailedError | None:
-    """The error of a checkpoint, summary or other file that could not be written, as one message; None for any other.
+def _candidates(model_dir: str, state: State) -> list[str]:
+    """The checkpoints that a run may go on from, the first choice first: those that are named, then others like them.
 
-    Args:
-        error: what training raised.
-        model_dir: where its files go.
+    Of those that are named the newest is the first, and then the one before it: one of a later step is there only
+    where somebody went back behind it.
     """
-    text = str(getattr(error, "message", error))
-    lowered = text.lower()
-    why = next((words for words in (*_NO_ROOM, *_NO_WRITING) if words in lowered), None)
-    if why is None or not isinstance(error, (OSError, compat.install().errors.OpError)):
-        return None
-    latest = None
-    with contextlib.suppress(Exception):
-        latest = compat.install().train.latest_checkpoint(model_dir)
-    stands = f"step {checkpoint_step(latest)} ({latest})" if latest else "the start: there is none yet"
-    return TaskFailedError(
-        f"training cannot write to {model_dir}: {why}",
-        found=f"{_place(text)}the last checkpoint that is whole stands at {stands}",
-        mend="make room, or let the directory be written; the same command then goes on from that checkpoint",
-    )
-
-
-def _place(text: str) -> str:
-    """The file that an error of TensorFlow names first, if any."""
-    found = re.search(r"(?:^|[\s;:])(/\S+?|\w+://\S+?)(?:;|:?\s|$)", text)
-    return f"{found[1]}; " if found else ""
-
-
-def _named(model_dir: str) -> tuple[list[str], bool]:
-    """The checkpoints that the state file names, oldest first, and whether that file is there and cannot be used."""
-    tf = compat.install()
-    path = os.path.join(model_dir, _STATE)
-    if not tf.io.gfile.exists(path):
-        return [], False
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            whole = b"model_checkpoint_path" in file.read()
-        state = tf.train.get_checkpoint_state(model_dir) if whole else None
-    except (tf.errors.OpError, ValueError):
-        state = None
-    if state is None or not state.model_checkpoint_path:
-        return [], True
-    paths = list(dict.fromkeys([*state.all_model_checkpoint_paths, state.model_checkpoint_path]))
-    # Files that keep_checkpoint_max has deleted are no damage, as long as there are others.
-    there = [one for one in paths if _files(one)]
-    return sorted(there, key=checkpoint_step), not there
-
-
-def _on_disk(model_dir: str) -> list[str]:
-    """The checkpoints whose index lies in the directory, oldest first."""
-    names = compat.install().io.gfile.listdir(model_dir)
-    found = [match for name in names if (match := _NAME.match(name)) and match[3] == "index"]
-    return [os.path.join(model_dir, one[1]) for one in sorted(found, key=lambda one: int(one[2]))]
-
-
-def _files(path: str) -> list[str]:
-    folder, base = os.path.split(path)
-    gfile = compat.install().io.gfile
-    if not gfile.isdir(folder):
+    if state.newest is None:
         return []
-    return [
-        os.path.join(folder, name)
-        for name in gfile.listdir(folder)
-        if (found := _NAME.match(name)) and found[1] == base
-    ]
+    there = [path for path in reversed(state.paths) if is_there(path)]
+    step = checkpoint_step(state.newest)
+    there.sort(key=lambda path: (path != state.newest, checkpoint_step(path) > step))
+    # The state file may name less than there is: a state that was put back from a copy.
+    kind = files.kind_of(state.newest)
+    like_it = files.kinds_on_disk(model_dir).get(kind, []) if kind else []
+    known = {os.path.basename(path) for path in there}
+    return [*there, *(path for path in reversed(like_it) if os.path.basename(path) not in known)]
 
 
-def _set_aside(model_dir: str, bad: list[tuple[str, str]]) -> None:
-    """Moves the files of damaged checkpoints out of the way, for somebody who wants to look at them."""
-    gfile = compat.install().io.gfile
-    folder = os.path.join(model_dir, SET_ASIDE, time.strftime("%Y%m%d-%H%M%S"))
-    gfile.makedirs(folder)
-    for path, reason in bad:
-        for file in _files(path):
-            gfile.rename(file, os.path.join(folder, os.path.basename(file)), overwrite=True)
-        logger.warning("The checkpoint %s is damaged (%s); set aside in %s", path, reason, folder)
+def _guessed(model_dir: str, state: State) -> list[str]:
+    """The checkpoints of a directory, oldest first, where the state file names none that is there.
 
-
-def _write_state(model_dir: str, paths: list[str]) -> None:
-    tf = compat.install()
-    stamps: dict[str, float] = {}
-    with contextlib.suppress(tf.errors.OpError, ValueError):
-        state = tf.train.get_checkpoint_state(model_dir)
-        if state is not None:
-            stamps = dict(zip(state.all_model_checkpoint_paths, state.all_model_checkpoint_timestamps, strict=False))
-    known: Any = [stamps.get(path, 0.0) for path in paths]
-    tf.compat.v1.train.update_checkpoint_state(
-        model_dir,
-        paths[-1],
-        all_model_checkpoint_paths=paths,
-        all_model_checkpoint_timestamps=known if all(known) else None,
+    Raises:
+        TaskFailedError: which ones they are cannot be told.
+    """
+    kinds = files.kinds_on_disk(model_dir)
+    known = [kind for kind in kinds if kind in files.KINDS]
+    if len(known) == 1:
+        return kinds[known[0]]
+    # Where the names can be read, files of another name are none of this run's.
+    unsure = known if state.newest else list(kinds)
+    if not unsure:
+        return []
+    newest = [os.path.basename(kinds[kind][-1]) for kind in unsure]
+    says = f"names {state.latest}, which is not there" if state.latest else "cannot be read"
+    raise TaskFailedError(
+        f"the file {os.path.join(model_dir, files.STATE)} {says}, and nobody can tell which checkpoint is this run's",
+        found=", ".join(newest),
+        mend=f'let that file name the one to go on from (model_checkpoint_path: "{newest[-1]}"), or remove it to train '
+        "from the start",
     )
-    logger.warning("Training goes on from %s", paths[-1])
 
 
-def _remove_leftovers(model_dir: str) -> None:
-    gfile = compat.install().io.gfile
-    for name in gfile.listdir(model_dir):
-        if _LEFTOVER.match(name.rstrip("/")):
-            path = os.path.join(model_dir, name.rstrip("/"))
-            (gfile.rmtree if gfile.isdir(path) else gfile.remove)(path)
+def _first_good(paths: Iterable[str], *, finite: bool) -> tuple[str | None, list[tuple[str, str]]]:
+    """The first one that is whole, if any, and what is wrong with those before it."""
+    bad: list[tuple[str, str]] = []
+    for path in paths:
+        reason = damage(path, finite=finite)
+        if reason is None:
+            return path, bad
+        bad.append((path, reason))
+    return None, bad
+
+
+def _later(state: State) -> tuple[str, ...]:
+    """What the state file names after the newest one: what a killed rescue() was about to set aside, or what somebody
+    went back behind."""
+    return state.paths[state.paths.index(state.newest) + 1 :] if state.newest is not None else ()
+
+
+def _leave(model_dir: str, good: str, kept: list[str], bad: list[tuple[str, str]], state: State) -> None:
+    """Names `good` as the latest one, and sets the damaged ones aside.
+
+    The state file goes first: whoever is killed after a move and before its new state would leave a state that names
+    what is no longer there. It names the damaged ones last until they are away, for the next rescue() to find.
+    """
+    if state.newest is not None and not is_there(state.newest):
+        logger.warning("The checkpoint %s, which the state file calls the newest, is not there", state.latest)
+    if bad:
+        files.write_state(model_dir, newest=good, paths=[*kept, *(path for path, _ in bad)], before=state)
+        files.set_aside(model_dir, bad)
+    moved = state.latest != good
+    if bad or moved or any(path not in kept for path in _later(state)):
+        files.write_state(model_dir, newest=good, paths=kept, before=state)
+    if bad or moved:
+        logger.warning("Training goes on from %s", good)
+
+
+def _begin_anew(model_dir: str) -> None:
+    to = files.set_state_aside(model_dir)
+    logger.warning(
+        "The file %r of %s names no checkpoint that is there: training begins at step 0. The file lies in %s now",
+        *(files.STATE, model_dir, to),
+    )
 
 
 def _tell_of_unnamed(model_dir: str) -> None:
-    found = _on_disk(model_dir)
+    kinds = files.kinds_on_disk(model_dir)
+    found = sorted((path for kind in files.KINDS for path in kinds.get(kind, [])), key=checkpoint_step)
     if found:
         logger.warning(
             "%s has checkpoints (the newest is %s) and no file named %r that says so: training begins at step 0, as "
             "it does with TensorFlow",
-            *(model_dir, os.path.basename(found[-1]), _STATE),
+            *(model_dir, os.path.basename(found[-1]), files.STATE),
         )

@@ -23,6 +23,7 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.engines.board import DIRECTORY
+from estimator_pipeline.engines.disk import write_whole
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.log import logger
 
@@ -141,13 +142,16 @@ def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> Non
         accept: whether changes are meant.
 
     Raises:
-        ConfigError: something that must stay has changed; what the run before was made of cannot be read.
+        ConfigError: something that must stay has changed; what the run before was made of is no such document.
+        OSError: the file cannot be written; or the error of `tf.io.gfile`.
     """
     tf = compat.install()
     path = os.path.join(model_dir, DIRECTORY, _FILE)
-    before = _read(tf, path, accept=accept) if step > 0 else None
+    before, lost = _read(tf, path, accept=accept) if step > 0 else (None, None)
     fixed, told = _plain(identity.fixed), _plain(identity.told)
     changes: list[dict[str, Any]] = list((before or {}).get("changes", []))
+    if lost is not None:
+        changes.append({"step": step, "time": time.time(), "changed": [f"not known: {lost}"]})
     if before is not None:
         changed = _changed(_completed(before.get("fixed", {})), fixed)
         if changed and not accept:
@@ -163,32 +167,41 @@ def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> Non
     for words in identity.open:
         logger.info("Not promised when this run is resumed: %s", words)
     document = {"fixed": fixed, "told": told, "open": list(identity.open), "changes": changes}
+    if document == before:
+        # A restart after the disk was full must not fail for want of room for what is there already.
+        return
     tf.io.gfile.makedirs(os.path.dirname(path))
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with tf.io.gfile.GFile(temporary, "w") as file:
-        file.write(json.dumps(document, indent=1, sort_keys=True))
-    tf.io.gfile.rename(temporary, path, overwrite=True)
+    write_whole(path, json.dumps(document, indent=1, sort_keys=True))
 
 
-def _read(tf: Any, path: str, *, accept: bool) -> dict[str, Any] | None:
-    """The document of the run before; None where there is none, as of a training by something else.
+def _read(tf: Any, path: str, *, accept: bool) -> tuple[dict[str, Any] | None, str | None]:
+    """The document of the run before, None where there is none, as of a training by something else; and why it is lost.
+
+    One that was cut off, as earlier versions could leave it after a power loss, holds up nobody: whoever starts a job
+    again by itself could not mend it, and what is trained is whole.
 
     Raises:
-        ConfigError: it cannot be read, and changes are not accepted.
+        ConfigError: it is another document, or the disk does not give it, and changes are not accepted.
     """
+    torn = False
     try:
         with tf.io.gfile.GFile(path, "r") as file:
             found = json.loads(file.read())
         if isinstance(found, dict) and isinstance(found.get("fixed"), dict):
-            return found
+            return found, None
         told = f"it holds a {type(found).__name__}" + (" without `fixed`" if isinstance(found, dict) else "")
     except tf.errors.NotFoundError:
-        return None
+        return None, None
     except (tf.errors.OpError, ValueError) as error:
+        torn = isinstance(error, ValueError)
         told = str(error).strip().splitlines()[0]
-    if accept:
-        logger.warning("%s cannot be read (%s): training goes on with what is given now", path, told)
-        return None
+    if torn or accept:
+        logger.warning(
+            "%s cannot be read (%s), so that nobody knows whether this run is the one that trained so far: training "
+            "goes on with what is given now",
+            *(path, told),
+        )
+        return None, told
     raise ConfigError(
         f"{path} cannot be read, so that nobody knows whether this run is the one that is to go on",
         found=told,

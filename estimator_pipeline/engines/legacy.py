@@ -11,7 +11,7 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
-from estimator_pipeline.engines import checkpoints, lock
+from estimator_pipeline.engines import checkpoints, disk, lock
 from estimator_pipeline.engines import estimator as engine
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.errors import PipelineError
@@ -90,17 +90,18 @@ def own_model_dir(estimator: Any) -> Iterator[None]:
 
     Raises:
         ConfigError: another process trains there.
-        TaskFailedError: there are checkpoints, and none of them is whole.
+        TaskFailedError: there are checkpoints, and none of them is whole; the disk is full, or cannot be written.
     """
     config, model_dir = estimator.config, os.fspath(estimator.model_dir)
     saves = config.save_checkpoints_steps or config.save_checkpoints_secs
     if not saves or "://" in model_dir or lock.is_held(model_dir) or not _writes_checkpoints():
         yield
         return
-    with lock.hold(model_dir, owner="Estimator.train", run_id=f"process {os.getpid()}", wait=lock.WAIT_SECS):
+    with lock.hold(model_dir, owner="Estimator.train", run_id=f"process {os.getpid()}"):
         name = os.path.realpath(model_dir)
         if name not in _examined:
-            checkpoints.rescue(model_dir)
+            with disk.explaining(model_dir):
+                checkpoints.rescue(model_dir)
             _examined.add(name)
         yield
 

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from estimator_pipeline import compat
@@ -19,7 +19,7 @@ from estimator_pipeline.cluster import EVALUATOR, Task, TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat import coordination
 from estimator_pipeline.compat.repairs import lost_peers
-from estimator_pipeline.engines import beginning, checkpoints, farewell, identity
+from estimator_pipeline.engines import beginning, disk, farewell, identity
 from estimator_pipeline.engines import result as results
 from estimator_pipeline.engines.board import POLL_SECS, Board, in_state
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator, follow_training, seen_here
@@ -139,24 +139,38 @@ class TaskLife(abc.ABC):
 
     def run(self) -> TrainResult:
         """Runs the task to its end."""
+        with disk.explaining(self.model_dir):
+            try:
+                if self.tf_config.is_chief:
+                    return self.run_chief()
+                with self._told_of_the_disk(), self.board.attending():
+                    return self._run_other_task()
+            finally:
+                self.board.end()
+                if self._evaluator is not None:
+                    self._evaluator.close()
+
+    @contextlib.contextmanager
+    def _told_of_the_disk(self) -> Iterator[None]:
+        """In the block, the error of a disk that is full or cannot be written is one message, told to the others."""
         try:
-            if self.tf_config.is_chief:
-                return self.run_chief()
-            with self.board.attending():
-                return self._run_other_task()
-        finally:
-            self.board.end()
-            if self._evaluator is not None:
-                self._evaluator.close()
+            yield
+        except Exception as error:
+            plain = disk.explained(error, model_dir=self.model_dir)
+            if plain is None:
+                raise
+            self._say_failed(str(plain))
+            raise plain from error
 
     def _run_other_task(self) -> TrainResult:
         try:
-            if self.tf_config.is_evaluator:
-                with self.preemption.interruptible("training goes on without it"):
-                    return self.run_evaluator()
-            if self.tf_config.is_ps:
-                return self.run_parameter_server()
-            return self.run_worker()
+            with self._told_of_the_disk():
+                if self.tf_config.is_evaluator:
+                    with self.preemption.interruptible("training goes on without it"):
+                        return self.run_evaluator()
+                if self.tf_config.is_ps:
+                    return self.run_parameter_server()
+                return self.run_worker()
         except PreemptedError:
             with contextlib.suppress(OSError, compat.install().errors.OpError):
                 self.board.report("preempted")
@@ -169,7 +183,7 @@ class TaskLife(abc.ABC):
 
     def run_chief(self) -> TrainResult:
         # Checkpoints after this step are this run's, for an evaluator that comes late.
-        with self._own_model_dir() as self.from_step, self.board.attending():
+        with self._own_model_dir() as self.from_step, self._told_of_the_disk(), self.board.attending():
             self._say("running")
             return self._train_and_conclude()
 
@@ -228,7 +242,7 @@ class TaskLife(abc.ABC):
             self._leave_preempted()
             raise
         except Exception as error:
-            plain = checkpoints.explained(error, model_dir=self.model_dir)
+            plain = disk.explained(error, model_dir=self.model_dir)
             self._say_failed(
                 str(plain) if plain else f"{type(error).__name__}: {error}",
                 status=_STATUS.get(type(error), "failed"),

@@ -23,14 +23,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.engines import disk
 from estimator_pipeline.engines.board import DIRECTORY
-from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.log import logger
 
 __all__ = ["hold", "holder", "is_held"]
 
 # A predecessor that was killed may still be closing its files, on this machine or on the server's side.
 WAIT_SECS = 15.0
+# A machine that crashed lets go of nothing: an NFS server holds its locks until its lease is over, 90 s mostly.
+ELSEWHERE_SECS = 120.0
 RENEW_SECS = 20.0
 LEASE_SECS = 90.0
 _LOOK_SECS = 0.5
@@ -38,17 +41,18 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.
 
 
 @contextlib.contextmanager
-def hold(model_dir: str, *, owner: str, run_id: str, wait: float = WAIT_SECS) -> Iterator[None]:
+def hold(model_dir: str, *, owner: str, run_id: str, wait: float | None = None) -> Iterator[None]:
     """In the block, nobody else trains in `model_dir`.
 
     Args:
         model_dir: local or anything that `tf.io.gfile` can write.
         owner: this task's name, for the others' message.
         run_id: of this run, for the same.
-        wait: seconds that a predecessor has to let go.
+        wait: seconds that a predecessor has to let go. None: WAIT_SECS, and ELSEWHERE_SECS for one on another machine.
 
     Raises:
         ConfigError: another job holds it, or the directory cannot be written.
+        TaskFailedError: there is no room for the lock's file.
     """
     folder = os.path.join(model_dir, DIRECTORY)
     told = {"task": owner, "host": socket.gethostname(), "pid": os.getpid(), "run_id": run_id, "since": time.time()}
@@ -59,7 +63,7 @@ def hold(model_dir: str, *, owner: str, run_id: str, wait: float = WAIT_SECS) ->
                 raise _NoLocks
             held.enter_context(_kernel_lock(path, told, model_dir, wait))
         except _NoLocks:
-            held.enter_context(_lease(path, told, model_dir, wait))
+            held.enter_context(_lease(path, told, model_dir, WAIT_SECS if wait is None else wait))
         with _known(model_dir):
             yield
 
@@ -120,7 +124,7 @@ class _NoLocks(Exception):
 
 
 @contextlib.contextmanager
-def _kernel_lock(path: str, told: dict[str, Any], model_dir: str, wait: float) -> Iterator[None]:
+def _kernel_lock(path: str, told: dict[str, Any], model_dir: str, wait: float | None) -> Iterator[None]:
     try:
         import fcntl
     except ImportError:
@@ -130,14 +134,16 @@ def _kernel_lock(path: str, told: dict[str, Any], model_dir: str, wait: float) -
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise _not_writable(model_dir, str(error)) from error
-    deadline = time.monotonic() + wait
+    begun, patience = time.monotonic(), None
     try:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > deadline:
+                if patience is None:
+                    patience = _patience(path, told, model_dir) if wait is None else wait
+                if time.monotonic() - begun > patience:
                     raise _in_use(model_dir, _read(path), "") from None
                 time.sleep(0.2)
             except OSError as error:
@@ -157,6 +163,19 @@ def _kernel_lock(path: str, told: dict[str, Any], model_dir: str, wait: float) -
             fcntl.flock(file, fcntl.LOCK_UN)
         with contextlib.suppress(OSError):
             os.close(file)
+
+
+def _patience(path: str, told: dict[str, Any], model_dir: str) -> float:
+    """How many seconds the owner of a lock has to let go; one on another machine may be gone with it."""
+    found = _read(path)
+    if found.get("host", told["host"]) == told["host"]:
+        return WAIT_SECS
+    logger.warning(
+        "The lock on %s is held by %s, which is another machine. If that has crashed, its file server holds the lock "
+        "for it a while longer: waiting up to %.0f s",
+        *(model_dir, _owner(found), ELSEWHERE_SECS),
+    )
+    return ELSEWHERE_SECS
 
 
 _locked: dict[int, os.stat_result] = {}
@@ -317,8 +336,10 @@ def _in_use(model_dir: str, told: dict[str, Any], more: str) -> ConfigError:
     )
 
 
-def _not_writable(model_dir: str, why: str) -> ConfigError:
-    return ConfigError(
+def _not_writable(model_dir: str, why: str) -> PipelineError:
+    # With room the same start succeeds: that is no bad input, which a supervisor would not start again.
+    kind = TaskFailedError if disk.has_no_room(why) else ConfigError
+    return kind(
         f"the model directory {model_dir} cannot be written",
         found=why,
         mend="give a model_dir that every task can write, and that has room for the checkpoints",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from estimator_pipeline.launch.attempts import CommandView, plan_command, supervise_command, supervise_local
     from estimator_pipeline.launch.deadlines import Deadlines
-    from estimator_pipeline.launch.history import Attempt
+    from estimator_pipeline.launch.history import Attempt, read_events
     from estimator_pipeline.launch.local import HEARTBEAT_SECS, launch_local, run_local
     from estimator_pipeline.launch.outcome import Failure, Outcome, TaskEnd
     from estimator_pipeline.launch.plan import Plan, Shape, TaskPlan, new_run_id, plan_local
@@ -38,6 +38,7 @@ __all__ = [
     "new_run_id",
     "plan_command",
     "plan_local",
+    "read_events",
     "run_local",
     "supervise_command",
     "supervise_local",
@@ -53,7 +54,7 @@ _MODULES = {
         "supervise_local",
     ),
     "deadlines": ("Deadlines",),
-    "history": ("Attempt",),
+    "history": ("Attempt", "read_events"),
     "local": (
         "HEARTBEAT_SECS",
         "launch_local",

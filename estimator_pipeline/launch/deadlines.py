@@ -5,6 +5,7 @@ A clock is handed in as plain numbers, so that all of it can be tested without w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,10 @@ _END_SECS = 60.0
 # One of ours has sent its first heartbeat so many seconds after its start, however long a shared disk takes to give
 # TensorFlow to all tasks at once; what stops before that would be waited for for ever.
 _FIRST_BEAT_SECS = 600.0
+# A first step is traced and compiled, and waits for the others and for the data: so many times another step's deadline,
+# and no less than half an hour.
+_FIRST_STEP_TIMES = 5.0
+_FIRST_STEP_SECS = 1800.0
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Deadlines:
 
     Attributes:
         step: Seconds without a step, an evaluation, a checkpoint or an export, while a task trains.
-        start: Seconds from its start to its first step.
+        start: Seconds from its start to its first step; None: see :attr:`first_step`; 0: for ever.
         heartbeat: Seconds without a heartbeat, of any task that has sent one. One of ours that has told nothing at all
             has ten minutes for the first.
     """
@@ -39,7 +44,28 @@ class Deadlines:
     heartbeat: float | None = None
 
     def __bool__(self) -> bool:
-        return any(value is not None for value in (self.step, self.start, self.heartbeat))
+        return any((self.step, self.start, self.heartbeat))
+
+    @property
+    def first_step(self) -> float | None:
+        """Seconds without a word that a task may take until its first step, where `start` does not say it.
+
+        Five times `step`, and half an hour at least: a task that hangs in its start is noticed, if late.
+        """
+        if self.start is not None or not self.step:
+            return None
+        return max(_FIRST_STEP_TIMES * self.step, _FIRST_STEP_SECS)
+
+    @property
+    def early(self) -> Deadlines:
+        """Half of each: when it is time to look whether a task can tell anything at all."""
+        step, start, beat = (None if one is None else one / 2 for one in (self.step, self.start, self.heartbeat))
+        return Deadlines(step, start, beat)
+
+    @property
+    def longest(self) -> float | None:
+        """The longest that was given for a step: for a program that does not tell a start from a step."""
+        return max((limit for limit in (self.start, self.step) if limit), default=None)
 
 
 @dataclass(frozen=True)
@@ -91,11 +117,13 @@ class Listener:
         self._trained = False
         self._leaves = False
         self._grew = False
+        # When its words were last lost for want of room, and its heartbeats as well.
+        self._unheard = self._beat_unheard = -math.inf
 
     def mute(self, now: float, allowed: Deadlines) -> bool:
         """Whether it should have told something by now, and is of a kind that may tell nothing."""
-        limits = [limit for limit in (allowed.start, allowed.step) if limit is not None]
-        late = bool(limits) and now - self.started > max(limits)
+        limit = allowed.longest
+        late = limit is not None and now - self.started > limit
         return late and self.trains and self.foreign and not (self._tells or self._grew)
 
     def event(self, kind: str, now: float) -> None:
@@ -126,6 +154,17 @@ class Listener:
         if not self._tells:
             self._spoke = now
 
+    def unheard(self, now: float, *, heartbeats: bool) -> None:
+        """What it tells cannot be written at this moment: its silence counts from now on.
+
+        Args:
+            now: This moment.
+            heartbeats: Whether they cannot be sent either. A full disk leaves them, for a touch takes no room.
+        """
+        self._unheard = now
+        if heartbeats:
+            self._beat_unheard = now
+
     def excuse(self, seconds: float, now: float) -> None:
         """Nobody has listened for so long, as when the whole machine stood still: that is no silence of the task."""
         self.started = min(now, self.started + seconds)
@@ -137,30 +176,34 @@ class Listener:
         """The silence that is too long, or None."""
         if self._leaves and not self.foreign and self._beat is not None and allowed.heartbeat is not None:
             # Its heart beats until the interpreter ends, after which little is left to do.
-            return self._too_long("end", now - self._beat, max(_END_SECS, allowed.heartbeat))
+            waited = now - max(self._beat, self._beat_unheard)
+            return self._too_long("end", waited, max(_END_SECS, allowed.heartbeat))
         beat = self.quiet(now)
         if allowed.heartbeat is not None and beat is not None and beat > allowed.heartbeat:
             return Silence("heartbeat", beat, self._who)
         if allowed.heartbeat is not None and self._beat is None and not self.foreign and not self._tells:
-            found = self._too_long("first heartbeat", now - self.started, max(_FIRST_BEAT_SECS, allowed.heartbeat))
+            waited = now - max(self.started, self._unheard)
+            found = self._too_long("first heartbeat", waited, max(_FIRST_BEAT_SECS, allowed.heartbeat))
             if found is not None:
                 return found
         if not self.trains or self._trained:
             return None
         if self._grew and not self._tells:
             # Its log is all there is, which does not tell a start from a step.
-            limits = [limit for limit in (allowed.start, allowed.step) if limit is not None]
-            return self._too_long("step", now - self._spoke, max(limits, default=None))
+            return self._too_long("step", now - max(self._spoke, self._unheard), allowed.longest)
         if self._stepped:
-            return self._too_long("step", now - self._spoke, allowed.step)
+            return self._too_long("step", now - max(self._spoke, self._unheard), allowed.step)
         if self.foreign and not self._tells:
             return None
-        return self._too_long("first step", now - self.started, allowed.start)
+        found = self._too_long("first step", now - max(self.started, self._unheard), allowed.start)
+        # Which deadline a start needs nobody has said: so each word of it counts, as one before it waits for others.
+        quiet = now - max(self.started, self._spoke, self._unheard)
+        return found or self._too_long("first step", quiet, allowed.first_step)
 
     @staticmethod
     def _too_long(what: str, waited: float, limit: float | None) -> Silence | None:
-        return Silence(what, waited) if limit is not None and waited > limit else None
+        return Silence(what, waited) if limit and waited > limit else None
 
     def quiet(self, now: float) -> float | None:
         """Seconds since its last heartbeat; None where none is to be expected."""
-        return None if self._beat is None or self._leaves else now - self._beat
+        return None if self._beat is None or self._leaves else now - max(self._beat, self._beat_unheard)

@@ -12,6 +12,7 @@
 | interrupted, timeout | attempts, seconds |
 
 A field that is not known is null. Lines are appended whole; a folder that is used again holds the events of both runs.
+What a full disk or a kill has left of an event is a line of its own, which `read_events` leaves out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EVENTS_FILE", "SUMMARY_FILE", "Attempt", "History", "attempts_text"]
+__all__ = ["EVENTS_FILE", "SUMMARY_FILE", "Attempt", "History", "attempts_text", "read_events"]
 
 EVENTS_FILE = "events.jsonl"
 SUMMARY_FILE = "summary.json"
@@ -70,12 +71,13 @@ class History:
     """Appends to `events.jsonl`. Never raises for the file's sake: the job matters more.
 
     Args:
-        folder: Where the file is, which need not be there yet.
+        folder: Where the file is, which need not be there yet. A line that breaks off in it, of a supervisor that was
+            killed, ends there.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._torn = False
+        self._torn = _breaks_off(folder / EVENTS_FILE)
 
     def tell(self, event: str, *, attempt: int, **fields: Any) -> None:
         """Append one event."""
@@ -93,13 +95,53 @@ class History:
             finally:
                 os.close(target)
 
-    def summarise(self, document: dict[str, Any]) -> None:
-        """Write `summary.json`, whole or not at all."""
-        with contextlib.suppress(OSError):
+    def summarise(self, document: dict[str, Any]) -> str | None:
+        """Write `summary.json`, whole or not at all.
+
+        Returns:
+            Why it could not be written, else None. Nothing of it is left then.
+        """
+        half = self.folder / f".{SUMMARY_FILE}.{os.getpid()}"
+        try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            half = self.folder / f".{SUMMARY_FILE}.{os.getpid()}"
             half.write_text(json.dumps(document, indent=2, default=str) + "\n")
             half.replace(self.folder / SUMMARY_FILE)
+        except OSError as error:
+            return error.strerror or str(error)
+        finally:
+            with contextlib.suppress(OSError):
+                half.unlink()
+        return None
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """The events that a folder holds; none where there is no history.
+
+    A line that breaks off, and the last one while it is being written, is left out.
+
+    Args:
+        folder: Of the history.
+    """
+    try:
+        text = (folder / EVENTS_FILE).read_text(errors="replace")
+    except OSError:
+        return []
+    found = []
+    for line in text.split("\n"):
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict):
+                found.append(event)
+    return found
+
+
+def _breaks_off(path: Path) -> bool:
+    """Whether the last line of a file is not a whole one."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    return False
 
 
 def attempts_text(attempts: Sequence[Attempt]) -> str:

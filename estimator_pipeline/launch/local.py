@@ -12,6 +12,7 @@ kernel ends the tasks of a launcher that dies (`shim.py`), and a guard ends thei
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import signal
 import tempfile
@@ -28,7 +29,7 @@ from estimator_pipeline.launch.policy import BAD_INPUT, DIVERGED, PREEMPTED
 from estimator_pipeline.launch.ports import hold_ports
 from estimator_pipeline.launch.processes import Guard, Interruptions, interruptions
 from estimator_pipeline.launch.progress import PREEMPTED_FILE_VARIABLE
-from estimator_pipeline.launch.running import Running, changed
+from estimator_pipeline.launch.running import Room, Running, changed
 from estimator_pipeline.launch.view import SilentView, View
 
 __all__ = ["HEARTBEAT_SECS", "launch_local", "run_local"]
@@ -174,6 +175,7 @@ class _Job:
         self._timeout = timeout
         self._linger = linger
         self._deadlines = deadlines
+        self._room = Room(plan.log_dir)
         self._started = time.monotonic()
         self._trained: float | None = None
         self._alone: float | None = None
@@ -329,10 +331,13 @@ class _Job:
     def _listen(self, now: float) -> None:
         """Ends the job when a task has been silent for too long."""
         silent: list[tuple[Running, Silence]] = []
-        for one in self.running:
-            if not one.alive or one.process.asked_to_end is not None:
-                continue
+        listened = [one for one in self.running if one.alive and one.process.asked_to_end is None]
+        for one in listened:
             one.listen(now)
+        early = self._deadlines.early
+        if any(one.listener.silence(now, early) for one in listened):
+            self._look_for_room(now)
+        for one in listened:
             found = one.listener.silence(now, self._deadlines)
             if found is not None:
                 silent.append((one, found))
@@ -351,6 +356,20 @@ class _Job:
         one.process.ask_where_it_stands()
         self._end("hung", 1, f"{one.name} {what}{waiting}; ending every task")
         self.view.failed("hung", self._failure)
+
+    def _look_for_room(self, now: float) -> None:
+        """A task that cannot write down its steps is not one that makes none."""
+        error = self._room.lacking(now)
+        if error is None:
+            return
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        for one in self.running:
+            one.listener.unheard(now, heartbeats=not full)
+        missing = "steps" if full else "steps and heartbeats"
+        self._note_once(
+            f"warning: {self.plan.log_dir} cannot be written to ({error.strerror or error}), so that nobody can tell "
+            f"whether tasks go on: no deadline for {missing} until it can"
+        )
 
     def _quiet(self, one: Running, now: float) -> bool:
         """Whether a task's heartbeat is overdue. Of several that wait for each other, it is the one that hangs."""

@@ -41,6 +41,7 @@ import re
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,10 +106,13 @@ def heartbeat_path(progress: str | os.PathLike[str]) -> Path:
 
 
 class _Heart:
-    """Touches a file every `interval` seconds, to the end of this process or until it is stopped."""
+    """Touches a file every `interval` seconds, to the end of this process or until it is stopped.
 
-    def __init__(self, path: Path, interval: float, *, leaves: bool) -> None:
-        self.pid, self.path = os.getpid(), path
+    What could not be written to the file of events is tried again each time.
+    """
+
+    def __init__(self, path: Path, interval: float, *, leaves: bool, progress: Path) -> None:
+        self.pid, self.path, self._progress = os.getpid(), path, progress
         self._interval, self._leaves = interval, leaves
         self._lock, self._over = threading.Lock(), threading.Event()
 
@@ -119,6 +123,7 @@ class _Heart:
                 if not self._over.is_set():
                     self.path.parent.mkdir(parents=True, exist_ok=True)
                     self.path.touch()
+            _outbox_of(self._progress).send()
             self._over.wait(self._interval)
 
     def stop(self) -> None:
@@ -161,7 +166,7 @@ def start_heartbeat(environ: Mapping[str, str]) -> bool:
     key = (os.getpid(), str(path))
     if key not in _beating:
         # Not stopped with the training: a program may train again, and to tear TensorFlow down takes its time.
-        heart = _beating[key] = _Heart(path, interval, leaves=bool(shared))
+        heart = _beating[key] = _Heart(path, interval, leaves=bool(shared), progress=Path(progress))
         threading.Thread(target=heart.beat, name="estimator_pipeline-heartbeat", daemon=True).start()
         if shared:
             atexit.register(heart.stop)
@@ -200,8 +205,67 @@ def _plain(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 
+class _Outbox:
+    """The lines of one progress file that this process has still to write.
+
+    Mostly one line for a moment. On a full disk they are kept until there is room, or else a launcher would never hear
+    that training has ended; of steps in a row the last one is enough. Deques need no lock, which a fork could leave
+    locked.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: deque[tuple[str, bytes]] = deque(maxlen=_KEPT)
+        self._torn = self._failed = False
+
+    def put(self, event: str, line: bytes) -> None:
+        if self._failed and event == "step" and self._lines and self._lines[-1][0] == "step":
+            with contextlib.suppress(IndexError):  # another thread had room for it
+                self._lines.pop()
+        self._lines.append((event, line))
+
+    def send(self) -> None:
+        """Writes what there is room for."""
+        while True:
+            try:
+                event, line = self._lines.popleft()
+            except IndexError:
+                self._failed = False
+                return
+            if not self._write(line):
+                self._failed = True
+                self._lines.appendleft((event, line))
+                return
+
+    def _write(self, line: bytes) -> bool:
+        if self._torn:
+            line = b"\n" + line
+        try:
+            # Opened each time, so that a writer survives fork and pickling; some ten microseconds.
+            target = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                # A single write, so that lines of several threads do not mix.
+                self._torn = os.write(target, line) != len(line)
+            finally:
+                os.close(target)
+        except OSError:
+            self._torn = True
+        return not self._torn
+
+
+_KEPT = 1000
+_outboxes: dict[tuple[int, str], _Outbox] = {}
+
+
+def _outbox_of(path: Path) -> _Outbox:
+    """That of this process: what a parent could not write, it writes itself."""
+    return _outboxes.setdefault((os.getpid(), str(path)), _Outbox(path))
+
+
 class ProgressWriter:
     """Appends events to a progress file. Never raises for the file's sake: training matters more.
+
+    What finds no room on the disk is kept, and written with the next event or heartbeat that does.
 
     Args:
         path: The file, made when it is first written to; None for a writer that does nothing.
@@ -209,7 +273,6 @@ class ProgressWriter:
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self.path = None if path is None else Path(path)
-        self._torn = False
 
     @property
     def enabled(self) -> bool:
@@ -232,18 +295,9 @@ class ProgressWriter:
             return
         document = finite({"time": time.time(), "event": event, **fields})
         line = json.dumps(document, default=_plain).encode() + b"\n"
-        if self._torn:
-            line = b"\n" + line
-        try:
-            # Opened each time, so that a writer survives fork and pickling; some ten microseconds.
-            target = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            try:
-                # A single write, so that lines of several threads do not mix.
-                self._torn = os.write(target, line) != len(line)
-            finally:
-                os.close(target)
-        except OSError:
-            self._torn = True
+        outbox = _outbox_of(self.path)
+        outbox.put(event, line)
+        outbox.send()
 
 
 class _Tail:

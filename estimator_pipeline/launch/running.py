@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import math
 import os
 import signal
 import socket
@@ -24,9 +26,12 @@ from estimator_pipeline.launch.progress import (
     heartbeat_path,
 )
 
-__all__ = ["Changes", "Heartbeats", "Running", "changed", "size"]
+__all__ = ["Changes", "Heartbeats", "Room", "Running", "changed", "size"]
 
 _LOOK_SECS = 0.5
+_ROOM_SECS = 1.0
+# As much as any event takes, and as the last page of a file on a full disk does not have left.
+_ROOM_BYTES = 8192
 
 
 class Changes:
@@ -100,6 +105,40 @@ class Heartbeats:
         """Whether it was killed, as far as that can be seen from here: that is noticed otherwise, if it matters."""
         host, _, number = name.rpartition("-")
         return host == socket.gethostname() and number.isdecimal() and not psutil.pid_exists(int(number))
+
+
+class Room:
+    """Whether a folder can be written to, such as that in which tasks tell their steps.
+
+    Args:
+        folder: It is tried with a file in it, once a second at most, which is taken away again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f".room.{os.getpid()}"
+        self._looked = -math.inf
+        self._error: OSError | None = None
+
+    def lacking(self, now: float) -> OSError | None:
+        """Why it cannot be written to; None where it can."""
+        if now - self._looked >= _ROOM_SECS:
+            self._looked, self._error = now, self._try()
+        return self._error
+
+    def _try(self) -> OSError | None:
+        try:
+            target = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                if os.write(target, bytes(_ROOM_BYTES)) != _ROOM_BYTES:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            finally:
+                os.close(target)
+        except OSError as error:
+            return error
+        finally:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+        return None
 
 
 def _in_words(name: str) -> str:

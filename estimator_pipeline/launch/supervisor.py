@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from estimator_pipeline.launch.history import Attempt, History
+from estimator_pipeline.errors import PipelineError
+from estimator_pipeline.launch.history import SUMMARY_FILE, Attempt, History
 from estimator_pipeline.launch.outcome import Failure, Outcome
 from estimator_pipeline.launch.plan import Plan
 from estimator_pipeline.launch.policy import AttemptEnd, Limits, Policy
@@ -64,51 +65,59 @@ def supervise(
 
     Returns:
         The last attempt's outcome, with all attempts in it, and the seconds of all of them.
+
+    Raises:
+        Exception: What `run` raises, such as a PipelineError where no ports can be had or no logs be written. The
+            history tells of it first.
     """
     shown = view or SilentView()
     policy, history = Policy(limits), History(log_dir)
     began = time.monotonic()
     attempts: list[Attempt] = []
     noticed: float | None = None
+    seen: _Seen | None = None
     with shown, interruptions() as signals:
-        while True:
-            number = len(attempts) + 1
-            left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
-            own, folder = attempt_run_id(run_id, number), log_dir / f"attempt-{number}"
-            history.tell("attempt_started", attempt=number, run_id=own, log_dir=folder)
-            seen = _Seen(shown, history, number, noticed)
-            outcome = run(number, own, folder, left, seen)
-            attempt = seen.attempt(outcome, folder)
-            attempts.append(attempt)
-            history.tell(
-                "attempt_ended",
-                attempt=number,
-                reason=outcome.reason,
-                seconds=round(outcome.seconds, 3),
-                step=attempt.step,
-                checkpoint=attempt.checkpoint,
-            )
-            noticed = seen.noticed or time.monotonic()
-            decision = policy.decide(seen.end(outcome))
-            asked = outcome.signal or next(iter(signals.received), None)
-            if not decision.restart or asked is not None:
-                why = decision.why if asked is None else f"asked to end by {signal.Signals(asked).name}"
-                break
-            checkpoint = seen.checkpoint_of(attempts)
-            history.tell(
-                "restart_in",
-                attempt=number,
-                seconds=decision.after,
-                checkpoint=checkpoint,
-                why=decision.why,
-            )
-            place = "" if checkpoint is None else f", from the checkpoint of step {checkpoint}"
-            shown.note(f"attempt {number}: {attempt.why}; {decision.why}: again in {decision.after:g} s{place}")
-            stopped = _pause(decision.after, signals, None if timeout is None else began + timeout)
-            if stopped is not None:
-                why = stopped
-                outcome = _stopped(outcome, signals)
-                break
+        try:
+            while True:
+                number = len(attempts) + 1
+                left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+                own, folder = attempt_run_id(run_id, number), log_dir / f"attempt-{number}"
+                history.tell("attempt_started", attempt=number, run_id=own, log_dir=folder)
+                seen = _Seen(shown, history, number, noticed)
+                outcome = run(number, own, folder, left, seen)
+                attempt = seen.attempt(outcome, folder)
+                _tell_end(history, attempts, attempt)
+                noticed = seen.noticed or time.monotonic()
+                decision = policy.decide(seen.end(outcome))
+                asked = outcome.signal or next(iter(signals.received), None)
+                if not decision.restart or asked is not None:
+                    why = decision.why if asked is None else f"asked to end by {signal.Signals(asked).name}"
+                    break
+                checkpoint = seen.checkpoint_of(attempts)
+                history.tell(
+                    "restart_in",
+                    attempt=number,
+                    seconds=decision.after,
+                    checkpoint=checkpoint,
+                    why=decision.why,
+                )
+                place = "" if checkpoint is None else f", from the checkpoint of step {checkpoint}"
+                shown.note(f"attempt {number}: {attempt.why}; {decision.why}: again in {decision.after:g} s{place}")
+                stopped = _pause(decision.after, signals, None if timeout is None else began + timeout)
+                if stopped is not None:
+                    why = stopped
+                    outcome = _stopped(outcome, signals)
+                    break
+        except BaseException as error:
+            # Whoever reads the history is to know that nobody goes on.
+            outcome = _broken_off(error, run_id, log_dir, time.monotonic() - began)
+            if seen is not None and len(attempts) < seen.number:
+                own, folder = attempt_run_id(run_id, seen.number), log_dir / f"attempt-{seen.number}"
+                ended = replace(outcome, run_id=own, seconds=time.monotonic() - seen.started)
+                _tell_end(history, attempts, seen.attempt(ended, folder))
+            if attempts:
+                _conclude(history, shown, replace(outcome, attempts=tuple(attempts)), outcome.gave_up)
+            raise
         outcome = replace(
             outcome,
             seconds=time.monotonic() - began,
@@ -116,11 +125,38 @@ def supervise(
             attempts=tuple(attempts),
             gave_up="" if outcome.ok else why,
         )
-        _conclude(history, outcome, why)
+        _conclude(history, shown, outcome, why)
         if not outcome.ok:
             shown.note(f"no further attempt: {why}")
         shown.finish(outcome)
     return outcome
+
+
+def _tell_end(history: History, attempts: list[Attempt], attempt: Attempt) -> None:
+    """An attempt has ended."""
+    attempts.append(attempt)
+    history.tell(
+        "attempt_ended",
+        attempt=attempt.number,
+        reason=attempt.reason,
+        seconds=round(attempt.seconds, 3),
+        step=attempt.step,
+        checkpoint=attempt.checkpoint,
+    )
+
+
+def _broken_off(error: BaseException, run_id: str, log_dir: Path, seconds: float) -> Outcome:
+    """The outcome where an error of the supervisor's own ends it, or a person who does not wait."""
+    interrupted = isinstance(error, KeyboardInterrupt)
+    return Outcome(
+        reason="interrupted" if interrupted else "failed",
+        exit_code=128 + signal.SIGINT if interrupted else error.exit_code if isinstance(error, PipelineError) else 1,
+        seconds=seconds,
+        run_id=run_id,
+        log_dir=log_dir,
+        tasks=(),
+        gave_up="asked to end by SIGINT" if interrupted else " ".join(f"{type(error).__name__}: {error}".split()),
+    )
 
 
 def _pause(seconds: float, signals: Interruptions, deadline: float | None) -> str | None:
@@ -149,7 +185,7 @@ def _stopped(outcome: Outcome, signals: Interruptions) -> Outcome:
     return replace(outcome, reason="timeout", exit_code=1)
 
 
-def _conclude(history: History, outcome: Outcome, why: str) -> None:
+def _conclude(history: History, shown: View, outcome: Outcome, why: str) -> None:
     last = len(outcome.attempts)
     seconds = round(outcome.seconds, 3)
     if outcome.reason in ("done", "interrupted", "timeout"):
@@ -157,7 +193,7 @@ def _conclude(history: History, outcome: Outcome, why: str) -> None:
     else:
         history.tell("gave_up", attempt=last, attempts=last, seconds=seconds, why=why)
     lost = [one.lost for one in outcome.attempts if one.lost is not None]
-    history.summarise(
+    unwritten = history.summarise(
         {
             "run_id": outcome.attempts[0].run_id,
             "reason": outcome.reason,
@@ -169,6 +205,8 @@ def _conclude(history: History, outcome: Outcome, why: str) -> None:
             "attempts": [attempt.document() for attempt in outcome.attempts],
         }
     )
+    if unwritten is not None:
+        shown.note(f"warning: {history.folder / SUMMARY_FILE} could not be written ({unwritten})")
 
 
 class _Seen(View):
@@ -178,7 +216,8 @@ class _Seen(View):
     """
 
     def __init__(self, inner: View, history: History, number: int, noticed: float | None) -> None:
-        self._inner, self._history, self._number = inner, history, number
+        self._inner, self._history, self.number = inner, history, number
+        self.started = time.monotonic()
         self._before = noticed
         self._states: Sequence[TaskState] = ()
         self._asynchronous = False
@@ -195,8 +234,8 @@ class _Seen(View):
     def start(self, plan: Plan, states: Sequence[TaskState]) -> None:
         self._states, self._foreign = states, plan.foreign
         self._asynchronous = any(state.task.startswith("ps:") for state in states)
-        if self._number > 1:
-            self._inner.note(f"attempt {self._number}")
+        if self.number > 1:
+            self._inner.note(f"attempt {self.number}")
         self._inner.start(plan, states)
 
     def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
@@ -209,7 +248,7 @@ class _Seen(View):
                 self._from_step = max(0, state.step - state.steps)
             self._history.tell(
                 "first_step",
-                attempt=self._number,
+                attempt=self.number,
                 task=state.task,
                 step=state.step,
                 from_step=self._from_step,
@@ -225,7 +264,7 @@ class _Seen(View):
         self._why = failure.head
         self._history.tell(
             reason,
-            attempt=self._number,
+            attempt=self.number,
             task=failure.task,
             exit_code=failure.exit_code,
             what=failure.head,
@@ -279,11 +318,11 @@ class _Seen(View):
     def attempt(self, outcome: Outcome, folder: Path) -> Attempt:
         """What the history keeps."""
         return Attempt(
-            number=self._number,
+            number=self.number,
             run_id=outcome.run_id,
             log_dir=folder,
             reason=outcome.reason,
-            why=self._why or outcome.reason,
+            why=self._why or outcome.gave_up or outcome.reason,
             seconds=outcome.seconds,
             from_step=self._from_step,
             step=self.step,

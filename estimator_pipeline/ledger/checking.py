@@ -84,7 +84,11 @@ def _tell(ledger: Ledger, report: LedgerReport) -> None:
                 f"{attempt.path.name} breaks off: its last {attempt.torn} bytes are no whole block, and are left out"
             )
     for path, why in ledger.unreadable.items():
-        report.find("missing", f"{path.name} cannot be read: {why}")
+        if path in ledger.unbegun:
+            # A kill, or a full disk, in the moment in which the file was made. Steps that are missing show elsewhere.
+            report.notes.append(f"{path.name} holds nothing: its process ended before a step was counted in it")
+        else:
+            report.find("missing", f"{path.name} cannot be read: {why}")
     if not any(run.counts > run.start for run in ledger.runs):
         report.find("missing", "no step stands in the ledger")
     done: Counter[str] = Counter()

@@ -99,6 +99,7 @@ class Segment:
         start: the global step after which they come.
         steps: how many were made.
         time: when they began; seconds since 1970 by the task's own clock.
+        run_id: of the start of the job that they were made in, the same for all its tasks; None where nobody gave one.
         ended: whether training ended as it should.
         generations: what its records came from.
     """
@@ -110,6 +111,7 @@ class Segment:
     time: float
     ended: bool
     generations: Sequence[Generation]
+    run_id: str | None = None
 
     @property
     def end(self) -> int:
@@ -213,12 +215,14 @@ class Ledger:
         attempts: its files, by task and number.
         runs: in the order of time.
         unreadable: files that are none of a ledger: path -> why.
+        unbegun: those of them in which no step was counted, for their process ended as it made them.
     """
 
     folder: Path
     attempts: list[Attempt]
     runs: list[Run]
     unreadable: dict[Path, str] = field(default_factory=dict)
+    unbegun: tuple[Path, ...] = ()
 
     @property
     def asynchronous(self) -> bool:
@@ -276,7 +280,9 @@ def read(folder: str | os.PathLike[str]) -> Ledger:
             found="no such folder",
             mend="train with --ledger, or name the folder that it was written to",
         )
-    attempts, unreadable = [], {}
+    attempts: list[Attempt] = []
+    unreadable: dict[Path, str] = {}
+    unbegun = []
     for name in sorted(os.listdir(path)):
         match = FILE.fullmatch(name)
         if match is None:
@@ -285,6 +291,8 @@ def read(folder: str | os.PathLike[str]) -> Ledger:
             attempts.append(_read_file(path / name, match["task"], int(match["attempt"])))
         except (OSError, ValueError, IndexError, KeyError, TypeError) as error:
             unreadable[path / name] = str(error)
+            if isinstance(error, _NoHeader) and not error.steps:
+                unbegun.append(path / name)
     if not attempts and not unreadable:
         raise ConfigError(
             f"there is no ledger in {path}",
@@ -292,13 +300,27 @@ def read(folder: str | os.PathLike[str]) -> Ledger:
             mend="train with --ledger, or name the folder that it was written to",
         )
     attempts.sort(key=lambda attempt: (attempt.task, attempt.number))
-    return Ledger(path, attempts, _runs(attempts), unreadable)
+    return Ledger(path, attempts, _runs(attempts), unreadable, tuple(unbegun))
+
+
+class _NoHeader(ValueError):
+    """A file that does not say whose it is.
+
+    Attributes:
+        steps: whether its counter says that steps were made, or may have said so.
+    """
+
+    def __init__(self, what: str, *, steps: bool) -> None:
+        super().__init__(what)
+        self.steps = steps
 
 
 def _read_file(path: Path, task: str, number: int) -> Attempt:
     data = path.read_bytes()
     if len(data) < blocks.BEGIN or not data.startswith(blocks.MAGIC):
-        raise ValueError("it is no file of a ledger, or broken off within its first bytes")
+        # What begins otherwise was a file of something else, or was spoilt.
+        spoilt = not blocks.MAGIC.startswith(data[: len(blocks.MAGIC)]) or any(data[blocks.COUNTER : blocks.BEGIN])
+        raise _NoHeader("it is no file of a ledger, or broken off within its first bytes", steps=spoilt)
     segment_now, steps_now = blocks.split_word(int.from_bytes(data[blocks.COUNTER : blocks.BEGIN], sys.byteorder))
     about: dict[str, Any] = {}
     begun: list[dict[str, Any]] = []
@@ -322,7 +344,7 @@ def _read_file(path: Path, task: str, number: int) -> Attempt:
             ended.add(told["segment"])
             done[told["segment"]] = told["steps"]
     if not about:
-        raise ValueError("its header cannot be read")
+        raise _NoHeader("its header cannot be read", steps=bool(segment_now or steps_now))
     done.setdefault(segment_now, steps_now)
     segments = []
     for at, told in enumerate(begun):
@@ -342,32 +364,36 @@ def _read_file(path: Path, task: str, number: int) -> Attempt:
                 time=told["time"],
                 ended=told["segment"] in ended,
                 generations=given,
+                run_id=told.get("run"),
             )
         )
     return Attempt(path, about["task"], number, tuple(about["tasks"]), about["asynchronous"], segments, torn)
 
 
+_Made = tuple[Segment, Attempt]
+"""A segment, and the file that it stands in."""
+
+
 def _runs(attempts: Sequence[Attempt]) -> list[Run]:
     """Segments that were trained together, and how far each run counts."""
     asynchronous = any(attempt.asynchronous for attempt in attempts)
-    queues: dict[str, list[tuple[Segment, Attempt]]] = {attempt.task: [] for attempt in attempts}
+    queues: dict[str, list[_Made]] = {attempt.task: [] for attempt in attempts}
     for attempt in attempts:
         queues[attempt.task] += [(segment, attempt) for segment in attempt.segments]
     runs: list[Run] = []
     while any(queues.values()):
-        # Each task's own segments are in order. Clocks of two machines are compared where there is a choice alone.
-        first, attempt = min((queue[0] for queue in queues.values() if queue), key=lambda pair: pair[0].time)
+        made = _next(queues)
+        first, attempt = made
         queues[first.task].pop(0)
         run = Run(0, (first.task,) if attempt.asynchronous else attempt.tasks, {first.task: first})
-        later = _alike(queues[first.task], first.start)
+        later = _alike(queues[first.task], made)
         for task in run.tasks:
-            if task == first.task or not queues.get(task):
+            if task == first.task or not queues.get(task) or not _together(queues[task][0], made):
                 continue
-            other, its = queues[task][0]
+            other = queues[task][0][0]
             # Where it has begun there less often than this one, it may have missed this time.
-            missed = len(_alike(queues[task], first.start)) <= len(later)
-            nearer = missed and any(abs(other.time - one.time) < abs(other.time - first.time) for one in later)
-            if other.start == first.start and its.tasks == run.tasks and not nearer:
+            missed = len(_alike(queues[task], made)) <= len(later)
+            if not (missed and any(abs(other.time - one.time) < abs(other.time - first.time) for one in later)):
                 run.segments[task] = other
                 queues[task].pop(0)
         if run.end > run.start:
@@ -389,6 +415,33 @@ def _runs(attempts: Sequence[Attempt]) -> list[Run]:
     return runs
 
 
-def _alike(queue: Sequence[tuple[Segment, Attempt]], start: int) -> list[Segment]:
-    """The next segments of a task that begin at a step."""
-    return [segment for segment, _ in itertools.takewhile(lambda pair: pair[0].start == start, queue)]
+def _next(queues: Mapping[str, Sequence[_Made]]) -> _Made:
+    """The segment that comes next.
+
+    The files of a task are in order, whatever its clock says. So one whose partner has others to come before it has to
+    wait for them. Clocks, which may jump or differ, decide where this leaves a choice.
+    """
+    heads = sorted((queue[0] for queue in queues.values() if queue), key=lambda made: made[0].time)
+    return next((one for one in heads if not _waits(one, queues)), heads[0])
+
+
+def _waits(made: _Made, queues: Mapping[str, Sequence[_Made]]) -> bool:
+    """Whether what was made together with it is not the next of its task."""
+    segment, attempt = made
+    if attempt.asynchronous:
+        return False
+    others = [queues[task] for task in attempt.tasks if task != segment.task and queues.get(task)]
+    return any(not _together(queue[0], made) and any(_together(other, made) for other in queue[1:]) for queue in others)
+
+
+def _together(one: _Made, other: _Made) -> bool:
+    """Whether two segments, of two tasks or of one, may be of the same run."""
+    (a, its), (b, others) = one, other
+    # A ledger of an earlier version has no run ids, nor has a cluster that somebody starts by hand.
+    same = a.run_id is None or b.run_id is None or a.run_id == b.run_id
+    return same and a.start == b.start and its.tasks == others.tasks
+
+
+def _alike(queue: Sequence[_Made], made: _Made) -> list[Segment]:
+    """The next segments of a task that may be of the same run."""
+    return [one[0] for one in itertools.takewhile(lambda one: _together(one, made), queue)]

@@ -8,6 +8,7 @@ fetched and never trained on, and is no part of the ledger.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import mmap
 import os
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from estimator_pipeline.cluster.resolving import RUN_ID_VARIABLE
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.ledger import blocks
 from estimator_pipeline.log import logger
@@ -29,12 +31,15 @@ __all__ = ["FILE", "LedgerWriter", "RowStream"]
 
 FILE = re.compile(r"(?P<task>[a-z_]+-\d+)\.(?P<attempt>\d+)\.ledger")
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 class LedgerWriter:
     """The ledger of one task and one attempt: a file of its own in the ledger's folder.
 
-    The folder is shared by the tasks and may hold the files of earlier attempts, which stay. A disk that cannot be
-    written to later does not end the training: that is said once, and the ledger ends there.
+    The folder is shared by the tasks and may hold the files of earlier attempts, which stay. A folder that is no place
+    for a ledger is an error here, before anything is trained. A disk that is full, or that cannot be written to later,
+    does not end the training: that is said once, and the ledger ends there, or is none.
 
     Args:
         folder: made if it is not there; on a file system of this machine.
@@ -43,7 +48,7 @@ class LedgerWriter:
         asynchronous: whether each steps on its own.
 
     Raises:
-        ConfigError: the folder cannot be written to.
+        ConfigError: the folder cannot be written to, for another reason than that the disk is full.
     """
 
     def __init__(
@@ -55,8 +60,10 @@ class LedgerWriter:
         self._lock = threading.Lock()
         self._path: Path | None = None
         self._descriptor = -1
-        self._end = blocks.BEGIN
+        self._end = 0
         self._broken = False
+        # Without a file steps are counted nowhere.
+        self._counter: Any = {}
         self._segment, self._done = 0, 0
         self._generations: list[_Generation] = []
         self._consumed = -1
@@ -65,10 +72,18 @@ class LedgerWriter:
                 f"the ledger cannot be written to {folder}: it is appended to, and an object store cannot do that",
                 mend="name a folder of a file system: run.ledger in a job file, --ledger for exec",
             )
-        with self._writing():
+        try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if not os.access(self.folder, os.W_OK):
-                raise PermissionError(13, "Permission denied")
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            if error.errno in _FULL:
+                self._give_up(error)
+                return
+            raise ConfigError(
+                f"the ledger cannot be written to {folder}: {error.strerror or error}",
+                mend="name a folder that can be written to: run.ledger in a job file, --ledger for exec",
+            ) from error
 
     # -- where steps are finished ---------------------------------------------------------------------------------
 
@@ -80,7 +95,7 @@ class LedgerWriter:
                 self._consumed = self._generation_at(self._done)
             self._segment += 1
             segment = {"segment": self._segment, "start": start, "after": self._consumed, "time": time.time(),
-                       "made": self._done}  # fmt: skip
+                       "made": self._done, "run": os.environ.get(RUN_ID_VARIABLE) or None}  # fmt: skip
             self._done = 0
             self._append(blocks.SEGMENT, _json(segment))
             self._counter[0] = blocks.word(self._segment, 0)
@@ -94,7 +109,7 @@ class LedgerWriter:
         """Training has ended as it should."""
         with self._lock:
             if self._path is None:
-                return
+                return  # Nothing was trained, or there was no room for a file.
             self._append(blocks.END, _json({"segment": self._segment, "steps": self._done}))
             if not self._broken:
                 with contextlib.suppress(OSError):
@@ -127,33 +142,56 @@ class LedgerWriter:
     # -- the file -------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        if self._path is not None:
+        if self._path is not None or self._broken:
             return
-        task = self._task.replace(":", "-")
-        with self._writing():
-            taken = [FILE.fullmatch(name) for name in os.listdir(self.folder)]
-            attempt = 1 + max((int(m["attempt"]) for m in taken if m is not None and m["task"] == task), default=0)
-            path = self.folder / f"{task}.{attempt}.ledger"
-            self._descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-            os.pwrite(self._descriptor, blocks.MAGIC + bytes(blocks.BEGIN - len(blocks.MAGIC)), 0)
+        try:
+            self._path = self._make_file()
+        except OSError as error:
+            self._give_up(error)
+            return
         self._map: mmap.mmap | None = None
         try:
             self._map = mmap.mmap(self._descriptor, blocks.BEGIN)
-            self._counter: Any = memoryview(self._map)[blocks.COUNTER :].cast("Q")
+            self._counter = memoryview(self._map)[blocks.COUNTER :].cast("Q")
         except OSError:
             # A file system that maps no files: written at each step.
             self._counter = _WrittenCounter(self._descriptor)
-        self._path = path
-        self._append(blocks.HEADER, _json({**self._about, "attempt": attempt, "time": time.time()}))
+
+    def _make_file(self) -> Path:
+        """A new file with its header, or none at all: one without says nothing, and would lie there for ever."""
+        task = self._task.replace(":", "-")
+        taken = [FILE.fullmatch(name) for name in os.listdir(self.folder)]
+        attempt = 1 + max((int(m["attempt"]) for m in taken if m is not None and m["task"] == task), default=0)
+        path = self.folder / f"{task}.{attempt}.ledger"
+        header = blocks.block(blocks.HEADER, _json({**self._about, "attempt": attempt, "time": time.time()}))
+        # In one go, so that a kill has hardly a moment in which it leaves half of it.
+        data = blocks.MAGIC + bytes(blocks.BEGIN - len(blocks.MAGIC)) + header
+        self._descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+        try:
+            _write(self._descriptor, data, 0)
+        except OSError:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+            raise
+        self._end = len(data)
+        return path
+
+    def _give_up(self, error: OSError) -> None:
+        """There is no ledger of this training."""
+        self._broken = True
+        logger.warning(
+            "No ledger is kept of %s in %s, and the training goes on: %s",
+            self._task, self.folder, error.strerror or error,
+        )  # fmt: skip
 
     def _append(self, kind: bytes, payload: bytes) -> None:
         if self._broken:
             return
         data = blocks.block(kind, payload)
         try:
-            written = os.pwrite(self._descriptor, data, self._end)
-            if written != len(data):
-                raise OSError(28, f"{written} of {len(data)} bytes were written")
+            _write(self._descriptor, data, self._end)
         except OSError as error:
             self._broken = True
             with contextlib.suppress(OSError):
@@ -161,16 +199,6 @@ class LedgerWriter:
             logger.warning("The ledger %s ends here, and the training goes on: %s", self._path, error)
             return
         self._end += len(data)
-
-    @contextlib.contextmanager
-    def _writing(self) -> Any:
-        try:
-            yield
-        except OSError as error:
-            raise ConfigError(
-                f"the ledger cannot be written to {self.folder}: {error.strerror or error}",
-                mend="name a folder that can be written to: run.ledger in a job file, --ledger for exec",
-            ) from error
 
     def _generation_at(self, steps: int) -> int:
         """Which iterator gave the batch of this segment's step `steps`."""
@@ -221,6 +249,17 @@ class _WrittenCounter:
     def __setitem__(self, index: int, value: int) -> None:
         with contextlib.suppress(OSError):
             os.pwrite(self._descriptor, np.uint64(value).tobytes(), blocks.COUNTER)
+
+
+def _write(descriptor: int, data: bytes, at: int) -> None:
+    """Writes all of it.
+
+    Raises:
+        OSError: it cannot be written, or not all of it.
+    """
+    written = os.pwrite(descriptor, data, at)
+    if written != len(data):
+        raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes were written")
 
 
 def _json(value: Any) -> bytes:
