@@ -8,6 +8,7 @@ import pytest
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import tally, text
+from estimator_pipeline.parity.findings import Facts
 from estimator_pipeline.parity.records import BatchWriter, StepWriter
 from estimator_pipeline.parity.result import ENGINES, compare_records
 
@@ -277,6 +278,56 @@ def test_a_sum_against_a_mean(compared, times, told):
     (finding,) = compared(sgd(), sgd(), of_estimator={"loss": 0.5 * times}).findings
     assert finding.name == "forward pass" and f"({times:.4g} times" in finding.message
     assert ("as many as there are records in the batch, as a sum is against a mean" in finding.message) == told
+
+
+def test_another_loss_is_named_before_what_follows_from_it(compared):
+    half = sgd([rate / 2 for rate in RATES])
+    found = compared(half, sgd(), of_estimator={"loss": 0.25, "rates": None})
+    assert names(found) == ["forward pass"]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "keras", "side"),
+    [
+        (0.8, 0.5, "estimator"),
+        (0.5, 0.8, "keras"),
+        (0.65, 0.5, None),  # neither
+        (0.8, 0.8001, None),  # both
+        (0.8, None, None),  # one alone tells it
+    ],
+)
+def test_an_evaluation_in_training_mode(compared, estimator, keras, side):
+    """Layers as they infer come to 0.5, as they train to 0.8."""
+    metrics = {"estimator": {"loss": estimator, "other": 1.0}, "keras": {"loss": keras, "other": 2.0}}
+    metrics = {engine: {name: v for name, v in one.items() if v is not None} for engine, one in metrics.items()}
+    (finding,) = compared(sgd(), sgd(), metrics=metrics, facts=Facts(losses={"loss": (0.5, 0.8)})).findings
+    assert (finding.name, finding.side) == ("evaluation", side)
+    assert (finding.message == f"{side} evaluates in training mode: its loss 0.8 is that of layers that train (0.8), "
+            "not that of layers that infer (0.5)") == (side is not None)  # fmt: skip
+
+
+def test_a_mode_that_does_not_matter_is_not_named(compared):
+    """Layers come to the same as they infer and as they train: then the mode explains nothing."""
+    metrics = {"estimator": {"loss": 0.5}, "keras": {"loss": 0.7}}
+    (finding,) = compared(sgd(), sgd(), metrics=metrics, facts=Facts(losses={"loss": (0.5, 0.5)})).findings
+    assert finding.side is None and "loss is 0.5 in estimator, 0.7 in keras" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("batch", "side", "says"),
+    [
+        ([3, 2, 1, 0], None, "the same 4 records in another order"),
+        ([0, 0, 2, 3], "keras", "keras reads 1 record twice; 1 of 4 are not those of the other side"),
+        ([0, 0, 2, 2], "keras", "keras reads 2 records twice; 2 of 4 are not those of the other side"),
+        ([0, 1, 2, 9], None, "1 of 4 are not those of the other side"),
+    ],
+)
+def test_records_that_are_others(compared, tmp_path, batch, side, says):
+    BatchWriter(tmp_path / "keras" / "record", "worker:0").batch(batch)
+    found = compared(sgd(), sgd(), of_keras={"batches": RATES[1:]})
+    (finding,) = found.findings
+    assert (finding.name, finding.step, finding.side) == ("records", 1, side)
+    assert finding.message == f"step 1, records of worker-0, batch 1: {says}"
 
 
 def test_predictions(compared):
