@@ -6,11 +6,13 @@ import errno
 import json
 import os
 import pickle
+import subprocess
 import sys
 import textwrap
 import time
 
 import pytest
+from conftest import ROOT
 
 from estimator_pipeline.launch import Deadlines, Limits, Shape, new_run_id, supervise_local
 from estimator_pipeline.launch.deadlines import Listener
@@ -219,3 +221,14 @@ def test_a_healthy_task_on_a_full_disk_is_not_hung(tmp_path, monkeypatch):
     )
     assert outcome.tasks[0].step == int((tmp_path / "last").read_text())
     assert json.loads((tmp_path / "logs" / "summary.json").read_text())["reason"] == "done"
+
+
+def test_a_training_that_has_ended_has_not_failed_for_want_of_room():
+    """Its output, which a launcher writes to the same disk as its steps, is lost, and nothing else."""
+    code = "from estimator_pipeline.cli.train import _tell\n_tell('12 steps')\n_tell('again')\n"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ROOT
+        )
+    assert done.returncode == 0, done.stderr
+    assert "Training has ended well, and its result cannot be written to standard output: No space" in done.stderr

@@ -6,7 +6,6 @@ import functools
 import json
 import logging
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -121,11 +120,19 @@ def _train(
     logging.getLogger("tensorflow").propagate = False
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN if quiet else tf.compat.v1.logging.INFO)
     result = run_job(loaded, recording=_recording(*recorded))
-    if as_json:
-        json.dump(result.to_dict(), sys.stdout, indent=2)
-        print()
-    else:
-        print(result)
+    _tell(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+
+
+def _tell(result: str) -> None:
+    """Prints what training came to. It has ended, whether there is room for that or not."""
+    try:
+        print(result, flush=True)
+    except OSError as error:
+        # Else the interpreter tries once more to write it as it ends, and fails.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        logging.getLogger("tensorflow").warning(
+            "Training has ended well, and its result cannot be written to standard output: %s", error.strerror or error
+        )
 
 
 def _recording(folder: Path | None, start: Path | None) -> Any:

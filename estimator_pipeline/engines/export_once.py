@@ -1,11 +1,13 @@
-"""Exports that are made once for a checkpoint: a finished job that is run again does not export again.
+"""Exports that are made once for a checkpoint, and whole: a finished job that is run again does not export again.
 
 What an exporter wrote last is in the file `export/NAME.last.json` beside its exports, written whole and after them. An
-export that was removed is made anew, and so is one of a job whose model, data or signatures have changed.
+export that was removed is made anew, and so is one of a job whose model, data or signatures have changed. What a killed
+process or a failure has left of one is taken away.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,7 +17,10 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.log import logger
 
-__all__ = ["fingerprint", "once"]
+__all__ = ["fingerprint", "once", "tidy"]
+
+# Before the number of an export that is being written, by every exporter; then it is renamed.
+_UNFINISHED = "temp-"
 
 
 def fingerprint(*documents: Any) -> str:
@@ -35,8 +40,7 @@ def once(exporter: Any, made_of: str, *, final: bool) -> Any:
         made_of: see :func:`fingerprint`.
         final: whether it exports the final checkpoint alone.
     """
-    # In a process with Keras 3 there are no Exporters of TensorFlow, and nobody who asks for one.
-    base: Any = object if compat.keras_generation() == 3 else compat.install().estimator.Exporter
+    base: Any = _base()
 
     class Once(base):
         name = exporter.name
@@ -61,6 +65,45 @@ def once(exporter: Any, made_of: str, *, final: bool) -> Any:
             return found
 
     return Once()
+
+
+def tidy(exporter: Any) -> Any:
+    """An exporter that leaves no half exports: neither those of a process that was killed, nor its own when it fails.
+
+    Where the evaluator lags, a checkpoint may be deleted while it is exported.
+
+    Args:
+        exporter: has `name` and `export`, and is the only one that exports there.
+    """
+    base: Any = _base()
+
+    class Tidy(base):
+        name = exporter.name
+
+        def export(
+            self, estimator: Any, export_path: str, checkpoint_path: str, eval_result: Any, is_the_final_export: bool
+        ) -> Any:
+            _remove_unfinished(export_path)
+            try:
+                return exporter.export(estimator, export_path, checkpoint_path, eval_result, is_the_final_export)
+            except BaseException:
+                _remove_unfinished(export_path)
+                raise
+
+    return Tidy()
+
+
+def _base() -> Any:
+    # In a process with Keras 3 there are no Exporters of TensorFlow, and nobody who asks for one.
+    return object if compat.keras_generation() == 3 else compat.install().estimator.Exporter
+
+
+def _remove_unfinished(export_path: str) -> None:
+    tf = compat.install()
+    with contextlib.suppress(tf.errors.OpError):  # there are no exports yet; or a file system that is at its end
+        for name in tf.io.gfile.listdir(export_path):
+            if name.startswith(_UNFINISHED):
+                tf.io.gfile.rmtree(os.path.join(export_path, name.rstrip("/")))
 
 
 def _stamp(checkpoint: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.engines import keras_checkpoints
 from estimator_pipeline.engines.estimator import train_and_evaluate
-from estimator_pipeline.engines.export_once import fingerprint, once
+from estimator_pipeline.engines.export_once import fingerprint, once, tidy
 from estimator_pipeline.engines.exporting import make_exporter
 from estimator_pipeline.engines.functions import load_function as load_function
 from estimator_pipeline.engines.identity import Identity, code_of_reference, of_inputs
@@ -169,7 +169,7 @@ def exporters_of(job: Job, make: Callable[[Any], Any]) -> list[Any]:
     """
     found = []
     for section in job.eval.exporters:
-        exporter = make(section)
+        exporter = tidy(make(section))
         if section.kind != "best":
             made_of = fingerprint(*(part.model_dump(mode="json") for part in (section, job.model, job.input)))
             exporter = once(exporter, made_of, final=section.kind == "final")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import sys
 
@@ -9,9 +10,9 @@ import pytest
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
-from blows import FAULTS
+from blows import ASKED, FAULTS
 from campaign import _least_met, campaign
-from fault_jobs import SHAPES, Fault, Shape
+from fault_jobs import NEEDS_DISKS, SHAPES, Fault, Shape
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -29,15 +30,20 @@ def hit(folder, shape, *, seed, steps=600, **options):
 
 
 def test_a_job_that_is_hit_again_and_again_ends_as_if_nothing_had_been(tmp_path):
-    """Random faults at random moments: it ends, leaves no process, has read each record once, and has the same bits."""
+    """Random faults at random moments: it ends, and is what `fault_judging.py` wants."""
     hit(tmp_path, SHAPES[0], faults=3, seed=random.SystemRandom().randrange(10**6))
 
 
 def test_a_killed_job_and_a_torn_checkpoint(tmp_path):
-    """The same choices each time, and the shortest job: what every change is held against."""
-    (one_process,) = (shape for shape in SHAPES if shape.name == "one process")
-    found = hit(tmp_path, one_process, faults=2, seed=7, steps=420, kinds=("kill chief", "torn checkpoint"))
-    assert sorted(fault.kind for fault in found) == ["kill chief", "torn checkpoint"]
+    """What every change is held against: two workers, a process that is killed at random, and a torn checkpoint."""
+    seed = random.SystemRandom().randrange(10**6)
+    kill = random.Random(seed).choice(["kill chief", "kill worker", "kill in checkpoint", "kill at start"])
+    (workers,) = (shape for shape in SHAPES if shape.name == "two workers, evaluator")
+    pair = dataclasses.replace(
+        workers, name="two workers", changes=tuple(c for c in workers.changes if "eval" not in c)
+    )
+    found = hit(tmp_path, pair, faults=2, seed=seed, steps=420, kinds=(kill, "torn checkpoint"))
+    assert sorted(fault.kind for fault in found) == [kill, "torn checkpoint"]
 
 
 def test_what_was_met_least_comes_first():
@@ -47,3 +53,4 @@ def test_what_was_met_least_comes_first():
     for seed in range(5):
         assert _least_met(shape.kinds, shape, met, random.Random(seed)) == ["kill ps", "kill worker", "kill chief"]
     assert {kind for shape in SHAPES for kind in shape.kinds} == set(FAULTS)
+    assert set(FAULTS) >= ASKED | NEEDS_DISKS

@@ -5,10 +5,8 @@
 Each job is a real cluster under `estimator-pipeline launch --max-restarts`, on real data, with a ledger. While it
 trains, faults hit it at random moments; the seed is printed, and chooses jobs, kinds and delays. The kinds that a shape
 of job has met least come first, so that a long campaign has all of them several times. A fault that came too late (the
-process had gone, the checkpoint was written) is told, and does not count as landed. When a job has ended it is judged:
-does it end at all, before its deadline; is any process of it left; are the final weights those of a job that nobody
-disturbed, bit by bit (synchronous jobs); has each record been consumed once at its step (the ledger). The exit code is
-0 when nothing was found.
+process had gone, the checkpoint was written) is told, and does not count as landed. When a job has ended it is judged
+by what the documents promise (`fault_judging.py`). The exit code is 0 when nothing was found.
 
 `--results` keeps every fault of a job that has been judged; the same command goes on from there.
 """
@@ -23,15 +21,16 @@ import math
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from blows import FAULTS
-from fault_jobs import DEADLINE_SECS, ROOT, SHAPES, WEIGHTS, Fault, Hang, Job, Shape, until
+from blows import ASKED, FAULTS
+from fault_jobs import NEEDS_DISKS, ROOT, SHAPES, WEIGHTS, Fault, Hang, Job, Launch, Shape, events_of, until
+from fault_judging import Judgement, judge
+from fault_report import report, versions
 
 FAULTS_A_JOB = 10
 
@@ -47,15 +46,19 @@ def attack(job: Job, kinds: list[str], rng: random.Random, *, first: int, number
             return
         fault = Fault(first, number, job.shape.name, kind, job.step(), job.checkpoint())
         first += 1
-        steps, hit = _first_steps(job), time.monotonic()
+        steps, launch, hit = _first_steps(job), job.launches[-1], time.monotonic()
+        attempt, can_stop = job.attempt(), _all_train(job)
         try:
             blow = FAULTS[kind](job, rng)
-            fault.landed = blow.landed
+            fault.landed, fault.problem = blow.landed, blow.problem
+            if fault.problem:
+                yield fault
+                return
             if blow.launcher:
                 job.start()
-                steps = 0
-            # Without its evaluator an attempt goes on.
-            before = (fault.step or 0) if kind == "term evaluator" else math.inf
+            steps = steps if launch is job.launches[-1] else 0
+            # Without its evaluator an attempt goes on, and so it does without its logs.
+            before = (job.step() or 0) if kind in ("term evaluator", "full log disk") else math.inf
             until(
                 "a step, or the end",
                 lambda steps=steps, before=before: (
@@ -63,12 +66,33 @@ def attack(job: Job, kinds: list[str], rng: random.Random, *, first: int, number
                 ),
             )
             fault.seconds = round(time.monotonic() - hit, 1)
+            if kind in ASKED and fault.landed and can_stop:
+                fault.problem = _not_asked(job, launch, attempt)
         except Hang as hang:
             fault.problem = f"hang: {hang}"
-            yield fault
-            return
+        job.calm = time.time()
         yield fault
+        if fault.problem:
+            return
     # What the last fault began is let come to its end by the caller.
+
+
+def _all_train(job: Job) -> bool:
+    """Whether every training task has made a step: one that still imports has nothing to save."""
+    return all(job.has_stepped(task) for task in job.tasks() if not task.startswith(("ps", "evaluator")))
+
+
+def _not_asked(job: Job, launch: Launch, attempt: Path | None) -> str:
+    """What is wrong with the end of an attempt of which a task was asked to end; nothing where it had ended before."""
+    number = 0 if attempt is None else int(attempt.name.rpartition("-")[2])
+    ends = [
+        event["reason"]
+        for event in events_of(launch.logs)
+        if event["event"] == "attempt_ended" and event["attempt"] == number
+    ]
+    if ends in ([], ["preempted"], ["done"]):
+        return ""
+    return f"a task was asked to end, and attempt {number} ended as {ends[0]}"
 
 
 def _first_steps(job: Job) -> int:
@@ -85,64 +109,11 @@ def _trains(job: Job) -> bool:
     return job.running
 
 
-def judge(job: Job, reference: Path | None) -> list[str]:
-    """What is wrong with a job that has been let come to its end."""
-    problems = []
-    try:
-        until("the job's end", lambda: not job.running, seconds=2 * DEADLINE_SECS)
-    except Hang as hang:
-        job.end()
-        return [f"hang: {hang}"]
-    if job.process.returncode != 0:
-        return [f"exit code {job.process.returncode}: {_last_lines(job.logs / 'launch.out')}"]
-    if left := job.orphans():
-        problems.append(f"orphans: {left}")
-    asked = [sys.executable, "-m", "estimator_pipeline", "inspect", str(job.file), "--ledger",
-             str(job.model_dir / "ledger"),
-             *(word for change in (*job.shape.changes, f"run.model_dir={job.model_dir}")
-               for word in ("--set", change))]  # fmt: skip
-    done = subprocess.run(asked, capture_output=True, text=True, env=job.environ, cwd=ROOT, timeout=120)
-    if done.returncode != 0:
-        problems.append(f"ledger: {done.stdout.strip()[-500:]} {done.stderr.strip()[-300:]}")
-    if reference is not None:
-        problems += _differences(reference, job.model_dir)
-    return problems
-
-
-_COMPARE = """
-import sys
-import numpy as np
-import tensorflow as tf
-one, other = (tf.train.load_checkpoint(tf.train.latest_checkpoint(folder)) for folder in sys.argv[1:])
-names, others = (
-    {name for name in each.get_variable_to_shape_map() if "save_counter" not in name and "OBJECT_GRAPH" not in name}
-    for each in (one, other)
-)
-assert names == others, names ^ others
-bad = [name for name in sorted(names) if not np.array_equal(one.get_tensor(name), other.get_tensor(name))]
-print("differ:", ", ".join(bad) if bad else "nothing")
-"""
-
-
-def _differences(reference: Path, model_dir: Path) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", _COMPARE, str(reference), str(model_dir)], capture_output=True, text=True, timeout=120
-    )
-    if done.returncode != 0:
-        return [f"weights: {done.stderr.strip()[-300:]}"]
-    told = done.stdout.strip().splitlines()[-1]
-    return [] if told == "differ: nothing" else [f"weights {told}"]
-
-
-def _last_lines(path: Path) -> str:
-    return " | ".join(path.read_text(errors="replace").strip().splitlines()[-6:])[-600:]
-
-
 def undisturbed(folder: Path, shape: Shape, environ: dict[str, str]) -> Path:
     """The model directory of a job of this shape that nobody touches."""
     job = Job(folder, shape, environ)
     job.start()
-    problems = judge(job, None)
+    problems = judge(job, None).problems
     job.end()
     if problems:
         raise SystemExit(f"the undisturbed job ({shape.name}) failed: {problems}; see {folder}")
@@ -192,35 +163,35 @@ def campaign(
         if shape.exact and shape.name not in references:
             references[shape.name] = undisturbed(folder / f"undisturbed-{len(references)}", shape, environ)
         job = Job(folder / f"job-{number}", shape, environ)
-        if "full disk" in chosen:
-            job.mount()
-            if not job.mounted:
-                chosen = [kind for kind in chosen if kind != "full disk"]
+        if NEEDS_DISKS & set(chosen) and not job.mount():
+            chosen = [kind for kind in chosen if kind not in NEEDS_DISKS]
         hits: list[Fault] = []
-        problems: list[str] = []
+        found_in = Judgement()
         try:
             for fault in attack(job, chosen, rng, first=len(found) + 1, number=number):
                 hits.append(fault)
                 found.append(fault)
                 tell(_line(fault))
             if not any(fault.problem for fault in hits):
-                problems = judge(job, references.get(shape.name))
+                found_in = judge(job, references.get(shape.name))
         except Hang as hang:
-            problems = [f"hang: {hang}"]
+            found_in.problems.append(f"hang: {hang}")
         finally:
             job.end()
-            kept = job.folder / "kept"
-            if (problems or any(fault.problem for fault in hits)) and job.mounted:
-                shutil.copytree(job.disk, kept, dirs_exist_ok=True)
+            if found_in.problems or any(fault.problem for fault in hits):
+                for disk in job.mounted:
+                    shutil.copytree(disk, job.folder / "kept" / disk.name, dirs_exist_ok=True)
             job.unmount()
-        if problems and not hits:
+        if found_in.problems and not hits:
             # Before the first fault: a job that never came to its first step counts as well.
             hits.append(Fault(len(found) + 1, number, shape.name, "none"))
             found += hits
         if hits:
-            hits[-1].problem = "; ".join([*filter(None, [hits[-1].problem]), *problems])
-        said = "; ".join(problems) or (hits and hits[-1].problem) or "as if nothing had been"
-        tell(f"  job {number} ({shape.name}), {len(hits)} faults: {said}")
+            hits[-1].problem = "; ".join([*filter(None, [hits[-1].problem]), *found_in.problems])
+            hits[-1].measured = found_in.measured
+        said = (hits and hits[-1].problem) or "as if nothing had been"
+        told = ", ".join(f"{name} {value:.3g}" for name, value in found_in.measured.items() if value)
+        tell(f"  job {number} ({shape.name}), {len(hits)} faults: {said}" + (f" ({told})" if told else ""))
         judged(hits)
         if hits and not hits[-1].problem:
             shutil.rmtree(job.folder, ignore_errors=True)
@@ -228,9 +199,14 @@ def campaign(
 
 
 def _least_met(kinds: Sequence[str], shape: Shape, found: Sequence[Fault], rng: random.Random) -> list[str]:
-    """The kinds in random order, those that a shape of job has met least before the others."""
+    """The kinds in random order, those that a shape of job has met least, by their weights, before the others."""
     met = collections.Counter(fault.kind for fault in found if fault.shape == shape.name and fault.landed)
-    return sorted(kinds, key=lambda kind: (met[kind], rng.random()))
+
+    def place(kind: str) -> tuple[float, float]:
+        weight = shape.weights.get(kind, 1.0)
+        return met[kind] / weight, rng.random() ** weight
+
+    return sorted(kinds, key=place)
 
 
 def _line(fault: Fault) -> str:
@@ -238,46 +214,6 @@ def _line(fault: Fault) -> str:
     where = f"at step {fault.step}, checkpoint {fault.checkpoint}"
     late = "" if fault.landed else ", came too late"
     return f"{fault.number:4d} {fault.shape:24s} {fault.kind:20s} {where}{again}{late} {fault.problem}"
-
-
-def report(found: list[Fault], *, seed: int, versions: str) -> str:
-    """The campaign as a document."""
-    bad = [fault for fault in found if fault.problem]
-    jobs = len({fault.job for fault in found})
-    lines = [
-        "# The fault campaign",
-        "",
-        "Made by `make faults` (`tests/faults/campaign.py`, where it is written how jobs are judged; `blows.py` beside",
-        "it has each fault). A job has several faults, one after the other, at random moments. When it has ended, the",
-        "final weights are compared with those of a job that nobody disturbed, bit by bit (synchronous jobs), its",
-        "ledger is checked for records that were consumed twice or never, and the machine is searched for processes",
-        "that were left.",
-        "",
-        f"Seed {seed}; {versions}; two cores. {len(found)} faults in {jobs} jobs; jobs in which something was found: "
-        f"{len({fault.job for fault in bad})}.",
-        f"`make faults FAULTS={len(found)} SEED={seed}` makes the same choices.",
-        "",
-        "*Landed* are those that met what they were meant for; the others came too late (the process had just ended,",
-        "the checkpoint was written already), and hit the job all the same.",
-        "",
-        "| fault | number | landed | seconds to the next step, median | longest | found |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    by_kind: dict[str, list[Fault]] = collections.defaultdict(list)
-    for fault in found:
-        by_kind[fault.kind].append(fault)
-    for kind, faults in sorted(by_kind.items()):
-        seconds = sorted(fault.seconds for fault in faults if fault.seconds is not None)
-        middle = f"{seconds[len(seconds) // 2]:.1f}" if seconds else ""
-        longest = f"{seconds[-1]:.1f}" if seconds else ""
-        problems = "; ".join(f"job {fault.job}: {fault.problem[:160]}" for fault in faults if fault.problem)
-        landed = sum(fault.landed for fault in faults)
-        lines.append(f"| {kind} | {len(faults)} | {landed} | {middle} | {longest} | {problems or 'nothing'} |")
-    lines += ["", "| job | faults | jobs |", "| --- | --- | --- |"]
-    for shape in SHAPES:
-        faults = [fault for fault in found if fault.shape == shape.name]
-        lines.append(f"| {shape.name} | {len(faults)} | {len({fault.job for fault in faults})} |")
-    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
@@ -328,10 +264,7 @@ def main() -> int:
     if not bad:
         shutil.rmtree(folder, ignore_errors=True)
     if options.report:
-        from importlib.metadata import version
-
-        told = f"TensorFlow {version('tensorflow')}, Python {sys.version_info.major}.{sys.version_info.minor}"
-        options.report.write_text(report(found, seed=options.seed, versions=told))
+        options.report.write_text(report(found, seed=options.seed, versions=versions()))
     return 1 if bad else 0
 
 

@@ -6,25 +6,27 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS, EVERY = 1800, 90
+STEPS, EVERY = 3600, 120
 # Nothing of a job may take longer than this without an event in its history.
 DEADLINE_SECS = 120.0
+BATCH, EXPORTS_TO_KEEP = 60, 2
 
 JOB = f"""
 model: {{name: dnn, params: {{hidden_units: [16]}}, optimizer: {{name: momentum, learning_rate: 0.05}}}}
-input: {{source: tfds, name: digits, scale: 1/16, global_batch_size: 60, seed: 3}}
+input: {{source: tfds, name: digits, scale: 1/16, global_batch_size: {BATCH}, seed: 3}}
 train: {{max_steps: {STEPS}}}
-eval: {{exporters: [{{kind: latest, exports_to_keep: 2}}]}}
+eval: {{exporters: [{{kind: latest, exports_to_keep: {EXPORTS_TO_KEEP}}}]}}
 run: {{model_dir: nowhere, seed: 5, save_checkpoints_steps: {EVERY}, ledger: true}}
 """
 
@@ -37,32 +39,53 @@ class Shape:
         name: for the report.
         changes: to the job file.
         kinds: the faults that it can meet.
+        workers: how many there are, before it is resized.
         exact: whether its final weights are those of an undisturbed run.
+        weights: how many times as often as others it shall meet some kinds.
     """
 
     name: str
     changes: tuple[str, ...]
     kinds: tuple[str, ...]
+    workers: int = 2
     exact: bool = True
+    weights: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def exports(self) -> bool:
+        """Whether the job promises SavedModels."""
+        return "eval.exporters=[]" not in self.changes
+
+    @property
+    def max_steps(self) -> int:
+        """The step at which training ends."""
+        said = [int(change.partition("=")[2]) for change in self.changes if change.startswith("train.max_steps=")]
+        return said[-1] if said else STEPS
 
 
 _EVERYWHERE = ("kill chief", "kill at start", "kill in checkpoint", "stop chief", "term chief", "kill launcher",
-               "term launcher", "torn checkpoint", "full disk")  # fmt: skip
+               "term launcher", "int launcher", "asked twice", "asked in checkpoint", "torn checkpoint",
+               "kill in rescue", "full disk", "start on a full disk", "full log disk")  # fmt: skip
 _WORKERS = (*_EVERYWHERE, "kill worker", "stop worker", "term worker", "take port")
 _EVALUATOR = ("kill evaluator", "kill in evaluation", "kill in export", "term evaluator", "stop evaluator")
-_MWM = ("run.train_distribute=multi_worker_mirrored", "cluster.workers=2")
+_PS = ("kill ps", "stop ps", "term ps")
+_MWM = ("run.train_distribute=multi_worker_mirrored",)
 SHAPES = (
-    Shape("two workers, evaluator", (*_MWM, "cluster.evaluator=true"), (*_WORKERS, *_EVALUATOR)),
-    Shape("two workers, Keras", (*_MWM, "run.engine=keras", "eval.exporters=[]"), _WORKERS),
-    Shape("one process", ("cluster.workers=1",), (*_EVERYWHERE, "kill in export")),
+    Shape("two workers, evaluator", (*_MWM, "cluster.evaluator=true"), (*_WORKERS, "resized", *_EVALUATOR)),
+    Shape("two workers, Keras", (*_MWM, "run.engine=keras", "eval.exporters=[]"), (*_WORKERS, "resized")),
+    Shape("one process", (), (*_EVERYWHERE, "kill in export"), workers=1),
     Shape(
         "chief, worker, ps",
-        ("run.train_distribute=parameter_server", "cluster.chief=true", "cluster.workers=1", "cluster.ps=1"),
-        (*(kind for kind in _WORKERS if kind != "take port"), "kill ps", "stop ps", "term ps"),
+        ("run.train_distribute=parameter_server", "cluster.chief=true", "cluster.ps=1"),
+        (*(kind for kind in _WORKERS if kind != "take port"), *_PS),
+        workers=1,
         exact=False,
+        weights=dict.fromkeys(_PS, 3.0),
     ),
 )
-WEIGHTS = (4, 2, 2, 2)
+WEIGHTS = (4, 2, 2, 4)
+# The kinds for which the job's folders must be disks of their own.
+NEEDS_DISKS = frozenset({"full disk", "start on a full disk", "full log disk"})
 
 
 @dataclasses.dataclass
@@ -80,55 +103,108 @@ class Fault:
     landed: bool = False
     """Whether it met what it was meant for: the process was there, the checkpoint was being written."""
     problem: str = ""
+    measured: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Of the job's last fault: what was measured of the whole job."""
+
+
+@dataclasses.dataclass
+class Launch:
+    """One start of the job's command.
+
+    Attributes:
+        logs: the folder of its logs.
+        out: what the launcher said.
+        process: the launcher; None in tests of the judge.
+        returncode: once it has ended.
+        asked: the signal that it got from us, if any.
+        log_full: whether the disk of its logs was full for a while, and what it would have written was lost.
+        starved: whether that lasted until its end.
+    """
+
+    logs: Path
+    out: Path
+    process: subprocess.Popen[bytes] | None = None
+    returncode: int | None = None
+    asked: int | None = None
+    log_full: bool = False
+    starved: bool = False
+
+    @property
+    def killed(self) -> bool:
+        return self.asked == signal.SIGKILL
 
 
 class Job:
-    """A job under attack: its command, its history, its processes."""
+    """A job under attack: its command, its history, its processes; and what the judge must know of its faults.
+
+    Attributes:
+        launches: every start of its command.
+        workers: how many it has now.
+        damaged: the checkpoints that faults have damaged, and "checkpoint" for the state file.
+        cut: those of them in which nothing but a look at all values could miss the damage: they must be set aside.
+        starved: run ids of attempts that had no room on the disk of the model directory.
+        resized: whether it went on with another number of workers.
+        calm: when the last fault was over, in seconds since 1970; 0 for a job that nobody disturbed.
+    """
 
     def __init__(self, folder: Path, shape: Shape, environ: dict[str, str]) -> None:
         self.folder, self.shape, self.environ = folder, shape, environ
-        self.disk = folder / "disk"
+        self.disk, self.log_disk = folder / "disk", folder / "logs"
         self.disk.mkdir(parents=True)
+        self.log_disk.mkdir()
         self.model_dir = self.disk / "model"
         self.file = folder / "job.yaml"
         self.file.write_text(JOB)
-        self.launches = 0
-        self.process: subprocess.Popen[bytes] | None = None
-        self.mounted = False
+        self.launches: list[Launch] = []
+        self.workers = shape.workers
+        self.damaged: set[str] = set()
+        self.cut: set[str] = set()
+        self.starved: set[str] = set()
+        self.resized = False
+        self.calm = 0.0
+        self.mounted: list[Path] = []
 
-    def command(self, *options: str) -> list[str]:
-        changes = [*self.shape.changes, f"run.model_dir={self.model_dir}"]
-        return [sys.executable, "-m", "estimator_pipeline", "launch", str(self.file), "--log-dir", str(self.logs),
-                *options, *(word for change in changes for word in ("--set", change))]  # fmt: skip
+    @property
+    def changes(self) -> list[str]:
+        """To the job file, as it is now."""
+        return [*self.shape.changes, f"cluster.workers={self.workers}", f"run.model_dir={self.model_dir}"]
+
+    def command(self, logs: Path, *options: str) -> list[str]:
+        return [sys.executable, "-m", "estimator_pipeline", "launch", str(self.file), "--log-dir", str(logs),
+                *options, *(word for change in self.changes for word in ("--set", change))]  # fmt: skip
 
     @property
     def logs(self) -> Path:
-        return self.folder / f"logs-{self.launches}"
+        return self.launches[-1].logs
+
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        return self.launches[-1].process if self.launches else None
 
     def start(self) -> None:
-        self.launches += 1
+        number = len(self.launches) + 1
         # Ports are let go, so that they can be taken; heartbeats decide about stopped processes within seconds.
         options = ["--max-restarts", "20", "--heartbeat-timeout", "8", "--start-timeout", "90", "--step-timeout", "60",
                    "--backoff", "0.2", "--free-ports"]  # fmt: skip
-        self.logs.mkdir()
-        with open(self.logs / "launch.out", "wb") as out:
-            self.process = subprocess.Popen(
-                self.command(*options), stdout=out, stderr=subprocess.STDOUT, env=self.environ, cwd=ROOT
+        launch = Launch(self.log_disk / str(number), self.folder / f"launch-{number}.out")
+        with open(launch.out, "wb") as out:
+            launch.process = subprocess.Popen(
+                self.command(launch.logs, *options), stdout=out, stderr=subprocess.STDOUT, env=self.environ, cwd=ROOT
             )
+        self.launches.append(launch)
 
     def events(self) -> list[dict[str, Any]]:
-        found = []
-        with contextlib.suppress(OSError):
-            for line in (self.logs / "events.jsonl").read_text().splitlines():
-                # The last one may be read while it is written.
-                with contextlib.suppress(ValueError):
-                    found.append(json.loads(line))
-        return found
+        return events_of(self.logs)
 
     def attempt(self) -> Path | None:
         """The folder of the attempt that runs now."""
         started = [event for event in self.events() if event["event"] == "attempt_started"]
         return Path(started[-1]["log_dir"]) if started else None
+
+    def run_id(self) -> str | None:
+        """The id of the attempt that runs now."""
+        started = [event for event in self.events() if event["event"] == "attempt_started"]
+        return str(started[-1]["run_id"]) if started else None
 
     @property
     def attempts_ended(self) -> bool:
@@ -139,14 +215,23 @@ class Job:
 
     def step(self) -> int | None:
         """The last step that a task told in the attempt that runs now."""
-        folder, found = self.attempt(), None
-        for path in folder.glob("*.progress.jsonl") if folder else ():
-            for line in path.read_text().splitlines():
-                with contextlib.suppress(ValueError):
-                    event = json.loads(line)
-                    if event.get("event") == "step" and event.get("step") is not None:
-                        found = max(found or 0, event["step"])
-        return found
+        return max((one for steps in self._told().values() for one in steps), default=None)
+
+    def has_stepped(self, task: str) -> bool:
+        """Whether a task has told a step in the attempt that runs now."""
+        return bool(self._told().get(task.replace(":", "-")))
+
+    def _told(self) -> dict[str, list[int]]:
+        """The steps that each task told in the attempt that runs now."""
+        folder = self.attempt()
+        return {
+            path.name.partition(".")[0]: [
+                event["step"]
+                for event in _lines(path)
+                if event.get("event") == "step" and event.get("step") is not None
+            ]
+            for path in (folder.glob("*.progress.jsonl") if folder else ())
+        }
 
     def checkpoint(self) -> int | None:
         steps = [int(path.stem.rpartition("-")[2]) for path in self.model_dir.glob("*ckpt-*.index")]
@@ -154,12 +239,13 @@ class Job:
 
     def tasks(self) -> dict[str, psutil.Process]:
         """Task -> its process."""
-        found = {}
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                task = child.environ().get("ESTIMATOR_PIPELINE_TASK")
-                if task and child.status() != psutil.STATUS_ZOMBIE and "train" in child.cmdline():
-                    found.setdefault(task, child)
+        found: dict[str, psutil.Process] = {}
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    task = child.environ().get("ESTIMATOR_PIPELINE_TASK")
+                    if task and child.status() != psutil.STATUS_ZOMBIE and "train" in child.cmdline():
+                        found.setdefault(task, child)
         return found
 
     def role(self, role: str, wait: float = 20.0) -> psutil.Process | None:
@@ -177,7 +263,10 @@ class Job:
 
     @property
     def running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
+        if self.process is None:
+            return False
+        self.launches[-1].returncode = self.process.poll()
+        return self.launches[-1].returncode is None
 
     def orphans(self) -> list[str]:
         """Processes that still have to do with this job: by their command, their environment, or its run ids (the
@@ -199,14 +288,35 @@ class Job:
         if self.process is not None:
             self.process.wait(30)
 
-    def mount(self) -> None:
-        """The model directory on a disk of its own that can be filled; without the right to mount there is none."""
-        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", self.disk], capture_output=True)
-        self.mounted = made.returncode == 0
+    def mount(self) -> bool:
+        """Model directory and logs on disks of their own that can be filled; False without the right to mount."""
+        for disk, size in ((self.disk, "24m"), (self.log_disk, "8m")):
+            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
+            if subprocess.run(command, capture_output=True).returncode != 0:
+                return False
+            self.mounted.append(disk)
+        return True
 
     def unmount(self) -> None:
-        if self.mounted:
-            subprocess.run(["umount", "-l", self.disk], check=False)
+        for disk in self.mounted:
+            subprocess.run(["umount", "-l", str(disk)], check=False)
+        self.mounted = []
+
+
+def events_of(logs: Path) -> list[dict[str, Any]]:
+    """A history's events. The last line may be read while it is written."""
+    return _lines(logs / "events.jsonl")
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    found = []
+    with contextlib.suppress(OSError):
+        for line in path.read_text(errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    found.append(event)
+    return found
 
 
 class Hang(Exception):
