@@ -208,6 +208,7 @@ def weights_of(model: Any) -> list[Any]:
 def current_rate(optimizer: Any) -> float:
     """The learning rate of the step that comes next."""
     tf = compat.install()
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
     if is_legacy(optimizer):
         return float(optimizer._decayed_lr(tf.float32))
     rate = optimizer._learning_rate

@@ -160,13 +160,20 @@ def _checksum(parts: list[Any]) -> int:
     return found
 
 
-def estimator_hook(writer: Writer, *, canonical: Canonical, start: Mapping[str, Any] | None = None) -> Any:
+def estimator_hook(
+    writer: Writer,
+    *,
+    canonical: Canonical,
+    start: Mapping[str, Any] | None = None,
+    replaced: dict[str, Any] | None = None,
+) -> Any:
     """The hook for `TrainSpec.hooks`.
 
     Args:
         writer: where the record goes.
         canonical: names of all variables -> canonical name -> name.
         start: canonical name -> value: what the variables are set to before the first step.
+        replaced: filled with what these held before.
 
     Returns:
         A `tf.estimator.SessionRunHook`.
@@ -195,6 +202,8 @@ def estimator_hook(writer: Writer, *, canonical: Canonical, start: Mapping[str, 
             }
 
         def after_create_session(self, session, coord):
+            if replaced is not None:
+                replaced.update(session.run({name: self._values[name] for name in self._set}))
             for name, (holder, assign) in self._set.items():
                 session.run(assign, {holder: (start or {})[name]})
             writer.initial(session.run(self._values))
@@ -241,6 +250,12 @@ def keras_callback(writer: Writer, *, canonical: Canonical, start: Mapping[str, 
 
         def on_train_batch_end(self, batch, logs=None):
             step = step_of(self.model)
+            if "loss" not in (logs or {}):
+                raise ConfigError(
+                    "a step of the Keras model does not tell its loss",
+                    found=f"it tells: {', '.join(logs or ()) or 'nothing'}",
+                    mend="let train_step return {'loss': ...} of the batch",
+                )
             writer.step(step, loss=float(logs["loss"]), learning_rate=self._rate, variables=self._values())
 
         def _values(self):

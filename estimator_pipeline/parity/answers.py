@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline import compat, keras_averages, moving_averages
-from estimator_pipeline.errors import PipelineError
+from estimator_pipeline.errors import ConfigError, PipelineError
 from estimator_pipeline.job import Job, load_job
 from estimator_pipeline.parity.graph_facts import random_of_model
 from estimator_pipeline.parity.records import write_arrays
 
-__all__ = ["EXPORT", "evaluated_losses", "signature_answers"]
+__all__ = ["EXPORT", "batch_sizes", "evaluated_losses", "loss_of_batch_means", "predicted", "signature_answers"]
 
 # The folder below `export/` of both runs.
 EXPORT = "parity"
@@ -70,7 +70,8 @@ def evaluated_losses(model: Any, dataset: Any, *, steps: int | None = None) -> d
 
     Returns:
         "average_loss": the mean over all records, by their weights, without the regularisers' losses; "loss": the mean
-        over the batches' means, with them, as an Estimator's evaluation has it.
+        over the batches' means, with them, as an Estimator's evaluation has it; "keras_loss": the mean of these, each
+        counted as often as it has records, as Keras's evaluation has it.
     """
     batches = list(dataset if steps is None else dataset.take(steps))
     own = keras_averages.in_place(getattr(model, "averages", None))
@@ -80,13 +81,14 @@ def evaluated_losses(model: Any, dataset: Any, *, steps: int | None = None) -> d
 
 def _losses_of(model: Any, batches: list[Any]) -> dict[str, tuple[float, float]]:
     tf = compat.install()
-    found: dict[str, list[float]] = {"average_loss": [], "loss": []}
+    found: dict[str, list[float]] = {"average_loss": [], "loss": [], "keras_loss": []}
     for training in (False, True):
         sizes, counted, each, totals = [], [], [], []
         for batch in batches:
             features, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(batch)
             outputs = model(features, training=training)
-            sizes.append(int(tf.shape(tf.nest.flatten(labels)[0])[0]))
+            # A model that works its loss out by itself may have no labels.
+            sizes.append(int(tf.shape(tf.nest.flatten(features if labels is None else labels)[0])[0]))
             # Without weights a record counts for one; of several outputs each may weigh them differently.
             alike = weights is None or isinstance(weights, Mapping)
             counted.append(sizes[-1] if alike else float(tf.reduce_sum(weights)))
@@ -98,7 +100,61 @@ def _losses_of(model: Any, batches: list[Any]) -> dict[str, tuple[float, float]]
                 totals.append(each[-1] + float(sum(model.losses)))
         found["average_loss"].append(float(np.dot(each, sizes) / sum(counted)) if batches else math.nan)
         found["loss"].append(float(np.mean(totals)) if batches else math.nan)
+        found["keras_loss"].append(float(np.dot(totals, sizes) / sum(sizes)) if batches else math.nan)
     return {name: (values[0], values[1]) for name, values in found.items()}
+
+
+def loss_of_batch_means(
+    told: float | None, losses: Mapping[str, tuple[float, float]] | None, batches: Sequence[int]
+) -> float | None:
+    """The loss of a Keras model's evaluation as an Estimator has it, a mean of batch means; None: it is not known.
+
+    What a model tells by itself counts: where its evaluation comes to something else than its layers and their losses
+    do, by as much does this.
+
+    Args:
+        told: what the model's evaluation tells.
+        losses: see :func:`evaluated_losses`; None: the model is not evaluated by its layers and their losses.
+        batches: how many records each batch has.
+    """
+    if told is None or losses is None:
+        # Of batches of one size both means are the same.
+        return told if len(set(batches)) == 1 else None
+    mean, expected = losses["loss"][0], losses["keras_loss"][0]
+    # Of what layers add, without a compiled loss, Keras takes the mean of batch means as well.
+    known = (one for one in (expected, mean) if math.isclose(told, one, rel_tol=1e-4, abs_tol=1e-7))
+    return mean if next(known, None) is not None else mean + told - expected
+
+
+def batch_sizes(dataset: Any) -> list[int]:
+    """How many records each of a dataset's batches has."""
+    tf: Any = compat.install()
+    flat = (tf.nest.flatten(batch) for batch in dataset)
+    return [next((int(part.shape[0]) for part in parts if getattr(part, "shape", ())), 1) for parts in flat]
+
+
+def predicted(found: Any, outputs: Sequence[str], asked: Sequence[str]) -> dict[str, np.ndarray]:
+    """What a Keras model predicts, by the outputs that are asked for; a `predict_step` of its own may name them anew.
+
+    Args:
+        found: what its `predict_step` gives.
+        outputs: names of the model's outputs.
+        asked: those that count.
+
+    Raises:
+        ConfigError: one of them is not among what it gives.
+    """
+    parts = list(found) if isinstance(found, list | tuple) else [found]
+    named = found if isinstance(found, Mapping) else dict(zip(outputs, parts, strict=False))
+    missing = [output for output in asked if output not in named]
+    if missing or (named is not found and len(parts) != len(outputs)):
+        gives = ", ".join(named) if named is found else f"{len(parts)} arrays for {len(outputs)} outputs"
+        raise ConfigError(
+            f"the Keras model does not predict {', '.join(missing or asked)}",
+            found=f"its predict_step gives {gives}",
+            mend="name in predictions (--predictions) what its predict_step gives",
+        )
+    return {f"predictions {output}": np.asarray(named[output]) for output in asked}
 
 
 def main(arguments: list[str]) -> int:

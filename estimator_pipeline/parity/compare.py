@@ -19,6 +19,8 @@ _INTEGERS: dict[int, Any] = {2: np.int16, 4: np.int32, 8: np.int64}
 CHECKSUMS = "records of "
 
 _LIMITS = ("rtol", "of_largest", "atol")
+# Rounding of an array's large values may be so much more of a small column's than of their own; a fault is all of it.
+_OF_COLUMN = 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,8 @@ class Tolerance:
         ulp: numbers of their type between them.
         rtol: error relative to the larger of the two.
         of_largest: error relative to the largest value of the array: of a sum that comes near 0, what is left is the
-            rounding of its terms, however small it is itself.
+            rounding of its terms, however small it is itself. Columns (places in the last axis) may have other units:
+            of the largest value of a column it may be a hundred times as much, and no more.
         atol: absolute error.
         reason: why they need not be the same.
 
@@ -268,7 +271,12 @@ def _of_numbers(
     between = ulps(one, other) if one.dtype.kind == "f" else None
     finite = largest[np.isfinite(largest)]
     scale = float(finite.max()) if finite.size else 0.0
-    beyond = ~same & (absolute > max(tolerance.atol, tolerance.of_largest * scale)) & (relative > tolerance.rtol)
+    of_largest = np.float64(scale)
+    if one.ndim > 1:
+        columns = np.where(np.isfinite(largest), largest, 0.0).max(axis=tuple(range(one.ndim - 1)), keepdims=True)
+        of_largest = np.minimum(of_largest, _OF_COLUMN * columns)
+    beyond = ~same & (absolute > np.maximum(tolerance.atol, tolerance.of_largest * of_largest))
+    beyond &= relative > tolerance.rtol
     if between is not None:
         beyond &= between > tolerance.ulp
     count = int(np.count_nonzero(beyond))

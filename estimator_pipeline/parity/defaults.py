@@ -58,7 +58,7 @@ def _other_arithmetic(job: Any, engines: Sequence[str], devices: Iterable[str]) 
         return "Keras 3 has kernels of its own, and sums in another order"
     if not job.model.name:
         # A convolution's bias without an activation, say: its gradient is made with the kernel's under `Model.fit`.
-        return "of layers of one's own TensorFlow may fuse others in a session than in a tf.function"
+        return "a session and a tf.function may fuse other operations of a model of one's own, which rounds otherwise"
     if job.model.mixed_precision:
         return "in 16 bits each product is rounded to 8 bits of mantissa, and fused operations round less often"
     others = sorted(set(devices) - {"CPU"})

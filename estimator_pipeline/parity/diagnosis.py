@@ -24,6 +24,7 @@ optimizer                 another kind, other options, slots that begin otherwis
 rounding                  a gradient of which rounding alone is left, such as that of a bias before BatchNormalization;
                           or a little that grows with each step
 gradient                  none of these: other gradients from the same loss, or none for a layer
+updates                   variables that no gradient moves, such as counters, change otherwise
 evaluation                the same training, other metrics: one side evaluates as it trains, or other records
 predictions               the same training, other answers
 steps                     one side made more of them or counts them otherwise, or both fewer than asked for
@@ -52,6 +53,7 @@ from estimator_pipeline.parity.findings import (
     scale_of,
     told_names,
 )  # fmt: skip
+from estimator_pipeline.parity.names import GLOBAL_STEP
 from estimator_pipeline.parity.optimizer_updates import Later
 from estimator_pipeline.parity.records import StepReader, batches_alike
 from estimator_pipeline.parity.tolerances import kind_of
@@ -108,6 +110,17 @@ def _counted_otherwise(parity: Parity, readers: tuple[StepReader, StepReader]) -
     if all(one == other for one, other in pairs):
         return None
     told = []
+    begun = [
+        f"{engine} begins at step {int(at)}"
+        for engine, reader in zip(parity.initial.sides, readers, strict=True)
+        if (at := reader.initial().get(GLOBAL_STEP, 0))
+    ]
+    if begun:
+        return Finding(
+            name="steps",
+            message=f"the steps do not correspond: {', '.join(begun)}",
+            mend="a model that was trained before: build and compile a new one, or set its optimizer's iterations to 0",
+        )
     for engine, reader in zip(parity.initial.sides, readers, strict=True):
         some = ", ".join(map(str, reader.steps[:4])) + (", …" if len(reader.steps) > 4 else "")
         told.append(f"{some} in {engine}")
@@ -217,7 +230,9 @@ def _records(
     mine, yours, _ = batches_alike(*readers, facts.batches_per_step)
     counted = [Counter(batches[task][int(batch) - 1]) for batches in (mine, yours)]
     side = None
-    if counted[0] == counted[1]:
+    if first.size == 1:
+        told = "the batch is not that of the other side"
+    elif counted[0] == counted[1]:
         told = f"the same {first.size} records in another order"
     else:
         missing = sum((counted[0] - counted[1]).values())
@@ -251,6 +266,16 @@ def _of_step(
             mend="dropout's rate and the like: 0 in both, to compare the rest; what else differs in the forward pass "
             "shows then alone",
         )
+    elif "loss" in numbers and step.variables.equal and any(map(np.any, state.changes(0, "weights").values())):
+        yield Finding(
+            name="forward pass",
+            step=step.step,
+            message=f"from the same weights and records {sides[0]} tells the loss {step.losses[0]:.7g} and {sides[1]} "
+            f"{step.losses[1]:.7g} ({_ratio_told(step.losses, records())}), and both change the weights alike: what is "
+            "told is not what they train by",
+            mend="what each tells: a mean over the steps so far, the loss of a replica or the sum of all, a part "
+            "(regularisers, penalties) that one side leaves out of it",
+        )
     elif "loss" in numbers:
         yield Finding(
             name="forward pass",
@@ -267,7 +292,16 @@ def _of_step(
         statistics = _other_statistics(parity, index, state)
     if statistics is not None:
         yield statistics
-    of_weights = any(kind_of(fault.name) in ("weights", "slots") for fault in step.variables.faults)
+    moved = _of_updates(parity, index, state, facts)
+    if moved is not None:
+        yield moved
+        state = state.without(_unmoved(state, facts))
+    of_weights = any(
+        kind_of(fault.name) in ("weights", "slots") and fault.name.partition(" @")[0] in state.after[0]
+        for fault in step.variables.faults
+    )
+    if moved is not None and not of_weights:
+        return
     if "loss" in numbers or (statistics is not None and not of_weights):
         return
     found = of_update(parity, index, state, facts, later)
@@ -291,6 +325,28 @@ def _moving_statistics(state: Step, sides: tuple[str, str]) -> Finding | None:
                 mend="the model's update operations: a model_fn has to run them with its train_op",
             )
     return None
+
+
+def _unmoved(state: Step, facts: Facts) -> set[str]:
+    """What no gradient moves: whole numbers, and what both sides call so."""
+    whole = {name for name, value in state.after[0].items() if value.dtype.kind in "iub" and name != GLOBAL_STEP}
+    return whole | {name for name in facts.untrained if kind_of(name) == "weights"}
+
+
+def _of_updates(parity: Parity, index: int, state: Step, facts: Facts) -> Finding | None:
+    """Counters, averages and the like that part in this step."""
+    unmoved = _unmoved(state, facts)
+    faults = [fault for fault in parity.steps[index].variables.faults if fault.name in unmoved]
+    if not faults:
+        return None
+    sides = parity.initial.sides
+    told = "; ".join(_brief(fault, sides) for fault in faults[:_SHOWN])
+    return Finding(
+        name="updates",
+        step=state.step,
+        message=f"{len(faults)} of {len(unmoved)} variables that no gradient moves change otherwise: {told}",
+        mend="what updates them: operations that one side does not run, runs twice in a step, or with another decay",
+    )
 
 
 def _other_momentum(state: Step, sides: tuple[str, str]) -> Finding | None:
@@ -389,7 +445,7 @@ def _evaluation(parity: Parity, facts: Facts, step: int) -> Finding:
     told = "the trained weights are the same, the metrics are not: "
     told += "; ".join(_brief(fault, sides) for fault in faults[:_SHOWN])
     told += f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-    mend = "what EVAL mode does: layers in training mode, other records, other metrics"
+    mend = "what EVAL mode does: layers in training mode, moving averages of weights, other records, other metrics"
     side = None
     for name, (inferred, trained) in facts.losses.items():
         if not all(name in parity.finals[engine] for engine in sides):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.compat import seeds
 from estimator_pipeline.engines.functions import own_code, place_in, told, type_told
 from estimator_pipeline.errors import ConfigError, PipelineError
 
@@ -66,6 +67,7 @@ class Feed:
         self._takes_context = "input_context" in asks
         self._is_distributed = estimator.config.train_distribute is not None
         self._gives_tensors = False
+        self._seed = estimator.config.tf_random_seed
         self._is_evaluation = mode == compat.install().estimator.ModeKeys.EVAL
         self.element_spec: Any = None
 
@@ -93,7 +95,8 @@ class Feed:
         def given(**context: Any) -> Any:
             if self._gives_tensors:
                 return self._read_in_a_session()
-            found = called(self._input_fn, self.title, **self._arguments, **context)
+            with seeds.global_seed(self._seed):
+                found = called(self._input_fn, self.title, **self._arguments, **context)
             if not isinstance(found, _datasets()):
                 self._refuse(found)
                 raise ConfigError(f"{self.title} returns tensors, which Keras cannot read", mend=self._mend())

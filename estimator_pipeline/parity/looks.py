@@ -195,6 +195,9 @@ def look_at_keras(model: Any, *, training: Feed, evaluation: Feed | None) -> Ker
             ):
                 found = model(features, training=False)
             names = getattr(model, "output_names", None) or _names_in(found)
+        outputs = model.output if getattr(model, "outputs", None) else None
+        if isinstance(outputs, Mapping):
+            names = list(outputs)  # it answers by these, whatever its layers are called
         metrics: tuple[str, ...] = ()
         if evaluation is not None:
             first_features(evaluation)

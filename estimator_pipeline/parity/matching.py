@@ -24,6 +24,10 @@ _SHOWN = 12
 _LOSS = "loss"
 # Both have it as `loss` already, weighed by records instead of batches.
 _AVERAGE = "average_loss"
+_ONE_NAME = (
+    "give each layer a name of its own, and each tf.Variable; layers that a layer makes in build() are called as those "
+    "of another one: make them in __init__"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,15 +91,11 @@ def canonical_of(names: Iterable[str], whose: str, kept: Mapping[str, str | None
     try:
         found = canonical(counts, kept)
     except ValueError as error:
-        raise ConfigError(
-            f"variables of {whose} cannot be told apart: {error}", mend="give each layer a name of its own"
-        ) from error
+        raise ConfigError(f"variables of {whose} cannot be told apart: {error}", mend=_ONE_NAME) from error
     # Of two optimizers each counts the steps, and both counts are called alike.
     twice = [given for name, given in found.items() if counts[given] > 1 and name != GLOBAL_STEP]
     if twice:
-        raise ConfigError(
-            f"{whose} has several variables of one name: {_listed(twice)}", mend="give each layer a name of its own"
-        )
+        raise ConfigError(f"{whose} has several variables of one name: {_listed(twice)}", mend=_ONE_NAME)
     return found
 
 
@@ -244,7 +244,7 @@ def to_compare(
         what = "the Estimator's is a mean of batch means"
         counts = f"{len(batches[0])} in the Estimator, {len(batches[1])} in Keras"
         why = f", and the same records are read in other batches ({counts})"
-        why = why if is_other_split else ", which Keras does not tell on several replicas"
+        why = why if is_other_split else ", which Keras does not tell on several replicas, nor of a step of one's own"
         mend = f"{_AVERAGE} was" if _AVERAGE in both else "give both a metric of it"
         notes.append(f"the loss of the evaluation was not compared: {what}{why}; {mend}")
     return {"estimator": theirs, "keras": keras}, notes

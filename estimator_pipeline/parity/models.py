@@ -25,9 +25,10 @@ from estimator_pipeline import compat, keras_optimizers, replica_means
 from estimator_pipeline.engines import recording
 from estimator_pipeline.errors import ConfigError, DivergedError, PipelineError, TaskFailedError
 from estimator_pipeline.parity import about, folders, graph_facts, known, looks, matching
-from estimator_pipeline.parity.answers import evaluated_losses
+from estimator_pipeline.parity.answers import batch_sizes, evaluated_losses, loss_of_batch_means, predicted
 from estimator_pipeline.parity.diagnosis import Facts
 from estimator_pipeline.parity.feeds import features_of, first_features, place_by, told_by
+from estimator_pipeline.parity.findings import told_names
 from estimator_pipeline.parity.forms import Forms, common_forms
 from estimator_pipeline.parity.given import Feeds, check_arguments
 from estimator_pipeline.parity.names import GLOBAL_STEP, canonical
@@ -160,9 +161,10 @@ class _Outcome:
     Attributes:
         metrics: of the evaluation.
         answers: what it predicts.
-        batches: of the evaluation, how many records each had; none where both sides read by the same function.
+        batches: of the evaluation, how many records each had; of the Estimator where it reads other data than Keras.
         losses: of Keras: a metric -> what it is by layers that infer and that train; None where it is not known.
         names: of the variables in the Estimator's graph, and of its optimizers' slots as they are called by default.
+        replaced: what the Estimator's variables held before they were set to Keras's values.
     """
 
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -170,6 +172,7 @@ class _Outcome:
     batches: list[int] = dataclasses.field(default_factory=list)
     losses: Mapping[str, tuple[float, float]] | None = None
     names: list[str] = dataclasses.field(default_factory=list)
+    replaced: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, ran: Mapping[str, Any]) -> Parity:
@@ -181,12 +184,10 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, 
     keras = _by_keras(pair, writers["keras"])
     with looks.keras_classes():
         estimator = _by_estimator(pair, base, writers, read)
-    # Estimator's `loss` is a mean of batch means, Keras's that of all records.
-    loss = None if keras.losses is None else keras.losses["loss"][0]
-    finals, told = matching.to_compare(
-        estimator.metrics, keras.metrics, pair.metric_names, loss, batches=(estimator.batches, keras.batches)
-    )
-    notes = [*pair.left.notes(), *pair.forms.notes, *told]
+    loss = loss_of_batch_means(keras.metrics.get("loss"), keras.losses, keras.batches)
+    batches = (estimator.batches, keras.batches) if pair.feeds.differ_in_evaluation else ((), ())
+    finals, told = matching.to_compare(estimator.metrics, keras.metrics, pair.metric_names, loss, batches=batches)
+    notes = [*pair.left.notes(), *pair.forms.notes, *_of_replaced(base, estimator.replaced), *told]
     both = [name for name in finals["estimator"] if name in finals["keras"]]
     options = (read.options, graph_facts.options_of_keras(model.optimizer))
     random = (read.random, drawn)
@@ -208,6 +209,7 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, 
         losses=keras.losses or {},
         options=options,
         random=random,
+        untrained=frozenset(matching.renamed_as(name, renamed) for name in pair.theirs.untrained) & pair.ours.untrained,
         constrained=(
             {matching.renamed_as(name, renamed): held for name, held in pair.theirs.constrained.items()},
             pair.ours.constrained,
@@ -229,6 +231,26 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, 
     )
     more = _of_what_came(pair, found, facts, [*_differing(pair, finals, both)])
     return dataclasses.replace(found, notes=(*found.notes, *more))
+
+
+def _of_replaced(base: Path, replaced: Mapping[str, Any]) -> list[str]:
+    """Of values that neither trains, such as a table that was loaded: what the comparison has put into their place."""
+    readers = [StepReader(base / engine / "record") for engine in ENGINES]
+    if not all(reader.steps for reader in readers):
+        return []
+    pairs = [(reader.initial(), reader.variables(reader.steps[-1])) for reader in readers]
+    others = [
+        name
+        for name, value in replaced.items()
+        if all(name in first and np.array_equal(first[name], last[name]) for first, last in pairs)
+        and not np.allclose(value, pairs[1][0][name], rtol=1e-5, atol=0, equal_nan=True)
+    ]
+    if not others:
+        return []
+    return [
+        f"neither side trains {told_names(others)}, and they did not begin alike: the Estimator was set to the Keras "
+        "model's values; what was to be loaded into both (a table, a checkpoint) is to be looked at"
+    ]
 
 
 def _of_what_came(pair: _Pair, found: Parity, facts: Facts, differing: Iterable[Any]) -> list[str]:
@@ -271,7 +293,8 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
     tf: Any = compat.install()
     model, feeds, outcome = pair.model, pair.feeds, _Outcome()
     strategy = model.distribute_strategy
-    values = [variable.numpy() for variable in _everything(model)]
+    # One that makes variables as it trains has more of them afterwards.
+    values = [(variable, variable.numpy()) for variable in _everything(model)]
     told = _told_batches(feeds.keras_training.for_keras(), writer.folder, pair.forms, 1)
 
     def of_model(found: Iterable[str]) -> Mapping[str, str]:
@@ -293,9 +316,8 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
         if pair.asked:
             # Not by `predict`: under a strategy each replica would read moving statistics of its own.
             with _at_work("the Keras model's answer"):
-                found = model(first_features(feeds.keras_evaluation or feeds.keras_training), training=False)
-            named = found if isinstance(found, Mapping) else dict(zip(pair.ours.outputs, _listed(found), strict=True))
-            outcome.answers = {f"predictions {output}": np.asarray(named[output]) for output in pair.asked}
+                found = model.predict_step((first_features(feeds.keras_evaluation or feeds.keras_training),))
+            outcome.answers = predicted(found, pair.ours.outputs, list(pair.asked))
         if feeds.keras_evaluation is None:
             return outcome
         evaluated = feeds.keras_evaluation.for_keras()
@@ -303,12 +325,14 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
             with replica_means.alike(model):
                 found = model.evaluate(evaluated(), return_dict=True, verbose=0)
             outcome.metrics = dict(found)
-            if strategy.num_replicas_in_sync == 1:  # a replica's layers are not called by themselves
-                counted = _counted(evaluated, outcome.batches) if feeds.differ_in_evaluation else evaluated
-                outcome.losses = evaluated_losses(model, counted())
+        if strategy.num_replicas_in_sync == 1:  # a replica's layers are not called by themselves
+            # A model with a step of its own need not be evaluated by its layers and their losses.
+            with contextlib.suppress(Exception):
+                outcome.losses = evaluated_losses(model, evaluated())
+            outcome.batches = batch_sizes(evaluated())
         return outcome
     finally:
-        for variable, value in zip(_everything(model), values, strict=True):
+        for variable, value in values:
             variable.assign(value)
 
 
@@ -336,7 +360,8 @@ def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], re
             if name not in pair.left.theirs
         }
 
-    hook = recording.estimator_hook(writers["estimator"], canonical=of_graph, start=start)
+    replaced = outcome.replaced
+    hook = recording.estimator_hook(writers["estimator"], canonical=of_graph, start=start, replaced=replaced)
     told = _told_batches(feeds.training.for_estimator(), writers["estimator"].folder, pair.forms, 0)
     # The record has that step: it is told beside what the other came to.
     with (

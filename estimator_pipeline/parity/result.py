@@ -276,17 +276,19 @@ def _records(
             for side in (mine, yours)
         ]
         if all(pair):
-            found[step] = _told_counts(compare(*pair, tolerance=BIT_EQUAL, sides=engines), pair)
+            read = compare(*pair, tolerance=BIT_EQUAL, sides=engines)
+            found[step] = _told_counts(read, pair, several=per_step not in (1, count))
     return found
 
 
-def _told_counts(read: Comparison, pair: list[dict[str, Any]]) -> Comparison:
+def _told_counts(read: Comparison, pair: list[dict[str, Any]], *, several: bool) -> Comparison:
     """The same; where the sides read other numbers of records, these are told instead of shapes."""
     told = []
     for difference in read.differences:
         if difference.kind == "shape":
             sizes = [values[difference.name].size for values in pair]
             message = f"{read.sides[0]} reads {counted(sizes[0], 'record')} for the step, {read.sides[1]} {sizes[1]}"
+            message += ", and each replica reads batches of its own" if several else ""
             difference = dataclasses.replace(difference, message=message)
         told.append(difference)
     return dataclasses.replace(read, differences=tuple(told))

@@ -13,6 +13,7 @@ import numpy as np
 from estimator_pipeline.parity import optimizer_updates
 from estimator_pipeline.parity.findings import (
     CLOSE,
+    NEAR,
     SAME,
     SCALED,
     Facts,
@@ -34,6 +35,8 @@ __all__ = ["of_update", "told_random", "told_rate"]
 
 # A gradient so much smaller than the largest one is what is left of terms that cancel each other: rounding.
 _ROUNDING = 3e-5
+# What is left of a change of float32 weights by their own rounding is less than so much of them.
+_OF_WEIGHTS = 1e-5
 # Noise is no nearer to other noise than this.
 _UNLIKE = 0.02
 _ALL_RANDOM = "set the rates of what draws random numbers to 0, and compare the rest"
@@ -76,8 +79,8 @@ def of_update(parity: Parity, index: int, state: Step, facts: Facts, later: Late
     slots_part = any(" @" in fault.name for fault in parity.steps[index].variables.faults)
     sides = parity.initial.sides
     if distance(*weights) < SAME and not slots_part:
-        # Little, and yet it may have a cause that is known.
-        return optimizer_updates.of_options(sides, state, facts) if faults else None
+        # Little, and yet it may have a cause that is known, or be all that there is of one output.
+        return (optimizer_updates.of_options(sides, state, facts) or _of_a_column(sides, state)) if faults else None
     return (
         optimizer_updates.of_options(sides, state, facts)
         or optimizer_updates.of_averages(sides, state)
@@ -86,6 +89,29 @@ def of_update(parity: Parity, index: int, state: Step, facts: Facts, later: Late
         or optimizer_updates.of_slots(parity, index, state, weights, facts, later)
         or _of_gradients(parity, index, state, weights, facts, later)
     )
+
+
+def _of_a_column(sides: tuple[str, str], state: Step) -> Finding | None:
+    """A part of a weight, such as that of one output, which does not show beside another one of larger numbers."""
+    changes = [state.changes(side, "weights") for side in (0, 1)]
+    for name, change in changes[0].items():
+        if change.ndim < 2:
+            continue
+        axes = tuple(range(change.ndim - 1))
+        lengths = [np.sqrt(np.sum(one[name] ** 2, axis=axes)) for one in changes]
+        apart = np.sqrt(np.sum((changes[0][name] - changes[1][name]) ** 2, axis=axes))
+        whole = np.sqrt(np.sum(state.before[0][name].astype(np.float64) ** 2, axis=axes))
+        odd = (apart > NEAR * np.maximum(*lengths)) & (apart > _OF_WEIGHTS * whole)
+        if np.any(odd):
+            worst = int(np.argmax(np.where(odd, apart, -1.0)))
+            return Finding(
+                name="gradient",
+                step=state.step,
+                message=f"the same loss, but for little, and other gradients of a part: column {worst} of {name} "
+                f"changes by {lengths[0][worst]:.5g} in {sides[0]}, by {lengths[1][worst]:.5g} in {sides[1]}",
+                mend="what is trained: an output that one side leaves out of the loss, or weighs otherwise",
+            )
+    return None
 
 
 def _sizes(state: Step, side: int) -> dict[str, np.ndarray]:

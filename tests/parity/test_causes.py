@@ -218,6 +218,19 @@ def test_little_other_gradients_are_not_clipped_by_variable(compared):
 
 
 @pytest.mark.parametrize("side", ENGINES)
+def test_an_output_of_small_numbers_that_one_side_does_not_train(compared, side):
+    def gradient(trained):
+        scales = np.array([1e6, 1.0, 1.0, 1.0 if trained else 0.0])
+        return lambda name, step, g: g * (scales if name == "logits/kernel" else 1e-3)
+
+    other = next(engine for engine in ENGINES if engine != side)
+    sides = {side: trained(gradient=gradient(False)), other: trained(gradient=gradient(True))}
+    finding = only(compared(**sides))
+    assert (finding.name, finding.step) == ("gradient", 2)
+    assert "column 3 of logits/kernel changes by " in finding.message and f"by 0 in {side}" in finding.message
+
+
+@pytest.mark.parametrize("side", ENGINES)
 def test_constraints_are_named(compared, side):
     def held(values):
         return {name: np.abs(value) if name == "hidden/kernel" else value for name, value in values.items()}

@@ -35,6 +35,19 @@ def test_then_shapes_then_types():
     assert "shape (2, 3) in the first, (3, 2) in the second" in str(found)
 
 
+@pytest.mark.parametrize(("small", "equal"), [(0.5, False), (1e-5, True)])
+def test_a_small_column_beside_a_large_one_is_not_waived(small, equal):
+    """A price and a score: what is little for the one is all of the other."""
+    allowed = Tolerance(of_largest=1e-4, reason="sums in another order")
+    one = np.array([[9e3, 0.2], [1e4, 0.9]], F)
+    other = one + np.array([[0.0, small], [0.0, 0.0]], F)
+    assert compare({"answers": one}, {"answers": other}, tolerance=allowed).equal == equal
+    # Nor is what lies behind further axes.
+    assert compare({"kernel": one[None]}, {"kernel": other[None]}, tolerance=allowed).equal == equal
+    # What comes near 0 in a column is measured by the rest of it; so it is in a vector.
+    assert compare({"bias": np.array([1.0, 1e-7], F)}, {"bias": np.array([1.0, -1e-7], F)}, tolerance=allowed).equal
+
+
 def test_the_worst_element_is_named():
     one = np.array([[1.0, 2.0], [4.0, 1000.0]], F)
     other = one + np.array([[0.0, 0.001], [0.5, 1.0]], F)

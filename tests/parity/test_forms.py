@@ -176,7 +176,9 @@ def test_replicas_on_one_side_alone(tmp_path):
     )
     assert found.equal and len(found.records) == 2 and not about_records(found)
     found = compared(estimator(config=config), model(), tmp_path / "other")
-    assert found.findings[0].message == "step 1: estimator reads 32 records for the step, keras 16"
+    assert found.findings[0].message == (
+        "step 1: estimator reads 32 records for the step, keras 16, and each replica reads batches of its own"
+    )
 
 
 def test_batches_of_replicas_are_joined(tmp_path):

@@ -273,6 +273,47 @@ def test_each_metric_that_differs_is_named(compared):
     assert "metric_0" not in finding.message
 
 
+@pytest.mark.parametrize("kept", ["int64", "float32"])
+def test_variables_that_no_gradient_moves(compared, kept):
+    """A counter that one side counts twice, an average with another decay: no rounding, and no frozen layer."""
+
+    def counting(times):
+        for step, values in enumerate(sgd()):
+            yield {**values, "seen": np.array(times * step * (0.37 if kept == "float32" else 1), kept)}
+
+    facts = Facts(untrained=frozenset({"seen"}) if kept == "float32" else frozenset())
+    (finding,) = compared(counting(2), counting(1), facts=facts).findings
+    assert (finding.name, finding.step) == ("updates", 1)
+    assert "1 of 1 variables that no gradient moves change otherwise: seen is " in finding.message
+
+
+def test_weights_are_named_beside_counters(compared):
+    def counting(times, states):
+        for step, values in enumerate(states):
+            yield {**values, "seen": np.int64(times * step)}
+
+    half = sgd([rate / 2 for rate in RATES])
+    found = compared(counting(2, half), counting(1, sgd()), of_estimator={"rates": None})
+    assert names(found) == ["updates", "learning rate"]
+
+
+def test_another_loss_that_changes_nothing_is_only_told(compared):
+    (finding,) = compared(sgd(), sgd(), of_estimator={"loss": 0.6}).findings
+    assert finding.name == "forward pass" and "both change the weights alike" in finding.message
+    assert "layers" not in finding.mend
+
+
+def test_a_side_that_was_trained_before(tmp_path):
+    first, *after = sgd()
+    for engine, start in zip(ENGINES, (0, 3), strict=True):
+        writer = StepWriter(tmp_path / engine / "record")
+        writer.initial({**first, "global_step": np.int64(start)})
+        for step, values in enumerate(after, start + 1):
+            writer.step(step, loss=0.5, variables={**values, "global_step": np.int64(step)})
+    found = compare_records(tmp_path, metrics={engine: {} for engine in ENGINES}, steps=6)
+    assert "keras begins at step 3" in found.findings[-1].message and "trained before" in found.findings[-1].mend
+
+
 @pytest.mark.parametrize(("times", "told"), [(4, True), (0.25, True), (3, False)])
 def test_a_sum_against_a_mean(compared, times, told):
     (finding,) = compared(sgd(), sgd(), of_estimator={"loss": 0.5 * times}).findings

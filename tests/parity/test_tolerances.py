@@ -102,7 +102,7 @@ def test_moving_statistics_are_made_otherwise():
                     "model.loss=sparse_categorical_crossentropy",
                 ]
             },
-            "of layers of one's own",
+            "a session and a tf.function may fuse",
         ),
         ({"devices": ["CPU", "NVIDIA H100"]}, "NVIDIA H100 adds up in no fixed order"),
         ({"settings": ["run.session_config={inter_op_parallelism_threads: 1}"]}, "run.session_config"),
