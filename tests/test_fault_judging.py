@@ -363,14 +363,14 @@ def attempts(**change):
 
 
 def check(**change):
-    return fault_ledger.check(attempts(**change), final=600, records_per_step=60)
+    return fault_ledger.check(attempts(**change), final=600, last=606, records_per_step=60)
 
 
 def test_updates_of_parameter_servers():
     problems, most = check()
     assert problems == []
-    assert most == {"updates lost when asked": 0, "updates lost when killed": 60, "updates not counted": 0,
-                    "records left out": 60, "records read again": 120}  # fmt: skip
+    assert most == {"updates lost when asked": 0, "updates lost when killed": 60, "updates beyond the end": 0,
+                    "updates not counted": 0, "records left out": 60, "records read again": 120}  # fmt: skip
 
 
 def test_updates_that_were_lost_or_never_made():
@@ -384,6 +384,17 @@ def test_updates_that_were_lost_or_never_made():
     # A task that dies between a step and its count has one more than it has counted.
     assert check(steps={"chief:0": 151, "worker:0": 154}, reason="failed")[0] == []
     one(check(steps={"chief:0": 151, "worker:0": 153}, reason="failed")[0], "its checkpoint has 307")
+
+
+def test_updates_after_the_final_checkpoint():
+    def ends_with(steps):
+        first, killed, done = attempts()
+        done.steps["worker:0"] = steps
+        return fault_ledger.check([first, killed, done], final=600, last=606, records_per_step=60)
+
+    problems, most = ends_with(126)
+    assert problems == [] and most["updates beyond the end"] == 6
+    one(ends_with(127)[0], "7 were lost")
 
 
 def test_a_worker_that_begins_elsewhere_than_at_its_share():

@@ -62,6 +62,15 @@ class Shape:
         said = [int(change.partition("=")[2]) for change in self.changes if change.startswith("train.max_steps=")]
         return said[-1] if said else STEPS
 
+    @property
+    def most_steps(self) -> int:
+        """The step that the last update makes it, at the most.
+
+        Chief and workers that step on their own each end one step late where they read the global step before others
+        had counted theirs, and are in one more when it is reached.
+        """
+        return self.max_steps if self.exact else self.max_steps + 2 * (self.workers + 1)
+
 
 _EVERYWHERE = ("kill chief", "kill at start", "kill in checkpoint", "stop chief", "term chief", "kill launcher",
                "term launcher", "int launcher", "asked twice", "asked in checkpoint", "torn checkpoint",

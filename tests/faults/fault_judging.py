@@ -207,10 +207,7 @@ def of_result(job: Job, reference: Path | None) -> list[str]:
         return [f"the result cannot be read: {type(error).__name__}: {error}"]
     problems = [] if state == "finished" else [f"training.json says {state}"]
     end = job.shape.max_steps
-    # Chief and workers that step on their own each end one step late where they read the global step before others had
-    # counted theirs, and are in one more when it is reached.
-    most = end if job.shape.exact else end + 2 * (job.workers + 1)
-    if not end <= step <= most or job.checkpoint() != step:
+    if not end <= step <= job.shape.most_steps or job.checkpoint() != step:
         problems.append(f"the result is of step {step}, the last checkpoint of {job.checkpoint()}, the end is {end}")
     if not metrics or not all(math.isfinite(value) for value in metrics.values()):
         problems.append(f"the final metrics are {metrics}")

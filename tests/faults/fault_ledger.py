@@ -5,6 +5,8 @@ No two asynchronous runs are alike, so there are no weights to compare. What is 
 
 - An attempt that was asked to end loses no update: its tasks have made no more steps than its checkpoint is ahead of
   the one before. A worker that has not said in time that it stands still may lose some.
+- So does one that has come to its end, but for updates beyond `max_steps`: a worker that was in a step when the chief
+  wrote the final checkpoint still adds it.
 - The records of every update stand in the ledger: no checkpoint is further ahead than its tasks have made steps. Each
   task may have one more than it has counted, as where it dies between a step and its count.
 - Each worker goes on at its share of the steps of the checkpoint that it has found. (One that comes late may find a
@@ -57,7 +59,7 @@ def of_updates(job: Job) -> tuple[list[str], dict[str, float]]:
     attempts, final = read_attempts(job), job.checkpoint()
     if not attempts or final is None:
         return ["no attempt stands in the ledger"], {}
-    return check(attempts, final=final, records_per_step=BATCH)
+    return check(attempts, final=final, last=job.shape.most_steps, records_per_step=BATCH)
 
 
 def read_attempts(job: Job) -> list[Made]:
@@ -93,18 +95,21 @@ def read_attempts(job: Job) -> list[Made]:
     return [found[name] for name in order]
 
 
-def check(attempts: Sequence[Made], *, final: int, records_per_step: int) -> tuple[list[str], dict[str, float]]:
+def check(
+    attempts: Sequence[Made], *, final: int, last: int, records_per_step: int
+) -> tuple[list[str], dict[str, float]]:
     """The same, of attempts that were read.
 
     Args:
         attempts: in their order.
-        final: the global step of the last checkpoint.
+        final: the global step of the last checkpoint, which is `max_steps` or beyond.
+        last: the step of the last update, at the most.
         records_per_step: that a worker reads for one step of its own.
     """
     problems: list[str] = []
     most: dict[str, float] = dict.fromkeys(
-        ("updates lost when asked", "updates lost when killed", "updates not counted", "records left out",
-         "records read again"), 0
+        ("updates lost when asked", "updates lost when killed", "updates beyond the end", "updates not counted",
+         "records left out", "records read again"), 0
     )  # fmt: skip
 
     def measure(name: str, number: float) -> None:
@@ -117,9 +122,12 @@ def check(attempts: Sequence[Made], *, final: int, records_per_step: int) -> tup
             continue
         kept, done = end - made.checkpoint, sum(made.steps.values())
         asked = made.reason in ("preempted", "done")
-        measure("updates lost when asked" if asked else "updates lost when killed", done - kept)
+        name = {"preempted": "updates lost when asked", "done": "updates beyond the end"}
+        measure(name.get(str(made.reason), "updates lost when killed"), done - kept)
         measure("updates not counted", kept - done)
-        if asked and done > kept and not made.slow:
+        # What comes after the final checkpoint is beyond `max_steps`, for that is of it or beyond.
+        allowed = last - final if made.reason == "done" else 0
+        if asked and done - kept > allowed and not made.slow:
             problems.append(
                 f"updates: attempt {made.run_id} ({made.reason}) made {done} steps and kept {kept}: {done - kept} "
                 "were lost"

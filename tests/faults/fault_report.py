@@ -24,8 +24,8 @@ the documents promise, and against a job of the same kind that nobody disturbed:
 - **Records** ([ledger.md](ledger.md)): each once at its step in synchronous jobs; each worker by its plan under
   parameter servers.
 - **Updates under parameter servers** ([preemption.md](preemption.md)): an attempt that was asked to end loses none,
-  unless a worker has not said in time that it stands still; of one that was killed none is lost that is in a
-  checkpoint; each worker goes on at its share.
+  unless a worker has not said in time that it stands still; one that has come to its end none up to `max_steps`; of
+  one that was killed none is lost that is in a checkpoint; each worker goes on at its share.
 - **Checkpoints** ([resuming.md](resuming.md)): those that a fault has damaged are in `damaged/`, and nothing else; no
   half one is left.
 - **The history** ([restarts.md](restarts.md)): every line of `events.jsonl` can be read; each attempt, its end and its
