@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import pickle
+import random
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import pytest
@@ -21,6 +24,7 @@ from estimator_pipeline.launch.progress import (
     PROGRESS_VARIABLE,
     ProgressReader,
     ProgressWriter,
+    _outbox_of,
     start_heartbeat,
     stop_heartbeat,
 )
@@ -88,6 +92,136 @@ def test_a_child_does_not_write_what_its_parent_could_not(tmp_path, monkeypatch)
     assert _told(path) == [("step", 1)]
     writer.emit("step", step=2)
     assert _told(path) == [("step", 1), ("start", None), ("step", 2)]
+
+
+@pytest.fixture
+def switching():
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def _within(seconds, *bodies):
+    """Runs each in a thread of its own, and fails where one does not end in time."""
+    threads = [threading.Thread(target=body, daemon=True) for body in bodies]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    assert not any(thread.is_alive() for thread in threads), f"not done within {seconds:g} s"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_threads_that_write_at_once_lose_no_line_and_double_none(tmp_path, monkeypatch, switching, seed):
+    """Training and whoever hears a signal tell, and the heartbeat sends what is kept, while the disk has room at times:
+    a line finds none, or room for a part of it."""
+    path, write, chance, count = tmp_path / "worker-0.progress.jsonl", os.write, random.Random(seed), 300
+    writer = ProgressWriter(path)
+
+    def short(target, line):
+        found = chance.random()
+        if found < 0.3:
+            _full()
+        return write(target, line[: chance.randrange(len(line))] if found < 0.6 else line)
+
+    def tell(name):
+        for number in range(count):
+            writer.emit("export", path=f"{name} {number}")
+
+    over = threading.Event()
+
+    def beat():
+        while not over.is_set():
+            _outbox_of(path).send()
+
+    heart = threading.Thread(target=beat, daemon=True)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", short)
+        heart.start()
+        try:
+            _within(240.0, *(functools.partial(tell, name) for name in ("training", "preemption")))
+        finally:
+            over.set()
+            heart.join(240.0)
+    _within(60.0, _outbox_of(path).send)
+    told = [event["path"].split() for event in ProgressReader(path).read()]
+    for name in ("training", "preemption"):
+        # Once each, and in the order in which they were told.
+        assert [int(number) for whose, number in told if whose == name] == list(range(count))
+
+
+def test_a_step_takes_the_place_of_a_step_only(tmp_path, monkeypatch, switching):
+    """Where the last line that is kept is a step when one thread looks, another may have told something by then."""
+    path = tmp_path / "worker-0.progress.jsonl"
+    writer = ProgressWriter(path)
+
+    def steps():
+        for step in range(1, 5001):
+            writer.emit("step", step=step)
+
+    def exports():
+        for number in range(400):
+            writer.emit("export", path=str(number))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", _full)
+        _within(240.0, steps, exports)
+    _within(60.0, _outbox_of(path).send)
+    told = ProgressReader(path).read()
+    assert [event["path"] for event in told if event["event"] == "export"] == [str(number) for number in range(400)]
+    kept = [event["step"] for event in told if event["event"] == "step"]
+    assert kept == sorted(set(kept)) and kept[-1] == 5000
+
+
+def test_a_line_that_lacked_its_end_only_is_not_written_twice(tmp_path, monkeypatch):
+    path, write = tmp_path / "worker-0.progress.jsonl", os.write
+    writer = ProgressWriter(path)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", lambda target, line: write(target, line[:-1]))
+        writer.emit("export", path="/m/1")
+    reader = ProgressReader(path)
+    assert reader.read() == [], "a line without its end may be a part of one"
+    _outbox_of(path).send()
+    assert [event["path"] for event in reader.read()] == ["/m/1"]
+    writer.emit("trained")
+    assert [event["event"] for event in reader.read()] == ["trained"]
+
+
+def test_what_a_signals_handler_tells_amid_a_line_comes_after_it(tmp_path, monkeypatch):
+    """It runs in the thread that writes, whose lock must not stand in its way."""
+    path, write = tmp_path / "worker-0.progress.jsonl", os.write
+    writer, handlers = ProgressWriter(path), [lambda: writer.emit("heartbeat", preempting="SIGTERM")]
+
+    def interrupted(target, line):
+        if handlers:
+            handlers.pop()()
+        return write(target, line)
+
+    monkeypatch.setattr(os, "write", interrupted)
+    _within(60.0, functools.partial(writer.emit, "step", step=1))
+    assert _told(path) == [("step", 1), ("heartbeat", None)]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_line_amid_which_training_is_interrupted_is_not_lost(tmp_path, monkeypatch, when):
+    """A signal's handler raises wherever the main thread is. Whether the line was written nobody knows then."""
+    path, write = tmp_path / "worker-0.progress.jsonl", os.write
+    writer = ProgressWriter(path)
+
+    def interrupted(target, line):
+        if when == "after":
+            write(target, line)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as signals, pytest.raises(KeyboardInterrupt):
+        signals.setattr(os, "write", interrupted)
+        writer.emit("step", step=1)
+    _within(60.0, functools.partial(writer.emit, "trained"))
+    steps = [("step", 1)] * (2 if when == "after" else 1)
+    assert _told(path) == [*steps, ("trained", None)]
 
 
 # What the launcher makes of it ----------------------------------------------------------------------------------

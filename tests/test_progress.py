@@ -23,6 +23,7 @@ from estimator_pipeline.launch.progress import (
     forget_preemption,
     from_environ,
 )
+from estimator_pipeline.launch.running import Running
 from estimator_pipeline.launch.view import summary
 
 
@@ -277,6 +278,26 @@ def test_plain_lines_are_calm_about_steps_and_prompt_about_evaluations():
         "   21.0s  SIGTERM: ending every task",
         "   21.0s  worker:0 stopped (signal SIGTERM)",
     ]
+
+
+def test_evaluations_that_come_in_one_look_are_told_each_with_its_own_step(tmp_path):
+    """As those of an evaluator that did not wait for the launcher's next look; one without metrics tells nothing."""
+    plan = plan_local(
+        ["train"], shape=Shape(workers=1), ports=[1], log_dir=tmp_path, run_id="r1", environ={}, available=[0]
+    )
+    one, stream = Running(plan.tasks[0]), io.StringIO()
+    view = LineView(stream, clock=_Clock())
+    writer = ProgressWriter(plan.tasks[0].progress)
+    writer.emit("evaluation", step=200, metrics={"accuracy": 0.5})
+    writer.emit("evaluation", step=300, metrics="none")
+    writer.emit("evaluation", step=400, metrics={"accuracy": 0.75})
+    for event in one.news():
+        view.event(one.state, event)
+    assert stream.getvalue().splitlines() == [
+        "    0.0s  worker:0 evaluated step 200: accuracy 0.5",
+        "    0.0s  worker:0 evaluated step 400: accuracy 0.75",
+    ]
+    assert one.state.evaluation == {"step": 400, "metrics": {"accuracy": 0.75}}
 
 
 def test_a_view_whose_reader_went_away_keeps_quiet():

@@ -42,13 +42,21 @@ def own_model_dir(
         owner: this task's name.
         made_of: what this run is made of.
         accept_changes: whether it may go on from a run that was made of other things.
-        on_failure: told why the run cannot begin, for the tasks that wait for it.
+        on_failure: told why the run cannot begin, for the tasks that wait for it. Where another job trains there, the
+            board is.
 
     Raises:
         ConfigError: another job trains there, or this run is another one than the checkpoint's.
         TaskFailedError: there are checkpoints, and none of them is whole; the disk is full, or cannot be written.
     """
-    with lock.hold(model_dir, owner=owner, run_id=board.run_id):
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(lock.hold(model_dir, owner=owner, run_id=board.run_id))
+        except PipelineError as error:
+            # Not as a failure of training: that word is the other job's, whose tasks would read it.
+            with contextlib.suppress(OSError, compat.install().errors.OpError):
+                board.say_refused(str(error)[:2000])
+            raise
         try:
             diverged = (board.read_any("training.json") or {}).get("status") == "diverged"
             with disk.explaining(model_dir):

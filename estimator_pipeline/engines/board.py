@@ -12,6 +12,7 @@ file                  written by            meaning
 `tasks/TASK.json`     that task             "here", "done" with steps and records, "evaluated" with the result,
                                             "preempted" or "failed" with the error; and whether it has left
 `result.json`         the chief             the result, the same for all
+`refused.json`        a refused chief       why: another job trains here, and `training.json` is that one's
 ===================== ===================== ======================================================================
 
 Every file has one writer, so nothing is overwritten by somebody else's word. (Where the chief has gone, an evaluator
@@ -67,6 +68,7 @@ _ABANDONED_SECS = 24 * 3600.0
 
 _TRAINING = "training.json"
 _RESULT = "result.json"
+_REFUSED = "refused.json"
 _TEMPORARY = ".tmp"
 
 
@@ -123,6 +125,7 @@ class Board:
         # A chief's word that nobody answers for, and since when this task has known it.
         self._silent: tuple[Any, Any] | None = None
         self._silent_since = 0.0
+        self._refused_since: float | None = None
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -329,6 +332,11 @@ class Board:
             self._hear()
             self._write_word()
 
+    def say_refused(self, error: str) -> None:
+        """Says that this job may not train here, which leaves the word of the job that does. For the chief."""
+        word = {"state": "failed", "task": str(self.tf_config.task), "error": error, "session": self._nonce}
+        self.write(_REFUSED, {**word, "answers": _nonces(self._reports())})
+
     def _write_word(self) -> None:
         assert self._said is not None
         word = {**self._said, "session": self._nonce, "max_steps": self._max_steps, "answers": self._answers}
@@ -342,7 +350,19 @@ class Board:
 
     def training(self) -> dict[str, Any] | None:
         """The chief's last word in this run, or None."""
-        return self._said if self.tf_config.is_chief else self._believed(self.read(_TRAINING))
+        said = self._said if self.tf_config.is_chief else self._believed(self.read(_TRAINING))
+        return said if said is not None or self.answered else self._refusal()
+
+    def _refusal(self) -> dict[str, Any] | None:
+        """The word of a chief that may not train here, if it has seen this task, and the one that may does not answer.
+
+        The two may be of one name, without a run's id; a chief that trains answers within _MET_SECS.
+        """
+        said = self.read(_REFUSED)
+        if said is None or said.get("answers", {}).get(str(self.tf_config.task)) != self._nonce:
+            return None
+        self._refused_since = self._refused_since or time.monotonic()
+        return said if time.monotonic() - self._refused_since > 2 * _MET_SECS else None
 
     def _believed(self, said: dict[str, Any] | None) -> dict[str, Any] | None:
         """A word that was read, if it is of the chief that this task takes for its own."""

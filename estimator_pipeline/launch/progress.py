@@ -209,48 +209,67 @@ class _Outbox:
     """The lines of one progress file that this process has still to write.
 
     Mostly one line for a moment. On a full disk they are kept until there is room, or else a launcher would never hear
-    that training has ended; of steps in a row the last one is enough. Deques need no lock, which a fork could leave
-    locked.
+    that training has ended; of steps in a row the last one is enough. Lines come in the order in which they were put,
+    whichever thread writes them. A line that was interrupted by a signal's handler that raises may come twice, for
+    nobody knows whether it was written.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lines: deque[tuple[str, bytes]] = deque(maxlen=_KEPT)
-        self._torn = self._failed = False
+        self._torn = self._failed = self._sending = False
+        # One of a process: a fork in the midst leaves no locked one to the child, which has its own outbox. A signal's
+        # handler may come while its thread holds it.
+        self._lock = threading.RLock()
 
     def put(self, event: str, line: bytes) -> None:
-        if self._failed and event == "step" and self._lines and self._lines[-1][0] == "step":
-            with contextlib.suppress(IndexError):  # another thread had room for it
+        with self._lock:
+            if self._failed and event == "step" and self._lines and self._lines[-1][0] == "step":
                 self._lines.pop()
-        self._lines.append((event, line))
+            self._lines.append((event, line))
 
     def send(self) -> None:
         """Writes what there is room for."""
-        while True:
+        with self._lock:
+            if self._sending:
+                return  # what a handler has put while its thread was sending goes after what is under way
+            self._sending = True
             try:
-                event, line = self._lines.popleft()
-            except IndexError:
-                self._failed = False
-                return
-            if not self._write(line):
-                self._failed = True
-                self._lines.appendleft((event, line))
-                return
+                while self._lines and self._send(self._lines[0]):
+                    pass
+            finally:
+                self._sending = False
 
-    def _write(self, line: bytes) -> bool:
-        if self._torn:
-            line = b"\n" + line
+    def _send(self, first: tuple[str, bytes]) -> bool:
+        event, line = first
+        missing = self._write(line)
+        self._failed = bool(missing)
+        # A handler may have put a later step in its place.
+        if self._lines and self._lines[0] is first:
+            if not missing:
+                self._lines.popleft()
+            elif missing == b"\n":
+                # The line is there, and lacks its end: whole again it would be there twice.
+                self._lines[0] = (event, b"")
+        return not missing
+
+    def _write(self, line: bytes) -> bytes:
+        """What is missing of the line then."""
+        whole = b"\n" + line if self._torn else line
+        # Where this is interrupted nobody knows how much of it is there.
+        self._torn = True
         try:
             # Opened each time, so that a writer survives fork and pickling; some ten microseconds.
             target = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:
-                # A single write, so that lines of several threads do not mix.
-                self._torn = os.write(target, line) != len(line)
+                # A single write, so that lines of several processes do not mix.
+                missing = whole[os.write(target, whole) :]
             finally:
                 os.close(target)
         except OSError:
-            self._torn = True
-        return not self._torn
+            return whole
+        self._torn = bool(missing)
+        return missing
 
 
 _KEPT = 1000

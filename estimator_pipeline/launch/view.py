@@ -32,7 +32,7 @@ class View:
         """All tasks are started. The states change as the job goes on."""
 
     def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
-        """A task told something, which its state has taken over."""
+        """A task told something, which its state has taken over, with all that it has told since."""
 
     def ended(self, state: TaskState) -> None:
         """A task's process has ended."""
@@ -92,8 +92,9 @@ class LineView(View):
 
     def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
         kind = event["event"]
-        if kind == "evaluation" and state.evaluation is not None:
-            self._write(f"{state.task} evaluated {_evaluation(state.evaluation)}")
+        if kind == "evaluation" and isinstance(event.get("metrics"), Mapping):
+            # Not the state's, which is the last of all that came in one look.
+            self._write(f"{state.task} evaluated {_evaluation(event)}")
         elif kind == "export" and event.get("path"):
             self._write(f"{state.task} exported {event['path']}")
         elif kind == "step":

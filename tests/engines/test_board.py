@@ -248,6 +248,57 @@ def test_what_killed_processes_left_of_their_files_is_removed(tmp_path):
         assert [Path(path).exists() for path in (old, young, own)] == [False, True, True]
 
 
+def word(path):
+    return (path / "estimator_pipeline" / "training.json").read_text()
+
+
+@pytest.mark.parametrize("run_ids", [("first", "second"), (None, None)])
+def test_a_chief_that_may_not_train_here_tells_its_own_tasks_only(tmp_path, monkeypatch, run_ids):
+    """Another job does: its word stands, and a task of it goes on, also where nothing tells the two jobs apart."""
+    first, second = run_ids
+    chief, worker = board(tmp_path, CHIEF, run_id=first), board(tmp_path, run_id=first)
+    with chief.attending(), worker.attending():
+        chief.say("running")
+        _until(lambda: worker.training() is not None)
+        before = word(tmp_path)
+        refused = board(tmp_path, CHIEF, run_id=second)
+        if second is not None:
+            waiting = board(tmp_path, run_id=second)
+            waiting.report("here")
+        refused.say_refused("another job trains here")
+        assert word(tmp_path) == before
+        with late(monkeypatch, 3600.0):
+            assert worker.training()["state"] == "running"
+    if second is not None:
+        with pytest.raises(TaskFailedError, match="training failed on chief:0: another job trains here") as error:
+            waiting.wait("the end", lambda said: None, timeout=60)
+        assert error.value.because == "chief:0"
+        # Started again it is another one.
+        again = board(tmp_path, run_id=second)
+        again.report("here")
+        assert again.training() is None
+        with late(monkeypatch, 3600.0):
+            assert again.training() is None
+
+
+def test_a_chief_that_trains_has_the_time_to_answer_before_a_refusal_counts(tmp_path, monkeypatch):
+    worker = board(tmp_path)
+    worker.report("here")
+    board(tmp_path, CHIEF).say_refused("another job trains here")
+    assert worker.training() is None
+    board(tmp_path, CHIEF).say("running")
+    assert worker.training()["state"] == "running"
+    with late(monkeypatch, 3600.0):
+        assert worker.training()["state"] == "running"
+
+
+def _until(condition):
+    deadline = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.02)
+
+
 def test_a_wait_says_what_it_waited_for(tmp_path):
     with pytest.raises(WaitError) as error:
         board(tmp_path).wait("the result of the final evaluation", lambda said: None, timeout=0.2)

@@ -15,6 +15,7 @@ import pytest
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.cluster.resolving import RUN_ID_VARIABLE
+from estimator_pipeline.engines import lock
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator
 from estimator_pipeline.engines.life import TaskLife
 from estimator_pipeline.engines.settings import Settings, Trained
@@ -231,6 +232,21 @@ def test_a_final_evaluation_that_fails_is_told(tmp_path, start):
         evaluator()
     with pytest.raises(ArithmeticError):
         chief()
+
+
+def test_the_evaluator_of_a_job_that_may_not_train_here_ends_with_it(tmp_path, start, monkeypatch):
+    """It would wait for checkpoints otherwise, or evaluate those of the job that does."""
+    monkeypatch.setattr(lock, "WAIT_SECS", 0.1)
+    environ = {**TOLD, "ESTIMATOR_PIPELINE_RUN_ID": "second"}
+    with lock.hold(str(tmp_path), owner="chief:0", run_id="first"):
+        evaluator = start(Life(tmp_path, EVALUATOR, environ=environ, metrics=dict))
+        wait_until((tmp_path / "estimator_pipeline" / "tasks" / "evaluator-0.json").exists)
+        chief = start(Life(tmp_path, CHIEF, environ=environ, metrics=dict))
+        with pytest.raises(ConfigError, match="another job trains in"):
+            chief()
+        with pytest.raises(TaskFailedError, match=r"training failed on worker:0: another job trains in"):
+            evaluator()
+    assert word(tmp_path) == {"state": None}, "which is the other job's to write"
 
 
 def test_twice_in_one_place_with_one_run_id(tmp_path, start):

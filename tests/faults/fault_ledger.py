@@ -8,7 +8,8 @@ No two asynchronous runs are alike, so there are no weights to compare. What is 
 - So does one that has come to its end, but for updates beyond `max_steps`: a worker that was in a step when the chief
   wrote the final checkpoint still adds it.
 - The records of every update stand in the ledger: no checkpoint is further ahead than its tasks have made steps. Each
-  task may have one more than it has counted, as where it dies between a step and its count.
+  task may have one more than it has counted, as where it dies between a step and its count; or where an attempt began
+  at a checkpoint that was written in the midst of training, which holds updates that came after the step of its name.
 - Each worker goes on at its share of the steps of the checkpoint that it has found. (One that comes late may find a
   later one than the chief.)
 
