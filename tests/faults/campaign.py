@@ -21,6 +21,7 @@ import math
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -226,6 +227,10 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help="write the table here")
     parser.add_argument("--keep", type=Path, help="the folder of the jobs; otherwise a temporary one")
     options = parser.parse_args()
+    # In the background of a shell it is ignored, and what is started inherits that: no launcher would hear it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The job that runs is ended with the campaign.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     folder = options.keep or Path(tempfile.mkdtemp(prefix="faults-"))
     kinds = tuple(options.kinds.split(",")) if options.kinds else None
     unknown = set(kinds or ()) - set(FAULTS)
