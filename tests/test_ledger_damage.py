@@ -167,6 +167,23 @@ def test_restarts_with_clocks_at_random(tmp_path, monkeypatch):
         assert ledger.check(found).well, str(ledger.check(found))
 
 
+@pytest.mark.parametrize("skew", [0, 500, -500])
+def test_what_was_lost_does_not_count_where_a_worker_made_no_step_in_the_start_after(tmp_path, monkeypatch, skew):
+    """Workers that step on their own: the second start goes on from where the first one began, and worker:1 is killed
+    in it before its first step. The third one begins beyond."""
+    for number, (start, steps) in enumerate([(0, {0: 9, 1: 30}), (0, {0: 40}), (40, {0: 25, 1: 26})]):
+        monkeypatch.setenv(RUN_ID_VARIABLE, f"run-{number}")
+        for worker, last in steps.items():
+            _at(monkeypatch, 1000 + 100 * number + worker * skew)
+            train(tmp_path, last, only=[worker], start=start, asynchronous=True)
+    found = ledger.read(tmp_path)
+    counts = {(run.segments[task].run_id, task): run.counts for run in found.runs for task in run.segments}
+    assert counts == {("run-0", "worker:0"): 0, ("run-0", "worker:1"): 0, ("run-1", "worker:0"): 20,
+                      ("run-2", "worker:0"): 25, ("run-2", "worker:1"): 26}  # fmt: skip
+    report = ledger.check(found)
+    assert report.well and [(one.steps, one.again) for one in report.shares] == [(25, 29), (6, 30)], str(report)
+
+
 def test_a_ledger_without_run_ids_is_read_by_its_times(tmp_path, monkeypatch):
     """As it was written before there were any: `run` is not in its segments."""
     monkeypatch.delenv(RUN_ID_VARIABLE, raising=False)

@@ -8,6 +8,8 @@ began, and so on: those steps *count*.
 from __future__ import annotations
 
 import bisect
+import contextlib
+import graphlib
 import itertools
 import json
 import os
@@ -412,7 +414,46 @@ def _runs(attempts: Sequence[Attempt]) -> list[Run]:
             # The later run began there, so there was a checkpoint of a step that nobody came to count.
             run.counts = limit
         limits[chain] = run.start if limit is None else min(limit, run.start)
+    if asynchronous:
+        _leave_out_what_others_did_again(runs)
     return runs
+
+
+def _leave_out_what_others_did_again(runs: Sequence[Run]) -> None:
+    """Of workers that step on their own: one may have made no step in the start that went on from a checkpoint.
+
+    Then its own next step is of a later start, and says nothing of what was lost before. All tasks of a start begin at
+    the same share of its checkpoint, so that of another task will do.
+    """
+    started: dict[str, dict[str, int]] = {}
+    for run in runs:
+        for task, segment in run.segments.items():
+            if segment.run_id is not None and "plan" in segment.facts:
+                started.setdefault(segment.run_id, {}).setdefault(task, segment.start)
+    order = _in_order(runs, list(started))
+    for run in runs:
+        ((task, segment),) = run.segments.items()
+        if segment.run_id not in started:
+            continue
+        later = [started[one] for one in order[order.index(segment.run_id) + 1 :] if task not in started[one]]
+        limit = min((start for starts in later for start in starts.values()), default=run.counts)
+        run.counts = max(run.start, min(run.counts, limit))
+
+
+def _in_order(runs: Sequence[Run], run_ids: Sequence[str]) -> list[str]:
+    """The starts of a job in their order: that in which each task's own files have them, whatever the clocks say."""
+    before: dict[str, set[str]] = {run_id: set() for run_id in run_ids}
+    last: dict[str, str] = {}
+    for run in runs:
+        for task, segment in run.segments.items():
+            if segment.run_id in before:
+                if last.get(task, segment.run_id) != segment.run_id:
+                    before[segment.run_id].add(last[task])
+                last[task] = segment.run_id
+    # In the order of the clocks where no task says more; a row of ids that comes back is none that can be sorted.
+    with contextlib.suppress(graphlib.CycleError):
+        return list(graphlib.TopologicalSorter(before).static_order())
+    return list(run_ids)
 
 
 def _next(queues: Mapping[str, Sequence[_Made]]) -> _Made:

@@ -300,7 +300,11 @@ def _of_ledger(job: Job) -> list[str]:
     asked += ["--ledger", str(job.model_dir / "ledger")]
     asked += [word for change in job.changes for word in ("--set", change)]
     done = subprocess.run(asked, capture_output=True, text=True, env=job.environ, cwd=ROOT, timeout=120)
-    if done.returncode == 0:
+    found = [line for line in done.stdout.splitlines() if line.startswith("found: ")]
+    if job.starved and not job.shape.exact:
+        # Updates that are in a checkpoint, made while the ledger had no room, are told and are no fault.
+        found = [line for line in found if not line.endswith("its blocks were lost")]
+    if done.returncode == 0 or (done.returncode == 1 and not found):
         return []
     return [f"ledger: {done.stdout.strip()[-500:]} {done.stderr.strip()[-300:]}"]
 
