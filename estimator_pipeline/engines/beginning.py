@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat import coordination
 from estimator_pipeline.engines import checkpoints, disk, identity, lock
-from estimator_pipeline.engines.board import POLL_SECS, Board
+from estimator_pipeline.engines.board import POLL_SECS, Board, in_state
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.identity import Identity
 from estimator_pipeline.errors import ClusterError, PipelineError
 
-__all__ = ["agree_on_start", "check_devices", "latest_step", "own_model_dir"]
+__all__ = ["agree_on_start", "check_devices", "follow_chief", "latest_step", "own_model_dir"]
 
 # How long a shared file system may take to show every task the same checkpoints.
 AGREE_SECS = 60.0
@@ -81,7 +81,8 @@ def latest_step(model_dir: str) -> int:
 def agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> int:
     """The step of the checkpoint that all workers go on from: the chief's, who has seen that it is whole.
 
-    Where there is no coordination service (a single process, parameter servers) it is the latest that is seen here.
+    Where there is no coordination service (a single process, the chief of parameter servers) it is the latest that is
+    seen here.
 
     Raises:
         ClusterError: this task sees another one than the chief.
@@ -107,6 +108,33 @@ def agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> in
             mend="give a model_dir that all tasks share, by the same path; clear copies that a task has of its own",
         )
     return step
+
+
+def follow_chief(board: Board, model_dir: str, *, asked: Callable[[], bool], timeout: float) -> int:
+    """The step at which a worker of a parameter-server job goes on: that of the chief's checkpoint, or a later one.
+
+    Before the chief has looked, the newest checkpoint may be a damaged one that it is about to set aside, and where the
+    state file is torn there seems to be none.
+
+    Args:
+        board: of this run.
+        model_dir: the model directory.
+        asked: whether this task is asked to end; then the chief is not waited for.
+        timeout: seconds for the chief to say where it goes on.
+
+    Raises:
+        TaskFailedError: the chief cannot begin; PreemptedError: it is asked to end.
+        WaitError: it has not said so in time.
+    """
+
+    def look(said: Mapping[str, Any] | None) -> int | None:
+        running = in_state(said, "running", "finished")
+        if running is None:
+            return 0 if asked() else None
+        return int(running["from_step"])
+
+    step: int = board.wait("the chief's word on where training goes on", look, timeout=timeout)
+    return max(step, latest_step(model_dir))
 
 
 def check_devices(strategy: Any, tf_config: TFConfig, *, timeout: float) -> None:

@@ -354,7 +354,12 @@ class TaskLife(abc.ABC):
 
     def agree_on_start(self) -> int:
         """The step of the checkpoint that all workers go on from; see :func:`beginning.agree_on_start`."""
-        return beginning.agree_on_start(self.model_dir, self.tf_config, timeout=self.settings.startup_timeout)
+        timeout = self.settings.startup_timeout
+        if self._is_asynchronous and not self.tf_config.is_chief:
+            return beginning.follow_chief(
+                self.board, self.model_dir, asked=lambda: self.preemption.asked, timeout=timeout
+            )
+        return beginning.agree_on_start(self.model_dir, self.tf_config, timeout=timeout)
 
     def check_devices(self) -> None:
         """See :func:`beginning.check_devices`."""
