@@ -55,6 +55,14 @@ def command(
     eval_input_fn: Annotated[
         str | None, typer.Option(metavar="FILE.py:NAME", help="The evaluation's data.", rich_help_panel=_PROGRAM)
     ] = None,
+    eval_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Batches that each evaluates; all by default. A job file says it itself: --set eval.steps=N.",
+            rich_help_panel=_PROGRAM,
+        ),
+    ] = None,
     keras_input_fn: Annotated[
         str | None,
         typer.Option(
@@ -106,7 +114,7 @@ def command(
     input, 3 when a run has diverged, 130 when it was ended by Ctrl-C.
     """
     program = {"--estimator": estimator, "--model": model, "--input-fn": input_fn}
-    more = {"--eval-input-fn": eval_input_fn, "--keras-input-fn": keras_input_fn,
+    more = {"--eval-input-fn": eval_input_fn, "--eval-steps": eval_steps, "--keras-input-fn": keras_input_fn,
             "--keras-eval-input-fn": keras_eval_input_fn, "--mapping": mapping,
             "--metric-names": metric_names, "--predictions": predictions, "--tolerances": tolerances}  # fmt: skip
     of_jobs = {"--engines": engines, "--workers": workers, "--set": settings, "--timeout": timeout}
@@ -158,6 +166,7 @@ def command(
                         predictions=predictions or [],
                         tolerances=tolerances,
                         steps=steps or 20,
+                        eval_steps=eval_steps,
                         folder=folder,
                     )
         except KeyboardInterrupt:
@@ -187,6 +196,12 @@ def _check(job: Path | None, program: dict[str, Any], more: dict[str, Any], of_j
     def given(options: dict[str, Any]) -> list[str]:
         return [name for name, value in options.items() if value not in (None, [])]
 
+    if job is not None and given({**program, **more}) == ["--eval-steps"]:
+        raise ConfigError(
+            "--eval-steps is for the functions of a program, and a job file was given",
+            found=f"the job file {job}",
+            mend=f"--set eval.steps={more['--eval-steps']}: a job file says itself how many batches are evaluated",
+        )
     if job is not None and (wrong := given({**program, **more})):
         raise ConfigError(
             f"{', '.join(wrong)} and the job file {job} were both given",

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import logging
 import os
-import shutil
+import subprocess
 import sys
 import tempfile
 import types
@@ -44,7 +44,8 @@ def quiet_libraries() -> Iterator[None]:
         return record.levelno >= logging.ERROR or not _speaker(passing_on).startswith(folders)
 
     loggers = [logging.getLogger(name) for name in ("absl", "tensorflow")]
-    with contextlib.nullcontext() if os.environ.setdefault(_LEVEL, "3") == "0" else _said_if_it_fails():
+    is_loud = os.environ.setdefault(_LEVEL, "3") == "0"
+    with contextlib.nullcontext() if is_loud or "tensorflow" in sys.modules else _said_if_it_fails():
         compat.install()
     for logger in loggers:
         logger.addFilter(is_kept)
@@ -71,30 +72,52 @@ def _speaker(passing_on: tuple[str, ...]) -> str:
     return ""
 
 
+# It waits for word that all went well (from descriptor 0); where none comes, it says what was kept (1).
+_WATCHER = """
+import os
+if os.read(0, 1) != b"1":
+    said, at = os.pread(1, 1 << 16, 0), 0
+    while said:
+        at += len(said)
+        while said:
+            said = said[os.write(2, said):]
+        said = os.pread(1, 1 << 16, at)
+"""
+
+
 @contextlib.contextmanager
 def _said_if_it_fails() -> Iterator[None]:
-    """Keeps what is written to the descriptor of standard error, and passes it on where the block raises.
+    """Keeps what is written to the descriptor of standard error, and passes it on where the block does not end well.
 
-    While TensorFlow is imported its kernels write there whatever the level is (2.21).
+    While TensorFlow is imported its kernels write there whatever the level is (2.21). A process that is aborted in it
+    (by a CPU without the instructions that TensorFlow was compiled for) passes nothing on any more: a small process
+    beside it does. Where there can be none, nothing is kept.
     """
-    sys.stderr.flush()
-    try:
-        kept = os.dup(2)
-    except OSError:  # it is closed
+    if os.getpid() == 1:  # of a container, whose processes all end with it
         yield
         return
-    with tempfile.TemporaryFile() as said:
+    sys.stderr.flush()
+    with contextlib.ExitStack() as stack:
+        try:
+            kept = os.dup(2)  # not where it is closed
+            stack.callback(os.close, kept)
+            said = stack.enter_context(tempfile.TemporaryFile())
+            watcher = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _WATCHER],
+                stdin=subprocess.PIPE,
+                stdout=said,
+                start_new_session=True,  # Ctrl-C is for the command, which passes on what was kept
+            )
+        except OSError:
+            yield
+            return
         os.dup2(said.fileno(), 2)
+        word = b""
         try:
             yield
-        except BaseException:
-            sys.stderr.flush()
-            os.dup2(kept, 2)
-            said.seek(0)
-            with os.fdopen(os.dup(2), "wb") as stderr:
-                shutil.copyfileobj(said, stderr)
-            raise
+            word = b"1"
         finally:
             sys.stderr.flush()
             os.dup2(kept, 2)
-            os.close(kept)
+            with contextlib.suppress(OSError):  # somebody has ended it
+                watcher.communicate(word)

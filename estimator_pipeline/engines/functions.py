@@ -14,6 +14,7 @@ import importlib.util
 import inspect
 import operator
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -24,6 +25,12 @@ from estimator_pipeline.errors import ConfigError, PipelineError
 
 __all__ = ["call_function", "load_function", "own_code", "place_in", "require_no_arguments", "told", "type_told"]
 
+# How TensorFlow marks an operation in its messages, and a stack that it kept while it traced a function.
+_OPERATION, _TRACED = "[[{{node", "in user code:"
+_OF_A_LAYER = "Exception encountered when calling "
+# A line of such a stack, and what a line begins with that tells an exception.
+_FRAME = re.compile(r'File "(.+)", line (\d+)')
+_AN_ERROR = re.compile(r"[\w.]+:( |$)")
 # Path -> what it was when it was loaded (time and size), and the module: a program is run once, however many of its
 # functions are named. One that was changed since is loaded anew.
 _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
@@ -101,12 +108,20 @@ def call_function(function: Callable[..., Any], *, reference: str, field: str) -
 
 
 @contextlib.contextmanager
-def own_code(what: str, *, kind: Callable[[Exception], type[PipelineError]] | None = None) -> Iterator[None]:
+def own_code(
+    what: str,
+    *,
+    kind: Callable[[Exception], type[PipelineError]] | None = None,
+    fails: Callable[[], str] = lambda: "fails",
+    mend: str = "correct it there",
+) -> Iterator[None]:
     """A block that runs somebody's own code: what goes wrong in it is told with its file and line.
 
     Args:
         what: how messages name it.
         kind: which error it is, told from the exception; None: bad input, whatever it was.
+        fails: what messages say of it; asked for where it has failed.
+        mend: what messages advise.
 
     Raises:
         ConfigError: the block has raised, or that which `kind` names.
@@ -117,13 +132,23 @@ def own_code(what: str, *, kind: Callable[[Exception], type[PipelineError]] | No
         raise
     except Exception as error:
         found = ConfigError if kind is None else kind(error)
-        raise found(f"{what} fails: {told(error)}", found=place_in(error), mend="correct it there") from error
+        raise found(f"{what} {fails()}: {told(error)}", found=place_in(error), mend=mend) from error
 
 
 def told(error: BaseException) -> str:
-    """An exception in a line: its type, and the first line of what it says."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
+    """An exception in a line: its type, and the first line of what it says.
+
+    Of one that came up in an operation of TensorFlow's, such as those of a dataset, it is what the function in it has
+    raised: TensorFlow puts its own stack before that, and the operation behind it. Of a layer of Keras 2, which begins
+    with its name, it is what its `call` has raised.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith(_OF_A_LAYER)] or lines
+    ends = [number for number, line in enumerate(lines) if line.startswith(_OPERATION)]
+    said = lines[ends[0] - 1] if ends and ends[0] else next(iter(lines), "")
+    if ends and _AN_ERROR.match(said):
+        return said
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def type_told(value: Any) -> str:
@@ -135,10 +160,16 @@ def type_told(value: Any) -> str:
 def place_in(error: BaseException) -> str | None:
     """The file and line of somebody's own code at which an exception came up; None: there is none.
 
-    The last line that is neither this package's nor an installed library's counts, for it is the one to look at.
+    The last line that is neither this package's nor an installed library's counts, for it is the one to look at. The
+    stack of what came up in an operation, or while a function was traced, is in TensorFlow's message.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}" + (f": {error.text.strip()}" if error.text else "")
+    said = str(error)
+    if any(mark in said for mark in (_OPERATION, _TRACED)):
+        inner = [(file, line) for file, line in _FRAME.findall(said) if not _is_installed(file)]
+        if inner:
+            return f"{inner[-1][0]}, line {inner[-1][1]}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_installed(frame.filename)]
     if not frames:
         return None

@@ -14,7 +14,6 @@ from estimator_pipeline.engines.keras import KerasPlan
 from estimator_pipeline.engines.keras3_exporters import EvaluationSpec, make_exporter
 from estimator_pipeline.engines.keras3_variables import built_as_in_a_new_process
 from estimator_pipeline.engines.result import TrainResult
-from estimator_pipeline.engines.settings import Settings
 from estimator_pipeline.job import Job
 from estimator_pipeline.log import logger
 from estimator_pipeline.optimizers import optimizer_of
@@ -51,12 +50,8 @@ def run(
             train_input_fn=record.input_fn(plan.train_input_fn, task=str(tf_config.task)),
             watched=True,
         )
-    settings = Settings(
-        evaluator=evaluator,
-        evaluate_during_training=evaluate_during_training,
-        identity=jobs.identity_of(job, data, tf_config),
-        accept_changes=job.run.accept_changes,
-        preemption_signals=job.run.preemption_signals,
+    settings = keras_job.settings_of(
+        job, data, tf_config, evaluator=evaluator, evaluate_during_training=evaluate_during_training
     )
     plan, telling = keras_job.telling_of_mismatches(plan)
     with telling:

@@ -59,16 +59,31 @@ def run(
     if recording is not None:
         told = recording.input_fn(plan.train_input_fn, task=str(tf_config.task))
         plan = dataclasses.replace(plan, train_input_fn=told)
-    settings = Settings(
+    settings = settings_of(job, data, tf_config, evaluator=evaluator, evaluate_during_training=evaluate_during_training)
+    plan, telling = telling_of_mismatches(plan)
+    with telling:
+        return keras.train_and_evaluate(plan, tf_config=tf_config, settings=settings, environ=environ)
+
+
+def settings_of(
+    job: Job, data: Any, tf_config: TFConfig, *, evaluator: bool | None, evaluate_during_training: bool | None
+) -> Settings:
+    """What a job says of its run beside the plan, the same for Keras 2 and Keras 3.
+
+    Args:
+        job: the job.
+        data: its data, from :func:`estimator_pipeline.engines.job.job_inputs`.
+        tf_config: which task this is.
+        evaluator: see :class:`Settings`.
+        evaluate_during_training: the same.
+    """
+    return Settings(
         evaluator=evaluator,
         evaluate_during_training=evaluate_during_training,
         identity=jobs.identity_of(job, data, tf_config),
         accept_changes=job.run.accept_changes,
         preemption_signals=job.run.preemption_signals,
     )
-    plan, telling = telling_of_mismatches(plan)
-    with telling:
-        return keras.train_and_evaluate(plan, tf_config=tf_config, settings=settings, environ=environ)
 
 
 def telling_of_mismatches(plan: keras.KerasPlan) -> tuple[keras.KerasPlan, contextlib.AbstractContextManager[None]]:

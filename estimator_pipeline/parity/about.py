@@ -57,6 +57,7 @@ def of_program(
     metric_names: Mapping[str, str],
     predictions: Mapping[str, str],
     tolerances: Tolerances,
+    eval_steps: int | None = None,
 ) -> dict[str, Any]:
     """What was run of a program, by name.
 
@@ -69,6 +70,7 @@ def of_program(
         metric_names: Keras metric -> the Estimator's.
         predictions: Keras output -> the Estimator's key.
         tolerances: what may differ by how much; what training starts from must be bit-equal.
+        eval_steps: how many batches each evaluates; None: all.
     """
     # A canned Estimator's class says what it is; of a plain one its model_fn does.
     own = getattr(estimator, "_model_fn", None)
@@ -83,6 +85,7 @@ def of_program(
         "steps": int(steps),
         "tf_random_seed": estimator.config.tf_random_seed,
         **{name: name_of(function) for name, function in feeds.items()},
+        **({} if eval_steps is None else {"eval_steps": int(eval_steps)}),
         "mapping": [f"{name}: {given}" for name, given in mapping.items()],
         "metric_names": [f"{name}: {given}" for name, given in metric_names.items()],
         "predictions": [f"{output}: {key}" for output, key in predictions.items()],

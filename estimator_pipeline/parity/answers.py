@@ -8,23 +8,29 @@ loaded by plain TensorFlow, as a server would.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from estimator_pipeline import compat, keras_averages, moving_averages
+from estimator_pipeline.engines.functions import told
 from estimator_pipeline.errors import ConfigError, PipelineError
 from estimator_pipeline.job import Job, load_job
 from estimator_pipeline.parity.graph_facts import random_of_model
 from estimator_pipeline.parity.records import write_arrays
 
-__all__ = ["EXPORT", "batch_sizes", "evaluated_losses", "loss_of_batch_means", "predicted", "signature_answers"]
+__all__ = [
+    "EXPORT", "Evaluation", "evaluated_losses", "evaluation_of", "loss_of_batch_means", "predicted",
+    "signature_answers",
+]  # fmt: skip
 
 # The folder below `export/` of both runs.
 EXPORT = "parity"
@@ -63,74 +69,167 @@ def signature_answers(
     return found
 
 
+@dataclasses.dataclass(kw_only=True)
+class Evaluation:
+    """What a dataset tells of a Keras model batch by batch, beside what the model's evaluation of all of it tells.
+
+    Attributes:
+        sizes: of each batch, how many records it has.
+        each: what the model's own evaluation tells as the loss of each batch alone; None: it is not known.
+        losses: see :func:`evaluated_losses`; None: they are not known.
+        notes: of what is not known, why.
+    """
+
+    sizes: list[int] = dataclasses.field(default_factory=list)
+    each: list[float] | None = dataclasses.field(default_factory=list)
+    losses: Mapping[str, tuple[float, float]] | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+def evaluation_of(model: Any, dataset: Iterable[Any]) -> Evaluation:
+    """Looks at a model's evaluation batch by batch, in one reading of the data that keeps no batch.
+
+    Args:
+        model: a compiled Keras model on one replica; it has the same values afterwards, but for what a `test_step` of
+            its own changes.
+        dataset: of the evaluation. What reading it raises is passed on; what the model raises is a note, for one with
+            steps of its own need not be evaluated by its layers and their losses.
+    """
+    found = Evaluation()
+    layers: _LossesByLayers | None = _LossesByLayers(model)
+    for batch in dataset:
+        found.sizes.append(_size_of(batch))
+        if found.each is not None:
+            try:
+                found.each.append(_loss_told(model, batch))
+            except Exception as error:
+                found.each = None
+                found.notes.append(f"what the Keras model evaluates each batch to is not known: {told(error)}")
+        if layers is not None:
+            try:
+                with _evaluated_weights(model):
+                    layers.add(batch)
+            except Exception as error:
+                layers = None
+                found.notes.append(
+                    "what the Keras model's layers and their losses come to is not known, and so whether it evaluates "
+                    f"in training mode: {told(error)}"
+                )
+    found.losses = None if layers is None else layers.found()
+    return found
+
+
+def _loss_told(model: Any, batch: Any) -> float:
+    """The loss of a batch alone, as `evaluate` tells it: a step or an `evaluate` of its own may make another of it."""
+    tf: Any = compat.install()
+    return float(model.evaluate(tf.data.Dataset.from_tensors(batch), return_dict=True, verbose=0)["loss"])
+
+
+def _size_of(batch: Any) -> int:
+    """How many records a batch has; one whose parts have no dimension counts as one."""
+    tf: Any = compat.install()
+    shapes = (getattr(part, "shape", ()) for part in tf.nest.flatten(batch))
+    return next((int(shape[0]) for shape in shapes if shape), 1)
+
+
 def evaluated_losses(model: Any, dataset: Any, *, steps: int | None = None) -> dict[str, tuple[float, float]]:
     """What a dataset's losses are by the layers as they infer, and as they train.
 
-    The layers' moving statistics are moved by it: the model is for no other use afterwards.
+    Args:
+        model: a compiled Keras model; it has the same values afterwards.
+        dataset: of batches, which is read once; no batch is kept.
+        steps: how many of them; None: all.
 
     Returns:
         "average_loss": the mean over all records, by their weights, without the regularisers' losses; "loss": the mean
-        over the batches' means, with them, as an Estimator's evaluation has it; "keras_loss": the mean of these, each
-        counted as often as it has records, as Keras's evaluation has it.
+        over the batches' means, with them, as an Estimator's evaluation has it.
     """
-    batches = list(dataset if steps is None else dataset.take(steps))
-    own = keras_averages.in_place(getattr(model, "averages", None))
-    with own, moving_averages.averaged_weights(model):  # it is evaluated with them
-        return _losses_of(model, batches)
+    layers = _LossesByLayers(model)
+    with _evaluated_weights(model):
+        for batch in dataset if steps is None else dataset.take(steps):
+            layers.add(batch)
+    return layers.found()
 
 
-def _losses_of(model: Any, batches: list[Any]) -> dict[str, tuple[float, float]]:
-    tf = compat.install()
-    found: dict[str, list[float]] = {"average_loss": [], "loss": [], "keras_loss": []}
-    for training in (False, True):
-        sizes, counted, each, totals = [], [], [], []
-        for batch in batches:
-            features, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(batch)
-            outputs = model(features, training=training)
-            # A model that works its loss out by itself may have no labels.
-            sizes.append(int(tf.shape(tf.nest.flatten(features if labels is None else labels)[0])[0]))
-            # Without weights a record counts for one; of several outputs each may weigh them differently.
-            alike = weights is None or isinstance(weights, Mapping)
-            counted.append(sizes[-1] if alike else float(tf.reduce_sum(weights)))
-            if not model.loss:  # it works its loss out by itself, with what its layers add
-                totals.append(float(model.compute_loss(features, labels, outputs, weights)))
-                each.append(totals[-1] - float(sum(model.losses)))
-            else:
-                each.append(float(model.compiled_loss(labels, outputs, weights, regularization_losses=None)))
-                totals.append(each[-1] + float(sum(model.losses)))
-        found["average_loss"].append(float(np.dot(each, sizes) / sum(counted)) if batches else math.nan)
-        found["loss"].append(float(np.mean(totals)) if batches else math.nan)
-        found["keras_loss"].append(float(np.dot(totals, sizes) / sum(sizes)) if batches else math.nan)
-    return {name: (values[0], values[1]) for name, values in found.items()}
+@contextlib.contextmanager
+def _evaluated_weights(model: Any) -> Iterator[None]:
+    """In the block a model has the weights that it is evaluated with, such as averages."""
+    with keras_averages.in_place(getattr(model, "averages", None)), moving_averages.averaged_weights(model):
+        yield
 
 
-def loss_of_batch_means(
-    told: float | None, losses: Mapping[str, tuple[float, float]] | None, batches: Sequence[int]
-) -> float | None:
+class _LossesByLayers:
+    """Of batches that are given one after the other, what :func:`evaluated_losses` returns."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._sizes: list[int] = []
+        # Of layers that infer, and of layers that train: of each batch its mean, what it counts for, its total loss.
+        self._each: tuple[list[float], list[float]] = ([], [])
+        self._counted: list[float] = []
+        self._totals: tuple[list[float], list[float]] = ([], [])
+
+    def add(self, batch: Any) -> None:
+        """Evaluates a batch both ways; layers that train move statistics, which are moved back."""
+        tf: Any = compat.install()
+        features, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        # A model that works its loss out by itself may have no labels.
+        size = int(tf.shape(tf.nest.flatten(features if labels is None else labels)[0])[0])
+        inferred = self._losses(features, labels, weights, training=False)
+        moved = [(variable, tf.identity(variable)) for variable in self._model.non_trainable_variables]
+        trained = self._losses(features, labels, weights, training=True)
+        for variable, value in moved:
+            variable.assign(value)
+        self._sizes.append(size)
+        # Without weights a record counts for one; of several outputs each may weigh them differently.
+        alike = weights is None or isinstance(weights, Mapping)
+        self._counted.append(size if alike else float(tf.reduce_sum(weights)))
+        for number, (each, total) in enumerate((inferred, trained)):
+            self._each[number].append(each)
+            self._totals[number].append(total)
+
+    def _losses(self, features: Any, labels: Any, weights: Any, *, training: bool) -> tuple[float, float]:
+        """A batch's loss without the regularisers' losses, and with them."""
+        model = self._model
+        outputs = model(features, training=training)
+        if not model.loss:  # it works its loss out by itself, with what its layers add
+            total = model.compute_loss(features, labels, outputs, weights)
+            if total is None:
+                raise ValueError("it is compiled without a loss, and its layers add none")
+            return float(total) - float(sum(model.losses)), float(total)
+        each = float(model.compiled_loss(labels, outputs, weights, regularization_losses=None))
+        return each, each + float(sum(model.losses))
+
+    def found(self) -> dict[str, tuple[float, float]]:
+        if not self._sizes:
+            return {"average_loss": (math.nan, math.nan), "loss": (math.nan, math.nan)}
+        average, mean = (
+            [float(np.dot(each, self._sizes) / sum(self._counted)) for each in self._each],
+            [float(np.mean(totals)) for totals in self._totals],
+        )
+        return {"average_loss": (average[0], average[1]), "loss": (mean[0], mean[1])}
+
+
+def loss_of_batch_means(loss: float | None, each: Sequence[float] | None, sizes: Sequence[int]) -> float | None:
     """The loss of a Keras model's evaluation as an Estimator has it, a mean of batch means; None: it is not known.
 
-    What a model tells by itself counts: where its evaluation comes to something else than its layers and their losses
-    do, by as much does this.
+    What the model's own evaluation tells counts, whatever its layers and their losses come to.
 
     Args:
-        told: what the model's evaluation tells.
-        losses: see :func:`evaluated_losses`; None: the model is not evaluated by its layers and their losses.
-        batches: how many records each batch has.
+        loss: what it tells of all batches together; None: no loss, or its batches were not looked at.
+        each: of each batch alone; None: it is not known.
+        sizes: how many records each batch has.
     """
-    if told is None or losses is None:
+    if loss is None or not sizes:
+        return None
+    if each is None:
         # Of batches of one size both means are the same.
-        return told if len(set(batches)) == 1 else None
-    mean, expected = losses["loss"][0], losses["keras_loss"][0]
-    # Of what layers add, without a compiled loss, Keras takes the mean of batch means as well.
-    known = (one for one in (expected, mean) if math.isclose(told, one, rel_tol=1e-4, abs_tol=1e-7))
-    return mean if next(known, None) is not None else mean + told - expected
-
-
-def batch_sizes(dataset: Any) -> list[int]:
-    """How many records each of a dataset's batches has."""
-    tf: Any = compat.install()
-    flat = (tf.nest.flatten(batch) for batch in dataset)
-    return [next((int(part.shape[0]) for part in parts if getattr(part, "shape", ())), 1) for parts in flat]
+        return loss if len(set(sizes)) == 1 else None
+    mean = float(np.mean(each))
+    # Keras weighs batches by their records; of what layers add, without a compiled loss, it takes the plain mean.
+    means = (float(np.dot(each, sizes) / sum(sizes)), mean)
+    # One that tells something else of all batches, such as the loss of the last one, is compared by that.
+    return mean if any(math.isclose(loss, one, rel_tol=1e-4, abs_tol=1e-7) for one in means) else loss
 
 
 def predicted(found: Any, outputs: Sequence[str], asked: Sequence[str]) -> dict[str, np.ndarray]:
@@ -185,7 +284,8 @@ def _facts_of(job: Job, base: Path, engines: Sequence[str], facts: dict[str, Any
         model = plan.serving.model_of(tf.train.latest_checkpoint(str(base / "keras" / "model")))
         features, *_ = tf.keras.utils.unpack_x_y_sample_weight(next(iter(plan.weighted(data.eval_input_fn()))))
         # The layers of Keras 2 draw as the Estimator's do.
-        facts["random"] = random_of_model(model, features, of_a_job="keras3" not in engines)
+        facts["random"], notes = random_of_model(model, features, of_a_job="keras3" not in engines)
+        facts["notes"] += notes
     if data.features_spec is None:
         facts["notes"].append(
             "predictions and signatures were not compared: what an own input function gives is not known"

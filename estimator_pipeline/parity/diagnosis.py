@@ -19,13 +19,15 @@ random numbers            another loss where one side or both draw random number
 loss scaling              the same direction; one gradient is as many times as long, such as there are replicas
 clipping                  one gradient has exactly the length that clipping allows and the other is shorter, in another
                           direction: it was clipped on each replica, before the sum; or longer: it was not clipped
-optimizer                 another kind, other options, slots that begin otherwise; or the same gradients, as the slots
-                          tell, and another use of them
+optimizer                 another kind, other options, slots that begin otherwise; an update that is made twice; weights
+                          that are brought nearer to 0 (l1) or set to their averages; or the same gradients, as the
+                          slots tell, and another use of them
 rounding                  a gradient of which rounding alone is left, such as that of a bias before BatchNormalization;
                           or a little that grows with each step
 gradient                  none of these: other gradients from the same loss, or none for a layer
 updates                   variables that no gradient moves, such as counters, change otherwise
-evaluation                the same training, other metrics: one side evaluates as it trains, or other records
+evaluation                the same training, other metrics: one side evaluates as it trains, or averages of its weights,
+                          or other records
 predictions               the same training, other answers
 steps                     one side made more of them or counts them otherwise, or both fewer than asked for
 ========================= ==========================================================================================
@@ -39,7 +41,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from estimator_pipeline.launch.plan import counted
 from estimator_pipeline.parity.compare import Comparison, Difference
+from estimator_pipeline.parity.extra_updates import averages_among, of_averages_kept
 from estimator_pipeline.parity.findings import (
     CLOSE,
     NEAR,
@@ -54,10 +58,10 @@ from estimator_pipeline.parity.findings import (
     told_names,
 )  # fmt: skip
 from estimator_pipeline.parity.names import GLOBAL_STEP
-from estimator_pipeline.parity.optimizer_updates import Later
-from estimator_pipeline.parity.records import StepReader, batches_alike
+from estimator_pipeline.parity.rates import Later, told_rate
+from estimator_pipeline.parity.records import StepReader, batch_of, batches_alike
 from estimator_pipeline.parity.tolerances import kind_of
-from estimator_pipeline.parity.updates import of_update, told_random, told_rate
+from estimator_pipeline.parity.updates import of_update, told_random
 
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity
@@ -87,18 +91,18 @@ def diagnose(parity: Parity, one: StepReader, other: StepReader, facts: Facts) -
 def _steps(parity: Parity, readers: tuple[StepReader, StepReader]) -> Finding | None:
     if not (parity.only or parity.is_short) or not (parity.steps or parity.initial.alike):
         return None  # of other variables both cannot make the same steps, and that is told
-    counted = _counted_otherwise(parity, readers)
-    if counted is not None:
-        return counted
+    otherwise = _counted_otherwise(parity, readers)
+    if otherwise is not None:
+        return otherwise
     told = []
     for engine in dict.fromkeys(engine for engine, _ in parity.only):
         made = [step for by, step in parity.only if by == engine]
-        several = f"{len(made)} steps, the first of them {min(made)}"
+        several = f"{counted(len(made), 'step')}, the first of them {min(made)}"
         told.append(f"{engine} alone has made {several if len(made) > 1 else f'step {made[0]}'}")
     if parity.is_short:
         asked = f" of the {parity.asked} that were asked for" if parity.asked else ""
         both = len(parity.steps)
-        told.append(f"{both} step{'s' * (both != 1)}{asked} {'was' if both == 1 else 'were'} made by both")
+        told.append(f"{counted(both, 'step')}{asked} {'was' if both == 1 else 'were'} made by both")
     last = parity.steps[-1].step if parity.steps else 0
     mend = "data that end, hooks and callbacks that stop training, the steps that each side counts"
     return Finding(name="steps", step=last, message="; ".join(told), mend=mend)
@@ -176,17 +180,21 @@ def _of_fault(parity: Parity, one: StepReader, other: StepReader, facts: Facts) 
             )
             return
     last = numbers[-1].step if numbers else 0
+    states = [side.variables(last, averages_among) if last else {} for side in (one, other)]
+    averages = of_averages_kept(sides, last, states)
     if not parity.metrics.equal:
-        yield _evaluation(parity, facts, last)
-    if parity.answers is not None and not parity.answers.equal:
-        worst = parity.answers.largest_fault
+        yield _evaluation(parity, facts, last, averages)
+    worst = None if parity.answers is None else parity.answers.largest_fault
+    if worst is not None:
+        told = f"the trained weights are the same, the answers to the same records are not: {worst.message}"
         yield Finding(
             name="predictions",
             step=last,
-            message=f"the trained weights are the same, the answers to the same records are not: {worst.message}"
-            if worst is not None
-            else "",
-            mend="what PREDICT mode does: layers that were swapped, a softmax on one side, training mode",
+            side=None if averages is None else averages.side,
+            message=told if averages is None else f"{told}; {averages.message}",
+            mend="what PREDICT mode does: layers that were swapped, a softmax on one side, training mode"
+            if averages is None
+            else averages.mend,
         )
 
 
@@ -226,23 +234,23 @@ def _records(
     mend = "the input functions, their seeds, and how they are sharded"
     if first.kind != "value":
         return Finding(name="records", step=step, message=f"step {step}: {first.message}", mend=mend)
-    task, _, batch = first.name.removeprefix("records of ").partition(", batch ")
+    task, batch = batch_of(first.name)
     mine, yours, _ = batches_alike(*readers, facts.batches_per_step)
-    counted = [Counter(batches[task][int(batch) - 1]) for batches in (mine, yours)]
+    read_by = [Counter(batches[task][batch]) for batches in (mine, yours)]
     side = None
     if first.size == 1:
         told = "the batch is not that of the other side"
-    elif counted[0] == counted[1]:
+    elif read_by[0] == read_by[1]:
         told = f"the same {first.size} records in another order"
     else:
-        missing = sum((counted[0] - counted[1]).values())
+        missing = sum((read_by[0] - read_by[1]).values())
         told = f"{missing} of {first.size} are not those of the other side"
         for number in (0, 1):
-            own = counted[number] - counted[1 - number]
-            twice = sum(count for record, count in own.items() if counted[number][record] > 1)
+            own = read_by[number] - read_by[1 - number]
+            twice = sum(count for record, count in own.items() if read_by[number][record] > 1)
             if twice:
                 side = sides[number]
-                told = f"{side} reads {twice} {'record' if twice == 1 else 'records'} twice; {told}"
+                told = f"{side} reads {counted(twice, 'record')} twice; {told}"
     return Finding(name="records", step=step, side=side, message=f"step {step}, {first.name}: {told}", mend=mend)
 
 
@@ -330,7 +338,7 @@ def _moving_statistics(state: Step, sides: tuple[str, str]) -> Finding | None:
 def _unmoved(state: Step, facts: Facts) -> set[str]:
     """What no gradient moves: whole numbers, and what both sides call so."""
     whole = {name for name, value in state.after[0].items() if value.dtype.kind in "iub" and name != GLOBAL_STEP}
-    return whole | {name for name in facts.untrained if kind_of(name) == "weights"}
+    return whole | {name for name in facts.untrained or () if kind_of(name) == "weights"}
 
 
 def _of_updates(parity: Parity, index: int, state: Step, facts: Facts) -> Finding | None:
@@ -439,14 +447,16 @@ def _brief(fault: Difference, sides: tuple[str, str]) -> str:
     return f"{fault.name}{at} is {fault.one:.7g} in {sides[0]}, {fault.other:.7g} in {sides[1]}"
 
 
-def _evaluation(parity: Parity, facts: Facts, step: int) -> Finding:
+def _evaluation(parity: Parity, facts: Facts, step: int, averages: Finding | None) -> Finding:
     sides = parity.initial.sides
     faults = sorted(parity.metrics.faults, key=lambda fault: (fault.kind == "value", -fault.relative))
-    told = "the trained weights are the same, the metrics are not: "
-    told += "; ".join(_brief(fault, sides) for fault in faults[:_SHOWN])
-    told += f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+    # Their values are in the verdict.
+    told = f"the trained weights are the same, the metrics are not: {', '.join(one.name for one in faults[:_SHOWN])}"
+    told += f", and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
     mend = "what EVAL mode does: layers in training mode, moving averages of weights, other records, other metrics"
     side = None
+    if averages is not None:
+        side, told, mend = averages.side, f"{told}; {averages.message}", averages.mend
     for name, (inferred, trained) in facts.losses.items():
         if not all(name in parity.finals[engine] for engine in sides):
             continue

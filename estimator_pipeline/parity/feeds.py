@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
-import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat import seeds
-from estimator_pipeline.engines.functions import own_code, place_in, told, type_told
-from estimator_pipeline.errors import ConfigError, PipelineError
+from estimator_pipeline.engines.functions import own_code, type_told
+from estimator_pipeline.errors import ConfigError
 
-__all__ = ["Feed", "called", "features_of", "first_features", "name_of", "place_by", "told_by"]
+__all__ = ["Feed", "called", "features_of", "first_features", "name_of"]
 
 # What an Estimator fills by its name, beside `input_context`, which is another one in each call.
 _FILLED = ("mode", "params", "config")
 # A few of what this package's own input functions carry; see `engines.recording.told_batches`.
 _CARRIED = ("start_step", "hinted", "ledger")
-# A line of the stack within an operation, which TensorFlow keeps as text.
-_FRAME = re.compile(r'File "(.+)", line (\d+)')
 
 
 class Feed:
@@ -37,6 +33,8 @@ class Feed:
         name: what it is called among the arguments, such as "eval_input_fn".
         estimator: whose `params` and `config` it is given, where it asks for them.
         mode: a `tf.estimator.ModeKeys`, where it asks for it.
+        batches: how many are read of what it gives; None: all. What it gives as tensors ends for Keras alone: an
+            Estimator is to be told its steps.
 
     Attributes:
         name: as given.
@@ -47,7 +45,7 @@ class Feed:
         ConfigError: it is no function, or needs a parameter that no Estimator fills.
     """
 
-    def __init__(self, input_fn: Any, *, name: str, estimator: Any, mode: str) -> None:
+    def __init__(self, input_fn: Any, *, name: str, estimator: Any, mode: str, batches: int | None = None) -> None:
         option = "--" + name.replace("_", "-")
         if not callable(input_fn):
             is_dataset = isinstance(input_fn, _datasets())
@@ -70,6 +68,8 @@ class Feed:
         self._seed = estimator.config.tf_random_seed
         self._is_evaluation = mode == compat.install().estimator.ModeKeys.EVAL
         self.element_spec: Any = None
+        self._batches = batches
+        self._first: Any = None
 
     def for_estimator(self) -> Callable[..., Any]:
         """The function that an Estimator is given; what it returns is looked at whenever it is called."""
@@ -94,7 +94,7 @@ class Feed:
 
         def given(**context: Any) -> Any:
             if self._gives_tensors:
-                return self._read_in_a_session()
+                return self._cut(self._read_in_a_session())
             with seeds.global_seed(self._seed):
                 found = called(self._input_fn, self.title, **self._arguments, **context)
             if not isinstance(found, _datasets()):
@@ -104,13 +104,36 @@ class Feed:
 
         return self._with_its_signature(given)
 
+    def first_features(self) -> Any:
+        """The features of the first batch that a Keras model is given, which is read once.
+
+        Raises:
+            ConfigError: there is none, or reading it fails.
+        """
+        if self._first is None:
+            with own_code(
+                self.title,
+                fails=lambda: "fails while its first batch is read",
+                mend="correct the function, or the data that it reads",
+            ):
+                self._first = list(features_of(self.for_keras()()).take(1))
+        if not self._first:
+            raise ConfigError(
+                f"{self.title} gives no batch", mend="look at the data that it reads: nothing can be compared"
+            )
+        return self._first[0]
+
+    def _cut(self, dataset: Any) -> Any:
+        return dataset if self._batches is None else dataset.take(self._batches)
+
     def _looked_at(self, dataset: Any) -> Any:
         """A dataset that the function has returned; one for an evaluation has to end."""
         self.element_spec = dataset.element_spec
+        dataset = self._cut(dataset)
         if self._is_evaluation and _is_endless(dataset):
             raise ConfigError(
                 f"{self.title} gives a dataset without end, and an evaluation reads all of it",
-                mend="leave .repeat() out of it, or end it with .take(N)",
+                mend="leave .repeat() out of it, or say how many batches are evaluated: eval_steps (--eval-steps N)",
             )
         return dataset
 
@@ -217,42 +240,8 @@ def features_of(found: Any) -> Any:
 
 
 def first_features(feed: Feed) -> Any:
-    """The features of the first batch that a Keras model is given.
-
-    Raises:
-        ConfigError: there is none, or reading it fails.
-    """
-    dataset = features_of(feed.for_keras()())
-    try:
-        for found in dataset:
-            return found
-    except PipelineError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"{feed.title} fails while its first batch is read: {told_by(error)}",
-            found=place_by(error),
-            mend="correct the function, or the data that it reads",
-        ) from error
-    raise ConfigError(f"{feed.title} gives no batch", mend="look at the data that it reads: nothing can be compared")
-
-
-def told_by(error: BaseException) -> str:
-    """What an exception says, in a line: of one that came up in an operation, what its function has raised."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # TensorFlow wraps the message in its own stack, and ends it with the operation.
-    ends = [number for number, line in enumerate(lines) if line.startswith("[[{{node")]
-    return lines[ends[0] - 1] if ends and ends[0] else told(error)
-
-
-def place_by(error: BaseException) -> str | None:
-    """Where an exception came up in somebody's own code; see :func:`estimator_pipeline.engines.functions.place_in`."""
-    inner = [(file, line) for file, line in _FRAME.findall(str(error)) if not _is_installed(file)]
-    return f"{inner[-1][0]}, line {inner[-1][1]}" if inner else place_in(error)
-
-
-def _is_installed(file: str) -> bool:
-    return file.startswith(("<", os.path.dirname(os.__file__))) or "site-packages" in file or "dist-packages" in file
+    """See :meth:`Feed.first_features`."""
+    return feed.first_features()
 
 
 def _is_endless(dataset: Any) -> bool:

@@ -37,7 +37,7 @@ class Facts:
         options: of each side's optimizer, see :attr:`estimator_pipeline.parity.graph_facts.GraphFacts.options`; empty
             where they are not known.
         random: of each side, what draws random numbers of its own in training.
-        untrained: variables that no gradient moves on either side, such as counters.
+        untrained: variables that no gradient moves on either side, such as counters; None: it is not known which.
         constrained: of each side, weight -> what its values are held to after each step.
     """
 
@@ -47,7 +47,7 @@ class Facts:
     losses: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     options: tuple[Mapping[str, Any], Mapping[str, Any]] = dataclasses.field(default_factory=lambda: ({}, {}))
     random: tuple[Sequence[str], Sequence[str]] = ((), ())
-    untrained: frozenset[str] = frozenset()
+    untrained: frozenset[str] | None = None
     constrained: tuple[Mapping[str, str], Mapping[str, str]] = dataclasses.field(default_factory=lambda: ({}, {}))
 
     def rates(self, told: tuple[float | None, float | None]) -> list[float | None]:

@@ -24,6 +24,7 @@ class Feeds:
         training, evaluation: the Estimator's; None: nothing is evaluated.
         keras_training, keras_evaluation: Keras's, which are the Estimator's where it has none of its own.
         given: argument -> function, as they were given.
+        eval_steps: how many batches each evaluates; None: all.
     """
 
     training: Feed
@@ -31,6 +32,7 @@ class Feeds:
     evaluation: Feed | None
     keras_evaluation: Feed | None
     given: Mapping[str, Any]
+    eval_steps: int | None = None
 
     @property
     def differ(self) -> bool:
@@ -43,7 +45,10 @@ class Feeds:
         return self.keras_evaluation is not self.evaluation
 
     @classmethod
-    def of(cls, estimator: Any, input_fn: Any, eval_input_fn: Any, keras_input_fn: Any, keras_eval: Any) -> Feeds:
+    def of(
+        cls, estimator: Any, input_fn: Any, eval_input_fn: Any, keras_input_fn: Any, keras_eval: Any,
+        eval_steps: int | None = None,
+    ) -> Feeds:  # fmt: skip
         """From the arguments of a comparison.
 
         Raises:
@@ -52,13 +57,19 @@ class Feeds:
         modes = compat.install().estimator.ModeKeys
 
         def feed(name: str, given: Any, mode: str) -> Feed | None:
-            return None if given is None else Feed(given, name=name, estimator=estimator, mode=mode)
+            batches = eval_steps if mode == modes.EVAL else None
+            return None if given is None else Feed(given, name=name, estimator=estimator, mode=mode, batches=batches)
 
         if input_fn is None:
             raise ConfigError("input_fn is None", mend="give the function of the training data")
         if keras_eval is not None and eval_input_fn is None:
             raise ConfigError(
                 "keras_eval_input_fn was given, and nothing is evaluated", mend="give eval_input_fn (--eval-input-fn)"
+            )
+        if eval_steps is not None and eval_input_fn is None:
+            raise ConfigError(
+                f"eval_steps={eval_steps} batches were to be evaluated, and nothing is evaluated",
+                mend="give eval_input_fn (--eval-input-fn), or leave eval_steps (--eval-steps) out",
             )
         training = Feed(input_fn, name="input_fn", estimator=estimator, mode=modes.TRAIN)
         evaluation = feed("eval_input_fn", eval_input_fn, modes.EVAL)
@@ -70,10 +81,11 @@ class Feeds:
             evaluation=evaluation,
             keras_evaluation=feed("keras_eval_input_fn", keras_eval, modes.EVAL) or evaluation,
             given={name: function for name, function in given.items() if function is not None},
+            eval_steps=eval_steps,
         )
 
 
-def check_arguments(estimator: Any, model: Any, steps: Any) -> None:
+def check_arguments(estimator: Any, model: Any, steps: Any, eval_steps: Any = None) -> None:
     """Refuses what is no Estimator, no compiled Keras model or no number of steps.
 
     Raises:
@@ -94,6 +106,7 @@ def check_arguments(estimator: Any, model: Any, steps: Any) -> None:
                 else f"give a {what}",
             )
     check_count(steps, "steps")
+    check_count(eval_steps, "eval_steps")
     if getattr(model, "optimizer", None) is None:
         raise ConfigError("the Keras model is not compiled", mend="model.compile(optimizer, loss, metrics)")
     # Keras tells what it was compiled with by no public name; in a strategy it is a variable of several parts.

@@ -15,35 +15,11 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat import step_random
+from estimator_pipeline.engines.functions import told
+from estimator_pipeline.parity.slots import VARIABLES, behind, updates_in
 
 __all__ = ["GraphFacts", "kind_of_metric", "options_of_keras", "random_of_model", "thresholds_of"]
 
-# Operation (without `Resource` or `Sparse` before it) -> kind of optimizer, its arguments -> Keras's names of them.
-_UPDATES: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "ApplyGradientDescent": ("sgd", {"alpha": "learning_rate"}),
-    "ApplyMomentum": ("momentum", {"lr": "learning_rate", "momentum": "momentum"}),
-    "ApplyKerasMomentum": ("momentum", {"lr": "learning_rate", "momentum": "momentum"}),
-    "ApplyAdam": ("adam", {"lr": "learning_rate", "beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"}),
-    "ApplyAdamWithAmsgrad": (
-        "adam", {"lr": "learning_rate", "beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"},
-    ),
-    "ApplyAdaMax": ("adamax", {"lr": "learning_rate", "beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"}),
-    "ApplyAdadelta": ("adadelta", {"lr": "learning_rate", "rho": "rho", "epsilon": "epsilon"}),
-    "ApplyAdagrad": ("adagrad", {"lr": "learning_rate"}),
-    "ApplyAdagradV2": ("adagrad", {"lr": "learning_rate", "epsilon": "epsilon"}),
-    "ApplyRMSProp": (
-        "rmsprop", {"lr": "learning_rate", "rho": "rho", "momentum": "momentum", "epsilon": "epsilon"},
-    ),
-    "ApplyCenteredRMSProp": (
-        "rmsprop", {"lr": "learning_rate", "rho": "rho", "momentum": "momentum", "epsilon": "epsilon"},
-    ),
-    "ApplyFtrl": ("ftrl", {"lr": "learning_rate", "l1": "l1", "l2": "l2", "lr_power": "learning_rate_power"}),
-    "ApplyFtrlV2": (
-        "ftrl",
-        {"lr": "learning_rate", "l1": "l1", "l2": "l2", "l2_shrinkage": "l2_shrinkage",
-         "lr_power": "learning_rate_power"},
-    ),
-}  # fmt: skip
 # Of Keras's optimizers: class -> kind, and the options that are compared.
 _OF_KERAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "SGD": ("sgd", ("momentum", "nesterov")),
@@ -105,20 +81,17 @@ class GraphFacts:
     def of_updates(self, graph: Any) -> dict[str, list[Any]]:
         """Reads what the graph holds as constants; returns name -> tensors of what a session has to be asked for."""
         tf: Any = compat.install()
-        updates = [(one, _UPDATES.get(one.type.replace("Resource", "").replace("Sparse", "")))
-                   for one in graph.get_operations()]  # fmt: skip
-        known = [(operation, *found) for operation, found in updates if found is not None]
-        if len({kind for _, kind, _ in known}) != 1:
+        known = [one for one in updates_in(graph) if one[1].kind is not None]
+        if len({update.kind for _, update, _ in known}) != 1:
             return {}  # none that is known, or one for each part of a model
-        self.options = {"kind": known[0][1]}
+        self.options = {"kind": known[0][1].kind}
         flags: dict[str, list[Any]] = {}
         values: dict[str, list[Any]] = {}
         asked: dict[str, dict[str, Any]] = {}
-        for operation, kind, arguments in known:
-            if kind == "momentum":
+        for operation, update, inputs in known:
+            if update.kind == "momentum":
                 flags.setdefault("nesterov", []).append(bool(operation.get_attr("use_nesterov")))
-            inputs = dict(zip((one.name for one in operation.op_def.input_arg), operation.inputs, strict=True))
-            for argument, name in arguments.items():
+            for argument, name in update.options.items():
                 value = tf.get_static_value(inputs[argument])
                 if value is not None:
                     values.setdefault(name, []).append(_plain(value))
@@ -141,19 +114,7 @@ def _plain(value: Any) -> float:
 
 def _reads(tensor: Any, of: Iterable[str]) -> bool:
     """Whether a tensor depends on operations of these types or names."""
-    return any(word in operation.type or word in operation.name for operation in _behind([tensor]) for word in of)
-
-
-def _behind(tensors: Iterable[Any]) -> list[Any]:
-    """The operations that tensors are computed from."""
-    found: dict[str, Any] = {}
-    rest = [tensor.op for tensor in tensors]
-    while rest:
-        operation = rest.pop()
-        if operation.name not in found:
-            found[operation.name] = operation
-            rest += [tensor.op for tensor in operation.inputs]
-    return list(found.values())
+    return any(word in operation.type or word in operation.name for operation in behind([tensor]) for word in of)
 
 
 def random_of(graph: Any, tensors: Iterable[Any], *, streams: bool = False) -> list[str]:
@@ -165,9 +126,9 @@ def random_of(graph: Any, tensors: Iterable[Any], *, streams: bool = False) -> l
         streams: those alone that go on from where they were, and not those that draw by a key.
     """
     pattern = _STREAMS if streams else _DRAWS
-    behind = _behind(tensors)
-    found = [operation.name for operation in behind if _draws(operation.type, pattern)]
-    named = {name: operation for operation in behind for name in _functions_of(operation.node_def)}
+    operations = behind(tensors)
+    found = [operation.name for operation in operations if _draws(operation.type, pattern)]
+    named = {name: operation for operation in operations for name in _functions_of(operation.node_def)}
     if named:
         try:
             library = {function.signature.name: function for function in graph.as_graph_def().library.function}
@@ -204,13 +165,17 @@ def _scope(name: str) -> str:
     return "/".join(kept) or name
 
 
-def random_of_model(model: Any, features: Any, *, of_a_job: bool = False) -> list[str]:
+def random_of_model(model: Any, features: Any, *, of_a_job: bool = False) -> tuple[list[str], list[str]]:
     """Names of what draws random numbers in a Keras model's training: layers, and functions within them.
 
     Args:
         model: a Keras model.
         features: of a batch; it is traced with them, and nothing is computed.
         of_a_job: only what does not draw by the step, as the layers of a job do, which is the same for its engines.
+
+    Returns:
+        The names, and notes: why they are not known, where a model with a training step of its own calls its layers
+        otherwise.
     """
     tf: Any = compat.install()
     strategy = model.distribute_strategy
@@ -225,11 +190,10 @@ def random_of_model(model: Any, features: Any, *, of_a_job: bool = False) -> lis
 
     try:
         traced = tf.function(all_replicas, autograph=False).get_concrete_function(features)
-    except Exception:
-        # A model with a training step of its own may call its layers otherwise; what it draws is not known then.
-        return []
+    except Exception as error:
+        return [], [f"whether the Keras model draws random numbers of its own is not known: {told(error)}"]
     found = random_of(traced.graph, traced.graph.outputs, streams=of_a_job)
-    return [name.removeprefix(f"{model.name}/") for name in found]
+    return [name.removeprefix(f"{model.name}/") for name in found], []
 
 
 def options_of_keras(optimizer: Any) -> dict[str, Any]:
@@ -273,8 +237,8 @@ def kind_of_metric(graph: Any, value: Any) -> dict[str, Any]:
     tf: Any = compat.install()
     kept = graph.get_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES)
     # The value may have been made by a strategy or a cast: its scope is that of the variables which it reads.
-    behind = {operation.name for operation in _behind([value])}
-    mine = {variable.op.name: variable.shape for variable in kept if variable.op.name in behind}
+    read = {operation.name for operation in behind([value])}
+    mine = {variable.op.name: variable.shape for variable in kept if variable.op.name in read}
     counts = {re.sub(r"_\d+$", "", name.removesuffix("/count").rpartition("/")[2]): shape
               for name, shape in mine.items()}  # fmt: skip
     many = next((shape[0] for shape in counts.values() if shape.rank == 1 and shape[0]), None)
@@ -315,7 +279,9 @@ def _comparisons_in(summed: Any) -> list[Any]:
 
 def _is_probability(tensor: Any) -> bool:
     """Whether a metric is given what a model computes as it is: labels, and classes made of outputs, are none."""
-    if tensor.dtype.is_integer or tensor.dtype.is_bool or not _reads(tensor, ("VarHandleOp", "VariableV2")):
+    if tensor.dtype.is_integer or tensor.dtype.is_bool:
+        return False
+    if not any(operation.type in VARIABLES for operation in behind([tensor])):
         return False
     operation = tensor.op
     while operation.type in _PASSED_ON:

@@ -228,6 +228,10 @@ def to_compare(
     left = [name for name in theirs if name not in both and name not in of_loss]
     alone = sorted(set(keras) - set(both))
     notes = []
+    if all(batches) and sum(batches[0]) != sum(batches[1]):
+        sides = [f"{sum(sizes)} in {len(sizes)} batches in {side}" for sizes, side in
+                 zip(batches, ("the Estimator", "Keras"), strict=True)]  # fmt: skip
+        notes.append(f"the evaluations read other numbers of records: {', '.join(sides)}")
     if arrays:
         notes.append(f"metrics of other shapes are not compared: {'; '.join(arrays)}")
     if others := [name for name in dict.fromkeys(none) if name not in unlike]:
@@ -244,7 +248,8 @@ def to_compare(
         what = "the Estimator's is a mean of batch means"
         counts = f"{len(batches[0])} in the Estimator, {len(batches[1])} in Keras"
         why = f", and the same records are read in other batches ({counts})"
-        why = why if is_other_split else ", which Keras does not tell on several replicas, nor of a step of one's own"
+        untold = "which Keras does not tell on several replicas, nor by a test_step without a loss"
+        why = why if is_other_split else f", {untold}"
         mend = f"{_AVERAGE} was" if _AVERAGE in both else "give both a metric of it"
         notes.append(f"the loss of the evaluation was not compared: {what}{why}; {mend}")
     return {"estimator": theirs, "keras": keras}, notes

@@ -23,11 +23,13 @@ import numpy as np
 
 from estimator_pipeline import compat, keras_optimizers, replica_means
 from estimator_pipeline.engines import recording
-from estimator_pipeline.errors import ConfigError, DivergedError, PipelineError, TaskFailedError
+from estimator_pipeline.engines.functions import own_code
+from estimator_pipeline.errors import ConfigError, DivergedError, TaskFailedError
+from estimator_pipeline.launch.plan import counted
 from estimator_pipeline.parity import about, folders, graph_facts, known, looks, matching
-from estimator_pipeline.parity.answers import batch_sizes, evaluated_losses, loss_of_batch_means, predicted
+from estimator_pipeline.parity.answers import Evaluation, evaluation_of, loss_of_batch_means, predicted
 from estimator_pipeline.parity.diagnosis import Facts
-from estimator_pipeline.parity.feeds import features_of, first_features, place_by, told_by
+from estimator_pipeline.parity.feeds import features_of, first_features
 from estimator_pipeline.parity.findings import told_names
 from estimator_pipeline.parity.forms import Forms, common_forms
 from estimator_pipeline.parity.given import Feeds, check_arguments
@@ -50,6 +52,7 @@ def compare_models(
     keras_input_fn: Callable[..., Any] | None = None,
     keras_eval_input_fn: Callable[..., Any] | None = None,
     steps: int = 20,
+    eval_steps: int | None = None,
     mapping: Mapping[str, str] | None = None,
     metric_names: Mapping[str, str] | None = None,
     predictions: str | Mapping[str, str] | None = None,
@@ -71,6 +74,7 @@ def compare_models(
             read is told by what both have in common: parts of one name with as many numbers, or texts, a record.
         keras_eval_input_fn: the same of `eval_input_fn`.
         steps: how many training steps.
+        eval_steps: how many batches each evaluates, of data without end above all; None: all that there are.
         mapping: a Keras weight -> the Estimator's variable, both without ":0", of those whose names differ. A weight
             that it does not name has the same name in both.
         metric_names: a metric of the Keras model -> the Estimator's name for it, where they differ. A metric that one
@@ -91,11 +95,11 @@ def compare_models(
         DivergedError: the loss of either has come to a number that is none.
         TaskFailedError: training or evaluation of either failed, for a function of the program raised.
     """
-    check_arguments(estimator, model, steps)
+    check_arguments(estimator, model, steps, eval_steps)
     allowed = Tolerances.of(tolerances)
     weights = matching.names_of(mapping, "mapping", '{"dense/kernel": "fc1/weights"}')
     named = matching.names_of(metric_names, "metric_names", '{"acc": "accuracy"}')
-    feeds = Feeds.of(estimator, input_fn, eval_input_fn, keras_input_fn, keras_eval_input_fn)
+    feeds = Feeds.of(estimator, input_fn, eval_input_fn, keras_input_fn, keras_eval_input_fn, eval_steps)
     if named and feeds.evaluation is None:
         raise ConfigError(
             "metric_names names metrics, and nothing is evaluated",
@@ -114,7 +118,7 @@ def compare_models(
     asked = matching.outputs_asked(predictions, ours.outputs, theirs.predictions)
     ran = about.of_program(
         estimator, model, steps=steps, feeds=feeds.given, mapping=weights, metric_names=named, predictions=asked,
-        tolerances=allowed,
+        tolerances=allowed, eval_steps=eval_steps,
     )  # fmt: skip
     pair = _Pair(
         estimator=estimator, model=model, feeds=feeds, steps=steps, mapping=weights, metric_names=named, asked=asked,
@@ -153,6 +157,10 @@ class _Pair:
     left: matching.LeftOut
     forms: Forms
 
+    def as_keras(self, name: str) -> str:
+        """A canonical name of the Estimator's, as Keras calls it."""
+        return matching.renamed_as(name, {given: weight for weight, given in self.mapping.items()})
+
 
 @dataclasses.dataclass(kw_only=True)
 class _Outcome:
@@ -161,8 +169,10 @@ class _Outcome:
     Attributes:
         metrics: of the evaluation.
         answers: what it predicts.
-        batches: of the evaluation, how many records each had; of the Estimator where it reads other data than Keras.
-        losses: of Keras: a metric -> what it is by layers that infer and that train; None where it is not known.
+        batches: of the Estimator's evaluation, how many records each had, where it reads other data than Keras.
+        evaluation: of Keras, batch by batch.
+        random: of Keras: what draws random numbers of its own.
+        notes: what is to be said of this side.
         names: of the variables in the Estimator's graph, and of its optimizers' slots as they are called by default.
         replaced: what the Estimator's variables held before they were set to Keras's values.
     """
@@ -170,7 +180,9 @@ class _Outcome:
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
     answers: dict[str, Any] = dataclasses.field(default_factory=dict)
     batches: list[int] = dataclasses.field(default_factory=list)
-    losses: Mapping[str, tuple[float, float]] | None = None
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    random: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
     names: list[str] = dataclasses.field(default_factory=list)
     replaced: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -180,17 +192,17 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, 
     model, optimizer = pair.model, type(pair.model.optimizer).__name__
     writers = {engine: StepWriter(base / engine / "record") for engine in reversed(ENGINES)}
     read = graph_facts.GraphFacts()
-    drawn = graph_facts.random_of_model(model, first_features(pair.feeds.keras_training))
     keras = _by_keras(pair, writers["keras"])
     with looks.keras_classes():
         estimator = _by_estimator(pair, base, writers, read)
-    loss = loss_of_batch_means(keras.metrics.get("loss"), keras.losses, keras.batches)
-    batches = (estimator.batches, keras.batches) if pair.feeds.differ_in_evaluation else ((), ())
+    seen = keras.evaluation
+    loss = loss_of_batch_means(keras.metrics.get("loss"), seen.each, seen.sizes)
+    batches = (estimator.batches, seen.sizes) if pair.feeds.differ_in_evaluation else ((), ())
     finals, told = matching.to_compare(estimator.metrics, keras.metrics, pair.metric_names, loss, batches=batches)
-    notes = [*pair.left.notes(), *pair.forms.notes, *_of_replaced(base, estimator.replaced), *told]
+    notes = [*pair.left.notes(), *pair.forms.notes, *keras.notes, *_of_replaced(base, estimator.replaced), *told]
     both = [name for name in finals["estimator"] if name in finals["keras"]]
     options = (read.options, graph_facts.options_of_keras(model.optimizer))
-    random = (read.random, drawn)
+    random = (read.random, keras.random)
     by_nature = known.of_optimizers(estimator.names, optimizer, options) + known.of_random(ENGINES, random)
     if slots is None:
         slots, told = _slots(base, estimator.names, model.optimizer)
@@ -200,18 +212,17 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, 
             "predictions were not compared: name the Estimator's key of each output in `predictions` (--predictions), "
             f"of {', '.join(pair.ours.outputs)}"
         )
-    renamed = {given: name for name, given in pair.mapping.items()}
     replicas = (_replicas(pair.estimator.config.train_distribute), _replicas(model.distribute_strategy))
     facts = Facts(
         replicas=max(replicas),
         batches_per_step=replicas[0] if replicas[0] == replicas[1] else replicas,
         clip_norm=getattr(model.optimizer, "global_clipnorm", None),
-        losses=keras.losses or {},
+        losses=seen.losses or {},
         options=options,
         random=random,
-        untrained=frozenset(matching.renamed_as(name, renamed) for name in pair.theirs.untrained) & pair.ours.untrained,
+        untrained=pair.ours.untrained.intersection(pair.as_keras(name) for name in pair.theirs.untrained),
         constrained=(
-            {matching.renamed_as(name, renamed): held for name, held in pair.theirs.constrained.items()},
+            {pair.as_keras(name): held for name, held in pair.theirs.constrained.items()},
             pair.ours.constrained,
         ),
     )
@@ -225,6 +236,7 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, 
         by_nature=tuple(by_nature),
         slots=slots,
         records=pair.forms.told,
+        records_in_part=pair.forms.told and bool(pair.forms.notes),
         steps=pair.steps,
         answers=(estimator.answers, keras.answers) if pair.asked else None,
         about=ran,
@@ -238,13 +250,14 @@ def _of_replaced(base: Path, replaced: Mapping[str, Any]) -> list[str]:
     readers = [StepReader(base / engine / "record") for engine in ENGINES]
     if not all(reader.steps for reader in readers):
         return []
-    pairs = [(reader.initial(), reader.variables(reader.steps[-1])) for reader in readers]
+    start = readers[1].initial(lambda names: names & replaced.keys())
     others = [
         name
         for name, value in replaced.items()
-        if all(name in first and np.array_equal(first[name], last[name]) for first, last in pairs)
-        and not np.allclose(value, pairs[1][0][name], rtol=1e-5, atol=0, equal_nan=True)
+        if name in start and not np.allclose(value, start[name], rtol=1e-5, atol=0, equal_nan=True)
     ]
+    for reader in readers:
+        others = reader.unchanged(others)
     if not others:
         return []
     return [
@@ -265,9 +278,9 @@ def _of_what_came(pair: _Pair, found: Parity, facts: Facts, differing: Iterable[
     ):
         notes += known.of_session(pair.estimator.config.session_config)
     if found.equal and (others := other_options(facts)):
-        steps = f"{len(found.steps)} step{'s' if len(found.steps) > 1 else ''}"
         notes.append(
-            f"the optimizers' options are not the same ({told_options(ENGINES, others)}), which did not show in {steps}"
+            f"the optimizers' options are not the same ({told_options(ENGINES, others)}), which did not show in "
+            + counted(len(found.steps), "step")
         )
     return notes
 
@@ -280,12 +293,12 @@ def _differing(
     pair: _Pair, finals: Mapping[str, Mapping[str, Any]], both: Iterable[str]
 ) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     """Metrics that came to something else, and what each side counts under that name."""
-    counted = {metric.name: graph_facts.thresholds_of(metric) for metric in pair.model.metrics}
+    counts = {metric.name: graph_facts.thresholds_of(metric) for metric in pair.model.metrics}
     ours = {theirs: name for name, theirs in pair.metric_names.items()}
     for name in both:
         one, other = (finals[engine][name] for engine in ENGINES)
         if not np.allclose(one, other, rtol=1e-4, atol=0):
-            yield name, pair.theirs.counts.get(name, {}), counted.get(ours.get(name, name), {})
+            yield name, pair.theirs.counts.get(name, {}), counts.get(ours.get(name, name), {})
 
 
 def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
@@ -296,10 +309,17 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
     # One that makes variables as it trains has more of them afterwards.
     values = [(variable, variable.numpy()) for variable in _everything(model)]
     told = _told_batches(feeds.keras_training.for_keras(), writer.folder, pair.forms, 1)
+    outcome.random, outcome.notes = graph_facts.random_of_model(model, first_features(feeds.keras_training))
+
+    def made(trained: bool) -> list[str]:
+        """Variables that training makes, or the look at what draws random numbers in it."""
+        before = {id(variable) for variable, _ in values}
+        new = [one for one in keras_optimizers.weights_of(model) if id(one) not in before]
+        return [one.name for one in new if trained or not one.trainable]
 
     def of_model(found: Iterable[str]) -> Mapping[str, str]:
-        names = canonical(found, kept_by_keras(model).names)
-        return {name: given for name, given in names.items() if name not in pair.left.ours}
+        names, left = canonical(found, kept_by_keras(model).names), made(trained=False)
+        return {name: given for name, given in names.items() if name not in pair.left.ours and given not in left}
 
     callback = recording.keras_callback(writer, canonical=of_model)
     try:
@@ -313,6 +333,9 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
                 raise
         if _divergence(writer.folder) is not None:
             return outcome
+        recorded = initial_of(writer.folder)
+        if new := [name for name in made(trained=True) if name.partition(":")[0] not in recorded]:
+            outcome.notes += [f"variables that the Keras model makes as it trains were not compared: {told_names(new)}"]
         if pair.asked:
             # Not by `predict`: under a strategy each replica would read moving statistics of its own.
             with _at_work("the Keras model's answer"):
@@ -322,14 +345,14 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
             return outcome
         evaluated = feeds.keras_evaluation.for_keras()
         with _at_work("the evaluation of the Keras model"):
+            # The function of the look before the training may lack metrics that the training has made.
+            model.make_test_function(force=True)
             with replica_means.alike(model):
                 found = model.evaluate(evaluated(), return_dict=True, verbose=0)
             outcome.metrics = dict(found)
-        if strategy.num_replicas_in_sync == 1:  # a replica's layers are not called by themselves
-            # A model with a step of its own need not be evaluated by its layers and their losses.
-            with contextlib.suppress(Exception):
-                outcome.losses = evaluated_losses(model, evaluated())
-            outcome.batches = batch_sizes(evaluated())
+            if strategy.num_replicas_in_sync == 1:  # a replica's layers are not called by themselves
+                outcome.evaluation = evaluation_of(model, evaluated())
+                outcome.notes += outcome.evaluation.notes
         return outcome
     finally:
         for variable, value in values:
@@ -348,14 +371,13 @@ def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], re
     copy = looks.copy_of(pair.estimator, str(base / "estimator" / "model"))
     start = {name: value for name, value in initial_of(writers["keras"].folder).items() if kind_of(name) != "slots"}
     start.pop(GLOBAL_STEP)
-    renamed = {given: name for name, given in pair.mapping.items()}
 
     def of_graph(found: Iterable[str]) -> Mapping[str, str]:
         kept = kept_in_graph(tf.compat.v1.get_default_graph())
         names = list(found)
         outcome.names = [*names, *kept.optimizers]
         return {
-            matching.renamed_as(name, renamed): given
+            pair.as_keras(name): given
             for name, given in canonical(names, kept.names).items()
             if name not in pair.left.theirs
         }
@@ -379,7 +401,8 @@ def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], re
     if feeds.evaluation is not None:
         with _at_work("the evaluation of the Estimator"):
             given = feeds.evaluation.for_estimator()
-            evaluated = copy.evaluate(_counted(given, outcome.batches) if feeds.differ_in_evaluation else given)
+            given = _counted(given, outcome.batches) if feeds.differ_in_evaluation else given
+            evaluated = copy.evaluate(given, steps=feeds.eval_steps)
         outcome.metrics = {name: value for name, value in evaluated.items() if name != GLOBAL_STEP}
     return outcome
 
@@ -399,25 +422,20 @@ def _ended_after(runs: int) -> Any:
     return Ender()
 
 
-@contextlib.contextmanager
-def _at_work(what: str, record: Path | None = None) -> Iterator[None]:
+def _at_work(what: str, record: Path | None = None) -> contextlib.AbstractContextManager[None]:
     """Tells what the program's own functions raise while something runs that could be built.
 
     Args:
         what: runs.
         record: of the steps that it makes.
     """
-    try:
-        yield
-    except PipelineError:
-        raise
-    except Exception as error:
+
+    def fails() -> str:
         made = len(StepReader(record).losses) if record is not None and any(record.iterdir()) else 0
-        raise TaskFailedError(
-            f"{what} failed{f' after step {made}' if made else ''}: {told_by(error)}",
-            found=place_by(error),
-            mend="correct the function, or the data that it reads",
-        ) from error
+        return f"failed{f' after step {made}' if made else ''}"
+
+    mend = "correct the function, or the data that it reads"
+    return own_code(what, kind=lambda error: TaskFailedError, fails=fails, mend=mend)
 
 
 def _told_batches(input_fn: Callable[..., Any], record: Path, forms: Forms, side: int) -> Callable[..., Any]:
@@ -475,10 +493,6 @@ def _given(input_fn: Callable[..., Any], strategy: Any) -> Any:
     if strategy.num_replicas_in_sync > 1:
         return strategy.distribute_datasets_from_function(functools.partial(_dataset, input_fn))
     return _dataset(input_fn)
-
-
-def _listed(found: Any) -> list[Any]:
-    return list(found) if isinstance(found, (list, tuple)) else [found]
 
 
 def _dataset(input_fn: Callable[..., Any], context: Any = None) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,14 +21,12 @@ from estimator_pipeline.parity.findings import (
     told_names,
 )
 from estimator_pipeline.parity.names import AVERAGE, GRADIENT_SUM
+from estimator_pipeline.parity.rates import Later, another_rate, shifted_rate
 
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity
 
-__all__ = [
-    "Later", "another_rate", "of_averages", "of_options", "of_slots", "other_options", "rate_of_velocities",
-    "shifted_rate", "told_options",
-]  # fmt: skip
+__all__ = ["of_options", "of_slots", "other_options", "slots_of", "told_options", "told_slots"]
 
 _OPTIONS = "the optimizer's options, named in both; docs/keras.md has what V1 and Keras do otherwise"
 _SLOTS = ("m", "v", "vhat", "momentum", "rms", "mg", "accumulator", "linear", "accum_grad", "accum_var")
@@ -48,19 +46,10 @@ _WORDS = {"adam": "Adam", "adamax": "Adamax", "nadam": "Nadam", "rmsprop": "RMSp
           "lion": "Lion", "adafactor": "Adafactor", "sgd": "plain SGD"}  # fmt: skip
 # A slot that an optimizer keeps by an option alone -> the option.
 _BY_OPTION = {"mg": "centered", "vhat": "amsgrad"}
-# Changes that are alike but for their lengths.
-_ALIKE = 0.2
 # What a decay of little more than the weights' own rounding leaves of it.
 _OF_A_DECAY = 0.05
 _HAVE_EPSILON = ("v", "rms", "accumulator")
 Arrays = Mapping[str, np.ndarray]
-# The step after it, as both have recorded it; None: there is none.
-Later = Callable[[], Step | None]
-
-
-def another_rate(step: int, message: str) -> Finding:
-    mend = "the schedule, and whether it is asked before or after the step is counted"
-    return Finding(name="learning rate", step=step, message=message, mend=mend)
 
 
 # What is known before any arithmetic ------------------------------------------------------------------------------
@@ -87,7 +76,7 @@ def _of_kinds(sides: tuple[str, str], state: Step, facts: Facts) -> Finding | No
     """By what the graph and the Keras optimizer say, or by the slots of the weights that both sides train."""
     changes = [state.changes(side, "weights") for side in (0, 1)]
     trained = [name for name in changes[0] if np.any(changes[0][name]) and np.any(changes[1][name])]
-    kept = [{name: _slots_of(state.after[side], name, facts.options[side]) for name in trained} for side in (0, 1)]
+    kept = [{name: slots_of(state.after[side], name, facts.options[side]) for name in trained} for side in (0, 1)]
     known = [one.get("kind") for one in facts.options]
     if None in known:
         kinds = [{name: _kind(slots) for name, slots in one.items()} for one in kept]
@@ -98,7 +87,7 @@ def _of_kinds(sides: tuple[str, str], state: Step, facts: Facts) -> Finding | No
     mend = "the same optimizer in both"
     if other:
         whose = "" if len(other) == len(trained) else f"for {told_names(other)} "
-        told = [f"{side} keeps {_told_slots(kept[number][other[0]])} for each weight"
+        told = [f"{side} keeps {told_slots(kept[number][other[0]])} for each weight"
                 + (f", as {_WORDS[kind]} does" if (kind := kinds[number][other[0]]) in _WORDS else "")
                 for number, side in enumerate(sides)]  # fmt: skip
         message = f"{whose}they are of different kinds: {', '.join(told)}"
@@ -109,12 +98,12 @@ def _of_kinds(sides: tuple[str, str], state: Step, facts: Facts) -> Finding | No
         name, slots = apart[0]
         options = [_BY_OPTION[slot] for slot in sorted(slots & _BY_OPTION.keys())]
         more = sides[0] if slots & kept[0][name] else sides[1]
-        message = f"{more} keeps {_told_slots(slots)} for each weight, and the other does not: {', '.join(options)}"
+        message = f"{more} keeps {told_slots(slots)} for each weight, and the other does not: {', '.join(options)}"
         mend = f"{', '.join(options)}, named in both"
     return Finding(name="optimizer", step=state.step, message=message, mend=mend)
 
 
-def _slots_of(values: Arrays, weight: str, options: Mapping[str, Any]) -> set[str]:
+def slots_of(values: Arrays, weight: str, options: Mapping[str, Any]) -> set[str]:
     # The newer SGD of Keras 2 keeps a velocity without using it.
     unused = {"momentum"} if options.get("kind") == "sgd" else set()
     kept = {name.removeprefix(f"{weight} @") for name in values if name.startswith(f"{weight} @")}
@@ -123,10 +112,10 @@ def _slots_of(values: Arrays, weight: str, options: Mapping[str, Any]) -> set[st
 
 def _kind(slots: set[str]) -> str:
     """The kind that keeps these; what no known one does is a kind of its own."""
-    return next((kind for needs, kind in _KINDS if needs <= slots), _told_slots(slots) if slots else "sgd")
+    return next((kind for needs, kind in _KINDS if needs <= slots), told_slots(slots) if slots else "sgd")
 
 
-def _told_slots(slots: set[str]) -> str:
+def told_slots(slots: set[str]) -> str:
     return ", ".join(f"@{slot}" for slot in sorted(slots)) or "nothing"
 
 
@@ -166,7 +155,9 @@ def of_slots(
         for values in (*state.before, *state.after)
     ]  # fmt: skip
     before, after = slots[:2], slots[2:]
-    kept = [slot for slot in _SLOTS if after[0][slot]]
+    # The newer SGD of Keras 2 keeps velocities without using them: they say nothing.
+    unused = {"momentum"} if "sgd" in (one.get("kind") for one in facts.options) else set()
+    kept = [slot for slot in _SLOTS if after[0][slot] and slot not in unused]
     if not kept:
         return None
     for slot in kept:
@@ -292,8 +283,8 @@ def _of_other_slots(
     return Finding(
         name="optimizer",
         step=state.step,
-        message=f"{_told_slots({*same})} {'is' if len(same) == 1 else 'are'} the same, so the gradients are, and "
-        f"{_told_slots({*other})} {'is' if len(other) == 1 else 'are'} not: @{worst} has the length {sizes[0]:.5g} in "
+        message=f"{told_slots({*same})} {'is' if len(same) == 1 else 'are'} the same, so the gradients are, and "
+        f"{told_slots({*other})} {'is' if len(other) == 1 else 'are'} not: @{worst} has the length {sizes[0]:.5g} in "
         f"{sides[0]}, {sizes[1]:.5g} in {sides[1]}" + (f"; {told_options(sides, options)}" if options else ""),
         mend=f"the kind of optimizer; {_OPTIONS}",
     )
@@ -339,23 +330,6 @@ def _of_same_slots(
         message=f"the slots are the same, so the gradients are, and the weights change otherwise: {told}",
         mend=mend,
     )
-
-
-def of_averages(sides: tuple[str, str], state: Step) -> Finding | None:
-    """One side sets its weights to their moving averages, as the newer optimizers of Keras 2 do every so many steps."""
-    for side in (0, 1):
-        after = [state.after[number] for number in (side, 1 - side)]
-        names = [name for name in after[0] if f"{name} @average" in after[0] and f"{name} @average" not in after[1]]
-        if names and all(np.array_equal(after[0][name], after[0][f"{name} @average"]) for name in names):
-            return Finding(
-                name="optimizer",
-                step=state.step,
-                side=sides[side],
-                message=f"{sides[side]} sets its weights to their moving averages (use_ema) after this step, and "
-                f"{sides[1 - side]} keeps none",
-                mend="use_ema and ema_overwrite_frequency: without the latter the averages stand beside the weights",
-            )
-    return None
 
 
 def _is_nesterov(state: Step, side: int, later: Later) -> bool | None:
@@ -437,57 +411,3 @@ def _epsilon(state: Step, side: int) -> tuple[float, float] | None:
     if slope <= 0 or off > 0.02:
         return None
     return max(float(offset / slope), 0.0), float(np.sqrt(spread[1, 1]) / slope)
-
-
-# Learning rates that are one step off ------------------------------------------------------------------------------
-
-
-def _neighbouring_rates(parity: Parity, index: int) -> Iterator[tuple[tuple[float, float], str]]:
-    """The rates of both sides at a step, if one had that of the step before or after; and that in words."""
-    sides = parity.initial.sides
-    rates = [step.learning_rates for step in parity.steps]
-    for side in (0, 1):
-        for shift, word in ((-1, "late"), (1, "early")):
-            if not 0 <= index + shift < len(rates):
-                continue
-            own, near = rates[index][side], rates[index + shift][side]
-            if own and near and own != near:
-                told = f"{sides[1 - side]} has the learning rate of another step; it is one step {word}"
-                yield ((own, near) if side == 0 else (near, own)), told
-
-
-def shifted_rate(parity: Parity, index: int, scale: float, later: Later) -> str | None:
-    """In words, where the changes' ratio is that of the rates of two neighbouring steps, as one side tells them."""
-    for (one, other), told in _neighbouring_rates(parity, index):
-        if abs(scale * other / one - 1) < CLOSE and _stays_shifted(parity, index, told, later):
-            return told
-    return None
-
-
-def _stays_shifted(parity: Parity, index: int, told: str, later: Later) -> bool:
-    """Whether the step after it says the same, near enough: from other weights the gradients are a little apart."""
-    following = later()
-    pairs = [pair for pair, words in _neighbouring_rates(parity, index + 1) if words == told] if following else []
-    if following is None or not pairs:
-        return True
-    scale, rest = scale_of(following.changes(0, "weights"), following.changes(1, "weights"))
-    one, other = pairs[0]
-    return rest > _ALIKE or abs(scale * other / one - 1) < abs(one / other - 1) / 2
-
-
-def rate_of_velocities(parity: Parity, index: int, state: Step) -> str | None:
-    """The same of velocities that have the rate in them, momentum * v - rate * gradient, as Keras keeps them.
-
-    Two rates that are known and the difference of the two give the gradient; without it, what is left of a velocity
-    is the one before, shortened by the momentum.
-    """
-    before = {name: v.astype(np.float64) for name, v in state.before[0].items() if name.endswith(" @momentum")}
-    after = [{name: values[name].astype(np.float64) for name in before if name in values} for values in state.after]
-    if not length(before) or any(len(values) < len(before) for values in after):
-        return None
-    for (one, other), told in _neighbouring_rates(parity, index):
-        kept = {name: v - (v - after[1][name]) * one / (one - other) for name, v in after[0].items()}
-        momentum, rest = scale_of(kept, before)
-        if rest < CLOSE and 0 < momentum <= 1:
-            return told
-    return None

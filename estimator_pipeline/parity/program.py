@@ -28,6 +28,7 @@ def compare_program(
     predictions: Sequence[str] = (),
     tolerances: Path | None = None,
     steps: int = 20,
+    eval_steps: int | None = None,
     folder: Path | None = None,
 ) -> Parity:
     """Compares what the functions of a program make; see :func:`estimator_pipeline.parity.compare_models`.
@@ -44,6 +45,7 @@ def compare_program(
         predictions: the Estimator's key for the model's output, or OUTPUT=KEY for each of several.
         tolerances: a YAML file: what is compared -> a tolerance, as in the section `parity` of a job file.
         steps: training steps.
+        eval_steps: how many batches each evaluates; None: all.
         folder: where the runs and their records go.
 
     Raises:
@@ -82,6 +84,7 @@ def compare_program(
         predictions=asked,
         tolerances=allowed,
         steps=steps,
+        eval_steps=eval_steps,
         folder=folder,
     )
 

@@ -11,13 +11,15 @@ Each file is written whole or not at all, so that a run that dies leaves what it
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import json
 import math
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,8 @@ import numpy as np
 from estimator_pipeline.errors import ConfigError
 
 __all__ = [
-    "BatchWriter", "Batches", "StepReader", "StepWriter", "batches_alike", "initial_of", "read_arrays", "write_arrays",
+    "BatchWriter", "Batches", "StepReader", "StepWriter", "are_joined", "batch_name", "batch_of", "batches_alike",
+    "initial_of", "read_arrays", "write_arrays",
 ]  # fmt: skip
 
 _ENVIRONMENT = "environment.json"
@@ -34,8 +37,11 @@ _INITIAL = "initial.npz"
 _STEPS = "steps.jsonl"
 _FILE = re.compile(r"step-(\d+)\.npz")
 _BATCHES = "batches-"
+_OF_BATCH = "records of "
 # Task -> a list of checksums for each batch.
 Batches = dict[str, list[list[int]]]
+# Of the names in an archive those that are wanted.
+Chosen = Callable[[Set[str]], Collection[str]]
 
 
 class StepWriter:
@@ -161,13 +167,30 @@ class StepReader:
         except (OSError, ValueError, TypeError) as error:
             raise ConfigError(f"{path} cannot be read: {error}") from error
 
-    def initial(self) -> dict[str, np.ndarray]:
-        """The variables before the first step."""
-        return initial_of(self.folder)
+    def initial(self, chosen: Chosen | None = None) -> dict[str, np.ndarray]:
+        """The variables before the first step; see :func:`read_arrays`."""
+        return read_arrays(self.folder / _INITIAL, chosen)
 
-    def variables(self, step: int) -> dict[str, np.ndarray]:
-        """The variables after a step."""
-        return read_arrays(self.folder / f"step-{step:08d}.npz")
+    def variables(self, step: int, chosen: Chosen | None = None) -> dict[str, np.ndarray]:
+        """The variables after a step; see :func:`read_arrays`."""
+        return read_arrays(self.folder / f"step-{step:08d}.npz", chosen)
+
+    def unchanged(self, names: Iterable[str]) -> list[str]:
+        """Those of these variables that the last step has as they were before the first one, and that it has at all.
+
+        Of both archives one variable is read after the other, and no other one.
+
+        Raises:
+            ConfigError: there is no step whose variables were kept; one of the archives cannot be read.
+        """
+        if not self.steps:
+            raise ConfigError(f"{self.folder} holds the variables of no step")
+        with (
+            _opened(self.folder / _INITIAL) as first,
+            _opened(self.folder / f"step-{self.steps[-1]:08d}.npz") as last,
+        ):
+            both = first.keys() & last.keys()
+            return [name for name in names if name in both and np.array_equal(first[name](), last[name]())]
 
     def batches(self) -> Batches:
         """Task -> a list of checksums for each batch that its pipeline read; empty where that was not recorded."""
@@ -177,6 +200,22 @@ class StepReader:
             *lines, _ = path.read_text(encoding="utf-8").split("\n")
             found[path.name.removeprefix(_BATCHES)] = [[int(one) for one in line.split()] for line in lines]
         return found
+
+
+def batch_name(task: str, batch: int) -> str:
+    """What a batch of a task's pipeline is called in a comparison; the first one is 0."""
+    return f"{_OF_BATCH}{task}, batch {batch + 1}"
+
+
+def batch_of(name: str) -> tuple[str, int]:
+    """The task and the batch that :func:`batch_name` has named."""
+    task, _, number = name.removeprefix(_OF_BATCH).rpartition(", batch ")
+    return task, int(number) - 1
+
+
+def are_joined(per_step: int | tuple[int, int]) -> bool:
+    """Whether :func:`batches_alike` joins a step's batches: the sides share it among other numbers of replicas."""
+    return not isinstance(per_step, int) and per_step[0] != per_step[1]
 
 
 def batches_alike(one: StepReader, other: StepReader, per_step: int | tuple[int, int]) -> tuple[Batches, Batches, int]:
@@ -191,7 +230,7 @@ def batches_alike(one: StepReader, other: StepReader, per_step: int | tuple[int,
         The batches of both, and how many there are a step.
     """
     counts = (per_step, per_step) if isinstance(per_step, int) else per_step
-    if counts[0] == counts[1]:
+    if not are_joined(per_step):
         return one.batches(), other.batches(), counts[0]
 
     def joined(side: StepReader, count: int) -> Batches:
@@ -231,16 +270,46 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     os.replace(unfinished, path)
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, chosen: Chosen | None = None) -> dict[str, np.ndarray]:
     """What :func:`write_arrays` has written.
+
+    Args:
+        path: of the archive.
+        chosen: says which of all its names are read; None: all of them.
 
     Raises:
         ConfigError: it is not there, or cannot be read.
     """
+    with _opened(path) as archive:
+        names = archive.keys() if chosen is None else chosen(archive.keys())
+        return {name: read() for name, read in archive.items() if name in names}
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Mapping[str, Callable[[], np.ndarray]]]:
+    """Name -> what reads that array, of an archive.
+
+    Raises:
+        ConfigError: it is not there, or cannot be read; an array that cannot be, when it is read.
+    """
+    with contextlib.ExitStack() as closed:
+        with _readable(path):
+            # Opened here: NumPy leaves a file open that is no archive.
+            file = closed.enter_context(open(path, "rb"))
+            archive = closed.enter_context(np.load(file, allow_pickle=False))
+            names = [str(name) for name in archive["names"]]
+
+        def array(number: int) -> np.ndarray:
+            with _readable(path):
+                return np.asarray(archive[f"value_{number}"])
+
+        yield {name: functools.partial(array, number) for number, name in enumerate(names)}
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        # Opened here: NumPy leaves a file open that is no archive.
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {str(key): archive[f"value_{number}"] for number, key in enumerate(archive["names"])}
+        yield
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 

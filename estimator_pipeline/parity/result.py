@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,17 @@ import numpy as np
 
 from estimator_pipeline.launch.plan import counted
 from estimator_pipeline.parity import diagnosis
-from estimator_pipeline.parity.compare import BIT_EQUAL, Comparison, Difference, compare
+from estimator_pipeline.parity.compare import Comparison, Difference, Tolerance, compare
 from estimator_pipeline.parity.diagnosis import Finding
-from estimator_pipeline.parity.records import StepReader, batches_alike
-from estimator_pipeline.parity.tolerances import Tolerances, kind_of
+from estimator_pipeline.parity.records import StepReader, are_joined, batch_name, batches_alike
+from estimator_pipeline.parity.tolerances import Sizes, Tolerances, kind_of
 
-__all__ = ["ENGINES", "Parity", "StepParity", "compare_records"]
+__all__ = ["ENGINES", "Parity", "StepParity", "compare_checksums", "compare_records"]
 
 ENGINES = ("estimator", "keras")
+# A change is the difference of two weights, each rounded. What their rounding comes to counts as so many times as large
+# among the changes, so that the smallest share of it that a named tolerance has (1e-4) is no less than the rounding.
+_OF_ROUNDING = 1e4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,7 @@ class Parity:
         steps: each step that both made, in order.
         initial: what both started from.
         records: step -> the records that both read for it; empty where that was not recorded.
+        records_in_part: whether a part of each record was compared: what has the same form on both sides.
         metrics: the final evaluation's metrics, compared.
         answers: what both answer to the same inputs, by signature; None where nothing was exported.
         numbers: step -> comparison of loss, learning rate and update norm.
@@ -76,6 +80,7 @@ class Parity:
     numbers: Mapping[int, Comparison]
     folder: Path
     records: Mapping[int, Comparison] = dataclasses.field(default_factory=dict)
+    records_in_part: bool = False
     answers: Comparison | None = None
     tolerances: Tolerances = dataclasses.field(default_factory=Tolerances)
     findings: tuple[Finding, ...] = ()
@@ -136,6 +141,7 @@ def compare_records(
     by_nature: tuple[str, ...] = (),
     slots: bool = True,
     records: bool = True,
+    records_in_part: bool = False,
     steps: int | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Parity:
@@ -153,6 +159,7 @@ def compare_records(
         by_nature: the same, where anything is not bit-equal: of what is, it explains nothing.
         slots: whether optimizer slots are compared.
         records: whether it is to be said of records that they were not compared.
+        records_in_part: whether their checksums are those of a part of each record; a note is to say of which.
         steps: how many were to be made; None: as many as both have made.
         about: what was run, by name.
 
@@ -170,11 +177,16 @@ def compare_records(
     before = [one.initial(), other.initial()]
     starts_with_slots, starts = before, [kept(side) for side in before]
     initial = compare(*starts, sides=engines)
+    sizes = Sizes()
+    sizes.add("loss", *one.losses.values(), *other.losses.values())
+    sizes.add_variables(*before)
     # Behind a step that one side counts otherwise, those of one number are not the same.
     common = [step for step, same in itertools.takewhile(_are_one, zip(one.steps, other.steps, strict=False))]
     for step in common:
         after = [one.variables(step), other.variables(step)]
         norms = [_update_norm(*pair) for pair in zip(before, after, strict=True)]
+        sizes.add("update_norm", *norms, *(_OF_ROUNDING * _rounding_of(side) for side in after))
+        sizes.add_variables(*after)
         told = [
             {"loss": side.losses[step], "learning_rate": side.learning_rates.get(step), "update_norm": norm}
             for side, norm in zip((one, other), norms, strict=True)
@@ -182,14 +194,16 @@ def compare_records(
         known = [name for name in told[0] if all(side[name] is not None for side in told)]
         # The rest is known to one of them alone: a model_fn need not tell its learning rate.
         pairs = [{name: np.float32(side[name]) for name in known} for side in told]
-        numbers[step] = compare(*pairs, tolerance=allowed.number, sides=engines)
+        numbers[step] = compare(*pairs, tolerance=lambda kind: allowed.number(kind, sizes), sides=engines)
         made.append(
             StepParity(
                 step=step,
                 losses=(one.losses[step], other.losses[step]),
                 learning_rates=(one.learning_rates.get(step), other.learning_rates.get(step)),
                 update_norms=(norms[0], norms[1]),
-                variables=compare(kept(after[0]), kept(after[1]), tolerance=allowed.variable, sides=engines),
+                variables=compare(
+                    *map(kept, after), tolerance=lambda name: allowed.variable(name, sizes), sides=engines
+                ),
             )
         )
         before = after
@@ -210,7 +224,8 @@ def compare_records(
         steps=tuple(made),
         initial=initial,
         records=read,
-        metrics=_metrics(metrics, engines, allowed),
+        records_in_part=records_in_part,
+        metrics=_metrics(metrics, engines, allowed, shrunk=_shrunk(made, sizes)),
         answers=None if answers is None else _answers(answers, engines, allowed),
         numbers=numbers,
         folder=folder,
@@ -247,15 +262,45 @@ def _update_norm(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarra
         return float(np.sqrt(sum(float(np.sum(change**2)) for change in changes)))
 
 
-def _metrics(metrics: Mapping[str, Mapping[str, Any]], engines: tuple[str, str], allowed: Tolerances) -> Comparison:
+def _rounding_of(variables: Mapping[str, np.ndarray]) -> float:
+    """What the rounding of all weights comes to: their length, in units in the last place."""
+    weights = [value for name, value in variables.items() if kind_of(name) == "weights" and value.dtype.kind == "f"]
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = [np.finfo(value.dtype).eps * np.linalg.norm(value.astype(np.float64)) for value in weights]
+        return float(np.linalg.norm(lengths))
+
+
+def _shrunk(made: list[StepParity], sizes: Sizes) -> float:
+    """How many times as large as the last loss the largest one was: metrics may have shrunk as far, to rounding."""
+    last = max((abs(loss) for loss in made[-1].losses), default=0.0) if made else sizes.of("loss")
+    if not np.isfinite(last) or last >= sizes.of("loss"):
+        return 1.0
+    return sizes.of("loss") / last if last else np.inf
+
+
+def _metrics(
+    metrics: Mapping[str, Mapping[str, Any]], engines: tuple[str, str], allowed: Tolerances, *, shrunk: float
+) -> Comparison:
     plain = [{name: np.asarray(value, np.float32) for name, value in metrics[engine].items()} for engine in engines]
-    return compare(*plain, tolerance=allowed.number("metrics"), sides=engines)
+    return compare(*plain, tolerance=_each_by_itself(plain, allowed.number("metrics"), shrunk), sides=engines)
 
 
 def _answers(
     answers: tuple[Mapping[str, Any], Mapping[str, Any]], engines: tuple[str, str], allowed: Tolerances
 ) -> Comparison:
-    return compare(*answers, tolerance=allowed.number("predictions"), sides=engines)
+    return compare(*answers, tolerance=_each_by_itself(answers, allowed.number("predictions")), sides=engines)
+
+
+def _each_by_itself(
+    sides: Sequence[Mapping[str, Any]], tolerance: Tolerance, times: float = 1.0
+) -> Callable[[str], Tolerance]:
+    """A tolerance for arrays of which each is a series of its own, so many times as large as it is."""
+    sizes = Sizes()
+    for side in sides:
+        for name, value in side.items():
+            if np.asarray(value).dtype.kind in "fiub":
+                sizes.add(name, value)
+    return lambda name: tolerance.of_series(times * sizes.of(name)) if sizes.of(name) else tolerance
 
 
 def _records(
@@ -267,7 +312,7 @@ def _records(
     for number, step in enumerate(steps):
         pair: list[dict[str, Any]] = [
             {
-                f"records of {task}, batch {batch + 1}": np.array(side[task][batch], np.uint32)
+                batch_name(task, batch): np.array(side[task][batch], np.uint32)
                 for task in side
                 for batch in range(number * count, (number + 1) * count)
                 # A pipeline reads ahead of the steps; one that ends early has read less.
@@ -276,22 +321,46 @@ def _records(
             for side in (mine, yours)
         ]
         if all(pair):
-            read = compare(*pair, tolerance=BIT_EQUAL, sides=engines)
-            found[step] = _told_counts(read, pair, several=per_step not in (1, count))
+            found[step] = compare_checksums(*pair, sides=engines, joined=are_joined(per_step))
     return found
 
 
-def _told_counts(read: Comparison, pair: list[dict[str, Any]], *, several: bool) -> Comparison:
-    """The same; where the sides read other numbers of records, these are told instead of shapes."""
+def compare_checksums(
+    one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], *, sides: tuple[str, str], joined: bool = False
+) -> Comparison:
+    """Compares which records were read.
+
+    They are counted and not measured: the checksums of two that are nearly alike are as far apart as any.
+
+    Args:
+        one, other: of each side, name -> a checksum of each record, as uint32.
+        sides: what the two are called.
+        joined: whether a step's batches were joined to one, see :func:`batches_alike`.
+    """
+    found = compare(one, other, sides=sides)
     told = []
-    for difference in read.differences:
+    for difference in found.differences:
+        name = difference.name
         if difference.kind == "shape":
-            sizes = [values[difference.name].size for values in pair]
-            message = f"{read.sides[0]} reads {counted(sizes[0], 'record')} for the step, {read.sides[1]} {sizes[1]}"
-            message += ", and each replica reads batches of its own" if several else ""
+            message = f"{sides[0]} reads {counted(one[name].size, 'record')} for the step, "
+            message += f"{sides[1]} {other[name].size}"
+            message += ", and each replica reads batches of its own" if joined else ""
             difference = dataclasses.replace(difference, message=message)
+        elif difference.kind == "value":
+            difference = _of_checksums(name, one[name], other[name])
         told.append(difference)
-    return dataclasses.replace(read, differences=tuple(told))
+    return dataclasses.replace(found, differences=tuple(told))
+
+
+def _of_checksums(name: str, one: np.ndarray, other: np.ndarray) -> Difference:
+    unequal = one != other
+    count = int(np.count_nonzero(unequal))
+    index = tuple(int(i) for i in np.argwhere(unequal)[0])
+    are = "is" if count == 1 else "are"
+    return Difference(
+        name=name, kind="value", message=f"{name}: {count} of {one.size} {are} not the same", index=index,
+        one=one[index].item(), other=other[index].item(), count=count, size=int(one.size), measured=False,
+    )  # fmt: skip
 
 
 def _not_compared(

@@ -115,13 +115,14 @@ def _what_was_run(parity: Parity, environment: Environment) -> Section | None:
 
 
 _ORDER = ("job", "settings", "engines", "workers", "replicas", "strategy", "steps", "estimator", "model", "optimizer",
-          "global_batch_size", "run.seed", "input.seed", "tf_random_seed", "input_fn", "eval_input_fn",
+          "global_batch_size", "run.seed", "input.seed", "tf_random_seed", "input_fn", "eval_input_fn", "eval_steps",
           "keras_input_fn", "keras_eval_input_fn", "mapping", "metric_names", "predictions", "tolerances")  # fmt: skip
 
 
 _OF_TOLERANCES = (
     "A tolerance is met where any of its limits is: rtol is relative to the value itself, of_largest to the largest "
-    "value of its array, atol absolute. ULP are units in the last place."
+    "value of its array, atol absolute; that of a named one is no more than a share of the largest value of its "
+    "series, such as the losses of all steps. ULP are units in the last place."
 )
 
 

@@ -1,4 +1,4 @@
-"""Which variables an optimizer keeps, and for which weight: told by what updates them, whatever they are called.
+"""What updates weights in a graph; which variables an optimizer keeps, for which weight, whatever they are called.
 
 A `tf.compat.v1.train` optimizer names its slots by its own name, which a program may give, and by the scope that it is
 minimised in. The operation that makes the update is given the weight and each slot under the names of its arguments,
@@ -9,44 +9,73 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from estimator_pipeline import keras_optimizers
 from estimator_pipeline.parity.names import AVERAGE, GLOBAL_STEP, NEWER_SLOTS
 
-__all__ = ["Kept", "kept_in_graph", "kept_by_keras"]
+__all__ = ["VARIABLES", "Kept", "Update", "behind", "kept_by_keras", "kept_in_graph", "updates_in"]
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Update:
+    """An operation that updates a weight: what its arguments are, by Keras's names.
+
+    Attributes:
+        kind: of the optimizer; None: its options are not compared.
+        options: its argument -> the option.
+        slots: its argument -> the slot.
+        by_default: what ends the slots' names of a tf.compat.v1.train optimizer that is given no name.
+    """
+
+    kind: str | None = None
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    slots: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    by_default: str | None = None
+
+
+_RATE = {"lr": "learning_rate"}
+_OF_ADAM = {**_RATE, "beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"}
+_OF_MOMENTUM = {**_RATE, "momentum": "momentum"}
+_OF_RMSPROP = {**_RATE, "rho": "rho", "momentum": "momentum", "epsilon": "epsilon"}
+_OF_FTRL = {**_RATE, "l1": "l1", "l2": "l2", "lr_power": "learning_rate_power"}
 _ADAM = {"m": "m", "v": "v"}
 _ACCUMULATOR = {"accum": "accumulator"}
 _RMSPROP = {"ms": "rms", "mom": "momentum"}
 _FTRL = {**_ACCUMULATOR, "linear": "linear"}
 _DUAL = {"gradient_accumulator": "gradient_accumulator", "gradient_squared_accumulator": "gradient_squared_accumulator"}
-# Operation (without `Resource` or `Sparse` before it) -> its argument -> the slot's name in Keras.
-_UPDATES: Mapping[str, Mapping[str, str]] = {
-    "ApplyMomentum": {"accum": "momentum"},
-    "ApplyKerasMomentum": {"accum": "momentum"},
-    "ApplyAdam": _ADAM,
-    "ApplyAdamWithAmsgrad": {**_ADAM, "vhat": "vhat"},
-    "ApplyAdaMax": _ADAM,
-    "ApplyAdagrad": _ACCUMULATOR,
-    "ApplyAdagradV2": _ACCUMULATOR,
-    "ApplyProximalAdagrad": _ACCUMULATOR,
-    "ApplyAdagradDA": _DUAL,
-    "ApplyAdadelta": {"accum": "accum_grad", "accum_update": "accum_var"},
-    "ApplyRMSProp": _RMSPROP,
-    "ApplyCenteredRMSProp": {**_RMSPROP, "mg": "mg"},
-    "ApplyFtrl": _FTRL,
-    "ApplyFtrlV2": _FTRL,
-    "ApplyAddSign": {"m": "m"},
-    "ApplyPowerSign": {"m": "m"},
-}
-# The operation of a tf.compat.v1.train optimizer -> what ends its slots' names where it is given no name.
-_BY_DEFAULT = {"ApplyMomentum": "Momentum", "ApplyAdam": "Adam", "ApplyAdagrad": "Adagrad", "ApplyRMSProp": "RMSProp",
-               "ApplyCenteredRMSProp": "RMSProp"}  # fmt: skip
+# Operation, without `Resource` or `Sparse` before it.
+_UPDATES: Mapping[str, Update] = {
+    "ApplyGradientDescent": Update(kind="sgd", options={"alpha": "learning_rate"}),
+    "ApplyMomentum": Update(
+        kind="momentum", options=_OF_MOMENTUM, slots={"accum": "momentum"}, by_default="Momentum"
+    ),
+    "ApplyKerasMomentum": Update(kind="momentum", options=_OF_MOMENTUM, slots={"accum": "momentum"}),
+    "ApplyAdam": Update(kind="adam", options=_OF_ADAM, slots=_ADAM, by_default="Adam"),
+    "ApplyAdamWithAmsgrad": Update(kind="adam", options=_OF_ADAM, slots={**_ADAM, "vhat": "vhat"}),
+    "ApplyAdaMax": Update(kind="adamax", options=_OF_ADAM, slots=_ADAM),
+    "ApplyAdagrad": Update(kind="adagrad", options=_RATE, slots=_ACCUMULATOR, by_default="Adagrad"),
+    "ApplyAdagradV2": Update(kind="adagrad", options={**_RATE, "epsilon": "epsilon"}, slots=_ACCUMULATOR),
+    "ApplyProximalAdagrad": Update(slots=_ACCUMULATOR),
+    "ApplyAdagradDA": Update(slots=_DUAL),
+    "ApplyAdadelta": Update(
+        kind="adadelta", options={**_RATE, "rho": "rho", "epsilon": "epsilon"},
+        slots={"accum": "accum_grad", "accum_update": "accum_var"},
+    ),
+    "ApplyRMSProp": Update(kind="rmsprop", options=_OF_RMSPROP, slots=_RMSPROP, by_default="RMSProp"),
+    "ApplyCenteredRMSProp": Update(
+        kind="rmsprop", options=_OF_RMSPROP, slots={**_RMSPROP, "mg": "mg"}, by_default="RMSProp"
+    ),
+    "ApplyFtrl": Update(kind="ftrl", options=_OF_FTRL, slots=_FTRL),
+    "ApplyFtrlV2": Update(kind="ftrl", options={**_OF_FTRL, "l2_shrinkage": "l2_shrinkage"}, slots=_FTRL),
+    "ApplyAddSign": Update(slots={"m": "m"}),
+    "ApplyPowerSign": Update(slots={"m": "m"}),
+}  # fmt: skip
 _POWERS = ("beta1_power", "beta2_power")
 _PASSED_ON = ("Identity", "ReadVariableOp", "Switch", "Enter", "Cast")
-_VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+# Operations that are variables.
+VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,6 +91,27 @@ class Kept:
     optimizers: frozenset[str] = frozenset()
 
 
+def updates_in(graph: Any) -> Iterator[tuple[Any, Update, dict[str, Any]]]:
+    """The operations of a graph that update weights: each, what is known of its kind, its arguments' tensors."""
+    for operation in graph.get_operations():
+        update = _UPDATES.get(operation.type.replace("Resource", "").replace("Sparse", ""))
+        if update is not None:
+            names = (argument.name for argument in operation.op_def.input_arg)
+            yield operation, update, dict(zip(names, operation.inputs, strict=True))
+
+
+def behind(tensors: Iterable[Any]) -> list[Any]:
+    """The operations that tensors are computed from."""
+    found: dict[str, Any] = {}
+    rest = [tensor.op for tensor in tensors]
+    while rest:
+        operation = rest.pop()
+        if operation.name not in found:
+            found[operation.name] = operation
+            rest += [tensor.op for tensor in operation.inputs]
+    return list(found.values())
+
+
 def kept_in_graph(graph: Any) -> Kept:
     """Of the optimizers in an Estimator's graph.
 
@@ -71,15 +121,11 @@ def kept_in_graph(graph: Any) -> Kept:
     found: dict[str, str | None] = {}
     endings: dict[tuple[str, str], set[str]] = {}
     optimizers = set()
-    for operation in graph.get_operations():
-        kind = operation.type.replace("Resource", "").replace("Sparse", "")
-        if kind not in _UPDATES:
-            continue
-        inputs = dict(zip((one.name for one in operation.op_def.input_arg), operation.inputs, strict=True))
+    for _, update, inputs in updates_in(graph):
         weight = _variable(inputs["var"])
         if weight is None:
             continue
-        for argument, slot in _UPDATES[kind].items():
+        for argument, slot in update.slots.items():
             name = _variable(inputs[argument])
             if name is None:
                 continue
@@ -88,8 +134,8 @@ def kept_in_graph(graph: Any) -> Kept:
             if at:
                 endings.setdefault((before, f"/{after}"), set()).add(slot)
             # Keras's own, in a graph, are called by the slot.
-            if kind in _BY_DEFAULT and name.rpartition("/")[2] not in _UPDATES[kind].values():
-                optimizers.add(_BY_DEFAULT[kind])
+            if update.by_default is not None and name.rpartition("/")[2] not in update.slots.values():
+                optimizers.add(update.by_default)
         for argument in _POWERS:
             power = _variable(inputs[argument]) if argument in inputs else None
             if power is not None and power != GLOBAL_STEP:
@@ -110,7 +156,7 @@ def _variable(tensor: Any) -> str | None:
     operation = tensor.op
     while operation.type in _PASSED_ON and operation.inputs:
         operation = operation.inputs[0].op
-    return str(operation.name) if operation.type in _VARIABLES else None
+    return str(operation.name) if operation.type in VARIABLES else None
 
 
 def kept_by_keras(model: Any) -> Kept:

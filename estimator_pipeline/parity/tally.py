@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from estimator_pipeline.launch.plan import counted
-from estimator_pipeline.parity.compare import CHECKSUMS, Comparison, Difference
+from estimator_pipeline.parity.compare import Comparison, Difference
 from estimator_pipeline.parity.result import Parity
 
 __all__ = [
@@ -195,7 +195,7 @@ def verdict(parity: Parity) -> str:
     told = f"Not equal: {one} and {other} part {where}"
     if difference.kind != "value":
         return f"{told}: {difference.message}."
-    if difference.name.startswith(CHECKSUMS):
+    if _is_one_of(difference, parity.records.values()):
         return f"{told}, in the {difference.message}."
     told = f"{told}, {_place(parity, difference)}"
     if not _tells_size(difference):
@@ -344,7 +344,11 @@ def metrics(parity: Parity) -> str:
     return f"{told} (not the loss)" if "loss" in theirs and not compared & {"loss", "average_loss"} else told
 
 
+def _is_one_of(difference: Difference, comparisons: Iterable[Comparison]) -> bool:
+    return any(difference is fault for comparison in comparisons for fault in comparison.faults)
+
+
 def _place(parity: Parity, difference: Difference) -> str:
-    if any(difference is fault for numbers in parity.numbers.values() for fault in numbers.faults):
+    if _is_one_of(difference, parity.numbers.values()):
         return f"in the {difference.name.replace('_', ' ')}"
     return f"in the variable {difference.name}"

@@ -12,9 +12,6 @@ from estimator_pipeline.parity.result import Parity
 
 __all__ = ["document", "summary"]
 
-# Begins the note of `forms.py` on records that are compared in part.
-_PARTS = "of the records only "
-
 
 def summary(parity: Parity) -> str:
     """A few lines for a terminal: the verdict, where the two part first, the largest difference by kind."""
@@ -57,8 +54,7 @@ def _read(parity: Parity) -> list[str]:
     if len(parity.records) != len(parity.steps):
         return []
     each = tally.each(parity)
-    # Of records that have another form in each a part is compared, and a note says which.
-    if any(note.startswith(_PARTS) for note in parity.notes):
+    if parity.records_in_part:
         return [f"what was compared of the records was the same for {each}"]
     return [f"the same records for {each}"]
 

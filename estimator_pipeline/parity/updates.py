@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from estimator_pipeline.parity import optimizer_updates
+from estimator_pipeline.parity import extra_updates, optimizer_updates
 from estimator_pipeline.parity.findings import (
     CLOSE,
     NEAR,
@@ -26,12 +26,12 @@ from estimator_pipeline.parity.findings import (
     told_by_part,
     told_names,
 )  # fmt: skip
-from estimator_pipeline.parity.optimizer_updates import Later, another_rate, shifted_rate
+from estimator_pipeline.parity.rates import Later, another_rate, rate_of_velocities, shifted_rate
 
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity, StepParity
 
-__all__ = ["of_update", "told_random", "told_rate"]
+__all__ = ["of_update", "told_random"]
 
 # A gradient so much smaller than the largest one is what is left of terms that cancel each other: rounding.
 _ROUNDING = 3e-5
@@ -39,33 +39,10 @@ _ROUNDING = 3e-5
 _OF_WEIGHTS = 1e-5
 # Noise is no nearer to other noise than this.
 _UNLIKE = 0.02
+# Gradients of one length in so many steps do not have it by chance.
+_STEADY = 3
 _ALL_RANDOM = "set the rates of what draws random numbers to 0, and compare the rest"
 Arrays = Mapping[str, np.ndarray]
-
-
-def told_rate(parity: Parity, index: int) -> Finding:
-    step, sides = parity.steps[index], parity.initial.sides
-    told = f"{sides[0]} {step.learning_rates[0]:.6g}, {sides[1]} {step.learning_rates[1]:.6g}"
-    shift = _shift_of_rates(parity, index)
-    return Finding(
-        name="learning rate",
-        step=step.step,
-        message=f"at step {step.step} it is {told}" + (f": {shift}" if shift else ""),
-        mend="the schedule, and whether it is asked before or after the step is counted" if shift else "the schedule",
-    )
-
-
-def _shift_of_rates(parity: Parity, index: int) -> str:
-    """In words, where one side has the rate of the other's step before."""
-    sides, rates = parity.initial.sides, [step.learning_rates for step in parity.steps]
-    for side in (0, 1):
-        known = [
-            (mine[side], theirs[1 - side]) for mine, theirs in zip(rates[index + 1 :], rates[index:], strict=False)
-        ]
-        pairs = [(mine, theirs) for mine, theirs in known if mine is not None and theirs is not None]
-        if len(pairs) >= 2 and all(np.isclose(mine, theirs, rtol=1e-6) for mine, theirs in pairs):
-            return f"{sides[side]} is one step late"
-    return ""
 
 
 def of_update(parity: Parity, index: int, state: Step, facts: Facts, later: Later) -> Finding | None:
@@ -83,9 +60,11 @@ def of_update(parity: Parity, index: int, state: Step, facts: Facts, later: Late
         return (optimizer_updates.of_options(sides, state, facts) or _of_a_column(sides, state)) if faults else None
     return (
         optimizer_updates.of_options(sides, state, facts)
-        or optimizer_updates.of_averages(sides, state)
-        or _not_trained(sides, state, weights)
+        or extra_updates.of_averages(sides, state)
+        or extra_updates.of_soft_threshold(sides, state, weights, facts)
+        or _not_trained(sides, state, weights, facts)
         or _mixed_up(sides, state, weights)
+        or extra_updates.of_two_updates(sides, state, weights, facts)
         or optimizer_updates.of_slots(parity, index, state, weights, facts, later)
         or _of_gradients(parity, index, state, weights, facts, later)
     )
@@ -156,7 +135,7 @@ def _rounding(state: Step, noise: Mapping[str, float], faults: set[str]) -> Find
     return Finding(name="rounding", step=state.step, message=told, mend=mend)
 
 
-def _not_trained(sides: tuple[str, str], state: Step, weights: Sequence[Arrays]) -> Finding | None:
+def _not_trained(sides: tuple[str, str], state: Step, weights: Sequence[Arrays], facts: Facts) -> Finding | None:
     largest = max(rms(value) for side in weights for value in side.values())
     for side in (0, 1):
         still = [
@@ -174,14 +153,21 @@ def _not_trained(sides: tuple[str, str], state: Step, weights: Sequence[Arrays])
                 "several steps",
             )
         if still:
+            mend = "what is trained: trainable=False, the variables that minimize is given, a gradient that is stopped "
+            mend += "or left out"
+            # The other side's optimizer keeps something for what a gradient moves.
+            known = facts.untrained is not None or all(
+                optimizer_updates.slots_of(state.after[1 - side], name, facts.options[1 - side]) for name in still
+            )
+            told = "a frozen layer" if known else "a frozen layer, or variables that no gradient moves (averages, ...)"
+            mend += "" if known else "; operations that update variables, and that one side does not run"
             return Finding(
                 name="gradient",
                 step=state.step,
                 side=sides[side],
-                message=f"a frozen layer: {sides[side]} does not change {len(still)} of {len(weights[side])} variables "
+                message=f"{told}: {sides[side]} does not change {len(still)} of {len(weights[side])} variables "
                 f"({told_names(still)}), {sides[1 - side]} does",
-                mend="what is trained: trainable=False, the variables that minimize is given, a gradient that is "
-                "stopped or left out",
+                mend=mend,
             )
     return None
 
@@ -217,22 +203,24 @@ def _of_gradients(
     sides, step = parity.initial.sides, state.step
     rates = facts.rates(parity.steps[index].learning_rates)
     gradients, word = _gradients(state, weights, facts, rates)
+    has_rate = word != "gradient"
     if distance(*gradients) < SAME:
         return None
     scale, rest = scale_of(*gradients)
     lengths = [length(one) for one in gradients]
     if rest < CLOSE and scale > 0:
-        shifted = None if word == "gradient" else shifted_rate(parity, index, scale, later)
+        shifted = shifted_rate(parity, index, scale, later) if has_rate else None
         if shifted:
             return another_rate(
                 step, f"every weight's change in {sides[0]} is {scale:.4g} times that in {sides[1]}: {shifted}"
             )
         if abs(scale - 1) > SCALED:
-            return _of_lengths(parity, index, scale, lengths, facts, has_rate=word != "gradient")
-    shifted = optimizer_updates.rate_of_velocities(parity, index, state)
+            return _of_lengths(parity, index, scale, lengths, facts, has_rate=has_rate)
+    shifted = rate_of_velocities(parity, index, state)
     if shifted:
         return another_rate(step, f"the velocities differ as far as the rates of two steps do: {shifted}")
-    clipped = _clipping(parity, index, lengths, facts) or _clipped_by_value(sides, step, gradients, word)
+    clipped = _clipping(parity, index, lengths, facts, has_rate=has_rate)
+    clipped = clipped or _clipped_by_value(sides, step, gradients, word)
     if clipped is not None:
         return clipped
     return _of_other_gradients(sides, state, gradients, word, facts, opposite=rest < CLOSE and scale < 0)
@@ -378,7 +366,7 @@ def _of_lengths(
             message=f"{longer}'s gradient is {times:.4g} times the other's, and there are {facts.replicas} replicas",
             mend="divide the loss of a replica by the global batch, not by its own part of it",
         )
-    limit = _clipped_to(parity, index, lengths, 1 - side, facts)
+    limit = _clipped_to(parity, index, lengths, 1 - side, facts, has_rate=has_rate)
     if limit is not None:
         return Finding(
             name="clipping",
@@ -394,7 +382,8 @@ def _of_lengths(
             step=step,
             message=f"the same direction, but {longer}'s change of the weights is {times:.4g} times the other's",
             mend="the learning rate, which one side does not tell; or else how the loss is reduced (its sum or its "
-            "mean over the batch), weights of records, and what it is divided by (replicas)",
+            "mean over the batch), weights of records, what it is divided by (replicas), and updates that are made "
+            "twice in a step",
         )
     return Finding(
         name="loss scaling",
@@ -405,35 +394,36 @@ def _of_lengths(
     )
 
 
-def _units(step: StepParity, facts: Facts) -> list[float]:
-    # At the first step a slot or a change is the gradient times one of these: 1 is V1's velocity, the learning rate
-    # SGD's change and Keras's velocity, the last Adam's first moment.
-    betas = [1 - float(side.get("beta_1", 0.9)) for side in facts.options]
-    return [1.0, *(rate for rate in facts.rates(step.learning_rates) if rate), *betas]
+def _units(step: StepParity, facts: Facts, *, has_rate: bool) -> list[float]:
+    # A change by plain gradient descent, and what is added to a velocity of Keras, is the gradient times a rate, which
+    # one side alone may tell.
+    return [rate for rate in facts.rates(step.learning_rates) if rate] if has_rate else [1.0]
 
 
-def _clipped_to(parity: Parity, index: int, lengths: Sequence[float], side: int, facts: Facts) -> float | None:
+def _clipped_to(
+    parity: Parity, index: int, lengths: Sequence[float], side: int, facts: Facts, *, has_rate: bool
+) -> float | None:
     """The length to which one side's gradients are clipped; None where nothing says so."""
-    if facts.clip_norm is not None and index == 0:
-        for unit in _units(parity.steps[0], facts):
+    if facts.clip_norm is not None:
+        for unit in _units(parity.steps[index], facts, has_rate=has_rate):
             if abs(lengths[side] / unit / facts.clip_norm - 1) < CLOSE:
                 return facts.clip_norm
     # Of plain gradient descent, what the steps before and after it say.
     steps = parity.steps[index : index + 6]
     rates = [facts.rates(step.learning_rates)[side] for step in steps]
-    if len(steps) < 3 or None in rates or facts.options[side].get("kind") != "sgd":
+    if None in rates or facts.options[side].get("kind") != "sgd":
         return None
     norms = [step.update_norms[side] / float(rate) for step, rate in zip(steps, rates, strict=True) if rate]
-    if len(norms) == len(steps) and max(norms) - min(norms) < SAME * max(norms):
+    if len(norms) >= _STEADY and max(norms) - min(norms) < SAME * max(norms):
         return float(np.mean(norms))
     return None
 
 
-def _clipping(parity: Parity, index: int, lengths: Sequence[float], facts: Facts) -> Finding | None:
+def _clipping(parity: Parity, index: int, lengths: Sequence[float], facts: Facts, *, has_rate: bool) -> Finding | None:
     if facts.clip_norm is None or facts.replicas < 2 or index > 0:
         return None
     sides, step = parity.initial.sides, parity.steps[index]
-    for unit in _units(step, facts):
+    for unit in _units(step, facts, has_rate=has_rate):
         norms = [length / unit for length in lengths]
         for side in (0, 1):
             if abs(norms[1 - side] / facts.clip_norm - 1) < CLOSE and norms[side] < norms[1 - side] * (1 - CLOSE):

@@ -36,13 +36,20 @@ def assert_parity(job: str | Path | None = None, *, estimator: Any = None, model
 
     Raises:
         ParityError: an AssertionError; they are not equal.
-        ConfigError: neither of the two was given, or both; and what those functions raise.
+        ConfigError: neither of the two was given, or both; `eval_steps` beside a job file; and what those functions
+            raise.
     """
     if (job is None) == (estimator is None) or (estimator is None) != (model is None):
         raise ConfigError(
             "assert_parity needs a job file, or an estimator and a model",
             found=f"job {job!r}, estimator {type(estimator).__name__}, model {type(model).__name__}",
             mend='assert_parity("job.yaml"), or assert_parity(estimator=..., model=..., input_fn=...)',
+        )
+    if job is not None and options.get("eval_steps") is not None:
+        raise ConfigError(
+            "eval_steps is for an estimator and a model, and a job file was given",
+            found=f"job {job!r}, eval_steps={options['eval_steps']!r}",
+            mend=f'eval.steps of the job file says it, or settings=["eval.steps={options["eval_steps"]}"]',
         )
     from estimator_pipeline import parity
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from conftest import tensorflow_with_three_cpus
 
-from estimator_pipeline.parity.answers import signature_answers
+from estimator_pipeline.parity.answers import evaluated_losses, evaluation_of, loss_of_batch_means, signature_answers
 from estimator_pipeline.parity.compare import compare
 
 tf = tensorflow_with_three_cpus()
@@ -68,3 +71,72 @@ def test_examples_are_given_where_they_are_asked_for(tmp_path):
     np.testing.assert_array_equal(found["signature serving_default, output output_0"], INPUTS["x"])
     # Without them there is no answer, and the signature is told all the same.
     assert list(signature_answers(tmp_path / "one", INPUTS)) == ["signature serving_default, input examples"]
+
+
+def normalised():
+    """A model with moving statistics, and batches of its data."""
+    tf.keras.utils.set_random_seed(1)
+    layers = [tf.keras.layers.BatchNormalization(), tf.keras.layers.Dense(1)]
+    model = tf.keras.Sequential([tf.keras.layers.InputLayer((2,)), *layers])
+    model.compile("sgd", "mse")
+    x = np.random.RandomState(0).normal(size=[20, 2]).astype("float32")
+    return model, tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1, keepdims=True))).batch(8)
+
+
+def test_losses_by_layers_move_nothing():
+    """What one batch moves as layers train, the next one does not see."""
+    model, batches = normalised()
+    before = model.get_weights()
+    found, first = evaluated_losses(model, batches), evaluated_losses(model, batches, steps=1)
+    assert all(np.array_equal(*pair) for pair in zip(before, model.get_weights(), strict=True))
+    expected = []
+    for training in (False, True):
+        expected.append([])
+        for x, y in batches:
+            expected[-1].append(float(tf.reduce_mean((model(x, training=training) - y) ** 2)))
+            model.set_weights(before)
+    assert set(found) == {"loss", "average_loss"}
+    assert found["loss"] == pytest.approx([np.mean(each) for each in expected], rel=1e-6)
+    assert first["loss"] == pytest.approx([each[0] for each in expected])
+
+
+@pytest.mark.parametrize("look", [evaluated_losses, evaluation_of])
+def test_no_batch_is_kept(look):
+    model, batches = normalised()
+    left = []
+
+    def counted():
+        for batch in batches.repeat(4):
+            gc.collect()
+            left.append(sum(one() is not None for one in kept))
+            kept.append(weakref.ref(batch[0]))
+            yield batch
+
+    kept = []
+    look(model, counted())
+    assert len(left) == 12 and max(left) <= 2, left
+
+
+def test_an_evaluation_batch_by_batch():
+    model, batches = normalised()
+    model.evaluate(batches, verbose=0)
+    found = evaluation_of(model, batches)
+    told = [model.evaluate(x, y, verbose=0) for x, y in batches]
+    assert found.sizes == [8, 8, 4] and found.each == pytest.approx(told) and not found.notes
+    assert found.losses["loss"] == pytest.approx(evaluated_losses(model, batches)["loss"])
+
+
+@pytest.mark.parametrize(
+    ("loss", "each", "sizes", "known"),
+    [
+        (None, [1.0], [4], None),
+        (2.5, [], [], None),  # several replicas: its batches were not looked at
+        (2.0, [1.0, 4.0], [4, 2], 2.5),  # a mean of records
+        (2.5, [1.0, 4.0], [4, 2], 2.5),  # a mean of batches
+        (4.0, [1.0, 4.0], [4, 2], 4.0),  # the last one's
+        (2.0, None, [4, 4], 2.0),
+        (2.0, None, [4, 2], None),
+    ],
+)
+def test_the_loss_as_an_estimator_has_it(loss, each, sizes, known):
+    assert loss_of_batch_means(loss, each, sizes) == known

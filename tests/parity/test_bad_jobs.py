@@ -79,7 +79,7 @@ def test_own_code_beside_its_file_in_every_process(own, run_environment):
     assert json.loads(done.stdout)["equal"] is True
     assert "Error" not in (own / "out" / "answers.log").read_text()
     facts = json.loads((own / "out" / "facts.json").read_text())
-    assert set(facts["losses"]) == {"average_loss", "loss", "keras_loss"}, "the layers were made there as well"
+    assert set(facts["losses"]) == {"average_loss", "loss"}, "the layers were made there as well"
 
 
 def test_what_own_code_does_wrong_is_told_once(own, run_environment):

@@ -118,6 +118,7 @@ def test_records_in_another_form_are_the_same(tmp_path, given, pick, theirs, our
     found = compared(estimator(pick=pick), model(), tmp_path / "same", input_fn=theirs, keras_input_fn=ours)
     assert found.equal and len(found.records) == 2, given
     assert about_records(found) == ([] if says is None else [says])
+    assert ("what was compared of the records was the same" in summary(found)) == (says is not None)
     batches = StepReader(found.folder / "keras" / "record").batches()["worker-0"]
     assert len(batches[0]) == 16 and len({*batches[0]}) > 1, "a checksum for each record, of what it holds"
 
@@ -429,10 +430,112 @@ def test_data_that_raise(tmp_path):
         compared(estimator(), model(), tmp_path / "evaluation", eval_input_fn=failing(2))
 
 
+def read_no_more_than(most):
+    """Of the evaluation's data, which raise where they are read to their end once more."""
+    ends = []
+
+    def batches():
+        yield X[:20], Y[:20]
+        if len(ends) == most:
+            raise ValueError("read too often")
+        yield X[20:], Y[20:]
+        ends.append(1)
+
+    spec = (tf.TensorSpec([None, 6]), tf.TensorSpec([None, 1]))
+    return lambda: tf.data.Dataset.from_generator(batches, output_signature=spec)
+
+
+def test_an_evaluation_is_read_twice_by_keras(tmp_path):
+    """And what comes up in any reading is told as what comes up in the first."""
+    split = evaluated(batch=20)
+    options = {"eval_input_fn": lambda: split().take(1).concatenate(split().skip(1).unbatch().batch(28))}
+    found = compared(estimator(), model(), tmp_path / "2", keras_eval_input_fn=read_no_more_than(2), **options)
+    assert found.equal and found.metrics.names == ("loss",)
+    for most in (0, 1):
+        with pytest.raises(TaskFailedError) as raised:
+            compared(estimator(), model(), tmp_path / str(most), keras_eval_input_fn=read_no_more_than(most), **options)
+        assert raised.value.what == "the evaluation of the Keras model failed: ValueError: read too often"
+        assert raised.value.found.startswith(f"{__file__}, line ")
+
+
+def test_the_first_batch_is_read_once(tmp_path):
+    """For the look, the trace of what draws random numbers, and the prediction."""
+    begun = []
+
+    def batches():
+        begun.append(1)
+        while True:
+            yield X[:16], Y[:16]
+
+    spec = (tf.TensorSpec([None, 6]), tf.TensorSpec([None, 1]))
+    found = compared(
+        estimator(), model(), tmp_path,
+        keras_input_fn=lambda: tf.data.Dataset.from_generator(batches, output_signature=spec),
+    )  # fmt: skip
+    assert len(found.steps) == 2 and len(begun) == 2, "and for the training"
+
+
+def without_end():
+    def batches():
+        while True:
+            yield X[:20], Y[:20]
+            yield X[20:], Y[20:]
+
+    spec = (tf.TensorSpec([None, 6]), tf.TensorSpec([None, 1]))
+    return tf.data.Dataset.from_generator(batches, output_signature=spec)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        without_end,
+        data(batch=16),
+        v1.estimator.inputs.numpy_input_fn(X, Y, batch_size=20, num_epochs=None, shuffle=False),
+    ],
+    ids=["a generator", "a dataset", "tensors"],
+)
+def test_as_many_batches_of_an_evaluation_without_end(tmp_path, given):
+    ours = model(metrics=[keras.metrics.MeanSquaredError(name="mse")])
+
+    def errors(labels, found, each):
+        return {"mse": v1.metrics.mean_squared_error(labels, found)}
+
+    found = compared(estimator(metrics=errors), ours, tmp_path, eval_input_fn=given, eval_steps=3)
+    assert found.equal and set(found.metrics.names) == {"loss", "mse"}, summary(found)
+    assert found.about["eval_steps"] == 3
+
+
+def test_as_many_batches_on_several_replicas(tmp_path):
+    """They are those of the data, and not those of each replica."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice())
+    config = tf.estimator.RunConfig(eval_distribute=strategy)
+
+    def errors(labels, found, each):
+        return {"mse": v1.metrics.mean_squared_error(labels, found)}
+
+    found = compared(
+        estimator(metrics=errors, config=config), model(metrics=[keras.metrics.MeanSquaredError(name="mse")]),
+        tmp_path, eval_input_fn=evaluated(batch=8), eval_steps=4,
+    )  # fmt: skip
+    assert "mse" in found.metrics.names and "mse" not in [fault.name for fault in found.metrics.faults], summary(found)
+
+
+def test_as_many_batches_of_other_sizes_are_other_records(tmp_path):
+    found = compared(
+        estimator(), model(), tmp_path, eval_input_fn=evaluated(batch=20), keras_eval_input_fn=evaluated(batch=16),
+        eval_steps=2,
+    )  # fmt: skip
+    assert not found.equal
+    assert (
+        "the evaluations read other numbers of records: 40 in 2 batches in the Estimator, 32 in 2 batches in Keras"
+        in found.notes
+    )
+
+
 @pytest.mark.parametrize("argument", ["eval_input_fn", "keras_eval_input_fn"])
 def test_an_evaluation_without_end(tmp_path, argument):
     given = {"eval_input_fn": evaluated(), "keras_eval_input_fn": evaluated(), argument: data()}
-    with pytest.raises(ConfigError, match=rf"^{argument} .* without end, .*\n.*leave \.repeat\(\) out"):
+    with pytest.raises(ConfigError, match=rf"^{argument} .* without end, .*\n.*\(--eval-steps N\)"):
         compared(estimator(), model(), tmp_path / "folder", **given)
     assert not (tmp_path / "folder").exists()
 

@@ -130,10 +130,14 @@ def test_random_numbers_of_a_keras_model():
     layers = tf.keras.layers
     stack = [layers.Dense(3), layers.Dropout(0.5), layers.Dropout(0.0), layers.GaussianNoise(0.1), layers.Dense(1)]
     model = tf.keras.Sequential([layers.InputLayer((4,)), *stack])
-    assert random_of_model(model, tf.constant(X)) == [stack[1].name, stack[3].name]
+    assert random_of_model(model, tf.constant(X)) == ([stack[1].name, stack[3].name], [])
     drop = layers.Lambda(lambda x: tf.nn.dropout(x, rate=0.5), name="own")
     model = tf.keras.Sequential([layers.InputLayer((4,)), drop])
-    assert random_of_model(model, tf.constant(X)) == ["own/dropout"]
+    assert random_of_model(model, tf.constant(X)) == (["own/dropout"], [])
+    names, notes = random_of_model(model, tf.constant(X[:, :2]))
+    assert not names and notes[0].startswith(
+        "whether the Keras model draws random numbers of its own is not known: ValueE"
+    )
 
 
 def test_what_metrics_count(tmp_path):

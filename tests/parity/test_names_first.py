@@ -194,7 +194,7 @@ def test_metrics_of_one_side_are_told_by_name(tmp_path):
             None,
             [
                 "the loss of the evaluation was not compared: the Estimator's is a mean of batch means, which Keras "
-                "does not tell on several replicas, nor of a step of one's own; average_loss was"
+                "does not tell on several replicas, nor by a test_step without a loss; average_loss was"
             ],
         ),
         (["loss", "auc"], ["loss", "auc"], None, ["the loss of the evaluation was not compared"]),
@@ -322,6 +322,11 @@ def failing_input_fn():
         ({"steps": -2}, "steps is -2"),
         ({"steps": 2.5}, "steps is 2.5"),
         ({"steps": True}, "steps is True"),
+        ({"eval_steps": 0}, "eval_steps is 0\n  found: allowed: whole numbers from 1 on"),
+        (
+            {"eval_steps": 3, "eval_input_fn": None, "metric_names": None},
+            "eval_steps=3 batches were to be evaluated, and nothing is evaluated\n  to mend it: give eval_input_fn",
+        ),
         ({"mapping": "a: b"}, "mapping is no mapping of names to names\n  found: 'a: b'"),
         ({"metric_names": ["mae"]}, "metric_names is no mapping of names to names\n  found: ['mae']"),
         ({"predictions": ["y"]}, "predictions is no mapping of names to names"),
@@ -341,7 +346,7 @@ def failing_input_fn():
         ({"eval_input_fn": lambda: eval_input_fn().take(0)}, "eval_input_fn (<lambda>) gives no batch"),
         ({"folder": __file__}, "the runs and their records cannot be written there"),
     ],
-    ids=range(23),
+    ids=range(25),
 )
 def test_arguments_that_cannot_be(refused, options, says):
     if "folder" in options:
@@ -491,6 +496,28 @@ def program(tmp_path, monkeypatch):
     for name in set(sys.modules) - before:
         if name.startswith(("beside", "tests_of_parity", "train", "broken")):
             del sys.modules[name]
+
+
+def test_eval_steps_of_a_program(program):
+    done = program("--json", "--eval-steps", "2")
+    assert done.exit_code == 0, (done.output[-2000:], done.exception)
+    found = json.loads(done.stdout)
+    assert found["equal"] and found["about"]["eval_steps"] == 2 and found["metrics"]["compared"] == 2
+
+
+def test_eval_steps_where_they_do_not_apply(program):
+    """Told in one error each: without an evaluation, beside a job file, which says it by itself, and in Python."""
+    done = CliRunner().invoke(app, ["parity", "job.yaml", "--eval-steps", "5"])
+    assert done.exit_code == 2 and done.stderr == (
+        "error: --eval-steps is for the functions of a program, and a job file was given\n"
+        "  found: the job file job.yaml\n"
+        "  to mend it: --set eval.steps=5: a job file says itself how many batches are evaluated\n"
+    )
+    done = CliRunner().invoke(app, ["parity", "--eval-steps", "5"])
+    assert done.exit_code == 2 and "parity needs a job file, or --estimator, --model" in done.stderr
+    assert CliRunner().invoke(app, ["parity", "--eval-steps", "0"]).exit_code == 2
+    with pytest.raises(ConfigError, match=r"eval_steps is for an estimator .*\n.*\n.*settings=\[\"eval.steps=5\"\]"):
+        assert_parity("job.yaml", eval_steps=5)
 
 
 def test_a_program_of_several_files(program):

@@ -95,9 +95,91 @@ def test_what_a_model_evaluates_by_itself_counts(compared, batch):
     assert found.finals["keras"]["loss"] == pytest.approx(2 * found.finals["estimator"]["loss"], rel=0.05)
 
 
-def test_the_same_by_both_is_equal(compared):
-    found = compared(model(Twice), eval_input_fn=evaluated(), params={"times": 2.0})
-    assert found.equal and found.metrics.names == ("loss",)
+@pytest.mark.parametrize("batch", [16, 20])
+def test_the_same_by_both_is_equal(compared, batch):
+    found = compared(model(Twice), eval_input_fn=evaluated(batch=batch), params={"times": 2.0})
+    assert found.equal and found.metrics.names == ("loss",), summary(found)
+
+
+class Evaluating(keras.Model):
+    """Its loss is another one in evaluation alone."""
+
+    evaluates = False
+
+    def test_step(self, batch):
+        self.evaluates = True
+        try:
+            return super().test_step(batch)
+        finally:
+            self.evaluates = False
+
+
+class Forgetful(Evaluating):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+        return 0 * tf.reduce_mean(y_pred) if self.evaluates else super().compute_loss(x, y, y_pred, sample_weight)
+
+
+class Halved(Evaluating):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+        return super().compute_loss(x, y, y_pred * (0.5 if self.evaluates else 1.0), sample_weight)
+
+
+class Counted(Evaluating):
+    """Counts its loss by itself."""
+
+    def __init__(self, *given, **more):
+        super().__init__(*given, **more)
+        self.counted = keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self):
+        return [self.counted]
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+        loss = tf.reduce_mean(keras.losses.binary_crossentropy(y, y_pred)) * (0.0 if self.evaluates else 1.0)
+        self.counted.update_state(loss)
+        return loss
+
+
+@pytest.mark.parametrize("batch", [16, 20])
+@pytest.mark.parametrize(
+    ("kind", "compiled", "tells"),
+    [(Forgetful, True, 0.0), (Halved, True, None), (Counted, True, 0.0), (Counted, False, 0.0)],
+)
+def test_a_loss_that_is_another_one_in_evaluation_alone(compared, kind, compiled, tells, batch):
+    ours = model(kind, compiled=compiled)
+    found = compared(ours, eval_input_fn=evaluated(batch=batch))
+    assert [finding.name for finding in found.findings] == ["evaluation"], summary(found)
+    if tells is not None:
+        assert found.finals["keras"]["loss"] == tells, "what `evaluate` tells, and nothing worked out of it"
+
+
+class Returned(Evaluating):
+    """What it returns goes nowhere in evaluation: `evaluate` tells what was compiled."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+        return super().compute_loss(x, y, y_pred, sample_weight) * (0.0 if self.evaluates else 1.0)
+
+
+@pytest.mark.parametrize("batch", [16, 20])
+def test_a_loss_that_evaluate_tells_rightly(compared, batch):
+    found = compared(model(Returned), eval_input_fn=evaluated(batch=batch))
+    assert found.equal and found.metrics.names == ("loss",), summary(found)
+
+
+class Last(keras.Model):
+    """Its evaluation tells the last batch's loss."""
+
+    def test_step(self, batch):
+        x, y = batch
+        loss = tf.reduce_mean(keras.losses.binary_crossentropy(y, self(x, training=False)))
+        return {"loss": loss, "last": 1.0}
+
+
+def test_an_evaluation_that_is_no_mean_of_batches_is_compared_as_it_is(compared):
+    found = compared(model(Last), eval_input_fn=evaluated(batch=20))
+    assert not found.equal
+    assert found.finals["keras"]["loss"] != pytest.approx(found.finals["estimator"]["loss"], rel=1e-3)
 
 
 class OwnLoop(keras.Model):
@@ -127,12 +209,48 @@ class OwnLoop(keras.Model):
         return {"loss": self.told.result()}
 
 
-@pytest.mark.parametrize(("batch", "known"), [(16, True), (20, False)])
-def test_a_loop_of_ones_own(compared, batch, known):
-    """Of batches of several sizes nobody knows whether what it tells is a mean of records or of batches."""
+@pytest.mark.parametrize("batch", [16, 20])
+def test_a_loop_of_ones_own(compared, batch):
+    """Whether it tells a mean of records or of batches, its batches say; what its layers do by themselves, nobody."""
     found = compared(model(OwnLoop, compiled=False), eval_input_fn=evaluated(batch=batch))
-    assert found.equal and bool(found.metrics.names) == known, summary(found)
-    assert any("the loss of the evaluation was not compared" in note for note in found.notes) != known
+    assert found.equal and found.metrics.names == ("loss",), summary(found)
+    (note,) = [note for note in found.notes if "is not known" in note]
+    assert note.endswith("ValueError: it is compiled without a loss, and its layers add none")
+
+
+class Within(keras.Model):
+    """Its layers can be called in its own steps alone."""
+
+    within = False
+
+    def call(self, inputs, training=None, mask=None):
+        if not self.within:
+            raise RuntimeError("not within a step")
+        return super().call(inputs, training=training, mask=mask)
+
+    def _step(self, step, batch):
+        self.within = True
+        try:
+            return step(batch)
+        finally:
+            self.within = False
+
+    def train_step(self, batch):
+        return self._step(super().train_step, batch)
+
+    def test_step(self, batch):
+        return self._step(super().test_step, batch)
+
+
+def test_what_is_not_known_says_why(compared):
+    found = compared(model(Within), eval_input_fn=evaluated(batch=20))
+    assert found.equal and found.metrics.names == ("loss",), summary(found)
+    notes = [note for note in found.notes if "is not known" in note]
+    assert notes == [
+        "whether the Keras model draws random numbers of its own is not known: RuntimeError: not within a step",
+        "what the Keras model's layers and their losses come to is not known, and so whether it evaluates in training "
+        "mode: RuntimeError: not within a step",
+    ]
 
 
 def test_data_without_labels(compared):
@@ -191,23 +309,46 @@ def test_outputs_by_names_that_are_not_those_of_layers(compared):
 
 
 class Lazy(keras.Model):
-    """Makes a variable in its first step."""
-
-    seen = None
+    """Its layer has a variable more once it has trained."""
 
     def train_step(self, batch):
-        if self.seen is None:
+        (layer,) = (one for one in self.layers if one.name == "one")
+        if not hasattr(layer, "seen"):
             with tf.init_scope():
-                self.seen = tf.Variable(0, trainable=False, name="seen")
-        self.seen.assign_add(1)
+                layer.seen = layer.add_weight("seen", [3], initializer="ones", trainable=False)
+        layer.seen.assign_add([1.0, 1.0, 1.0])
         return super().train_step(batch)
 
 
 def test_variables_that_training_makes(compared):
+    """They stand between the model's and the optimizer's: what was before the comparison is known by the variable."""
     ours = model(Lazy)
+    ours.compile(legacy.SGD(0.1, momentum=0.9), "binary_crossentropy")
     before = ours.get_weights()
-    assert compared(ours).equal
+    found = compared(ours, slots=False)
+    assert len(ours.weights) == len(before) + 1 and len(found.steps) == 2
     assert all(np.array_equal(*pair) for pair in zip(before, ours.get_weights(), strict=False))
+    assert not any(variable.numpy().any() for variable in ours.optimizer.variables()), "slots and step are as before"
+    assert "variables that the Keras model makes as it trains were not compared: seen:0" in found.notes
+
+
+class Training(keras.layers.Layer):
+    """Has a variable once it was called to train."""
+
+    seen = None
+
+    def call(self, inputs, training=None):
+        if training and self.seen is None:
+            with tf.init_scope():
+                self.seen = self.add_weight("seen", [], trainable=False)
+        return inputs
+
+
+def test_variables_that_a_look_at_the_training_makes(compared):
+    ours = model(layers=[Training(name="look"), keras.layers.Dense(1, "sigmoid", name="one")])
+    found = compared(ours)
+    assert found.equal and set(found.initial.names) == {"one/kernel", "one/bias", "global_step"}, summary(found)
+    assert any("makes as it trains were not compared: " in note for note in found.notes)
 
 
 def test_a_step_that_does_not_tell_its_loss(compared):

@@ -45,6 +45,9 @@ def model_fn(features, labels, mode, params):
     counts = params.get("counts", 1)
     with tf.control_dependencies(v1.get_collection(v1.GraphKeys.UPDATE_OPS)):
         train_op = optimizer.apply_gradients(pairs, step if counts else None)
+    if params.get("twice"):
+        with tf.control_dependencies([train_op]):
+            train_op = optimizer.apply_gradients(pairs)
     if counts == 2:
         with tf.control_dependencies([train_op]):
             train_op = v1.assign_add(step, 1)
@@ -163,6 +166,44 @@ def test_another_momentum_of_batch_normalization(compared):
     (finding,) = compared(norm=0.9, keras_layer=layer).findings
     assert (finding.name, finding.side, finding.step) == ("moving statistics", "estimator", 1)
     assert "every moving mean and variance moves 10 times as far in estimator as in keras" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "keras", "says"),
+    [
+        (lambda step: v1.train.AdamOptimizer(0.01), lambda: legacy.Adam(0.01, epsilon=1e-8), "@m, @v are what"),
+        (lambda step: v1.train.MomentumOptimizer(0.1, 0.9), lambda: legacy.SGD(0.1, momentum=0.9), None),
+    ],
+    ids=["adam", "momentum"],
+)
+def test_an_optimizer_that_is_applied_twice(compared, optimizer, keras, says):
+    """Of velocities that mean something else on either side nothing tells it."""
+    (finding,) = compared(optimizer, keras(), twice=True).findings
+    assert finding.step == 1
+    if says is not None:
+        assert (finding.name, finding.side) == ("optimizer", "estimator")
+        assert f"estimator applies the optimizer twice in the step: {says}" in finding.message
+    else:
+        assert "twice in a step" in finding.mend
+
+
+def test_a_proximal_optimizer(compared):
+    def proximal(step):
+        return v1.train.ProximalGradientDescentOptimizer(0.1, l1_regularization_strength=0.05)
+
+    (finding,) = compared(proximal, legacy.SGD(0.1)).findings
+    assert (finding.name, finding.side, finding.step) == ("optimizer", "estimator", 1)
+    assert "nearer to 0 than keras, by 0.005, " in finding.message and "proximal" in finding.message
+
+
+def test_averages_that_keras_evaluates(compared):
+    """They stand beside the weights while it trains, and in their place when it has ended."""
+    keras = tf.keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+    found = compared(sgd, keras, keras_metrics=[tf.keras.metrics.BinaryCrossentropy(name="average_loss")])
+    assert all(step.variables.equal for step in found.steps)
+    (finding,) = found.findings
+    assert (finding.name, finding.side) == ("evaluation", "keras") and "(use_ema)" not in finding.message
+    assert "keras keeps moving averages of its weights" in finding.message and finding.mend.startswith("use_ema")
 
 
 # When an Estimator sees that it is beyond its last step is no matter here.

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.parity.records import StepReader, StepWriter
+from estimator_pipeline.parity.records import (
+    BatchWriter,
+    StepReader,
+    StepWriter,
+    are_joined,
+    batch_name,
+    batch_of,
+    batches_alike,
+)  # fmt: skip
 
 
 def written(folder):
@@ -75,3 +83,52 @@ def test_where_it_ran(tmp_path):
     (tmp_path / "environment.json").write_text("{")
     with pytest.raises(ConfigError, match=r"environment\.json cannot be read"):
         StepReader(tmp_path).environment()
+
+
+def without(path, name):
+    """The archive, less one of its arrays: whoever reads it is told."""
+    with np.load(path) as archive:
+        values = dict(archive)
+    del values[f"value_{list(values['names']).index(name)}"]
+    np.savez(path, **values)
+
+
+def test_only_what_is_asked_for_is_read(tmp_path):
+    for step, writer in enumerate([StepWriter(tmp_path)] * 3):
+        kept = {"still": np.ones(3, np.float32), "moved": np.full(3, step, np.float32), "large": np.zeros(9)}
+        writer.initial(kept) if step == 0 else writer.step(step, loss=1.0, variables=kept)
+    for name in ("initial.npz", "step-00000002.npz"):
+        without(tmp_path / name, "large")
+    found = StepReader(tmp_path)
+
+    def asked(names):
+        return names & {"still"}
+
+    assert found.unchanged(["moved", "still", "not there"]) == ["still"]
+    assert list(found.variables(2, asked)) == list(found.initial(asked)) == ["still"]
+    for read in (found.initial, lambda: found.variables(2), lambda: found.unchanged(["large"])):
+        with pytest.raises(ConfigError, match=r"\.npz cannot be read: .*value_2"):
+            read()
+
+
+def test_what_stood_still_is_asked_of_steps_that_were_made(tmp_path):
+    StepWriter(tmp_path).initial({"a": np.ones(3)})
+    with pytest.raises(ConfigError, match="holds the variables of no step"):
+        StepReader(tmp_path).unchanged(["a"])
+
+
+@pytest.mark.parametrize("task", ["worker-0", "chief-0", "a, batch 7"])
+def test_a_batch_is_known_by_its_name(task):
+    assert batch_of(batch_name(task, 11)) == (task, 11) and batch_name(task, 0) == f"records of {task}, batch 1"
+
+
+@pytest.mark.parametrize(("per_step", "joined"), [(1, False), (2, False), ((2, 2), False), ((1, 2), True)])
+def test_batches_are_joined_where_the_sides_have_other_replicas(tmp_path, per_step, joined):
+    writer = written(tmp_path)
+    for batch in range(4):
+        BatchWriter(writer.folder, "worker:0").batch([batch])
+    reader = StepReader(writer.folder)
+    one, other, count = batches_alike(reader, reader, per_step)
+    assert are_joined(per_step) == joined == (one != other)
+    assert count == (1 if joined else per_step if isinstance(per_step, int) else 2)
+    assert other == {"worker-0": [[0, 1], [2, 3]] if joined else [[0], [1], [2], [3]]}

@@ -121,7 +121,8 @@ def test_where_the_kernels_are_others_it_is_rounding_with_its_reason(options, wh
         ({"loss": "roundin"}, "'roundin' is the name of no tolerance(.|\n)*did you mean 'rounding'"),
         ({"loss": {"rtol": 0.1}}, "tolerances.loss: a tolerance other than bit-equal needs its reason"),
         ({"loss": {"rtl": 0.1, "reason": "r"}}, "tolerances.loss: a tolerance has no field 'rtl'(.|\n)*mean 'rtol'"),
-        ({"loss": {1: 0.1, "reason": "r"}}, "has no field 1(.|\n)*the fields: ulp, rtol, of_largest, atol, reason"),
+        ({"loss": {1: 0.1, "reason": "r"}}, "has no field 1(.|\n)*the fields: ulp, rtol, of_largest, atol, reason\n"),
+        ({"loss": {"atol": 1, "atol_share": 0.1, "reason": "r"}}, "has no field 'atol_share'"),
         (3, "tolerances.all is a int"),
     ],
 )

@@ -20,7 +20,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import Tolerance, Tolerances, compare, run_parity, tally, text
 from estimator_pipeline.parity.matching import to_compare
 from estimator_pipeline.parity.report import render
-from estimator_pipeline.parity.result import ENGINES, Parity, StepParity
+from estimator_pipeline.parity.result import ENGINES, Parity, StepParity, compare_checksums
 from estimator_pipeline.parity.sections import MOST_ROWS, sections
 
 KERNEL = np.linspace(-1, 1, 6, dtype=np.float32)
@@ -54,7 +54,7 @@ def made(*, steps=5, metrics=({}, {}), finals=None, answers=None, read=None, var
         metrics=compare(*metrics, **ROUNDING),
         numbers={step: compare(numbers, numbers, **ROUNDING) for step in range(1, steps + 1)},
         records={
-            step: compare(*({RECORDS: np.array(side, np.uint32)} for side in pair), sides=ENGINES)
+            step: compare_checksums(*({RECORDS: np.array(side, np.uint32)} for side in pair), sides=ENGINES)
             for step, pair in (read or {}).items()
         },
         answers=None if answers is None else compare(*answers, **ROUNDING),
@@ -279,18 +279,27 @@ def test_numbers_have_sizes_and_texts_have_none():
     assert cells(made(answers=TYPES), "Answers of the exported models")["signature predict, input x"][:2] == ["–", "–"]
 
 
-def test_whole_numbers_of_that_type_are_no_checksums():
-    (found,) = compare({"ids": np.uint32([1])}, {"ids": np.uint32([4])}).faults
+def test_arrays_are_no_checksums_whatever_they_are_called():
+    """Checksums are counted where they are compared: a name says nothing of what an array is."""
+    (found,) = compare({RECORDS: np.uint32([1])}, {RECORDS: np.uint32([4])}).faults
     assert (found.absolute, found.sized) == (3.0, True)
-    (found,) = compare({"records of it": np.float32([1])}, {"records of it": np.float32([4])}).faults
-    assert (found.absolute, found.sized) == (3.0, True)
+    (found,) = compare_checksums({"any": np.uint32([1, 2])}, {"any": np.uint32([4, 2])}, sides=ENGINES).faults
+    assert (found.sized, found.count, found.message) == (False, 1, "any: 1 of 2 is not the same")
+
+
+@pytest.mark.parametrize(("joined", "more"), [(True, ", and each replica reads batches of its own"), (False, "")])
+def test_other_numbers_of_records_are_told_as_such(joined, more):
+    pair = [{RECORDS: np.arange(count, dtype=np.uint32)} for count in (1, 4)]
+    (found,) = compare_checksums(*pair, sides=ENGINES, joined=joined).faults
+    assert (found.kind, found.message) == ("shape", f"estimator reads 1 record for the step, keras 4{more}")
 
 
 def test_records_that_were_compared_in_part():
     read = {step: ([1, 2], [1, 2]) for step in range(1, 6)}
     assert ", the same records for each, 2 variables" in headline(made(read=read))
     note = "of the records only labels were compared: Keras is given the features in another form"
-    partly = made(read=read, notes=(note,))
+    assert ", the same records for each" in headline(made(read=read, notes=(note,))), "what a note says is no fact"
+    partly = made(read=read, records_in_part=True)
     assert headline(partly) == (
         "equal: 5 steps, what was compared of the records was the same for each, 2 variables after each"
     )

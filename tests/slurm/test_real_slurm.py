@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -202,6 +203,20 @@ def test_a_task_that_is_killed_is_started_again_in_place(client, undisturbed):
     assert found["Restarts"] == "0"
     assert_bit_equal(model_dir, undisturbed[0], 900)
     assert "attempt 1: command failed" in script_log(model_dir)
+
+
+def test_a_task_that_is_stopped_is_started_again_in_place(client, undisturbed):
+    """Its heartbeat misses; the steps of the others would miss long after that."""
+    model_dir, job_id = client.submit("stopped", "train.max_steps=900", "slurm.step_timeout=200")
+    client.wait_for_step(model_dir, 300)
+    (pid,) = (pid for pid in client.slurm.processes_on("n2") if "train" in client.slurm.command_of(pid))
+    os.kill(pid, signal.SIGSTOP)
+    found = client.finished(model_dir, job_id, timeout=300)
+    assert found["Restarts"] == "0"
+    assert_bit_equal(model_dir, undisturbed[0], 900)
+    said = script_log(model_dir)
+    assert "attempt 1: " in said and "heartbeat" in said and f"process {pid}" in said, said
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_cancelled_with_a_checkpoint_and_submitted_again(client, undisturbed):

@@ -1,0 +1,75 @@
+"""What is kept from standard error while TensorFlow is imported comes out where the import does not end well."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# In the place of TensorFlow's import.
+PROGRAM = """
+import os, signal, sys
+from estimator_pipeline import compat
+from estimator_pipeline.cli import quiet
+
+def install():
+    os.write(2, b"compiled to use AVX\\n" * {lines})
+    print("from python", file=sys.stderr)
+    {ends}
+
+compat.install = install
+with quiet.quiet_libraries():
+    print("after it", file=sys.stderr)
+"""
+
+
+def run(ends, *, lines=1, **more):
+    environ = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    code = PROGRAM.format(lines=lines, ends=ends)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environ, **more)
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ("os.abort()", -signal.SIGABRT),
+        ("os.kill(os.getpid(), signal.SIGILL)", -signal.SIGILL),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("os._exit(3)", 3),
+        ("sys.exit(4)", 4),
+    ],
+)
+def test_a_process_that_is_aborted_in_the_import_leaves_its_message(ends, code):
+    done = run(ends)
+    assert done.returncode == code
+    assert done.stderr.splitlines() == ["compiled to use AVX", "from python"], done.stderr
+
+
+def test_one_that_ends_well_says_nothing_of_it():
+    done = run("pass")
+    assert done.returncode == 0 and done.stderr.splitlines() == ["after it"], done.stderr
+
+
+def test_a_long_message_is_whole():
+    done = run("os.abort()", lines=20_000)
+    assert done.stderr.splitlines() == [*["compiled to use AVX"] * 20_000, "from python"]
+
+
+def test_without_a_process_beside_it_nothing_is_kept_back(tmp_path):
+    code = PROGRAM.format(lines=1, ends="os.abort()").replace(
+        "import os", "import os, sys\nsys.executable = '/none'\nimport os", 1
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGABRT and "compiled to use AVX" in done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("ends", ["pass", "os.abort()"])
+def test_no_process_is_left(ends):
+    """The one beside it has the standard error of the program: it is at its end when no process has it any more."""
+    code = PROGRAM.format(lines=1, ends=ends)
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as process:
+        assert process.stderr.read()
+        process.wait(timeout=10)
