@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, keras_names, keras_optimizers
 from estimator_pipeline.compat import object_graph
 from estimator_pipeline.errors import ConfigError
 
@@ -51,7 +51,7 @@ def named_values(model: Any, *, scope: str = "") -> dict[str, Any]:
     Args:
         scope: the scope of variables that all names began with.
     """
-    return {name: weight.numpy() for name, weight in _named(_weights(model), scope).items()}
+    return {name: weight.numpy() for name, weight in _named(model, scope).items()}
 
 
 def restore(model: Any, folder: str, *, scope: str = "", required: bool = True) -> bool:
@@ -74,7 +74,7 @@ def restore(model: Any, folder: str, *, scope: str = "", required: bool = True) 
     if path is None:
         return False
     saved, read = _checkpoint(path, scope)
-    for name, weight in _named(_weights(model), scope).items():
+    for name, weight in _named(model, scope).items():
         _assign(weight, name, name, path, saved, read)
     return True
 
@@ -95,12 +95,12 @@ def warm_start(model: Any, settings: WarmStartSettings | str | None, *, scope: s
     if isinstance(settings, str):
         settings = WarmStartSettings(settings)
     patterns = settings.vars_to_warm_start
-    weights = model.trainable_weights if isinstance(patterns, str) else _weights(model)
+    asked = {id(weight) for weight in (model.trainable_weights if isinstance(patterns, str) else model.weights)}
     wanted = [patterns] if isinstance(patterns, str) else list(patterns)
     chosen = {
         name: weight
-        for name, weight in _named(weights, scope).items()
-        if any(re.match(pattern, f"{name}:0") for pattern in wanted)
+        for name, weight in _named(model, scope).items()
+        if id(weight) in asked and any(re.match(pattern, f"{name}:0") for pattern in wanted)
     }
     before = dict(settings.var_name_to_prev_var_name or {})
     unused = sorted(before.keys() - chosen.keys())
@@ -116,14 +116,11 @@ def warm_start(model: Any, settings: WarmStartSettings | str | None, *, scope: s
         _assign(weight, name, before.get(name, name), path, saved, read)
 
 
-def _weights(model: Any) -> list[Any]:
-    """The weights of a model, without what its metrics keep."""
-    of_metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
-    return [weight for weight in model.weights if id(weight) not in of_metrics]
-
-
-def _named(weights: Iterable[Any], scope: str) -> dict[str, Any]:
-    return {_before(weight.name.partition(":")[0], scope): weight for weight in weights}
+def _named(model: Any, scope: str) -> dict[str, Any]:
+    """Name -> weight of a model, without what its metrics keep."""
+    weights = keras_optimizers.weights_of(model)
+    names = keras_names.names_of(weights)
+    return {_before(names[id(weight)], scope): weight for weight in weights}
 
 
 def _before(name: str, scope: str) -> str:

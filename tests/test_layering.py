@@ -51,6 +51,7 @@ FLOORS = {
     "keras_model": 2,
     "keras_optimizers": 2,
     "keras_variables": 2,
+    "keras_names": 2,
     "keras_weights": 2,
     "loss_scale": 2,
     "model_fn": 2,

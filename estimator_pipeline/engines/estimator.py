@@ -214,8 +214,10 @@ class _EstimatorTask(TaskLife):
         config = self.estimator._config
         hook = progress_hook(self.progress)
         hooks = [hook, stop_hook(self.stopping.after_step, self.preemption.rearm), *self.train_spec.hooks]
+        telling = None
         if self.tf_config.is_chief and self.progress.enabled:
-            hooks.append(checkpoint_hook(self._tell_checkpoint, model_dir=self.model_dir, every_steps=None))
+            telling = checkpoint_hook(self._tell_checkpoint, model_dir=self.model_dir, every_steps=None)
+            hooks.append(telling)
         if self.tf_config.is_chief and self.evaluate_during_training:
             asynchronous = self.tf_config.cluster is not None and self.tf_config.cluster.num_ps > 0
             every = None if asynchronous else config.save_checkpoints_steps
@@ -261,6 +263,8 @@ class _EstimatorTask(TaskLife):
                     task_type=self.task.type,
                     task_id=self.task.index,
                 )
+        if telling is not None:
+            telling.look()
         return Trained(steps=hook.steps, data_ended=hook.data_ended)
 
     def _own_identity(self) -> Identity:

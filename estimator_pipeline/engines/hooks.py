@@ -132,6 +132,9 @@ def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, eve
     tf: Any = compat.install()
 
     class CheckpointHook(tf.compat.v1.train.SessionRunHook):
+        def __init__(self) -> None:
+            self._start: int | None = None  # none where there was nothing left to train
+
         def begin(self) -> None:
             self._global_step = tf.compat.v1.train.get_global_step()
             self._seen = tf.train.latest_checkpoint(model_dir)
@@ -150,7 +153,12 @@ def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, eve
         def after_run(self, run_context, run_values):
             del run_context, run_values
             self._runs += 1
-            if not self._due():
+            if self._due():
+                self.look()
+
+        def look(self) -> None:
+            """Calls `on_checkpoint` if there is a new one; after training it finds the final one."""
+            if self._start is None:
                 return
             latest = tf.train.latest_checkpoint(model_dir)
             if latest is None or latest == self._seen:

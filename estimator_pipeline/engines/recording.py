@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from estimator_pipeline import compat, keras_optimizers
+from estimator_pipeline import compat, keras_names, keras_optimizers
 from estimator_pipeline.engines.environment import environment_of
 from estimator_pipeline.engines.keras3_variables import ModelVariables
 from estimator_pipeline.engines.keras_callbacks import rate_of, step_of
@@ -234,8 +234,7 @@ def keras_callback(writer: Writer, *, canonical: Canonical, start: Mapping[str, 
         def on_train_begin(self, logs=None):
             writer.environment(environment_of(tf, strategy=self.model.distribute_strategy))
             keras_optimizers.create_slots(self.model)
-            slots = keras_optimizers.variables_of(self.model.optimizer)
-            found = {variable.name: variable for variable in (*keras_optimizers.weights_of(self.model), *slots)}
+            found = dict(keras_names.named(self.model))
             self._variables = {name: found[given] for name, given in canonical(found).items()}
             misfit = _misfit(start, self._variables)
             for name, value in (start or {}).items() if misfit is None else ():

@@ -6,13 +6,14 @@ the plan sees the same on both sides. Then it is given the plan's values, and wr
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from estimator_pipeline import compat, keras_optimizers
+from estimator_pipeline import compat, keras_names, keras_optimizers
 from estimator_pipeline.engines.keras3_variables import ModelVariables
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.checkpoint_state import State, state_of
@@ -24,6 +25,9 @@ Planned = Callable[[State, Mapping[str, Any]], Mapping[str, np.ndarray]]
 
 class KerasTarget:
     """A compiled, built Keras model of this process's Keras, and its optimizer.
+
+    Attributes:
+        alike: names of the variables that the model itself calls as it calls others.
 
     Args:
         model: the model.
@@ -46,8 +50,11 @@ class KerasTarget:
         if compat.keras_generation() == 3:
             self.variables = ModelVariables(model)
             named = {**self.variables.model, **self.variables.optimizer}
+            self.alike: frozenset[str] = frozenset()
         else:
             named = dict(_of_keras_2(model))
+            counts = collections.Counter(keras_names.plain_of(variable) for variable in named.values())
+            self.alike = frozenset(name for name, one in named.items() if counts[keras_names.plain_of(one)] > 1)
         self._named: dict[str, Any] = named
         optimizer = _inner(model)
         self.hyper = hyper_of(optimizer)
@@ -76,29 +83,10 @@ def _inner(model: Any) -> Any:
 
 
 def _of_keras_2(model: Any) -> Iterator[tuple[str, Any]]:
-    """Name -> variable of a model of Keras 2 and its optimizer; layers that are named alike get a number."""
-    taken: dict[str, int] = {}
-    names: dict[int, str] = {}
-    for variable in keras_optimizers.weights_of(model):
-        plain = variable.name.partition(":")[0]
-        taken[plain] = taken.get(plain, 0) + 1
-        name = plain if taken[plain] == 1 else f"{plain}#{taken[plain]}"
-        names[id(variable)] = name
-        yield name, variable
-    optimizer = _inner(model)
-    if not keras_optimizers.is_legacy(optimizer):
-        for variable in keras_optimizers.variables_of(optimizer):
-            yield variable.name.partition(":")[0], variable
-        return
-    slots = set()
-    for weight in model.trainable_variables:
-        for slot in optimizer.get_slot_names():
-            variable = optimizer.get_slot(weight, slot)
-            slots.add(id(variable))
-            yield f"{optimizer._name}/{names[id(weight)]}/{slot}", variable
-    for variable in optimizer.weights:
-        if id(variable) not in slots:
-            yield variable.name.partition(":")[0], variable
+    """Name -> variable of a model of Keras 2 and its optimizer, without the numbers of a loss scale."""
+    wanted = (*keras_optimizers.weights_of(model), *keras_optimizers.variables_of(_inner(model)))
+    known = {id(variable) for variable in wanted}
+    return ((name, variable) for name, variable in keras_names.named(model) if id(variable) in known)
 
 
 # An argument of an optimizer's class -> Keras 2's name of it.

@@ -75,7 +75,8 @@ class Evaluation:
 
     Attributes:
         sizes: of each batch, how many records it has.
-        each: what the model's own evaluation tells as the loss of each batch alone; None: it is not known.
+        each: what the model's own evaluation tells as the loss of each batch alone, on several replicas of a global
+            batch; None: it is not known.
         losses: see :func:`evaluated_losses`; None: they are not known.
         notes: of what is not known, why.
     """
@@ -90,13 +91,13 @@ def evaluation_of(model: Any, dataset: Iterable[Any]) -> Evaluation:
     """Looks at a model's evaluation batch by batch, in one reading of the data that keeps no batch.
 
     Args:
-        model: a compiled Keras model on one replica; it has the same values afterwards, but for what a `test_step` of
-            its own changes.
+        model: a compiled Keras model; it has the same values afterwards, but for what a `test_step` of its own
+            changes. On several replicas its layers are not called by themselves, and `losses` are not known.
         dataset: of the evaluation. What reading it raises is passed on; what the model raises is a note, for one with
             steps of its own need not be evaluated by its layers and their losses.
     """
     found = Evaluation()
-    layers: _LossesByLayers | None = _LossesByLayers(model)
+    layers = _LossesByLayers(model) if model.distribute_strategy.num_replicas_in_sync == 1 else None
     for batch in dataset:
         found.sizes.append(_size_of(batch))
         if found.each is not None:
@@ -216,7 +217,7 @@ def loss_of_batch_means(loss: float | None, each: Sequence[float] | None, sizes:
     What the model's own evaluation tells counts, whatever its layers and their losses come to.
 
     Args:
-        loss: what it tells of all batches together; None: no loss, or its batches were not looked at.
+        loss: what it tells of all batches together; None: no loss.
         each: of each batch alone; None: it is not known.
         sizes: how many records each batch has.
     """

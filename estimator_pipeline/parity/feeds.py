@@ -17,7 +17,7 @@ from estimator_pipeline.compat import seeds
 from estimator_pipeline.engines.functions import own_code, type_told
 from estimator_pipeline.errors import ConfigError
 
-__all__ = ["Feed", "called", "features_of", "first_features", "name_of"]
+__all__ = ["Feed", "called", "features_of", "name_of"]
 
 # What an Estimator fills by its name, beside `input_context`, which is another one in each call.
 _FILLED = ("mode", "params", "config")
@@ -237,11 +237,6 @@ def features_of(found: Any) -> Any:
     first = found.take(1)
     pairs = isinstance(first.element_spec, tuple)
     return first.map(lambda features, *_: features) if pairs else first
-
-
-def first_features(feed: Feed) -> Any:
-    """See :meth:`Feed.first_features`."""
-    return feed.first_features()
 
 
 def _is_endless(dataset: Any) -> bool:

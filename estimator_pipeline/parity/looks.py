@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from estimator_pipeline import compat, keras_optimizers
+from estimator_pipeline import compat, keras_names, keras_optimizers
 from estimator_pipeline.engines.functions import place_in, told
 from estimator_pipeline.errors import ConfigError, PipelineError
-from estimator_pipeline.parity.feeds import Feed, features_of, first_features
+from estimator_pipeline.parity.feeds import Feed, features_of
 from estimator_pipeline.parity.graph_facts import kind_of_metric
 from estimator_pipeline.parity.matching import canonical_of
 from estimator_pipeline.parity.slots import Kept, kept_by_keras, kept_in_graph
@@ -122,7 +122,7 @@ def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None
             variables = tf.compat.v1.global_variables()
             shapes.update({variable.name: variable.shape for variable in variables})
             still.update(variable.name for variable in variables if not variable.trainable)
-            held.update(_constraints(variables))
+            held.update(_constraints((variable.name, variable) for variable in variables))
             kept.append(kept_in_graph(tf.compat.v1.get_default_graph()))
             raise _Seen
 
@@ -186,7 +186,7 @@ def look_at_keras(model: Any, *, training: Feed, evaluation: Feed | None) -> Ker
     tf: Any = compat.install()
     with _same_random_numbers():
         names = getattr(model, "output_names", None)
-        features = first_features(training)
+        features = training.first_features()
         if not model.built or not names:
             # What its layers are given, and so their shapes, the first batch tells; the optimizer needs them.
             with (
@@ -200,7 +200,7 @@ def look_at_keras(model: Any, *, training: Feed, evaluation: Feed | None) -> Ker
             names = list(outputs)  # it answers by these, whatever its layers are called
         metrics: tuple[str, ...] = ()
         if evaluation is not None:
-            first_features(evaluation)
+            evaluation.first_features()
             # Which metrics there are is known once a batch was evaluated: `compile` may have been given "accuracy".
             values = [(variable, tf.identity(variable)) for variable in keras_optimizers.weights_of(model)]
             with _built(f"the Keras model cannot evaluate the first batch of {evaluation.title}"):
@@ -210,11 +210,11 @@ def look_at_keras(model: Any, *, training: Feed, evaluation: Feed | None) -> Ker
             model.reset_metrics()
             metrics = tuple(name for name in found if name != "loss")
     keras_optimizers.create_slots(model)
-    variables = (*keras_optimizers.weights_of(model), *keras_optimizers.variables_of(model.optimizer))
-    known_as = canonical_of((one.name for one in variables), "the Keras model", kept_by_keras(model).names)
-    shapes = {one.name: tuple(one.shape.as_list()) for one in variables}
-    still = {one.name for one in variables if not one.trainable}
-    held = _constraints(variables)
+    named = keras_names.named(model)
+    known_as = canonical_of((name for name, _ in named), "the Keras model", kept_by_keras(model).names)
+    shapes = {name: tuple(one.shape.as_list()) for name, one in named}
+    still = {name for name, one in named if not one.trainable}
+    held = _constraints(named)
     return KerasLook(
         variables={name: shapes[one] for name, one in known_as.items()},
         untrained=frozenset(name for name, one in known_as.items() if one in still),
@@ -281,7 +281,7 @@ def _same_random_numbers() -> Iterator[None]:
         np.random.set_state(states[1])
 
 
-def _constraints(variables: Iterable[Any]) -> dict[str, str]:
+def _constraints(named: Iterable[tuple[str, Any]]) -> dict[str, str]:
     """Name of a variable -> that of the constraint which it has."""
-    found = {one.name: getattr(one, "constraint", None) for one in variables}
+    found = {name: getattr(one, "constraint", None) for name, one in named}
     return {name: getattr(one, "__name__", type(one).__name__) for name, one in found.items() if one is not None}

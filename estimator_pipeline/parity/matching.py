@@ -24,10 +24,7 @@ _SHOWN = 12
 _LOSS = "loss"
 # Both have it as `loss` already, weighed by records instead of batches.
 _AVERAGE = "average_loss"
-_ONE_NAME = (
-    "give each layer a name of its own, and each tf.Variable; layers that a layer makes in build() are called as those "
-    "of another one: make them in __init__"
-)
+_ONE_NAME = "give each layer a name of its own, and each tf.Variable"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from estimator_pipeline import compat, keras_optimizers, replica_means
+from estimator_pipeline import compat, keras_names, keras_optimizers, replica_means
 from estimator_pipeline.engines import recording
 from estimator_pipeline.engines.functions import own_code
 from estimator_pipeline.errors import ConfigError, DivergedError, TaskFailedError
@@ -29,7 +29,7 @@ from estimator_pipeline.launch.plan import counted
 from estimator_pipeline.parity import about, folders, graph_facts, known, looks, matching
 from estimator_pipeline.parity.answers import Evaluation, evaluation_of, loss_of_batch_means, predicted
 from estimator_pipeline.parity.diagnosis import Facts
-from estimator_pipeline.parity.feeds import features_of, first_features
+from estimator_pipeline.parity.feeds import features_of
 from estimator_pipeline.parity.findings import told_names
 from estimator_pipeline.parity.forms import Forms, common_forms
 from estimator_pipeline.parity.given import Feeds, check_arguments
@@ -309,13 +309,14 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
     # One that makes variables as it trains has more of them afterwards.
     values = [(variable, variable.numpy()) for variable in _everything(model)]
     told = _told_batches(feeds.keras_training.for_keras(), writer.folder, pair.forms, 1)
-    outcome.random, outcome.notes = graph_facts.random_of_model(model, first_features(feeds.keras_training))
+    outcome.random, outcome.notes = graph_facts.random_of_model(model, feeds.keras_training.first_features())
 
     def made(trained: bool) -> list[str]:
         """Variables that training makes, or the look at what draws random numbers in it."""
         before = {id(variable) for variable, _ in values}
-        new = [one for one in keras_optimizers.weights_of(model) if id(one) not in before]
-        return [one.name for one in new if trained or not one.trainable]
+        names = keras_names.names_of(weights := keras_optimizers.weights_of(model))
+        new = [one for one in weights if id(one) not in before]
+        return [names[id(one)] for one in new if trained or not one.trainable]
 
     def of_model(found: Iterable[str]) -> Mapping[str, str]:
         names, left = canonical(found, kept_by_keras(model).names), made(trained=False)
@@ -334,12 +335,12 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
         if _divergence(writer.folder) is not None:
             return outcome
         recorded = initial_of(writer.folder)
-        if new := [name for name in made(trained=True) if name.partition(":")[0] not in recorded]:
+        if new := [name for name in made(trained=True) if name not in recorded]:
             outcome.notes += [f"variables that the Keras model makes as it trains were not compared: {told_names(new)}"]
         if pair.asked:
             # Not by `predict`: under a strategy each replica would read moving statistics of its own.
             with _at_work("the Keras model's answer"):
-                found = model.predict_step((first_features(feeds.keras_evaluation or feeds.keras_training),))
+                found = model.predict_step(((feeds.keras_evaluation or feeds.keras_training).first_features(),))
             outcome.answers = predicted(found, pair.ours.outputs, list(pair.asked))
         if feeds.keras_evaluation is None:
             return outcome
@@ -350,9 +351,8 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
             with replica_means.alike(model):
                 found = model.evaluate(evaluated(), return_dict=True, verbose=0)
             outcome.metrics = dict(found)
-            if strategy.num_replicas_in_sync == 1:  # a replica's layers are not called by themselves
-                outcome.evaluation = evaluation_of(model, evaluated())
-                outcome.notes += outcome.evaluation.notes
+            outcome.evaluation = evaluation_of(model, evaluated())
+            outcome.notes += outcome.evaluation.notes
         return outcome
     finally:
         for variable, value in values:

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from estimator_pipeline import keras_optimizers
+from estimator_pipeline import keras_names, keras_optimizers
 from estimator_pipeline.parity.names import AVERAGE, GLOBAL_STEP, NEWER_SLOTS
 
 __all__ = ["VARIABLES", "Kept", "Update", "behind", "kept_by_keras", "kept_in_graph", "updates_in"]
@@ -166,7 +166,9 @@ def kept_by_keras(model: Any) -> Kept:
         model: a model of Keras 2.
     """
     optimizer = model.optimizer
-    variables = keras_optimizers.variables_of(optimizer)
+    named = keras_names.named(model)
+    known_as = {id(variable): name for name, variable in named}
+    variables = [(known_as[id(variable)], variable) for variable in keras_optimizers.variables_of(optimizer)]
     found: dict[str, str | None] = {}
     if keras_optimizers.is_legacy(optimizer):
         for slot in optimizer.get_slot_names():
@@ -174,14 +176,15 @@ def kept_by_keras(model: Any) -> Kept:
                 # The average of a weight is no slot, see `names.AVERAGE`; not every weight has every slot.
                 with contextlib.suppress(KeyError, TypeError):
                     if slot != AVERAGE:
-                        found[_plain(optimizer.get_slot(weight, slot))] = f"{_plain(weight)} @{slot}"
+                        found[known_as[id(optimizer.get_slot(weight, slot))]] = f"{known_as[id(weight)]} @{slot}"
     else:
-        found.update(_newer(map(_plain, variables), [_plain(weight) for weight in model.trainable_variables]))
-    for variable in variables:
-        if variable is optimizer.iterations or _plain(variable) == _plain(optimizer.iterations):
-            found[_plain(variable)] = GLOBAL_STEP
-        elif variable.shape.rank == 0 and _plain(variable) not in found:
-            found[_plain(variable)] = None
+        trained = [known_as[id(weight)] for weight in model.trainable_variables]
+        found.update(_newer((name for name, _ in variables), trained))
+    for name, variable in variables:
+        if variable is optimizer.iterations or name == keras_names.plain_of(optimizer.iterations):
+            found[name] = GLOBAL_STEP
+        elif variable.shape.rank == 0 and name not in found:
+            found[name] = None
     return Kept(names=found)
 
 
@@ -202,7 +205,3 @@ def _newer(names: Iterable[str], weights: list[str]) -> dict[str, str]:
         return NEWER_SLOTS.get(slot, slot)
 
     return {name: f"{weight} @{slot_of(weight, slot)}" for name, (weight, slot) in found.items()}
-
-
-def _plain(variable: Any) -> str:
-    return str(variable.name).partition(":")[0]

@@ -155,5 +155,6 @@ def test_checkpoints_are_told_as_they_come(tmp_path, digits_dir):
         events = [json.loads(line) for line in progress.read_text().splitlines()]
         kinds = [event["event"] for event in events]
         assert kinds.index("start") < kinds.index("trained") < kinds.index("result")
-        if engine == "keras":
-            assert [event["step"] for event in events if event["event"] == "checkpoint"] == [10, 20]
+        told = [event["step"] for event in events if event["event"] == "checkpoint"]
+        # An Estimator's are looked for once a second, the final one after training.
+        assert told == [10, 20] or (engine == "estimator" and told == [20])

@@ -161,6 +161,20 @@ class Returned(Evaluating):
         return super().compute_loss(x, y, y_pred, sample_weight) * (0.0 if self.evaluates else 1.0)
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["evaluated on one", "evaluated on both"])
+def test_the_loss_of_an_evaluation_on_two_replicas(compared, tmp_path, shared):
+    def strategy():
+        return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
+
+    config = tf.estimator.RunConfig(train_distribute=strategy(), eval_distribute=strategy() if shared else None)
+    for kind, equal in ((keras.Model, True), (Halved, False)):
+        with strategy().scope():
+            ours = model(kind)
+        found = compared(ours, eval_input_fn=evaluated(batch=20), config=config, folder=tmp_path / kind.__name__)
+        assert found.equal is equal and found.metrics.names == ("loss",), summary(found)
+        assert [finding.name for finding in found.findings] == ([] if equal else ["evaluation"])
+
+
 @pytest.mark.parametrize("batch", [16, 20])
 def test_a_loss_that_evaluate_tells_rightly(compared, batch):
     found = compared(model(Returned), eval_input_fn=evaluated(batch=batch))
@@ -329,7 +343,7 @@ def test_variables_that_training_makes(compared):
     assert len(ours.weights) == len(before) + 1 and len(found.steps) == 2
     assert all(np.array_equal(*pair) for pair in zip(before, ours.get_weights(), strict=False))
     assert not any(variable.numpy().any() for variable in ours.optimizer.variables()), "slots and step are as before"
-    assert "variables that the Keras model makes as it trains were not compared: seen:0" in found.notes
+    assert "variables that the Keras model makes as it trains were not compared: seen" in found.notes
 
 
 class Training(keras.layers.Layer):
