@@ -61,7 +61,7 @@ from estimator_pipeline.parity.names import GLOBAL_STEP
 from estimator_pipeline.parity.rates import Later, told_rate
 from estimator_pipeline.parity.records import StepReader, batch_of, batches_alike
 from estimator_pipeline.parity.tolerances import kind_of
-from estimator_pipeline.parity.updates import of_update, told_random
+from estimator_pipeline.parity.updates import of_update, told_random, without_a_cause
 
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity
@@ -172,12 +172,7 @@ def _of_fault(parity: Parity, one: StepReader, other: StepReader, facts: Facts) 
             yield from found
             return
         if not (parity.numbers[at].equal and step.variables.equal):
-            yield Finding(
-                name="rounding",
-                step=at,
-                message=f"they part at step {at} by little, as sums in another order do: no single cause shows",
-                mend="the job's tolerances; TF_DETERMINISTIC_OPS=1; random numbers, such as dropout's seeds",
-            )
+            yield without_a_cause(state)
             return
     last = numbers[-1].step if numbers else 0
     states = [side.variables(last, averages_among) if last else {} for side in (one, other)]

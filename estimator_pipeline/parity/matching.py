@@ -200,7 +200,7 @@ def to_compare(
         ours: the Keras model's.
         renamed: Keras metric -> the Estimator's.
         loss: what the Estimator's `loss` is compared with, a mean of batch means; None: it is not known.
-        batches: of each evaluation, how many records each batch had, where the two have data of their own.
+        batches: of each evaluation, how many records each batch had, where they may be others.
 
     Returns:
         Engine -> metric -> value, a number or a list of them: what both have is compared. And notes.
@@ -229,6 +229,11 @@ def to_compare(
         sides = [f"{sum(sizes)} in {len(sizes)} batches in {side}" for sizes, side in
                  zip(batches, ("the Estimator", "Keras"), strict=True)]  # fmt: skip
         notes.append(f"the evaluations read other numbers of records: {', '.join(sides)}")
+    if loss is not None and is_other_split and _LOSS not in both:
+        notes.append(
+            "the loss of the evaluation was not compared: it is a mean of batch means, and the two evaluate the same "
+            "records in other batches"
+        )
     if arrays:
         notes.append(f"metrics of other shapes are not compared: {'; '.join(arrays)}")
     if others := [name for name in dict.fromkeys(none) if name not in unlike]:

@@ -24,6 +24,7 @@ import numpy as np
 from estimator_pipeline import compat, keras_names, keras_optimizers, replica_means
 from estimator_pipeline.engines import recording
 from estimator_pipeline.engines.functions import own_code
+from estimator_pipeline.engines.whole_rounds import in_whole_rounds
 from estimator_pipeline.errors import ConfigError, DivergedError, TaskFailedError
 from estimator_pipeline.launch.plan import counted
 from estimator_pipeline.parity import about, folders, graph_facts, known, looks, matching
@@ -169,7 +170,7 @@ class _Outcome:
     Attributes:
         metrics: of the evaluation.
         answers: what it predicts.
-        batches: of the Estimator's evaluation, how many records each had, where it reads other data than Keras.
+        batches: of the Estimator's evaluation, how many records each had, where they may be others than Keras's.
         evaluation: of Keras, batch by batch.
         random: of Keras: what draws random numbers of its own.
         notes: what is to be said of this side.
@@ -197,7 +198,7 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, 
         estimator = _by_estimator(pair, base, writers, read)
     seen = keras.evaluation
     loss = loss_of_batch_means(keras.metrics.get("loss"), seen.each, seen.sizes)
-    batches = (estimator.batches, seen.sizes) if pair.feeds.differ_in_evaluation else ((), ())
+    batches = (estimator.batches, seen.sizes) if estimator.batches else ((), ())
     finals, told = matching.to_compare(estimator.metrics, keras.metrics, pair.metric_names, loss, batches=batches)
     notes = [*pair.left.notes(), *pair.forms.notes, *keras.notes, *_of_replaced(base, estimator.replaced), *told]
     both = [name for name in finals["estimator"] if name in finals["keras"]]
@@ -401,7 +402,10 @@ def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], re
     if feeds.evaluation is not None:
         with _at_work("the evaluation of the Estimator"):
             given = feeds.evaluation.for_estimator()
-            given = _counted(given, outcome.batches) if feeds.differ_in_evaluation else given
+            # Of a round that has not a batch for each replica TensorFlow loses records, at times.
+            given = in_whole_rounds(given, replicas := _replicas(copy.config.eval_distribute))
+            if replicas > 1 or feeds.differ_in_evaluation:
+                given = recording.told_batches(given, lambda checksums: outcome.batches.append(len(checksums)))
             evaluated = copy.evaluate(given, steps=feeds.eval_steps)
         outcome.metrics = {name: value for name, value in evaluated.items() if name != GLOBAL_STEP}
     return outcome
@@ -443,11 +447,6 @@ def _told_batches(input_fn: Callable[..., Any], record: Path, forms: Forms, side
     if not forms.told:
         return input_fn
     return recording.told_batches(input_fn, BatchWriter(record, "worker:0").batch, forms.chosen[side])
-
-
-def _counted(input_fn: Callable[..., Any], sizes: list[int]) -> Callable[..., Any]:
-    """An input function that tells how many records each of its batches has."""
-    return recording.told_batches(input_fn, lambda checksums: sizes.append(len(checksums)))
 
 
 def _divergence(record: Path) -> str | None:

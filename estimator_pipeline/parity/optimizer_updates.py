@@ -49,6 +49,8 @@ _BY_OPTION = {"mg": "centered", "vhat": "amsgrad"}
 # What a decay of little more than the weights' own rounding leaves of it.
 _OF_A_DECAY = 0.05
 _HAVE_EPSILON = ("v", "rms", "accumulator")
+# They add up squares, which do not tell a gradient from the opposite one.
+_SQUARES = frozenset({"v", "vhat", "rms", "accumulator"})
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -167,6 +169,16 @@ def of_slots(
     having = {key.partition(" @")[0] for slot in kept for key in after[0][slot]}
     one, other = ({name: value for name, value in side.items() if name in having} for side in weights)
     same = {slot: _each_the_same(after[0][slot], after[1][slot]) for slot in kept}
+    turned = [name for name in one if float(np.sum(one[name] * other[name])) < 0]
+    if turned and all(same.values()) and set(kept) <= _SQUARES and distance(one, other) >= SAME:
+        return Finding(
+            name="gradient",
+            step=state.step,
+            message=f"{told_slots({*kept})} {'is' if len(kept) == 1 else 'are'} the same, which add up squares; the "
+            f"gradients are not: {len(turned)} of {len(one)} variables ({told_names(turned)}) change in "
+            "another direction",
+            mend="the sign of the loss; weights of losses; the mapping of variables",
+        )
     if all(same.values()):
         return _of_same_slots(parity, index, state, (one, other), kept, later) if distance(one, other) >= SAME else None
     found = _other_decay(sides, state, before, after, same, (one, other))

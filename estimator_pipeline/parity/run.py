@@ -240,9 +240,18 @@ def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: i
         )
     # What own input functions give is not known, and cannot be exported.
     exporters = "[]" if job.input.source == "function" else f"[{{kind: final, name: {EXPORT}}}]"
-    changes = [*settings, f"train.max_steps={steps}", "train.epochs=null", f"run.save_checkpoints_steps={steps}",
+    # Keras's epoch goes from checkpoint to checkpoint. What acts by epochs shall do so where it does in the job.
+    unit, interval = job.run.checkpoint_interval
+    epochs = unit == "steps" and (job.keras.learning_rate_by_epoch is not None or job.keras.callbacks)
+    epoch = min(interval, steps) if epochs else steps
+    changes = [*settings, f"train.max_steps={steps}", "train.epochs=null", f"run.save_checkpoints_steps={epoch}",
                "run.save_checkpoints_secs=null", "cluster.evaluator=false", "eval.during_training=false",
                f"eval.exporters={exporters}"]  # fmt: skip
+    # It writes to folders of its own alone: a backup, checkpoints or a ledger elsewhere are those of the job's own run.
+    kept = ("backup", "model_checkpoint", "chief_checkpoint")
+    changes += [f"keras.{name}=null" for name in kept if getattr(job.keras, name) is not None]
+    if job.run.ledger:
+        changes.append("run.ledger=false")
     if workers is not None:
         changes += [f"cluster.workers={workers}", "cluster.chief=false"]
         strategy = job.run.train_distribute

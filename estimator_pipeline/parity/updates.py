@@ -31,7 +31,7 @@ from estimator_pipeline.parity.rates import Later, another_rate, rate_of_velocit
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity, StepParity
 
-__all__ = ["of_update", "told_random"]
+__all__ = ["of_update", "told_random", "without_a_cause"]
 
 # A gradient so much smaller than the largest one is what is left of terms that cancel each other: rounding.
 _ROUNDING = 3e-5
@@ -39,6 +39,8 @@ _ROUNDING = 3e-5
 _OF_WEIGHTS = 1e-5
 # Noise is no nearer to other noise than this.
 _UNLIKE = 0.02
+# Sums in another order leave less than so much of a step's change.
+_BY_LITTLE = 0.05
 # Gradients of one length in so many steps do not have it by chance.
 _STEADY = 3
 _ALL_RANDOM = "set the rates of what draws random numbers to 0, and compare the rest"
@@ -234,7 +236,7 @@ def _of_other_gradients(
     told = f"the same loss, other gradients: {len(apart)} of {len(gradients[0])} variables ({told_names(apart)}), "
     told += f"{sides[0]}'s {word} has the length {lengths[0]:.5g}, {sides[1]}'s {lengths[1]:.5g}"
     mend = "what is trained, clipped or left out of the gradient; weights of losses; regularisers that the loss lacks; "
-    mend += "constraints of weights"
+    mend += "constraints of weights; the mapping of variables"
     if opposite:
         told += ", in the opposite direction"
         mend = f"the sign of the loss; {mend}"
@@ -437,3 +439,28 @@ def _clipping(parity: Parity, index: int, lengths: Sequence[float], facts: Facts
                     mend="clip after the gradients are summed",
                 )
     return None
+
+
+def without_a_cause(state: Step) -> Finding:
+    """Of a step in which the two part, and nothing shows by what.
+
+    Args:
+        state: the step.
+    """
+    known = state.without(_of_rounding_alone(state))
+    apart = distance(*(known.changes(side, "weights") for side in (0, 1)))
+    if apart < _BY_LITTLE:
+        return Finding(
+            name="rounding",
+            step=state.step,
+            message=f"they part at step {state.step} by little, as sums in another order do: no single cause shows",
+            mend="the job's tolerances; TF_DETERMINISTIC_OPS=1; random numbers, such as dropout's seeds",
+        )
+    return Finding(
+        name="weights",
+        step=state.step,
+        message=f"the weights change otherwise, by {apart:.2g} of the step's length, which is more than sums in "
+        "another order leave: no single cause shows",
+        mend="the optimizer's options and the schedule of its rate; what is trained; random numbers, such as dropout's "
+        "seeds; the mapping of variables",
+    )

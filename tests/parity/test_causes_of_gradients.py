@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from trainings_by_hand import CONSTANT, DROPPING, GRADIENTS, SHAPES, START, comparing, only, trained
 
+from estimator_pipeline.parity.findings import Step
 from estimator_pipeline.parity.result import ENGINES
+from estimator_pipeline.parity.updates import without_a_cause
 
 
 @pytest.fixture
@@ -448,3 +450,28 @@ def test_a_length_behind_the_first_step_need_not_be_that_of_a_gradient(compared,
     pair = [trained("momentum", mu=0.5, gradient=changed), trained("momentum", mu=0.5)]
     finding = only(compared(*pair, clip_norm=limit, replicas=4))
     assert finding.step == 3 and finding.name != "clipping"
+
+
+@pytest.mark.parametrize("kind", ["adagrad", "rmsprop"])
+def test_the_opposite_gradient_has_the_same_square(compared, kind):
+    """Slots that add up squares are the same then, and say nothing of an epsilon."""
+
+    def turned(name, step, g):
+        return -g if name == "hidden/kernel" else g
+
+    finding = only(compared(trained(kind, start=0.1), trained(kind, start=0.1, gradient=turned)))
+    assert (finding.name, finding.step) == ("gradient", 1) and "(hidden/kernel)" in finding.message
+    assert "the mapping of variables" in finding.mend
+
+
+@pytest.mark.parametrize(("share", "name"), [(1e-3, "rounding"), (0.2, "weights")])
+def test_much_without_a_cause_is_no_rounding(share, name):
+    before = {weight: np.float32(value) for weight, value in START.items()}
+    changes = {weight: np.float32(gradient) for weight, gradient in GRADIENTS[0].items()}
+    after = [
+        {weight: value - times * changes[weight] for weight, value in before.items()} for times in (1.0, 1.0 - share)
+    ]
+    finding = without_a_cause(Step(2, (before, before), (after[0], after[1])))
+    assert (finding.name, finding.step) == (name, 2) and "no single cause shows" in finding.message
+    assert ("by little" in finding.message) is (name == "rounding")
+    assert ("0.2 of the step's length" in finding.message) is (name == "weights")

@@ -196,3 +196,25 @@ def test_a_folder_that_was_made_for_nothing_is_taken_away(tmp_path):
         folders.prepare(tmp_path / "new" / "inner", option="--folder", what="the runs")
         (tmp_path / "new" / "file").write_text("")
     assert os.listdir(tmp_path / "new") == ["file"]
+
+
+def test_what_the_job_keeps_elsewhere_is_left_alone(tmp_path):
+    """A comparison once took a killed run's backup away, and wrote over the checkpoints of its callbacks."""
+    kept = [f"keras.backup={{every: 5, dir: {tmp_path}/backup}}", "keras.chief_checkpoint={every: 10}",
+            f"keras.model_checkpoint={{path: '{tmp_path}/saves/{{epoch}}'}}", f"run.ledger={tmp_path}/ledger",
+            "run.seed=1", "run.save_checkpoints_steps=20"]  # fmt: skip
+    job = load_job(JOB, overrides=kept)
+    compared = load_job(JOB, overrides=_changes(job, kept, workers=None, steps=50))
+    assert not [*compared.keras.folders()] and compared.run.ledger_folder is None
+    assert (compared.keras.backup, compared.keras.model_checkpoint, compared.keras.chief_checkpoint) == (None,) * 3
+    assert compared.run.save_checkpoints_steps == 50
+
+
+@pytest.mark.parametrize(("steps", "epoch"), [(50, 20), (10, 10)])
+@pytest.mark.parametrize(
+    "acting", ["keras.learning_rate_by_epoch={boundaries: [1], values: [0.1, 0.01]}", "keras.callbacks=[own.py:made]"]
+)
+def test_what_acts_by_epochs_has_the_epochs_of_the_job(acting, steps, epoch):
+    settings = ["run.seed=1", "run.save_checkpoints_steps=20", acting]
+    changed = load_job(JOB, overrides=_changes(load_job(JOB, overrides=settings), settings, workers=None, steps=steps))
+    assert changed.run.save_checkpoints_steps == epoch and changed.train.max_steps == steps
