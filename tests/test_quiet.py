@@ -73,3 +73,18 @@ def test_no_process_is_left(ends):
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as process:
         assert process.stderr.read()
         process.wait(timeout=10)
+
+
+def test_deprecations_of_tensorflow_are_left_out_and_the_programs_own_are_not():
+    """TensorFlow tells some of them as if the line that calls it had."""
+    code = """
+import warnings
+from estimator_pipeline.cli import quiet
+with quiet.quiet_libraries():
+    warnings.warn("`tf.layers.dense` is deprecated and will be removed in a future version.", stacklevel=1)
+    warnings.warn("`layer.apply` is deprecated and will be removed in a future version.", stacklevel=1)
+    warnings.warn("`our.layers` is deprecated", stacklevel=1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0 and "our.layers" in done.stderr, done.stderr
+    assert "tf.layers" not in done.stderr and "layer.apply" not in done.stderr, done.stderr

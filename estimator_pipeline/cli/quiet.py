@@ -52,6 +52,8 @@ def quiet_libraries() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=rf"({'|'.join(_LIBRARIES)})(\.|$)")
+            # They are told of the line that calls, and are of TensorFlow all the same.
+            warnings.filterwarnings("ignore", message=r"`(tf|[lL]ayer|[mM]odel)\.[\w.]+` is deprecated")
             yield
     finally:
         for logger in loggers:

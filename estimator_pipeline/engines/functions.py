@@ -179,7 +179,8 @@ def place_in(error: BaseException) -> str | None:
 
 def _is_installed(filename: str) -> bool:
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    libraries = ("site-packages", "dist-packages")
+    # What autograph makes of a function is nobody's file; it is gone, and TensorFlow's message has the real one.
+    libraries = ("site-packages", "dist-packages", "__autograph_generated_file")
     return filename.startswith(("<", os.path.dirname(os.__file__), ours)) or any(one in filename for one in libraries)
 
 

@@ -62,7 +62,9 @@ def plan_of(job: Job, data: Any, *, strategy: Any = None, eval_strategy: Any = N
     """What a job is for Keras 3; see :func:`estimator_pipeline.engines.keras_job.plan_of`."""
     evaluation = job.eval
     weighted = keras_job.weighted_of(keras_job.job_keras_model(job, data))
-    plan = keras_job.plan_of(
+    # Nothing of the job's section `keras` counts here. A backup would be of the weights alone: the data and the steps
+    # of this engine go by its checkpoints.
+    return keras_job.plan_of(
         job,
         data,
         strategy=strategy,
@@ -78,9 +80,6 @@ def plan_of(job: Job, data: Any, *, strategy: Any = None, eval_strategy: Any = N
             exporters=tuple(jobs.exporters_of(job, lambda section: make_exporter(section, data.features_spec))),
         ),
     )
-    # Nothing of the job's section `keras` counts here. A backup would be of the weights alone: the data and the steps
-    # of this engine go by its checkpoints.
-    return dataclasses.replace(plan, backup=None)
 
 
 def _made(build: Callable[[], Any], input_fn: Callable[..., Any]) -> Callable[[], Any]:

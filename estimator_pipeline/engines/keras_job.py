@@ -21,6 +21,7 @@ from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.engines.settings import Settings
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import Job
+from estimator_pipeline.job.base import nearest
 from estimator_pipeline.job.keras_section import path_fields
 from estimator_pipeline.keras_model import build_keras_model
 from estimator_pipeline.log import logger
@@ -51,11 +52,13 @@ def run(
         require_no_arguments(jobs.load_function(reference, field=_CALLBACKS), reference=reference, field=_CALLBACKS)
     data = jobs.job_inputs(job)
     plan = plan_of(job, data, strategy=strategy, eval_strategy=eval_strategy)
-    _check_checkpoint_path(
+    _check_model_checkpoint(
         job,
         validated=bool(evaluate_during_training) or tf_config.is_single_process or tf_config.dialect == "master",
     )
-    plan = dataclasses.replace(plan, callbacks=lambda: job_callbacks(job, tf_config, recording=recording))
+    # What the section `keras` asks for is of this engine, and not of the plan that Keras 3 trains by as well.
+    callbacks_of = functools.partial(job_callbacks, job, tf_config, recording=recording)
+    plan = dataclasses.replace(plan, callbacks=callbacks_of, backup=_backup(job))
     if recording is not None:
         told = recording.input_fn(plan.train_input_fn, task=str(tf_config.task))
         plan = dataclasses.replace(plan, train_input_fn=told)
@@ -169,7 +172,6 @@ def plan_of(
         histograms=tuple(job.run.histograms),
         log_steps=job.run.log_step_count_steps,
         seed=job.run.seed,
-        backup=_backup(job),
         ledger=job.run.ledger_folder,
         steps_per_execution=job.train.steps_per_execution,
     )
@@ -212,15 +214,17 @@ def job_callbacks(job: Job, tf_config: TFConfig, *, recording: Recording | None 
     return found
 
 
-def _check_checkpoint_path(job: Job, *, validated: bool) -> None:
-    """Refuses a path of `keras.model_checkpoint` that names a value which no epoch has: Keras asks for it at the end.
+def _check_model_checkpoint(job: Job, *, validated: bool) -> None:
+    """Refuses a `keras.model_checkpoint` that names a value which no epoch has: Keras asks for it at an epoch's end.
+
+    Callbacks of one's own may add values to an epoch; where there are any, what is monitored is looked at then.
 
     Args:
         job: the job.
         validated: whether checkpoints are evaluated in `fit`.
     """
     section = job.keras.model_checkpoint
-    if section is None or section.path is None:
+    if section is None:
         return
     model = job.model
     options = jobs.model_options(job)
@@ -233,7 +237,16 @@ def _check_checkpoint_path(job: Job, *, validated: bool) -> None:
     if section.every == "epoch":
         known += ["lr"] if job.keras.learning_rate_by_epoch is not None else []
         known += [f"val_{name}" for name in names] if validated else []
-    if unknown := [name for name in path_fields(section.path) if name not in known]:
+    values = [name for name in known if name not in ("epoch", "batch")]
+    if section.save_best_only and not job.keras.callbacks and section.monitor not in values:
+        close = nearest(section.monitor, values)
+        raise ConfigError(
+            f"keras.model_checkpoint.monitor is {section.monitor!r}, and no such value is there when it is saved",
+            found=f"values: {', '.join(values)}",
+            mend=(f"did you mean {close!r}? " if close else "name one of these; ")
+            + "val_ ones are there where checkpoints are evaluated during training",
+        )
+    if unknown := [name for name in path_fields(section.path or "") if name not in known]:
         raise ConfigError(
             f"keras.model_checkpoint.path names {{{unknown[0]}}}, and no such value is there when it is saved",
             found=f"path {section.path!r}; values: {', '.join(known)}",

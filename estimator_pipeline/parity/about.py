@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from estimator_pipeline.parity.compare import BIT_EQUAL
 from estimator_pipeline.parity.feeds import name_of
 from estimator_pipeline.parity.tolerances import Tolerances
 
-__all__ = ["about", "of_program"]
+__all__ = ["about", "of_optimizers", "of_program"]
 
 
 def about(
@@ -78,9 +79,8 @@ def of_program(
     strategies = {"estimator": estimator.config.train_distribute, "keras": model.distribute_strategy}
     return {
         "engines": ["estimator", "keras"],
-        "estimator": f"model_fn {name_of(own)}" if plain and own is not None else type(estimator).__name__,
-        "model": f"{type(model).__name__} {model.name}",
-        "optimizer": _optimizer(model.optimizer),
+        "estimator": _called("model_fn", name_of(own)) if plain and own is not None else type(estimator).__name__,
+        "model": _called(type(model).__name__, model.name),
         "strategy": {engine: _strategy(strategy) for engine, strategy in strategies.items()},
         "steps": int(steps),
         "tf_random_seed": estimator.config.tf_random_seed,
@@ -93,13 +93,46 @@ def of_program(
     }
 
 
+def of_optimizers(options: Mapping[str, Any], optimizer: Any) -> dict[str, str]:
+    """Both optimizers of a program in words, each with its settings.
+
+    Args:
+        options: what the Estimator's graph says of its own; see
+            :attr:`estimator_pipeline.parity.graph_facts.GraphFacts.options`. Empty: it does not say, and is left out.
+        optimizer: Keras's.
+    """
+    found = {"keras": _optimizer(optimizer)}
+    if not options:
+        return found
+    told = {name: value if isinstance(value, bool) else f"{value:g}" for name, value in options.items()
+            if name != "kind"}  # fmt: skip
+    if "learning_rate" not in told:
+        told["learning_rate"] = "by a schedule"
+    return {"estimator": _words({"name": options["kind"], **told}), **found}
+
+
+def _called(kind: str, name: str) -> str:
+    """`Sequential mnist`; a name that only says the kind again is left out."""
+    return (
+        kind
+        if re.sub(r"_\d+$", "", name).replace("_", "").lower() == kind.replace("_", "").lower()
+        else (f"{kind} {name}")
+    )
+
+
+# Settings of a Keras optimizer that say nothing of its arithmetic, or nothing while another one is off.
+_NO_ARITHMETIC = ("jit_compile", "is_legacy_optimizer")
+_OF_AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
+
+
 def _optimizer(optimizer: Any) -> str:
     """Its class and its settings, of a Keras optimizer; a schedule's too."""
     try:
         settings = dict(optimizer.get_config())
     except NotImplementedError:  # it has a schedule that is a function
         settings = {}
-    settings.pop("name", None)
+    left = ("name", *_NO_ARITHMETIC, *(() if settings.get("use_ema") else _OF_AVERAGES))
+    settings = {name: value for name, value in settings.items() if name not in left}
     return _words({"name": type(optimizer).__name__, **_plain(settings)})
 
 
@@ -134,6 +167,6 @@ def _words(section: Mapping[str, Any]) -> str:
     for name, value in rest.items():
         if isinstance(value, Mapping):
             words += [f"{name} ({_words(value)})"] if value else []
-        elif value is not None:
+        elif value is not None and value != [] and (name, value) != ("warmup_steps", 0):
             words.append(f"{name} {value}")
     return ", ".join(words)

@@ -61,15 +61,19 @@ class Chart:
 
 
 def losses(
-    steps: Sequence[int], values: Mapping[str, Sequence[float]], *, parted: int | None = None, name: str = "losses"
-) -> Chart:
+    steps: Sequence[int], values: Mapping[str, Sequence[float]], *, parted: int | None = None, name: str = "losses",
+    what: str = "loss", begin: int = 0, ylabel: str = "loss of the global batch",
+) -> Chart:  # fmt: skip
     """The losses of both sides by step: the first a wide line, the second a thin dashed one upon it.
 
     Args:
         steps: in order.
-        values: side -> its loss at each step. What is not finite is left out and noted.
+        values: side -> its loss at each step, of one side or two. What is not finite is left out and noted.
         parted: the step at which they part, which is marked.
         name: begins the ids in the SVG, which must differ between charts of one page.
+        what: is drawn, where it is something else than the loss.
+        begin: 1 where the second side alone is drawn, so that it looks as elsewhere.
+        ylabel: its axis.
     """
     figure, axes = _figure()
     finite = [value for side in values.values() for value in side if math.isfinite(value)]
@@ -80,16 +84,16 @@ def losses(
         {"color": _TWO, "linewidth": 1.6, "linestyle": (0, (4, 2.5))},
     )
     notes = []
-    for (side, told), style, size in zip(values.items(), styles, (8, 4), strict=True):
+    for (side, told), style, size in zip(values.items(), styles[begin:], (8, 4)[begin:], strict=False):
         mark = "o" if len(steps) <= _MARKED else ""
         axes.plot(steps, list(told), label=side, marker=mark, markersize=size, solid_capstyle="round", **style)
         unshown = [step for step, value in zip(steps, told, strict=True) if not math.isfinite(value)]
         if unshown:
             more = "" if len(unshown) == 1 else f" and of {counted(len(unshown) - 1, 'further step')}"
-            notes.append(f"The loss of {side} at step {unshown[0]}{more} is not a finite number and is not drawn.")
-    _finish(axes, steps, parted, ylabel="loss of the global batch")
+            notes.append(f"The {what} of {side} at step {unshown[0]}{more} is not a finite number and is not drawn.")
+    _finish(axes, steps, parted, ylabel=ylabel)
     sides = " and ".join(values)
-    return Chart(svg=_svg(figure, name), label=f"Losses of {sides} by step", notes=tuple(notes))
+    return Chart(svg=_svg(figure, name), label=f"The {what} of {sides} by step", notes=tuple(notes))
 
 
 def differences(

@@ -61,7 +61,7 @@ from estimator_pipeline.parity.names import GLOBAL_STEP
 from estimator_pipeline.parity.rates import Later, told_rate
 from estimator_pipeline.parity.records import StepReader, batch_of, batches_alike
 from estimator_pipeline.parity.tolerances import kind_of
-from estimator_pipeline.parity.updates import of_update, told_random, without_a_cause
+from estimator_pipeline.parity.updates import of_sixteen_bits, of_update, told_random, without_a_cause
 
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity
@@ -182,14 +182,15 @@ def _of_fault(parity: Parity, one: StepReader, other: StepReader, facts: Facts) 
     worst = None if parity.answers is None else parity.answers.largest_fault
     if worst is not None:
         told = f"the trained weights are the same, the answers to the same records are not: {worst.message}"
+        mend = "what PREDICT mode does: layers that were swapped, a softmax on one side, training mode"
+        if worst.kind == "shape":
+            mend = "the shape that each gives: an axis of one element that one side squeezes; the output that is named"
         yield Finding(
             name="predictions",
             step=last,
             side=None if averages is None else averages.side,
             message=told if averages is None else f"{told}; {averages.message}",
-            mend="what PREDICT mode does: layers that were swapped, a softmax on one side, training mode"
-            if averages is None
-            else averages.mend,
+            mend=mend if averages is None else averages.mend,
         )
 
 
@@ -258,6 +259,9 @@ def _of_step(
     numbers = {d.name: d for d in parity.numbers[step.step].faults}
     if "learning_rate" in numbers:
         yield told_rate(parity, index)
+        return
+    if facts.sixteen_bits and (found := of_sixteen_bits(parity, index, state)) is not None:
+        yield found
         return
     still = _moving_statistics(state, sides) or _other_momentum(state, sides)
     if "loss" in numbers and any(facts.random):
@@ -479,7 +483,7 @@ def _ratio_told(losses: tuple[float, float], records: int) -> str:
     if not losses[1]:
         return "one is 0"
     ratio = losses[0] / losses[1]
-    told = f"{ratio:.4g} times"
+    told = f"{ratio:.4g} times" if abs(ratio - 1) > SAME else f"apart by {abs(ratio - 1):.2g} of it"
     if records > 1 and ratio and any(abs(times / records - 1) < CLOSE for times in (ratio, 1 / ratio)):
         told += ": as many as there are records in the batch, as a sum is against a mean"
     return told

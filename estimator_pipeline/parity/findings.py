@@ -38,6 +38,7 @@ class Facts:
             where they are not known.
         random: of each side, what draws random numbers of its own in training.
         untrained: variables that no gradient moves on either side, such as counters; None: it is not known which.
+        sixteen_bits: whether the layers compute in 16 bits.
         constrained: of each side, weight -> what its values are held to after each step.
     """
 
@@ -48,6 +49,7 @@ class Facts:
     options: tuple[Mapping[str, Any], Mapping[str, Any]] = dataclasses.field(default_factory=lambda: ({}, {}))
     random: tuple[Sequence[str], Sequence[str]] = ((), ())
     untrained: frozenset[str] | None = None
+    sixteen_bits: bool = False
     constrained: tuple[Mapping[str, str], Mapping[str, str]] = dataclasses.field(default_factory=lambda: ({}, {}))
 
     def rates(self, told: tuple[float | None, float | None]) -> list[float | None]:

@@ -206,7 +206,7 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, 
     random = (read.random, keras.random)
     by_nature = known.of_optimizers(estimator.names, optimizer, options) + known.of_random(ENGINES, random)
     if slots is None:
-        slots, told = _slots(base, estimator.names, model.optimizer)
+        slots, told = _slots(base, estimator.names, model.optimizer, options)
         notes += told
     if not pair.asked:
         notes.append(
@@ -240,7 +240,7 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, 
         records_in_part=pair.forms.told and bool(pair.forms.notes),
         steps=pair.steps,
         answers=(estimator.answers, keras.answers) if pair.asked else None,
-        about=ran,
+        about={**ran, "optimizer": about.of_optimizers(read.options, model.optimizer)},
     )
     more = _of_what_came(pair, found, facts, [*_differing(pair, finals, both)])
     return dataclasses.replace(found, notes=(*found.notes, *more))
@@ -475,14 +475,14 @@ def _refuse_divergence(base: Path) -> None:
         )
 
 
-def _slots(base: Path, names: list[str], optimizer: Any) -> tuple[bool, list[str]]:
+def _slots(base: Path, names: list[str], optimizer: Any, options: tuple[Any, Any]) -> tuple[bool, list[str]]:
     """Whether both keep the same slots, under the same names and with the same meaning."""
     keras = initial_of(base / "keras" / "record")
     estimator = initial_of(base / "estimator" / "record")
     slots = [{name for name in side if kind_of(name) == "slots"} for side in (estimator, keras)]
     if slots[0] != slots[1]:
         return False, ["the optimizers' slots are not compared: the two do not keep the same ones"]
-    if known.of_optimizers(names, type(optimizer).__name__) and type(optimizer).__name__ != "Adam":
+    if known.of_optimizers(names, type(optimizer).__name__, options) and type(optimizer).__name__ != "Adam":
         return False, ["the optimizers' slots are not compared: the two keep something else under the same names"]
     return True, []
 

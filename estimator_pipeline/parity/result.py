@@ -215,7 +215,7 @@ def compare_records(
         for step in side.steps
         if step not in common and (made or initial.alike)
     ]
-    untold = _not_compared(made, read, (one, other), engines) if records else []
+    untold = _not_compared(made, read, (one, other), engines, known_facts) if records else []
     if only and (any(metrics.values()) or answers is not None):
         # Of other steps there are other weights, and so other metrics.
         metrics, answers = {engine: {} for engine in engines}, None
@@ -242,7 +242,7 @@ def compare_records(
         finals=finals,
         arrays={
             engine: {name: (value.shape, str(value.dtype)) for name, value in start.items()}
-            for engine, start in zip(engines, starts, strict=True)
+            for engine, start in zip(engines, starts_with_slots, strict=True)
         },
         slots_kept=any(kind_of(name) == "slots" for start in starts_with_slots for name in start),
     )
@@ -368,6 +368,7 @@ def _not_compared(
     read: Mapping[int, Comparison],
     readers: tuple[StepReader, StepReader],
     engines: tuple[str, str],
+    facts: diagnosis.Facts,
 ) -> list[str]:
     """Of records and learning rates: what was left out, for one side does not tell it."""
     notes = []
@@ -378,7 +379,8 @@ def _not_compared(
         notes.append(f"the records {of} were not compared: {why}")
     for number, engine in enumerate(engines):
         alone = [s for s in made if s.learning_rates[number] is not None and s.learning_rates[1 - number] is None]
-        if alone:
+        # A constant rate is compared as an option of the optimizers.
+        if alone and not all("learning_rate" in options for options in facts.options):
             of = "" if len(alone) == len(made) else f" of {len(alone)} of the {len(made)} steps"
             notes.append(f"the learning rate{of} was not compared: {engine} alone tells it")
     return notes

@@ -138,6 +138,7 @@ def _compared(
         losses={name: (pair[0], pair[1]) for name, pair in told["losses"].items()},
         options=(options, options),
         random=(told["random"], told["random"]),
+        sixteen_bits=bool(job.model.mixed_precision),
     )
     by_nature = known.of_job(job, engines=engines, random=facts.random)
     ran = about(path, job, engines=engines, settings=settings, tolerances=allowed)

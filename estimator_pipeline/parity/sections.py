@@ -157,6 +157,33 @@ def _losses(parity: Parity, environment: Environment) -> Section | None:
     return Section(title="Losses", text=(told,), charts=(chart,))
 
 
+def _learning_rates(parity: Parity, environment: Environment) -> Section | None:
+    """Of those sides that tell it at every step: in words where it is constant, else by step."""
+    sides = parity.initial.sides
+    told = {side: [one.learning_rates[number] for one in parity.steps] for number, side in enumerate(sides)}
+    rates = {side: [float(rate) for rate in values if rate is not None] for side, values in told.items()}
+    rates = {side: values for side, values in rates.items() if values and len(values) == len(parity.steps)}
+    if not rates:
+        return None
+    title, constant = "Learning rate", {side: values[0] for side, values in rates.items() if len({*values}) == 1}
+    untold = "".join(f" {side} does not tell its own by step." for side in sides if side not in rates)
+    if len(constant) == len(rates):
+        if len(rates) == 2 and len({*constant.values()}) == 1:
+            return Section(title=title, text=(f"{_exact(constant[sides[0]])} at every step, with both.",))
+        text = ", ".join(f"{_exact(rate)} with {side}" for side, rate in constant.items())
+        return Section(title=title, text=(f"At every step {text}.{untold}",))
+    chart = charts.losses(
+        [one.step for one in parity.steps],
+        rates,
+        parted=_parted(parity),
+        name="rates",
+        what="learning rate",
+        begin=sides.index(next(iter(rates))),
+        ylabel="learning rate",
+    )
+    return Section(title=title, text=(f"Of each step, as it was made.{untold}",), charts=(chart,))
+
+
 def _differences(parity: Parity, environment: Environment) -> Section | None:
     if not parity.steps:
         return None
@@ -221,7 +248,7 @@ def _answers(parity: Parity, environment: Environment) -> Section | None:
          *_metric(one, compared=True))
         for one in parity.answers.differences
     )  # fmt: skip
-    table = Table(head=("", "absolute", "relative", "verdict"), rows=rows, numbers=frozenset((1, 2)))
+    table = Table(head=("", "largest absolute", "largest relative", "verdict"), rows=rows, numbers=frozenset((1, 2)))
     text += f"{len(names)} {what} {'was' if len(names) == 1 else 'were'} compared; what is not bit-equal:"
     return Section(title=title, text=(text,), tables=(table,))
 
@@ -301,11 +328,13 @@ _STATES = {
     "beyond": "beyond tolerance",
     "within": "within tolerance",
     "bit-equal": "bit-equal",
+    "not compared": "not compared",
 }
 
 
 def _state(state: str, note: str = "") -> Cell:
-    return Cell(_STATES[state], note=note, mark="good" if state in ("within", "bit-equal") else "bad")
+    mark = "good" if state in ("within", "bit-equal") else "" if state == "not compared" else "bad"
+    return Cell(_STATES[state], note=note, mark=mark)
 
 
 def _environments(parity: Parity, environment: Environment) -> Section | None:
@@ -335,6 +364,7 @@ SECTIONS: tuple[Callable[[Parity, Environment], Section | None], ...] = (
     _findings,
     _what_was_run,
     _losses,
+    _learning_rates,
     _differences,
     _metrics,
     _answers,
@@ -377,7 +407,8 @@ def _plain(value: Any, *, none: str = _NONE) -> str:
     if value is None:
         return none
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {_plain(one)}" for name, one in value.items())
+        told = [f"{name}: {_plain(one)}" for name, one in value.items()]
+        return ("\n" if any("," in one for one in told) else ", ").join(told)
     if isinstance(value, list | tuple):
         return "\n".join(map(str, value)) if any(" " in str(one) for one in value) else ", ".join(map(str, value))
     return str(value)

@@ -21,9 +21,11 @@ __all__ = [
 WEIGHTS = "weights and statistics"
 SLOTS = "optimizer slots"
 # How a variable ended, the worst first.
-STATES = ("missing", "shape", "dtype", "beyond", "within", "bit-equal")
+STATES = ("missing", "shape", "dtype", "beyond", "within", "bit-equal", "not compared")
 # Metrics that are beyond their tolerance are told in the verdict, so many of them.
 _MOST_METRICS = 4
+# So many units in the last place are half of a float32's digits.
+_MOST_ULP = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +81,8 @@ def variables(parity: Parity) -> tuple[Variable, ...]:
         for difference in comparison.differences:
             found.setdefault(difference.name, []).append((step, difference))
     rows = [_variable(parity, name, differences) for name, differences in found.items()]
+    rows += [_left_out(parity, name) for side in parity.arrays.values() for name in side if name not in found]
+    rows = list({row.name: row for row in rows}.values())
     return tuple(sorted(rows, key=lambda row: (STATES.index(row.state), -row.relative.value, -row.absolute.value)))
 
 
@@ -111,6 +115,18 @@ def _variable(parity: Parity, name: str, differences: Sequence[tuple[int, Differ
         state=next((state for state in STATES if state in states), "bit-equal"),
         message=faults[0][1].message if faults else "",
     )
+
+
+def _left_out(parity: Parity, name: str) -> Variable:
+    """A variable that was recorded and not compared: an optimizer's slot that means something else on either side."""
+    having = {side: arrays[name] for side, arrays in parity.arrays.items() if name in arrays}
+    shape, dtype = next(iter(having.values()))
+    none = Largest()
+    return Variable(
+        name=name, shape=shape, dtype=dtype, size=math.prod(shape), absolute=none, relative=none, ulp=None, first=None,
+        beyond=None, state="not compared",
+        message=f"{name}: {next(iter(having))} alone has it" if len(having) == 1 else "",
+    )  # fmt: skip
 
 
 def _largest(errors: Iterable[tuple[int, float]]) -> Largest:
@@ -283,7 +299,10 @@ def _tells_size(difference: Difference) -> bool:
 
 
 def _size(difference: Difference) -> str:
-    return f"by {difference.absolute:.3g} (relative {difference.relative:.3g})"
+    told = f"relative {difference.relative:.3g}"
+    # Beyond some, and of another sign, it is no unit to count in.
+    told += f", {difference.ulp:,} ULP" if difference.ulp is not None and difference.ulp < _MOST_ULP else ""
+    return f"by {difference.absolute:.3g} ({told})"
 
 
 def each(parity: Parity) -> str:
@@ -306,13 +325,14 @@ def _of_equals(parity: Parity) -> str:
     rows = variables(parity)
     compared = (*parity.numbers.values(), parity.metrics, *([] if parity.answers is None else [parity.answers]))
     numbers = [d for c in compared for d in c.differences]
-    if not numbers and all(row.state == "bit-equal" for row in rows):
+    if not numbers and all(row.state in ("bit-equal", "not compared") for row in rows):
         return f"Bit-equal: {what}."
     told = f"Equal within the tolerances: {what}"
     worst = max(rows, key=lambda row: row.absolute.value, default=None)
     if worst is None or not worst.absolute.value:
-        return f"{told}; all variables are bit-equal."
-    return f"{told}; variables differ by {worst.absolute.value:.3g} at most ({worst.name}, step {worst.absolute.step})."
+        return f"{told}; all variables that were compared are bit-equal."
+    at_most = f"{worst.absolute.value:.3g} at most ({worst.name}, step {worst.absolute.step})"
+    return f"{told}; variables differ by {at_most}."
 
 
 def of_exports(parity: Parity) -> bool:

@@ -31,7 +31,7 @@ from estimator_pipeline.parity.rates import Later, another_rate, rate_of_velocit
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity, StepParity
 
-__all__ = ["of_update", "told_random", "without_a_cause"]
+__all__ = ["of_sixteen_bits", "of_update", "told_random", "without_a_cause"]
 
 # A gradient so much smaller than the largest one is what is left of terms that cancel each other: rounding.
 _ROUNDING = 3e-5
@@ -41,6 +41,8 @@ _OF_WEIGHTS = 1e-5
 _UNLIKE = 0.02
 # Sums in another order leave less than so much of a step's change.
 _BY_LITTLE = 0.05
+# 8 bits of mantissa leave less than so much of each weight's change, and of a loss.
+_OF_16_BITS, _OF_A_LOSS = 0.1, 0.01
 # Gradients of one length in so many steps do not have it by chance.
 _STEADY = 3
 _ALL_RANDOM = "set the rates of what draws random numbers to 0, and compare the rest"
@@ -69,6 +71,32 @@ def of_update(parity: Parity, index: int, state: Step, facts: Facts, later: Late
         or extra_updates.of_two_updates(sides, state, weights, facts)
         or optimizer_updates.of_slots(parity, index, state, weights, facts, later)
         or _of_gradients(parity, index, state, weights, facts, later)
+    )
+
+
+def of_sixteen_bits(parity: Parity, index: int, state: Step) -> Finding | None:
+    """Of layers that compute in 16 bits, where the loss and each weight's change differ by what these leave.
+
+    Measured with the models of `model_fns`: 0.05 of a change at most in 6 steps of the CNN; the DNN is bit-equal.
+    """
+    step = parity.steps[index]
+    one, other = step.losses
+    changes = [state.changes(side, "weights") for side in (0, 1)]
+    largest = max((rms(value) for side in changes for value in side.values()), default=0.0)
+    told = {name: distance({name: changes[0][name]}, {name: changes[1][name]}) for name in changes[0]
+            if max(rms(side[name]) for side in changes) > _ROUNDING * largest}  # fmt: skip
+    if (
+        abs(one - other) > _OF_A_LOSS * max(abs(one), abs(other))
+        or not 0 < max(told.values(), default=0.0) < _OF_16_BITS
+    ):
+        return None
+    worst = max(told, key=lambda name: told[name])
+    return Finding(
+        name="rounding",
+        step=state.step,
+        message=f"the layers compute in 16 bits, of which 8 are the mantissa: every weight changes alike but for "
+        f"{told[worst]:.1%} at most ({worst})",
+        mend="float32 in both, which shows what else there is: --set model.mixed_precision=false",
     )
 
 

@@ -216,3 +216,16 @@ def test_functions_that_are_called(tmp_path):
 
 def test_a_place_that_is_nobodys():
     assert place_in(ValueError("never raised")) is None
+
+
+def test_what_autograph_has_made_is_nobodys_place(tmp_path):
+    """Of a function that it has written anew the place is the line that calls it."""
+    path = tmp_path / "__autograph_generated_file1a2b.py"
+    path.write_text("def tf__call():\n    raise ValueError('shapes')\n")
+    code = compile(path.read_text(), str(path), "exec")
+    names = {}
+    exec(code, names)
+    with pytest.raises(ValueError, match="shapes") as raised:
+        names["tf__call"]()
+    place = place_in(raised.value)
+    assert place is not None and "autograph" not in place and "test_functions.py" in place

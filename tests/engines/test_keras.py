@@ -134,11 +134,15 @@ def test_m3_m6_summaries_and_schedule(run, tmp_path):
     """
     rate = "{kind: exponential, initial_learning_rate: 0.5, decay_steps: 5, decay_rate: 0.5}"
     run("run.engine=keras", f"model.optimizer.learning_rate={rate}", "run.save_summary_steps=7")
-    found = {}
+    found, rates = {}, {}
     for file in (tmp_path / "model").rglob("events.out.tfevents.*"):
         for event in tf.compat.v1.train.summary_iterator(str(file)):
             for value in event.summary.value:
                 found.setdefault(f"{file.parent.name}/{value.tag}", []).append(event.step)
+                if "learning_rate" in value.tag:
+                    rates[event.step] = float(tf.make_ndarray(value.tensor))
+    # After epochs of 10 steps: 0.5 halved twice, and four times.
+    assert rates == pytest.approx({0: 0.125, 1: 0.03125})
     assert {"train/epoch_loss", "validation/epoch_accuracy", "eval/accuracy"} <= set(found), sorted(found)
     assert found["eval/accuracy"] == [10, 20]
 

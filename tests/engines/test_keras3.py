@@ -17,7 +17,8 @@ from test_histograms import entries
 import estimator_pipeline as ep
 from estimator_pipeline import keras3_optimizers
 from estimator_pipeline.compat import versions
-from estimator_pipeline.engines.job import run_job
+from estimator_pipeline.engines import keras3_job, keras_job
+from estimator_pipeline.engines.job import job_inputs, run_job
 from estimator_pipeline.optimizers import NAMES, Optimizer
 
 tf = tensorflow_with_three_cpus()
@@ -100,6 +101,16 @@ def test_a_resumed_run_ends_bit_equal(run, tmp_path):
     assert "model/batch_normalization/moving_mean" in variables(tmp_path / "mirrored-whole")
     seeds = [v for n, v in variables(tmp_path / "dropout-whole").items() if "seed" in n]
     assert len(seeds) == 2 and all(seed[1] == 20 for seed in seeds), "dropout was drawn in each of the steps"
+
+
+@keras3
+def test_what_a_job_says_of_keras_2_is_not_in_the_plan(digits_dir, tmp_path):
+    """A run that ends by itself removes its backups, so that no file of them would show."""
+    own = [f"input.data_dir={digits_dir}", f"run.model_dir={tmp_path}", "keras.backup={every: 3}"]
+    job = ep.load_job(JOB, overrides=[*SMALL, *own])
+    data = job_inputs(job)
+    assert keras3_job.plan_of(job, data).backup is None and keras_job.plan_of(job, data).backup is None
+    # That of Keras 2 has them from its own run: see tests/engines/test_keras_callbacks.py.
 
 
 @keras3

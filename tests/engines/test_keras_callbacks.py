@@ -112,10 +112,42 @@ def test_k9_the_best_alone_is_saved(run, tmp_path):
     assert names(tmp_path / "best") == sorted(rising) and 1 < len(rising) < 10
 
 
-def test_the_best_by_a_value_that_there_is_not(run):
-    with pytest.raises(ConfigError, match="an epoch has no such value") as told:
-        run("keras.model_checkpoint={save_best_only: true, monitor: val_acuracy}")
-    assert "val_accuracy" in str(told.value)
+@pytest.mark.parametrize(
+    ("monitor", "settings", "says"),
+    [
+        ("val_acuracy", ["eval.during_training=true"], "did you mean 'val_accuracy'?"),
+        ("acuracy", ["eval.during_training=false"], "did you mean 'accuracy'?"),
+        ("F1", [], "values: loss, average_loss, accuracy"),
+    ],
+)
+def test_the_best_by_a_value_that_there_is_not(run, tmp_path, monitor, settings, says):
+    """It is refused before anything is trained."""
+    with pytest.raises(ConfigError, match=f"monitor is '{monitor}', and no such value") as told:
+        run(f"keras.model_checkpoint={{save_best_only: true, monitor: {monitor}}}", *settings)
+    assert says in str(told.value)
+    assert not [*tmp_path.glob("model/**/*ckpt*")]
+
+
+def test_a_value_that_a_callback_of_ones_own_might_add(run, tmp_path):
+    """Then it is seen at an epoch's end whether it does."""
+    (tmp_path / "own_adding.py").write_text(ADDING)
+    best = "keras.model_checkpoint={save_best_only: true, monitor: MONITOR, mode: max}"
+    own = f"keras.callbacks=[{tmp_path}/own_adding.py:make]"
+    with pytest.raises(ConfigError, match="'f2', and an epoch has no such value") as told:
+        run(best.replace("MONITOR", "f2"), own)
+    assert "accuracy" in str(told.value)
+
+
+ADDING = """
+import tensorflow as tf
+
+class Adding(tf.keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        logs["f1"] = float(epoch)
+
+def make():
+    return Adding()
+"""
 
 
 def test_d3_each_so_many_batches_and_after_a_restart_at_the_same_steps(run, tmp_path):

@@ -475,3 +475,38 @@ def test_much_without_a_cause_is_no_rounding(share, name):
     assert (finding.name, finding.step) == (name, 2) and "no single cause shows" in finding.message
     assert ("by little" in finding.message) is (name == "rounding")
     assert ("0.2 of the step's length" in finding.message) is (name == "weights")
+
+
+# 16 bits -----------------------------------------------------------------------------------------------------------
+
+
+def rounded(name, step, gradient):
+    """To the 8 bits of mantissa that bfloat16 has."""
+    bits = gradient.astype(np.float32).view(np.uint32) + np.uint32(0x8000)
+    return (bits & np.uint32(0xFFFF0000)).view(np.float32).astype(gradient.dtype)
+
+
+def test_sixteen_bits(compared):
+    """By little in each weight, it is what they leave; float32 shows whether there is more."""
+    finding = only(compared(trained(gradient=rounded), trained(), sixteen_bits=True, tolerances="bit_equal"))
+    assert finding.name == "rounding" and "16 bits" in finding.message and "mixed_precision=false" in finding.mend
+
+
+def test_little_without_sixteen_bits(compared):
+    finding = only(compared(trained(gradient=rounded), trained(), tolerances="bit_equal"))
+    assert "16 bits" not in finding.message
+
+
+@pytest.mark.parametrize("off", [1.2, -1.0])
+def test_more_than_sixteen_bits_leave(compared, off):
+    def other(name, step, gradient):
+        return gradient * (off if name == "logits/kernel" else 1.0)
+
+    finding = only(compared(trained(gradient=other), trained(), sixteen_bits=True))
+    assert finding.name == "gradient" and "16 bits" not in finding.message
+
+
+def test_another_loss_in_sixteen_bits(compared):
+    losses = ([0.5] * 6, [0.6] * 6)
+    finding = only(compared(trained(gradient=rounded), trained(), losses=losses, sixteen_bits=True))
+    assert finding.name == "forward pass"

@@ -27,6 +27,13 @@ def test_optimizers(slot, keras, says):
     assert known.of_optimizers([f"dense/kernel/{slot}:0"], "Nadam") == []
 
 
+@pytest.mark.parametrize(("epsilon", "told"), [(1e-30, False), (1e-7, True)])
+def test_adagrad_without_an_epsilon(epsilon, told):
+    """Whoever has set it as the note asks is not asked again, and has the slots compared."""
+    options = ({"kind": "adagrad"}, {"kind": "adagrad", "epsilon": epsilon})
+    assert bool(known.of_optimizers(["dense/kernel/Adagrad:0"], "Adagrad", options)) is told
+
+
 @pytest.mark.parametrize(
     ("estimator", "keras", "says"),
     [

@@ -416,8 +416,9 @@ def test_what_was_run(tmp_path):
     estimator = tf.estimator.Estimator(model_fn, config=config, params={})
     ran = compare_models(estimator, model, **{**OPTIONS, "folder": tmp_path / "parity"}, predictions="y").about
     assert json.loads(json.dumps(ran)) == ran
-    assert ran["estimator"] == "model_fn model_fn" and ran["model"] == f"Sequential {model.name}"
-    assert ran["optimizer"] == (
+    assert ran["estimator"] == "model_fn" and ran["model"] == "Sequential"
+    assert ran["optimizer"]["estimator"] == "sgd, learning_rate 0.1"
+    assert ran["optimizer"]["keras"] == (
         "SGD, learning_rate (ExponentialDecay, initial_learning_rate 0.1, decay_steps 100, decay_rate 0.5, staircase "
         "False), decay 0, momentum 0.9, nesterov False"
     )
@@ -525,7 +526,7 @@ def test_a_program_of_several_files(program):
     done = program("--json")
     assert done.exit_code == 0, (done.output[-2000:], done.exception)
     found = json.loads(done.stdout)
-    assert found["equal"] and found["about"]["estimator"] == "model_fn model_fn"
+    assert found["equal"] and found["about"]["estimator"] == "model_fn"
 
 
 @pytest.mark.parametrize(

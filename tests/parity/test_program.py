@@ -33,8 +33,11 @@ def test_a_program_and_its_keras_model(parity):
     assert {step["variables"]["compared"] for step in found["steps"]} == {7}
     assert not any("AdamOptimizer (tf.compat.v1.train) against Adam" in note for note in found["notes"])
     # What the report says was run.
-    assert found["about"]["estimator"] == "model_fn model_fn" and found["about"]["input_fn"] == "train_input_fn"
-    assert found["about"]["optimizer"].startswith("Adam, ") and "epsilon 1e-08" in found["about"]["optimizer"]
+    assert found["about"]["estimator"] == "model_fn" and found["about"]["input_fn"] == "train_input_fn"
+    optimizers = found["about"]["optimizer"]
+    assert optimizers["estimator"].startswith("adam, ") and "epsilon 1e-08" in optimizers["estimator"]
+    assert optimizers["keras"].startswith("Adam, ") and "epsilon 1e-08" in optimizers["keras"]
+    assert "jit_compile" not in optimizers["keras"] and "use_ema" not in optimizers["keras"]
 
 
 def test_one_that_differs_is_told(parity):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -378,6 +379,54 @@ def test_what_was_run_and_where(report):
     given = report(made(about=about), environment={"estimator": {"tensorflow": "2.17.0"}, "keras": {}})
     assert given.row("Environment", "tensorflow") == ["2.17.0"]
     assert "Environment" not in report(made(about=about)).tables
+
+
+def rated(parity, rates):
+    """With the learning rates of each step, (estimator's, keras's)."""
+    steps = tuple(dataclasses.replace(one, learning_rates=rates(one.step)) for one in parity.steps)
+    return dataclasses.replace(parity, steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("rates", "says"),
+    [
+        (lambda step: (0.1, 0.1), "0.1 at every step, with both."),
+        (lambda step: (0.1, 0.2), "At every step 0.1 with estimator, 0.2 with keras."),
+        (lambda step: (None, 0.2), "At every step 0.2 with keras. estimator does not tell its own by step."),
+        (lambda step: (None, 0.2 / step), "estimator does not tell its own by step."),
+        (lambda step: (0.2 / step, 0.2 / step), "Of each step, as it was made."),
+    ],
+    ids=["one", "two", "one side", "by step, one side", "by step"],
+)
+def test_learning_rates(report, rates, says):
+    page = report(rated(made(), rates))
+    assert says in page.said
+    drawn = page.charts.get("Learning rate", [])
+    assert ("learning rate" in drawn) == (rates(1) != rates(2))
+    if drawn:
+        assert "keras" in drawn and ("estimator" in drawn) == (rates(1)[0] is not None)
+
+
+def test_a_rate_that_neither_tells(report):
+    assert "Learning rate" not in report(rated(made(), lambda step: (None, None))).said
+
+
+def test_slots_that_were_not_compared_stand_in_the_table(report):
+    """They mean something else on either side; what is compared is bit-equal."""
+    parity = made()
+    shape = ((3,), "float32")
+    own = {"estimator": "dense/bias @momentum", "keras": "dense/bias @rms"}
+    arrays = {engine: {**parity.arrays[engine], own[engine]: shape, "dense/bias @both": shape} for engine in ENGINES}
+    page = report(dataclasses.replace(parity, arrays=arrays))
+    assert page.said.count("Bit-equal: estimator and keras over 5 steps") == 1
+    last = page.tables["Variables"][-3:]
+    assert {row[0]: row[1] for row in last} == {
+        "dense/bias @momentum|estimator alone has it": "not compared",
+        "dense/bias @rms|keras alone has it": "not compared",
+        "dense/bias @both": "not compared",
+    }
+    assert all(set(row[5:]) == {"–"} for row in last), last
+    assert "4 bit-equal, 3 not compared." in page.said
 
 
 def test_findings_notes_and_answers(report):

@@ -11,6 +11,7 @@ from estimator_pipeline.parity import tally, text
 from estimator_pipeline.parity.findings import Facts
 from estimator_pipeline.parity.records import BatchWriter, StepWriter
 from estimator_pipeline.parity.result import ENGINES, compare_records
+from estimator_pipeline.parity.tolerances import Tolerances
 
 RANDOM = np.random.default_rng(0)
 RATES = [0.1, 0.09, 0.08, 0.07, 0.06, 0.05]
@@ -188,6 +189,13 @@ def test_what_one_side_alone_tells_is_named(compared, of_keras, note):
     assert found.equal and list(found.notes) == [note]
 
 
+@pytest.mark.parametrize("other", [0.1, 0.2])
+def test_a_rate_that_one_side_tells_by_its_graph_is_compared(compared, other):
+    """As an option: that it was not compared would be wrong."""
+    facts = Facts(options=({"kind": "sgd", "learning_rate": 0.1}, {"kind": "sgd", "learning_rate": other}))
+    assert not compared(sgd(), sgd(), of_keras={"rates": None}, facts=facts).notes
+
+
 def test_without_metrics_none_are_spoken_of(compared):
     found = compared(sgd(), sgd(), metrics={engine: {} for engine in ENGINES})
     assert found.equal and "metric" not in tally.verdict(found) + text.summary(found).splitlines()[0]
@@ -314,6 +322,14 @@ def test_a_side_that_was_trained_before(tmp_path):
             writer.step(step, loss=0.5, variables={**values, "global_step": np.int64(step)})
     found = compare_records(tmp_path, metrics={engine: {} for engine in ENGINES}, steps=6)
     assert "keras begins at step 3" in found.findings[-1].message and "trained before" in found.findings[-1].mend
+
+
+def test_a_loss_that_differs_by_little(compared):
+    """By how much, where it is not some times the other."""
+    (finding,) = compared(
+        sgd(), sgd(), of_estimator={"loss": 0.5 * (1 + 5e-5)}, tolerances=Tolerances.of("bit_equal")
+    ).findings
+    assert finding.name == "forward pass" and "(apart by 5e-05 of it)" in finding.message
 
 
 @pytest.mark.parametrize(("times", "told"), [(4, True), (0.25, True), (3, False)])
