@@ -23,6 +23,7 @@ TESTS = {
     "train-and-evaluate": _CLUSTERS + "test_every_task_ends_with_the_final_evaluation[mwm-no-evaluator]",
     "every-checkpoint": "tests/compat/test_evaluations.py::test_every_checkpoint_is_evaluated_in_one_graph",
     "kept-evaluation": "tests/compat/test_evaluations.py::test_every_checkpoint_is_evaluated_in_one_graph",
+    "whole-rounds": "tests/compat/test_whole_rounds.py::test_every_record_is_counted",
     "evaluator-strategy": _CLUSTERS + "test_every_task_ends_with_the_final_evaluation[mwm]",
     "lost-peers": _CLUSTERS + "test_a_worker_that_is_killed_ends_the_others",
     "short-waits": "tests/compat/test_short_waits.py",

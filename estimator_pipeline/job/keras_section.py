@@ -174,9 +174,13 @@ class Keras(Section):
 
     def folders(self) -> Iterator[tuple[str, str, str]]:
         """(section, field, folder) of all that is written to a folder that was named."""
-        if self.backup is not None and self.backup.dir is not None:
-            yield "backup", "dir", self.backup.dir
-        for name in ("model_checkpoint", "chief_checkpoint"):
+        for name in self.writing():
             section = getattr(self, name)
-            if section is not None and section.path is not None:
+            if name == "backup" and section.dir is not None:
+                yield name, "dir", section.dir
+            elif name != "backup" and section.path is not None:
                 yield name, "path", section.path.rpartition("/")[0]
+
+    def writing(self) -> list[str]:
+        """Which of the sections that write files, wherever, the job has."""
+        return [name for name in ("backup", "model_checkpoint", "chief_checkpoint") if getattr(self, name) is not None]

@@ -46,22 +46,19 @@ from estimator_pipeline.parity.compare import Comparison, Difference
 from estimator_pipeline.parity.extra_updates import averages_among, of_averages_kept
 from estimator_pipeline.parity.findings import (
     CLOSE,
-    NEAR,
     SAME,
-    SCALED,
     Facts,
     Finding,
     Step,
-    distance,
-    length,
-    scale_of,
-    told_names,
 )  # fmt: skip
 from estimator_pipeline.parity.names import GLOBAL_STEP
 from estimator_pipeline.parity.rates import Later, told_rate
 from estimator_pipeline.parity.records import StepReader, batch_of, batches_alike
+from estimator_pipeline.parity.roundings import of_sixteen_bits, without_a_cause
+from estimator_pipeline.parity.rows import other_rows
+from estimator_pipeline.parity.statistics import of_statistics
 from estimator_pipeline.parity.tolerances import kind_of
-from estimator_pipeline.parity.updates import of_sixteen_bits, of_update, told_random, without_a_cause
+from estimator_pipeline.parity.updates import of_update, told_random
 
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity
@@ -70,6 +67,9 @@ __all__ = ["Facts", "Finding", "diagnose"]
 
 # Of what is named one by one.
 _SHOWN = 4
+# Losses of two modes are two, where they differ by more than sums in another order; and a loss is that of a mode, where
+# it is so many times nearer to it.
+_OF_SUMS, _NEARER = 1e-5, 0.2
 
 
 def diagnose(parity: Parity, one: StepReader, other: StepReader, facts: Facts) -> Iterator[Finding]:
@@ -172,7 +172,7 @@ def _of_fault(parity: Parity, one: StepReader, other: StepReader, facts: Facts) 
             yield from found
             return
         if not (parity.numbers[at].equal and step.variables.equal):
-            yield without_a_cause(state)
+            yield without_a_cause(state, sides)
             return
     last = numbers[-1].step if numbers else 0
     states = [side.variables(last, averages_among) if last else {} for side in (one, other)]
@@ -263,7 +263,6 @@ def _of_step(
     if facts.sixteen_bits and (found := of_sixteen_bits(parity, index, state)) is not None:
         yield found
         return
-    still = _moving_statistics(state, sides) or _other_momentum(state, sides)
     if "loss" in numbers and any(facts.random):
         yield Finding(
             name="random numbers",
@@ -288,15 +287,13 @@ def _of_step(
             name="forward pass",
             step=step.step,
             message=f"from the same weights and records {sides[0]} has the loss {step.losses[0]:.7g} and {sides[1]} "
-            f"{step.losses[1]:.7g} ({_ratio_told(step.losses, records())})",
+            f"{step.losses[1]:.7g} ({_ratio_told(step.losses, records())}){other_rows(sides, state)}",
             mend="the order of the layers, activations, regularisers; how the loss is reduced (its sum or its mean "
             "over the batch), weights of records, label smoothing, what is scaled by the number of replicas; layers in "
-            "training mode on one side alone, BatchNormalization's epsilon; and the mapping of variables if one was "
-            "given",
+            "training mode on one side alone, BatchNormalization's epsilon; vocabularies and their order; and the "
+            "mapping of variables if one was given",
         )
-    statistics = still or (None if step.variables.equal else _corrected_variance(first, sides))
-    if statistics is None and "loss" not in numbers:
-        statistics = _other_statistics(parity, index, state)
+    statistics = of_statistics(parity, index, state, first, same_loss="loss" not in numbers)
     if statistics is not None:
         yield statistics
     moved = _of_updates(parity, index, state, facts)
@@ -314,24 +311,6 @@ def _of_step(
     found = of_update(parity, index, state, facts, later)
     if found is not None:
         yield found
-
-
-def _moving_statistics(state: Step, sides: tuple[str, str]) -> Finding | None:
-    changes = [state.changes(side, "statistics") for side in (0, 1)]
-    for side in (0, 1):
-        still = [
-            name for name, change in changes[side].items() if not np.any(change) and np.any(changes[1 - side][name])
-        ]
-        if still:
-            return Finding(
-                name="moving statistics",
-                step=state.step,
-                side=sides[side],
-                message=f"{sides[side]} does not update {len(still)} of {len(changes[side])} moving means and "
-                f"variances ({', '.join(still[:3])}{', …' if len(still) > 3 else ''})",
-                mend="the model's update operations: a model_fn has to run them with its train_op",
-            )
-    return None
 
 
 def _unmoved(state: Step, facts: Facts) -> set[str]:
@@ -353,88 +332,6 @@ def _of_updates(parity: Parity, index: int, state: Step, facts: Facts) -> Findin
         step=state.step,
         message=f"{len(faults)} of {len(unmoved)} variables that no gradient moves change otherwise: {told}",
         mend="what updates them: operations that one side does not run, runs twice in a step, or with another decay",
-    )
-
-
-def _other_momentum(state: Step, sides: tuple[str, str]) -> Finding | None:
-    """Every moving mean and variance moves in the same direction, by another share of the way."""
-    means, variances = (
-        [state.changes(side, "statistics", f"moving_{what}") for side in (0, 1)] for what in ("mean", "variance")
-    )
-    told = [scale_of(*pair) for pair in (means, variances) if length(pair[0]) and length(pair[1])]
-    if not told or any(rest > CLOSE or abs(scale / told[0][0] - 1) > CLOSE for scale, rest in told):
-        return None
-    scale = told[0][0]
-    if scale <= 0 or abs(scale - 1) <= SCALED:
-        return None
-    more, times = (0, scale) if scale > 1 else (1, 1 / scale)
-    return Finding(
-        name="moving statistics",
-        step=state.step,
-        side=sides[more],
-        message=f"every moving mean and variance moves {times:.4g} times as far in {sides[more]} as in "
-        f"{sides[1 - more]}: 1 - momentum is as many times as large",
-        mend="BatchNormalization's momentum (decay), named in both: it is 0.99 by default in Keras and tf.layers, "
-        "0.999 in tf.contrib and tf_slim; updates that are run twice for a step",
-    )
-
-
-def _other_statistics(parity: Parity, index: int, state: Step) -> Finding | None:
-    """None of these, but by more than rounding: from the same state they move otherwise."""
-    faults = [fault for fault in parity.steps[index].variables.faults if kind_of(fault.name) == "statistics"]
-    changes = [state.changes(side, "statistics") for side in (0, 1)]
-    apart = [fault for fault in faults if distance(*({fault.name: side[fault.name]} for side in changes)) >= NEAR]
-    if not apart:
-        return None
-    worst = max(apart, key=lambda fault: fault.relative)
-    return Finding(
-        name="moving statistics",
-        step=state.step,
-        message=f"{len(apart)} of {len(changes[0])} moving means and variances move otherwise "
-        f"({told_names([fault.name for fault in apart])}): {worst.message}",
-        mend="BatchNormalization: its momentum, axis, fused kernel, and over which records it averages (those of a "
-        "replica, or of all); updates that are run twice for a step, or by a condition; and the mapping of variables",
-    )
-
-
-def _corrected_variance(state: Step, sides: tuple[str, str]) -> Finding | None:
-    """Bessel's correction: the same means, and variances that one side moves towards n / (n - 1) times the other's.
-
-    With momentum m, batch variance b and moving variance v one side's change is (1 - m)(b - v) and the other's
-    (1 - m)(b n / (n - 1) - v): the first is n - 1 times their difference, less (1 - m) v. It is looked for in the first
-    step, which both begin with the same v; it may take more of them to go beyond a tolerance.
-    """
-    means = [state.changes(side, "statistics", "moving_mean") for side in (0, 1)]
-    if distance(*means) >= SAME:
-        return None
-    changes = [state.changes(side, "statistics", "moving_variance") for side in (0, 1)]
-    samples: list[float] = []
-    corrects = set()
-    for name, change in changes[0].items():
-        moved = [change.ravel(), changes[1][name].ravel()]
-        apart = float(np.sum(moved[0] - moved[1]))
-        if not apart:
-            continue
-        more = 0 if apart > 0 else 1
-        less, before = moved[1 - more], state.before[0][name].astype(np.float64).ravel()
-        columns = np.stack([moved[more] - less, -before], axis=1)
-        (size, rate), *_ = np.linalg.lstsq(columns, less, rcond=None)
-        rest = length({name: less - columns @ (size, rate)}) / length({name: size * columns[:, 0]})
-        if rest > NEAR or size < 1 or not 0 < rate <= 1:
-            return None
-        corrects.add(more)
-        samples.append(size + 1)
-    if len(corrects) != 1:
-        return None
-    side = sides[corrects.pop()]
-    return Finding(
-        name="moving statistics",
-        step=state.step,
-        side=side,
-        message=f"the moving means are the same; {side}'s moving variances are corrected for their sample (Bessel: "
-        f"times n / (n - 1), n about {min(samples):.0f}), the other's are not",
-        mend="Keras 2's fused kernel of BatchNormalization corrects the variance, Keras 3 and fused=False of Keras 2 "
-        "do not: name fused=False, or give moving variances a tolerance",
     )
 
 
@@ -461,22 +358,29 @@ def _evaluation(parity: Parity, facts: Facts, step: int, averages: Finding | Non
             continue
         pair = [float(parity.finals[engine][name]) for engine in sides]
         for number in (0, 1):
-            if (
-                _near(pair[number], trained)
-                and not _near(pair[number], inferred)
-                and not _near(pair[1 - number], trained)
-            ):
+            if _is_of(pair[number], trained, inferred) and not _is_of(pair[1 - number], trained, inferred):
                 side = sides[number]
+                values = _told_apart(pair[number], trained, inferred)
                 told = (
-                    f"{side} evaluates in training mode: its loss {pair[number]:.6g} is that of layers that train "
-                    f"({trained:.6g}), not that of layers that infer ({inferred:.6g})"
+                    f"{side} evaluates in training mode: its loss {values[0]} is that of layers that train "
+                    f"({values[1]}), not that of layers that infer ({values[2]})"
                 )
                 mend = "`training` is True only where mode is TRAIN"
     return Finding(name="evaluation", step=step, side=side, message=told, mend=mend)
 
 
-def _near(one: float, other: float) -> bool:
-    return abs(one - other) <= CLOSE * max(abs(one), abs(other))
+def _is_of(value: float, mode: float, other: float) -> bool:
+    """Whether a loss is that of one mode, and not that of the other, however little lies between the two."""
+    largest = max(abs(mode), abs(other))
+    if abs(mode - other) <= _OF_SUMS * largest or abs(value - mode) > CLOSE * largest:
+        return False
+    return abs(value - mode) < _NEARER * abs(value - other)
+
+
+def _told_apart(*values: float) -> list[str]:
+    """Values with as many digits as it takes to tell the last two apart."""
+    six = [f"{value:.6g}" for value in values]
+    return six if six[-1] != six[-2] else [f"{value:.9g}" for value in values]
 
 
 def _ratio_told(losses: tuple[float, float], records: int) -> str:

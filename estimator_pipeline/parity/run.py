@@ -249,8 +249,7 @@ def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: i
                "run.save_checkpoints_secs=null", "cluster.evaluator=false", "eval.during_training=false",
                f"eval.exporters={exporters}"]  # fmt: skip
     # It writes to folders of its own alone: a backup, checkpoints or a ledger elsewhere are those of the job's own run.
-    kept = ("backup", "model_checkpoint", "chief_checkpoint")
-    changes += [f"keras.{name}=null" for name in kept if getattr(job.keras, name) is not None]
+    changes += [f"keras.{name}=null" for name in job.keras.writing()]
     if job.run.ledger:
         changes.append("run.ledger=false")
     if workers is not None:

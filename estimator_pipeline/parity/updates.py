@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from estimator_pipeline.parity import extra_updates, optimizer_updates
+from estimator_pipeline.parity import extra_updates, optimizer_updates, rows
 from estimator_pipeline.parity.findings import (
     CLOSE,
     NEAR,
@@ -27,22 +27,17 @@ from estimator_pipeline.parity.findings import (
     told_names,
 )  # fmt: skip
 from estimator_pipeline.parity.rates import Later, another_rate, rate_of_velocities, shifted_rate
+from estimator_pipeline.parity.roundings import of_rounding_alone, told_rounding
 
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity, StepParity
 
-__all__ = ["of_sixteen_bits", "of_update", "told_random", "without_a_cause"]
+__all__ = ["of_update", "told_random"]
 
-# A gradient so much smaller than the largest one is what is left of terms that cancel each other: rounding.
-_ROUNDING = 3e-5
 # What is left of a change of float32 weights by their own rounding is less than so much of them.
 _OF_WEIGHTS = 1e-5
-# Noise is no nearer to other noise than this.
-_UNLIKE = 0.02
-# Sums in another order leave less than so much of a step's change.
-_BY_LITTLE = 0.05
-# 8 bits of mantissa leave less than so much of each weight's change, and of a loss.
-_OF_16_BITS, _OF_A_LOSS = 0.1, 0.01
+# Look-ups of the same rows make the norm that is clipped another one than that of their sum, by less than this.
+_OF_LOOK_UPS = 0.3
 # Gradients of one length in so many steps do not have it by chance.
 _STEADY = 3
 _ALL_RANDOM = "set the rates of what draws random numbers to 0, and compare the rest"
@@ -51,10 +46,10 @@ Arrays = Mapping[str, np.ndarray]
 
 def of_update(parity: Parity, index: int, state: Step, facts: Facts, later: Later) -> Finding | None:
     """From the same state, loss and records: other gradients, or another use of the same; None: all but the same."""
-    noise = _of_rounding_alone(state)
+    noise = of_rounding_alone(state)
     faults = {fault.name.partition(" @")[0] for fault in parity.steps[index].variables.faults}
     if noise and faults <= noise.keys():
-        return _rounding(state, noise, faults)
+        return told_rounding(state, noise, faults)
     state = state.without(noise)
     weights = state.changes(0, "weights"), state.changes(1, "weights")
     slots_part = any(" @" in fault.name for fault in parity.steps[index].variables.faults)
@@ -68,35 +63,10 @@ def of_update(parity: Parity, index: int, state: Step, facts: Facts, later: Late
         or extra_updates.of_soft_threshold(sides, state, weights, facts)
         or _not_trained(sides, state, weights, facts)
         or _mixed_up(sides, state, weights)
+        or rows.of_rows(sides, state, weights)
         or extra_updates.of_two_updates(sides, state, weights, facts)
         or optimizer_updates.of_slots(parity, index, state, weights, facts, later)
         or _of_gradients(parity, index, state, weights, facts, later)
-    )
-
-
-def of_sixteen_bits(parity: Parity, index: int, state: Step) -> Finding | None:
-    """Of layers that compute in 16 bits, where the loss and each weight's change differ by what these leave.
-
-    Measured with the models of `model_fns`: 0.05 of a change at most in 6 steps of the CNN; the DNN is bit-equal.
-    """
-    step = parity.steps[index]
-    one, other = step.losses
-    changes = [state.changes(side, "weights") for side in (0, 1)]
-    largest = max((rms(value) for side in changes for value in side.values()), default=0.0)
-    told = {name: distance({name: changes[0][name]}, {name: changes[1][name]}) for name in changes[0]
-            if max(rms(side[name]) for side in changes) > _ROUNDING * largest}  # fmt: skip
-    if (
-        abs(one - other) > _OF_A_LOSS * max(abs(one), abs(other))
-        or not 0 < max(told.values(), default=0.0) < _OF_16_BITS
-    ):
-        return None
-    worst = max(told, key=lambda name: told[name])
-    return Finding(
-        name="rounding",
-        step=state.step,
-        message=f"the layers compute in 16 bits, of which 8 are the mantissa: every weight changes alike but for "
-        f"{told[worst]:.1%} at most ({worst})",
-        mend="float32 in both, which shows what else there is: --set model.mixed_precision=false",
     )
 
 
@@ -121,48 +91,6 @@ def _of_a_column(sides: tuple[str, str], state: Step) -> Finding | None:
                 mend="what is trained: an output that one side leaves out of the loss, or weighs otherwise",
             )
     return None
-
-
-def _sizes(state: Step, side: int) -> dict[str, np.ndarray]:
-    """Weight -> its gradient up to a factor that all weights have in common: from the slots that tell it best."""
-    weights = state.changes(side, "weights")
-    slots = state.changes(side, "slots")
-    found = {}
-    for name, change in weights.items():
-        squares = [slots[key] for key in (f"{name} @rms", f"{name} @accumulator") if key in slots]
-        plain = [slots[key] for key in (f"{name} @m", f"{name} @momentum") if key in slots]
-        found[name] = np.sqrt(np.abs(squares[0])) if squares else plain[0] if plain else change
-    return found
-
-
-def _of_rounding_alone(state: Step) -> dict[str, float]:
-    """Weight -> how large its gradient is, relative to the largest: where it is rounding, and so not the same."""
-    sizes = [_sizes(state, side) for side in (0, 1)]
-    largest = max((rms(value) for side in sizes for value in side.values()), default=0.0)
-    if not largest:
-        return {}
-    found = {}
-    for name in sizes[0]:
-        size = max(rms(side[name]) for side in sizes) / largest
-        if size < _ROUNDING and distance({name: sizes[0][name]}, {name: sizes[1][name]}) > _UNLIKE:
-            found[name] = size
-    rest = [{name: value for name, value in side.items() if name not in found} for side in sizes]
-    # Where the large ones differ too, the small ones may well have another cause.
-    return found if distance(*rest) < SAME else {}
-
-
-def _rounding(state: Step, noise: Mapping[str, float], faults: set[str]) -> Finding:
-    names = sorted(faults)
-    told = f"the gradient of {told_names(names)} is rounding alone, {max(noise[name] for name in names):.1g} of the "
-    told += "largest: what is left of terms that cancel each other comes out otherwise in another order"
-    mend = "a bias before BatchNormalization, which takes it away again, does nothing in training: use_bias=False"
-    if any(f"{names[0]} @{slot}" in state.after[0] for slot in ("v", "rms", "accumulator")):
-        told += "; an optimizer that divides a gradient by its own size moves the weight by it all the same"
-        mend += ". The moving mean and the evaluation follow to where it drifts, so that no tolerance is right for long"
-    else:
-        patterns = ", ".join(f'"{name}*": {{atol: 1e-5, reason: rounding alone}}' for name in names[:3])
-        mend += f"; or allow it, in the section parity of a job file or in --tolerances: {patterns}"
-    return Finding(name="rounding", step=state.step, message=told, mend=mend)
 
 
 def _not_trained(sides: tuple[str, str], state: Step, weights: Sequence[Arrays], facts: Facts) -> Finding | None:
@@ -245,7 +173,8 @@ def _of_gradients(
                 step, f"every weight's change in {sides[0]} is {scale:.4g} times that in {sides[1]}: {shifted}"
             )
         if abs(scale - 1) > SCALED:
-            return _of_lengths(parity, index, scale, lengths, facts, has_rate=has_rate)
+            looked_up = rows.has_look_ups(gradients[0])
+            return _of_lengths(parity, index, scale, lengths, facts, has_rate=has_rate, looked_up=looked_up)
     shifted = rate_of_velocities(parity, index, state)
     if shifted:
         return another_rate(step, f"the velocities differ as far as the rates of two steps do: {shifted}")
@@ -381,7 +310,14 @@ def _gradient(
 
 
 def _of_lengths(
-    parity: Parity, index: int, scale: float, lengths: Sequence[float], facts: Facts, *, has_rate: bool
+    parity: Parity,
+    index: int,
+    scale: float,
+    lengths: Sequence[float],
+    facts: Facts,
+    *,
+    has_rate: bool,
+    looked_up: bool,
 ) -> Finding:
     """Of gradients of one direction, and other lengths."""
     sides, step = parity.initial.sides, parity.steps[index].step
@@ -405,6 +341,18 @@ def _of_lengths(
             message=f"{shorter}'s gradient has the length {limit:.5g} in each step, to which it is clipped; {longer}'s "
             f"has the same direction and is {times:.4g} times as long: it is not clipped, or to more",
             mend="clip in both, to the same length, after the gradients are summed",
+        )
+    near = _clipped_by_rows(lengths, 1 - side, facts) if looked_up and not has_rate else None
+    if near is not None:
+        return Finding(
+            name="clipping",
+            step=step,
+            side=longer,
+            message=f"{shorter}'s gradient has the length {lengths[1 - side]:.5g}, near {near:.5g}, to which it is "
+            f"clipped (a row of an embedding that is looked up twice counts twice there); {longer}'s has the same "
+            f"direction and is {times:.4g} times as long",
+            mend="clip in both, to the same length, after the gradients are summed; or else how the loss is reduced "
+            "(its sum or its mean), and what it, or its gradient, is divided by",
         )
     if has_rate:
         return Finding(
@@ -449,6 +397,15 @@ def _clipped_to(
     return None
 
 
+def _clipped_by_rows(lengths: Sequence[float], side: int, facts: Facts) -> float | None:
+    """The length to which one side is clipped, where its own is near it and the other's is beyond; None: it is not.
+
+    A norm of gradients of embeddings counts each look-up of a row by itself, and is not that of their sum.
+    """
+    norm = facts.clip_norm
+    return norm if norm and abs(lengths[side] / norm - 1) < _OF_LOOK_UPS and lengths[1 - side] > norm else None
+
+
 def _clipping(parity: Parity, index: int, lengths: Sequence[float], facts: Facts, *, has_rate: bool) -> Finding | None:
     if facts.clip_norm is None or facts.replicas < 2 or index > 0:
         return None
@@ -467,28 +424,3 @@ def _clipping(parity: Parity, index: int, lengths: Sequence[float], facts: Facts
                     mend="clip after the gradients are summed",
                 )
     return None
-
-
-def without_a_cause(state: Step) -> Finding:
-    """Of a step in which the two part, and nothing shows by what.
-
-    Args:
-        state: the step.
-    """
-    known = state.without(_of_rounding_alone(state))
-    apart = distance(*(known.changes(side, "weights") for side in (0, 1)))
-    if apart < _BY_LITTLE:
-        return Finding(
-            name="rounding",
-            step=state.step,
-            message=f"they part at step {state.step} by little, as sums in another order do: no single cause shows",
-            mend="the job's tolerances; TF_DETERMINISTIC_OPS=1; random numbers, such as dropout's seeds",
-        )
-    return Finding(
-        name="weights",
-        step=state.step,
-        message=f"the weights change otherwise, by {apart:.2g} of the step's length, which is more than sums in "
-        "another order leave: no single cause shows",
-        mend="the optimizer's options and the schedule of its rate; what is trained; random numbers, such as dropout's "
-        "seeds; the mapping of variables",
-    )

@@ -8,7 +8,7 @@ from trainings_by_hand import CONSTANT, DROPPING, GRADIENTS, SHAPES, START, comp
 
 from estimator_pipeline.parity.findings import Step
 from estimator_pipeline.parity.result import ENGINES
-from estimator_pipeline.parity.updates import without_a_cause
+from estimator_pipeline.parity.roundings import without_a_cause
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_gradient_that_is_another_one(compared):
     """Of some variables; which they are, and how long all are together."""
 
     def other(name, step, g):
-        return g[::-1] if name.startswith("logits") else g
+        return g[..., ::-1] if name.startswith("logits") else g
 
     finding = only(compared(trained(gradient=other), trained()))
     assert finding.name == "gradient" and "2 of 5 variables (logits/kernel, logits/bias)" in finding.message
@@ -166,7 +166,7 @@ def test_a_gradient_that_is_another_one(compared):
      ((["a"], ["b"]), "estimator draws random numbers in a, keras draws random numbers in b")],
 )  # fmt: skip
 def test_random_numbers_are_named_where_the_loss_does_not_show_them(compared, random, says):
-    other = trained(gradient=lambda name, step, g: g[::-1] if name.startswith("logits") else g)
+    other = trained(gradient=lambda name, step, g: g[..., ::-1] if name.startswith("logits") else g)
     finding = only(compared(other, trained(), random=random))
     assert finding.name == "gradient" and finding.message.endswith(says)
 
@@ -257,7 +257,7 @@ def test_other_gradients_that_are_clipped_by_value(compared):
     """It does not explain what else is in them."""
 
     def turned(name, step, g):
-        return np.clip(g[::-1] if name.startswith("logits") else g, -0.05, 0.05)
+        return np.clip(g[..., ::-1] if name.startswith("logits") else g, -0.05, 0.05)
 
     finding = only(compared(trained(gradient=turned), trained()))
     assert finding.name == "gradient" and "clipped by value" not in finding.message
@@ -284,7 +284,7 @@ def from_the_third(times):
 
 def elsewhere(name, step, g):
     """Other gradients of some variables, all of them as long."""
-    return g[::-1] if name.startswith("logits") else g
+    return g[..., ::-1] if name.startswith("logits") else g
 
 
 @pytest.mark.parametrize(
@@ -471,10 +471,11 @@ def test_much_without_a_cause_is_no_rounding(share, name):
     after = [
         {weight: value - times * changes[weight] for weight, value in before.items()} for times in (1.0, 1.0 - share)
     ]
-    finding = without_a_cause(Step(2, (before, before), (after[0], after[1])))
+    finding = without_a_cause(Step(2, (before, before), (after[0], after[1])), ENGINES)
     assert (finding.name, finding.step) == (name, 2) and "no single cause shows" in finding.message
     assert ("by little" in finding.message) is (name == "rounding")
     assert ("0.2 of the step's length" in finding.message) is (name == "weights")
+    assert ("estimator's change is about 1.25 times keras's" in finding.message) is (name == "weights")
 
 
 # 16 bits -----------------------------------------------------------------------------------------------------------
@@ -510,3 +511,68 @@ def test_another_loss_in_sixteen_bits(compared):
     losses = ([0.5] * 6, [0.6] * 6)
     finding = only(compared(trained(gradient=rounded), trained(), losses=losses, sixteen_bits=True))
     assert finding.name == "forward pass"
+
+
+# Rows of embeddings ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adagrad"])
+def test_rows_in_another_order(compared, kind):
+    """As where a vocabulary is."""
+    order = [2, 0, 1, 3, 5, 4]
+    start = {**START, "hidden/kernel": np.zeros(SHAPES["hidden/kernel"])}
+
+    def moved(name, step, gradient):
+        return gradient[order] if name == "hidden/kernel" else gradient
+
+    options = {"start_weights": start, "start": 0.1 if kind == "adagrad" else 0.0}
+    finding = only(compared(trained(kind, gradient=moved, **options), trained(kind, **options)))
+    assert finding.name == "variables" and "the rows of hidden/kernel are in another order" in finding.message
+    assert "estimator changes row 0 as row 2, row 1 as row 0, row 2 as row 1 of keras" in finding.message
+    assert "vocabulary" in finding.mend
+
+
+def looked_up(rows, *, times=1.0):
+    """Of the kernel some rows alone have a gradient."""
+
+    def gradient(name, step, true):
+        if name != "hidden/kernel":
+            return true * times
+        kept = np.zeros_like(true)
+        kept[rows] = true[rows] * times
+        return kept
+
+    return gradient
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([0, 2], "the rows 0 change in estimator alone, 1 in keras alone"),
+        ([0, 1, 2], None),
+        ([1, 2], None),
+        ([], None),
+    ],
+)
+def test_other_rows_behind_another_loss(compared, rows, told):
+    """As many, and other ones: it is no layer's unit that is dead on one side."""
+    one, other = trained(gradient=looked_up(rows)), trained(gradient=looked_up([1, 2]))
+    finding = only(compared(one, other, losses=([0.5] * 6, [0.6] * 6)))
+    assert finding.name == "forward pass"
+    assert (told in finding.message) if told else ("rows" not in finding.message)
+
+
+@pytest.mark.parametrize(
+    ("rows", "clip", "name"),
+    [([1, 2], 1.2, "clipping"), ([1, 2], 5.0, "loss scaling"), ([*range(6)], 1.2, "loss scaling")],
+    ids=["near it", "far from it", "no embedding"],
+)
+def test_clipping_of_rows_that_are_looked_up_twice(compared, rows, clip, name):
+    """The norm counts each look-up by itself, so that the sum's is not the one it is clipped to."""
+    short = looked_up(rows)
+    norm = np.sqrt(sum(np.sum(short(n, 0, g) ** 2) for n, g in GRADIENTS[0].items()))
+    facts = {"clip_norm": float(clip * norm)}
+    finding = only(
+        compared(trained("adam", gradient=looked_up(rows, times=6.05)), trained("adam", gradient=short), **facts)
+    )
+    assert finding.name == name and "estimator's" in finding.message and "6.05 times" in finding.message

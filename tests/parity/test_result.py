@@ -365,6 +365,22 @@ def test_an_evaluation_in_training_mode(compared, estimator, keras, side):
             "not that of layers that infer (0.5)") == (side is not None)  # fmt: skip
 
 
+@pytest.mark.parametrize(("value", "side"), [(0.5004, "estimator"), (0.5002, None), (0.50000001, None)])
+def test_an_evaluation_in_training_mode_that_makes_little_difference(compared, value, side):
+    """0.5 by layers that infer, 0.5004 by layers that train."""
+    metrics = {"estimator": {"loss": value, "other": 1.0}, "keras": {"loss": 0.5, "other": 2.0}}
+    facts = Facts(losses={"loss": (0.5, 0.5004)})
+    (finding,) = compared(sgd(), sgd(), metrics=metrics, facts=facts).findings
+    assert finding.side == side and ("in training mode: its loss 0.5004 " in finding.message) == (side is not None)
+
+
+def test_modes_that_sums_tell_apart_are_one(compared):
+    metrics = {"estimator": {"loss": 0.500001, "other": 1.0}, "keras": {"loss": 0.5, "other": 2.0}}
+    facts = Facts(losses={"loss": (0.5, 0.500001)})
+    (finding,) = compared(sgd(), sgd(), metrics=metrics, facts=facts).findings
+    assert finding.side is None
+
+
 def test_a_mode_that_does_not_matter_is_not_named(compared):
     """Layers come to the same as they infer and as they train: then the mode explains nothing."""
     metrics = {"estimator": {"loss": 0.5}, "keras": {"loss": 0.7}}
@@ -478,6 +494,26 @@ def test_another_momentum_of_moving_statistics(compared, side, other):
     assert (finding.name, finding.side, finding.step) == ("moving statistics", side, 1)
     assert f"moves 10 times as far in {side} as in {other}: 1 - momentum" in finding.message
     assert "momentum (decay), named in both" in finding.mend
+
+
+@pytest.mark.parametrize("momentum", [0.99, 0.9005])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_momentum_of_some_layers(compared, layers, momentum):
+    """Of one among two, or by so little that what else differs must be less."""
+
+    def two(*momenta):
+        for one, other in zip(*map(averaged, momenta), strict=True):
+            yield {**one, **{f"second/{name}": value for name, value in other.items() if "moving" in name}}
+
+    own = (momentum, 0.9) if layers == 1 else (momentum, momentum)
+    found = compared(two(*own), two(0.9, 0.9), tolerances=Tolerances.of({"statistics": "bit_equal"}))
+    (finding,) = found.findings
+    assert finding.name == "moving statistics" and finding.side == "keras"
+    if layers == 1 or momentum == 0.9005:
+        assert f"of {layers} of 2 layers" in finding.message and "norm " in finding.message
+        assert ("10 times" if momentum == 0.99 else "1.005 times") in finding.message
+    else:
+        assert "moves 10 times as far in keras" in finding.message
 
 
 @pytest.mark.parametrize(("parts", "count"), [(("mean", "variance"), 2), (("mean",), 1), (("variance",), 1)])

@@ -42,6 +42,7 @@ from estimator_pipeline.compat.repairs import (
     sync_replicas,
     train_and_evaluate,
     train_op,
+    whole_rounds,
 )
 from estimator_pipeline.errors import CompatError
 
@@ -70,6 +71,7 @@ _MODULES = (
     train_and_evaluate,
     every_checkpoint,
     kept_evaluation,
+    whole_rounds,
     evaluator_strategy,
     lost_peers,
     short_waits,

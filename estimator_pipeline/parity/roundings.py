@@ -1,0 +1,125 @@
+"""What rounding leaves of one step: of gradients that cancel each other, of 16 bits, of sums in another order.
+
+NumPy only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from estimator_pipeline.parity.findings import SAME, Finding, Step, distance, rms, scale_of, told_names
+
+if TYPE_CHECKING:
+    from estimator_pipeline.parity.result import Parity
+
+__all__ = ["of_rounding_alone", "of_sixteen_bits", "told_rounding", "without_a_cause"]
+
+# A gradient so much smaller than the largest one is what is left of terms that cancel each other: rounding.
+_ROUNDING = 3e-5
+# Noise is no nearer to other noise than this.
+_UNLIKE = 0.02
+# Sums in another order leave less than so much of a step's change.
+_BY_LITTLE = 0.05
+# 8 bits of mantissa leave less than so much of each weight's change, and of a loss.
+_OF_16_BITS, _OF_A_LOSS = 0.1, 0.01
+
+
+def _sizes(state: Step, side: int) -> dict[str, np.ndarray]:
+    """Weight -> its gradient up to a factor that all weights have in common: from the slots that tell it best."""
+    weights = state.changes(side, "weights")
+    slots = state.changes(side, "slots")
+    found = {}
+    for name, change in weights.items():
+        squares = [slots[key] for key in (f"{name} @rms", f"{name} @accumulator") if key in slots]
+        plain = [slots[key] for key in (f"{name} @m", f"{name} @momentum") if key in slots]
+        found[name] = np.sqrt(np.abs(squares[0])) if squares else plain[0] if plain else change
+    return found
+
+
+def of_rounding_alone(state: Step) -> dict[str, float]:
+    """Weight -> how large its gradient is, relative to the largest: where it is rounding, and so not the same."""
+    sizes = [_sizes(state, side) for side in (0, 1)]
+    largest = max((rms(value) for side in sizes for value in side.values()), default=0.0)
+    if not largest:
+        return {}
+    found = {}
+    for name in sizes[0]:
+        size = max(rms(side[name]) for side in sizes) / largest
+        if size < _ROUNDING and distance({name: sizes[0][name]}, {name: sizes[1][name]}) > _UNLIKE:
+            found[name] = size
+    rest = [{name: value for name, value in side.items() if name not in found} for side in sizes]
+    # Where the large ones differ too, the small ones may well have another cause.
+    return found if distance(*rest) < SAME else {}
+
+
+def told_rounding(state: Step, noise: Mapping[str, float], faults: set[str]) -> Finding:
+    names = sorted(faults)
+    told = f"the gradient of {told_names(names)} is rounding alone, {max(noise[name] for name in names):.1g} of the "
+    told += "largest: what is left of terms that cancel each other comes out otherwise in another order"
+    mend = "a bias before BatchNormalization, which takes it away again, does nothing in training: use_bias=False"
+    if any(f"{names[0]} @{slot}" in state.after[0] for slot in ("v", "rms", "accumulator")):
+        told += "; an optimizer that divides a gradient by its own size moves the weight by it all the same"
+        mend += ". The moving mean and the evaluation follow to where it drifts, so that no tolerance is right for long"
+    else:
+        patterns = ", ".join(f'"{name}*": {{atol: 1e-5, reason: rounding alone}}' for name in names[:3])
+        mend += f"; or allow it, in the section parity of a job file or in --tolerances: {patterns}"
+    return Finding(name="rounding", step=state.step, message=told, mend=mend)
+
+
+def of_sixteen_bits(parity: Parity, index: int, state: Step) -> Finding | None:
+    """Of layers that compute in 16 bits, where the loss and each weight's change differ by what these leave.
+
+    Measured with the models of `model_fns`: 0.05 of a change at most in 6 steps of the CNN; the DNN is bit-equal.
+    """
+    step = parity.steps[index]
+    one, other = step.losses
+    changes = [state.changes(side, "weights") for side in (0, 1)]
+    largest = max((rms(value) for side in changes for value in side.values()), default=0.0)
+    told = {name: distance({name: changes[0][name]}, {name: changes[1][name]}) for name in changes[0]
+            if max(rms(side[name]) for side in changes) > _ROUNDING * largest}  # fmt: skip
+    if (
+        abs(one - other) > _OF_A_LOSS * max(abs(one), abs(other))
+        or not 0 < max(told.values(), default=0.0) < _OF_16_BITS
+    ):
+        return None
+    worst = max(told, key=lambda name: told[name])
+    return Finding(
+        name="rounding",
+        step=state.step,
+        message=f"the layers compute in 16 bits, of which 8 are the mantissa: every weight changes alike but for "
+        f"{told[worst]:.1%} at most ({worst})",
+        mend="float32 in both, which shows what else there is: --set model.mixed_precision=false",
+    )
+
+
+def without_a_cause(state: Step, sides: tuple[str, str]) -> Finding:
+    """Of a step in which the two part, and nothing shows by what.
+
+    Args:
+        state: the step.
+        sides: what the two are called.
+    """
+    known = state.without(of_rounding_alone(state))
+    apart = distance(*(known.changes(side, "weights") for side in (0, 1)))
+    if apart < _BY_LITTLE:
+        return Finding(
+            name="rounding",
+            step=state.step,
+            message=f"they part at step {state.step} by little, as sums in another order do: no single cause shows",
+            mend="the job's tolerances; TF_DETERMINISTIC_OPS=1; random numbers, such as dropout's seeds",
+        )
+    told = f"the weights change otherwise, by {apart:.2g} of the step's length, which is more than sums in another "
+    told += "order leave"
+    scale, rest = scale_of(*(known.changes(side, "weights") for side in (0, 1)))
+    if rest < _BY_LITTLE and scale > 0:
+        told += f"; {sides[0]}'s change is about {scale:.4g} times {sides[1]}'s, as other learning rates make it"
+    return Finding(
+        name="weights",
+        step=state.step,
+        message=f"{told}: no single cause shows",
+        mend="the optimizer's options and the schedule of its rate; what is trained; random numbers, such as dropout's "
+        "seeds; the mapping of variables",
+    )

@@ -1,0 +1,109 @@
+"""The repair `whole-rounds`: an evaluation on several replicas of one process counts every record."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import tensorflow_with_three_cpus
+
+from estimator_pipeline.compat.whole_rounds import are_whole, whole_rounds
+
+tf = tensorflow_with_three_cpus()
+NUMBERS = np.arange(34, dtype=np.float32)
+
+
+class Rounds(tf.compat.v1.train.SessionRunHook):
+    """Counts the steps of an evaluation that have ended well."""
+
+    def __init__(self):
+        self.made = 0
+
+    def after_run(self, run_context, run_values):
+        self.made += 1
+
+
+def model_fn(features, labels, mode):
+    v1 = tf.compat.v1
+    weight = v1.get_variable("weight", [], initializer=v1.zeros_initializer())
+    loss = tf.reduce_mean(features) + weight
+    step = v1.train.get_or_create_global_step()
+    yes = labels >= 0
+    counts = {"seen": v1.metrics.mean(labels), "records": v1.metrics.true_positives(yes, yes)}
+    train_op = v1.train.GradientDescentOptimizer(0.0).minimize(loss, step)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op, eval_metric_ops=counts)
+
+
+@pytest.fixture
+def evaluated(tmp_path):
+    """`evaluated(input_fn, replicas, **options)`: metrics, and how many rounds were made."""
+    trained = []
+
+    def evaluate(input_fn, replicas, **options):
+        over = tf.distribute.MirroredStrategy([f"CPU:{n}" for n in range(replicas)]) if replicas > 1 else None
+        config = tf.estimator.RunConfig(model_dir=str(tmp_path), eval_distribute=over)
+        estimator = tf.estimator.Estimator(model_fn, config=config)
+        if not trained:
+            trained.append(estimator.train(batches(), steps=1))
+        hook = Rounds()
+        return estimator.evaluate(input_fn, hooks=[hook], **options), hook.made
+
+    return evaluate
+
+
+def batches(size=8, count=34, **options):
+    def input_fn():
+        return tf.data.Dataset.from_tensor_slices((NUMBERS[:count], NUMBERS[:count])).batch(size, **options)
+
+    return input_fn
+
+
+# So many replicas, records in batches of 8, and the rounds that have a batch for each.
+CASES = {"two replicas, five batches": (2, 34, 3), "three replicas, five batches": (3, 34, 2),
+         "two replicas, one batch": (2, 8, 1)}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_record_is_counted(evaluated, case):
+    """Without the repair a round fails that has not a batch for each: it is not made."""
+    replicas, count, rounds = CASES[case]
+    for _ in range(2):
+        metrics, made = evaluated(batches(count=count), replicas)
+        assert made == rounds
+        assert metrics["records"] == count and metrics["seen"] == pytest.approx(NUMBERS[:count].mean())
+
+
+def test_so_many_steps_are_so_many(evaluated):
+    metrics, made = evaluated(batches(), 2, steps=2)
+    assert made == 2 and metrics["records"] == 32.0
+
+
+def test_one_replica_and_rounds_that_are_whole_are_as_they_were(evaluated):
+    metrics, made = evaluated(batches(), 1)
+    assert made == 5 and metrics["records"] == 34.0
+    metrics, made = evaluated(batches(count=32), 2)
+    assert made == 2 and metrics["loss"] == pytest.approx(15.5)
+
+
+def test_tensors_and_what_cannot_be_cut_are_as_they_were(evaluated):
+    """Of two batches of one size each replica has one; of three, one is left that cannot be shared."""
+    metrics, made = evaluated(batches(size=11, count=22, drop_remainder=True), 2)
+    assert made == 1 and metrics["records"] == 22.0
+    metrics, made = evaluated(batches(size=11, drop_remainder=True), 2)
+    assert made == 1 and metrics["records"] in (22.0, 33.0), "a race, which nobody can mend"
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_what_cannot_be_cut_stays_whole(replicas):
+    """Where it is not strict: in order, none lost, none cut."""
+    for count in range(1, 9):
+        ones = tf.data.Dataset.range(count).batch(1)
+        found = [batch.tolist() for batch in whole_rounds(ones, replicas, strict=False).as_numpy_iterator()]
+        assert found == [[number] for number in range(count)]
+        whole = tf.data.Dataset.range(5 * count).batch(5, drop_remainder=True)
+        found = np.concatenate([*whole_rounds(whole, replicas, strict=False).as_numpy_iterator()])
+        assert found.tolist() == [*range(5 * count)]
+
+
+def test_what_is_whole_is_known():
+    assert are_whole(whole_rounds(tf.data.Dataset.range(4).batch(2), 2))
+    assert not are_whole(tf.data.Dataset.range(4)) and not are_whole(None)
