@@ -9,7 +9,7 @@ import pytest
 from conftest import tensorflow_with_three_cpus
 
 from estimator_pipeline import keras_names, keras_optimizers, keras_variables
-from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.keras_weights import named_values, warm_start
 from estimator_pipeline.migrate import migrate_checkpoint
 from estimator_pipeline.parity import compare_models
@@ -200,3 +200,24 @@ def test_a_checkpoint_that_is_taken_over(checkpoint, tmp_path, optimizer):
         if name != "block/Variable_2":
             (slot,) = [one for known, one in slots.items() if known.endswith((f"{name}/m", f"m/{name}"))]
             np.testing.assert_array_equal(slot, reader.get_tensor(f"{name}/Adam"))
+
+
+@pytest.mark.parametrize("there", [1, 2, 3])
+def test_a_file_has_a_value_for_each_of_two_that_are_called_alike(monkeypatch, there):
+    """Zeros fit each other: as many as are wanted have to be there."""
+    from estimator_pipeline.migrate import checkpoint_reading, checkpoint_steps
+    from estimator_pipeline.migrate.checkpoint_plan import Plan
+    from estimator_pipeline.migrate.checkpoint_state import Entry, State
+
+    zeros = np.zeros(3, "float32")
+
+    def state(names):
+        none = {"slots": {}, "settings": {}, "averages": {}, "steps": {"global_step": 4}}
+        return State(source="it", kind="keras", weights={name: Entry(name, zeros) for name in names}, **none)
+
+    names = frozenset({"n/kernel", "n/kernel_1"})
+    done = Plan(step=4, values=dict.fromkeys(names, zeros), rows=(), weights={}, notes=())
+    monkeypatch.setattr(checkpoint_reading, "read_state", lambda path: state([f"place_{n}" for n in range(there)]))
+    lacks = pytest.raises(TaskFailedError, match="reads back otherwise") if there < 2 else contextlib.nullcontext()
+    with lacks:
+        checkpoint_steps._verify("ckpt", state(sorted(names)), done, names)

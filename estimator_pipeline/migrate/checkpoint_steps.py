@@ -237,17 +237,21 @@ def _verify(written: str, target: State, done: Plan, alike: frozenset[str] = fro
     pairs = [(target.weights[name], again.weights.get(name)) for name in target.weights]
     for weight, slots in target.slots.items():
         pairs += [(slots[slot], again.slots.get(weight, {}).get(slot)) for slot in slots]
-    there = [*again.weights.values(), *(entry for slots in again.slots.values() for entry in slots.values())]
+    named = {id(found) for _, found in pairs if found is not None}
+    entries = [*again.weights.values(), *(entry for slots in again.slots.values() for entry in slots.values())]
+    nameless = [entry for entry in entries if id(entry) not in named]
     for entry, found in pairs:
         wanted = done.values.get(entry.given)
         if wanted is None:
             continue
-        # What has the values is it, as far as the file tells.
-        asked = there if found is None and entry.given in alike else [found]
-        if not any(
-            one is not None and one.fitted(entry.shape).tobytes() == np.asarray(wanted).tobytes() for one in asked
-        ):
+        # What has the values is it, as far as the file tells; it is no other one as well.
+        asked = nameless if found is None and entry.given in alike else [found]
+        value = np.asarray(wanted).tobytes()
+        same = next((one for one in asked if one is not None and one.fitted(entry.shape).tobytes() == value), None)
+        if same is None:
             wrong.append(entry.given)
+        elif same is not found:
+            nameless = [one for one in nameless if one is not same]
     if wrong:
         raise TaskFailedError(
             f"the checkpoint {written} reads back otherwise than it was written", found=", ".join(wrong[:8])

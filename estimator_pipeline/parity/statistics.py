@@ -110,7 +110,8 @@ def _of_some_momentum(parity: Parity, index: int, state: Step) -> Finding | None
     if not other or not faults <= {name for layer in other for name in layers[layer]}:
         return None
     more = 0 if next(iter(other.values())) > 1 else 1
-    factors = ", ".join(f"{layer} {max(scale, 1 / scale):.4g}" for layer, scale in list(other.items())[:3])
+    times = {layer: scale if more == 0 else 1 / scale for layer, scale in other.items()}
+    factors = ", ".join(f"{layer} {scale:.4g}" for layer, scale in list(times.items())[:3])
     return Finding(
         name="moving statistics",
         step=state.step,
