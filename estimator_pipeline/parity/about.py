@@ -122,6 +122,8 @@ def _called(kind: str, name: str) -> str:
 
 # Settings of a Keras optimizer that say nothing of its arithmetic, or nothing while another one is off.
 _NO_ARITHMETIC = ("jit_compile", "is_legacy_optimizer")
+# What says of a job's optimizer that something is not done.
+_NOTHING = (("warmup_steps", 0), ("warmup_from", 0.0), ("gradient_accumulation_steps", 1))
 _OF_AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 
 
@@ -167,6 +169,6 @@ def _words(section: Mapping[str, Any]) -> str:
     for name, value in rest.items():
         if isinstance(value, Mapping):
             words += [f"{name} ({_words(value)})"] if value else []
-        elif value is not None and value != [] and (name, value) != ("warmup_steps", 0):
+        elif value not in (None, [], ()) and (name, value) not in _NOTHING:
             words.append(f"{name} {value}")
     return ", ".join(words)

@@ -169,8 +169,8 @@ def _learning_rates(parity: Parity, environment: Environment) -> Section | None:
     untold = "".join(f" {side} does not tell its own by step." for side in sides if side not in rates)
     if len(constant) == len(rates):
         if len(rates) == 2 and len({*constant.values()}) == 1:
-            return Section(title=title, text=(f"{_exact(constant[sides[0]])} at every step, with both.",))
-        text = ", ".join(f"{_exact(rate)} with {side}" for side, rate in constant.items())
+            return Section(title=title, text=(f"{constant[sides[0]]:.7g} at every step, with both.",))
+        text = ", ".join(f"{rate:.7g} with {side}" for side, rate in constant.items())
         return Section(title=title, text=(f"At every step {text}.{untold}",))
     chart = charts.losses(
         [one.step for one in parity.steps],

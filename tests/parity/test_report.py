@@ -390,7 +390,7 @@ def rated(parity, rates):
 @pytest.mark.parametrize(
     ("rates", "says"),
     [
-        (lambda step: (0.1, 0.1), "0.1 at every step, with both."),
+        (lambda step: (float(np.float32(0.1)),) * 2, "0.1 at every step, with both."),
         (lambda step: (0.1, 0.2), "At every step 0.1 with estimator, 0.2 with keras."),
         (lambda step: (None, 0.2), "At every step 0.2 with keras. estimator does not tell its own by step."),
         (lambda step: (None, 0.2 / step), "estimator does not tell its own by step."),
