@@ -60,6 +60,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/evaluation_memory.py
 	$(BIN)/python benchmarks/exec_startup.py
 	$(BIN)/python benchmarks/ledger_cost.py
+	$(BIN)/python benchmarks/mirrored_evaluation.py
 	$(BIN)/python benchmarks/restart_time.py
 	$(BIN)/python benchmarks/steps_per_execution.py
 

@@ -43,38 +43,64 @@ def whole_rounds(dataset: Any, replicas: int, *, strict: bool = True) -> Any:
     untouched = tf.autograph.experimental.do_not_convert
 
     def of_window(number: Any, window: Any) -> Any:
-        # A round, and as much of the next one as there is.
+        # A round, and as much of the next one as there is. Nearly all are whole, and go by as they are: what looks at
+        # single batches runs for others alone. (`reduce` and the like would run a pipeline of its own, at a hundred
+        # times the cost of a window.)
         batches = tf.data.Dataset.zip(window) if isinstance(window, tuple | dict) else window
-        count = batches.cardinality()
-        left = tf.maximum(count - replicas, 1)
-        most = -(-replicas // left)
-        # Whether those behind the round can be cut into one.
-        ends = batches.skip(replicas).reduce(
-            tf.constant(True), untouched(lambda all_can, *batch: all_can & _can_be_cut(tf, _single(batch), most))
-        )
+        is_whole = tf.equal(batches.cardinality() % replicas, 0)
+        others = batches.take(tf.where(is_whole, tf.constant(0, tf.int64), -1))
+        sizes = others.map(untouched(lambda *batch: _most_parts(tf, _single(batch)))).batch(2 * replicas)
+        ends = sizes.flat_map(untouched(lambda found: of_sizes(number, found, others)))
+        return batches.take(tf.where(is_whole, tf.constant(replicas, tf.int64), 0)).concatenate(ends)
 
-        def parts_of(place: Any, *batch: Any) -> Any:
-            # (tf.equal: in a session's graph, == compares tensors as objects.)
-            # Whole rounds: the first of them now. A round and a part of one: both now, of which the part is cut, so
-            # that as many rounds as can be stay as they are, or else batches of the round too. A part of one: had by
-            # the window before this one, if there was any.
-            whole = tf.cast(place < replicas, tf.int64)
-            share = replicas // left + tf.cast(place - replicas < replicas % left, tf.int64)
-            behind = tf.where(place < replicas, tf.ones_like(share), share)
-            both = tf.where(ends, behind, 1 + tf.cast(place < 2 * replicas - count, tf.int64))
-            alone = replicas // count + tf.cast(place < replicas % count, tf.int64)
-            alone = tf.where(tf.equal(number, 0), alone, 0)
-            parts = tf.where(tf.equal(count % replicas, 0), whole, tf.where(count > replicas, both, alone))
-            if not strict:
-                parts = tf.where(tf.logical_or(parts <= 1, _can_be_cut(tf, _single(batch), parts)), parts, 1)
-            return tf.data.Dataset.range(parts).map(untouched(lambda part: _part(tf, _single(batch), part, parts)))
+    def of_sizes(number: Any, sizes: Any, batches: Any) -> Any:
+        parts = _parts(tf, number, sizes, replicas)
+        if strict:
+            told = f"{UNEVEN}: a round has fewer records than replicas, or batches are of one size"
+            possible = tf.reduce_all((parts <= 1) | (sizes >= parts))
+            with tf.control_dependencies([tf.debugging.Assert(possible, [told])]):
+                parts = tf.identity(parts)
+        else:
+            parts = tf.where((parts <= 1) | (sizes >= parts), parts, tf.ones_like(parts))
+        shares = tf.data.Dataset.from_tensor_slices(parts)
+        return tf.data.Dataset.zip((shares, batches)).flat_map(untouched(cut))
 
-        return batches.enumerate().flat_map(untouched(parts_of))
+    def cut(parts: Any, batch: Any) -> Any:
+        return tf.data.Dataset.range(parts).map(untouched(lambda part: _part(tf, batch, part, parts)))
 
-    windows = dataset.window(2 * replicas, shift=replicas).enumerate()
-    found = windows.flat_map(untouched(lambda number, *window: of_window(number, _single(window))))
+    # Where it is known that the rounds come out even, or that there is no end, nothing is looked at. (`take(0)` does
+    # not begin to read: one of the branches reads the data, and never both.)
+    count = dataset.cardinality()
+    is_even = tf.equal(count, tf.data.INFINITE_CARDINALITY) | ((count >= 0) & tf.equal(count % replicas, 0))
+    everything, nothing = tf.constant(-1, tf.int64), tf.constant(0, tf.int64)
+    windows = dataset.take(tf.where(is_even, nothing, everything)).window(2 * replicas, shift=replicas).enumerate()
+    rounds = windows.flat_map(untouched(lambda number, *window: of_window(number, _single(window))))
+    found = dataset.take(tf.where(is_even, everything, nothing)).concatenate(rounds)
     setattr(found, _WHOLE, True)
     return found
+
+
+def _parts(tf: Any, number: Any, sizes: Any, replicas: int) -> Any:
+    """Into how many parts each batch of a window is cut, which is not whole: int64; 0: it is another window's.
+
+    A round and a part of one: both now, of which the part is cut, so that as many rounds as can be stay as they are, or
+    else batches of the round too. A part of one: had by the window before this one, if there was any.
+
+    Args:
+        number: of the window, from 0.
+        sizes: into how many parts each of its batches can be cut.
+        replicas: of a round.
+    """
+    place = tf.range(tf.size(sizes, out_type=tf.int64))
+    count = tf.size(sizes, out_type=tf.int64)
+    left = tf.maximum(count - replicas, 1)
+    share = replicas // left + tf.cast(place - replicas < replicas % left, tf.int64)
+    behind = tf.where(place < replicas, tf.ones_like(share), share)
+    ends = tf.reduce_all((place < replicas) | (sizes >= -(-replicas // left)))
+    both = tf.where(ends, behind, 1 + tf.cast(place < 2 * replicas - count, tf.int64))
+    alone = replicas // count + tf.cast(place < replicas % count, tf.int64)
+    alone = tf.where(tf.equal(number, 0), alone, tf.zeros_like(alone))
+    return tf.where(count > replicas, both, alone)
 
 
 def _single(element: tuple[Any, ...]) -> Any:
@@ -88,20 +114,16 @@ def _part(tf: Any, batch: Any, part: Any, parts: Any) -> Any:
         return batch
     size, fixed = _size(tf, axes[0]), _is_fixed(tf, axes)
     begin, end = size * part // parts, size * (part + 1) // parts
-    told = [f"{UNEVEN}: a round has fewer records than replicas, or batches are of one size"]
-    possible = tf.logical_or(tf.equal(parts, 1), _can_be_cut(tf, batch, parts))
-    with tf.control_dependencies([tf.debugging.Assert(possible, told)]):
-        begin = tf.identity(begin)
     cut = [leaf if leaf.shape.rank == 0 else _rows(tf, leaf, begin, end, fixed=fixed) for leaf in leaves]
     return tf.nest.pack_sequence_as(batch, cut)
 
 
-def _can_be_cut(tf: Any, batch: Any, parts: Any) -> Any:
-    """Whether each of the parts has a record, and any number of records is a batch: a bool tensor."""
+def _most_parts(tf: Any, batch: Any) -> Any:
+    """Into how many parts a batch can be cut, a record each at least: int64; 1 where its size is fixed."""
     _, axes = _leaves(tf, batch)
     if not axes or _is_fixed(tf, axes):
-        return tf.constant(False)
-    return _size(tf, axes[0]) >= parts
+        return tf.constant(1, tf.int64)
+    return _size(tf, axes[0])
 
 
 def _leaves(tf: Any, batch: Any) -> tuple[list[Any], list[Any]]:

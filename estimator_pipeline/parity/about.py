@@ -11,9 +11,10 @@ from estimator_pipeline.job import Job
 from estimator_pipeline.launch.plan import counted
 from estimator_pipeline.parity.compare import BIT_EQUAL
 from estimator_pipeline.parity.feeds import name_of
+from estimator_pipeline.parity.given import Feeds
 from estimator_pipeline.parity.tolerances import Tolerances
 
-__all__ = ["about", "of_optimizers", "of_program"]
+__all__ = ["about", "of_program"]
 
 
 def about(
@@ -52,26 +53,26 @@ def of_program(
     estimator: Any,
     model: Any,
     *,
+    options: Mapping[str, Any],
     steps: int,
-    feeds: Mapping[str, Any],
+    feeds: Feeds,
     mapping: Mapping[str, str],
     metric_names: Mapping[str, str],
     predictions: Mapping[str, str],
     tolerances: Tolerances,
-    eval_steps: int | None = None,
 ) -> dict[str, Any]:
     """What was run of a program, by name.
 
     Args:
         estimator: its Estimator.
         model: the Keras model.
+        options: of the Estimator's optimizer, as its graph has them; see :func:`_of_optimizers`.
         steps: how many were asked for.
-        feeds: argument -> input function.
+        feeds: the data of both.
         mapping: Keras weight -> the Estimator's variable.
         metric_names: Keras metric -> the Estimator's.
         predictions: Keras output -> the Estimator's key.
         tolerances: what may differ by how much; what training starts from must be bit-equal.
-        eval_steps: how many batches each evaluates; None: all.
     """
     # A canned Estimator's class says what it is; of a plain one its model_fn does.
     own = getattr(estimator, "_model_fn", None)
@@ -81,11 +82,12 @@ def of_program(
         "engines": ["estimator", "keras"],
         "estimator": _called("model_fn", name_of(own)) if plain and own is not None else type(estimator).__name__,
         "model": _called(type(model).__name__, model.name),
+        "optimizer": _of_optimizers(options, model.optimizer),
         "strategy": {engine: _strategy(strategy) for engine, strategy in strategies.items()},
         "steps": int(steps),
         "tf_random_seed": estimator.config.tf_random_seed,
-        **{name: name_of(function) for name, function in feeds.items()},
-        **({} if eval_steps is None else {"eval_steps": int(eval_steps)}),
+        **{name: name_of(function) for name, function in feeds.given.items()},
+        **({} if feeds.eval_steps is None else {"eval_steps": int(feeds.eval_steps)}),
         "mapping": [f"{name}: {given}" for name, given in mapping.items()],
         "metric_names": [f"{name}: {given}" for name, given in metric_names.items()],
         "predictions": [f"{output}: {key}" for output, key in predictions.items()],
@@ -93,7 +95,7 @@ def of_program(
     }
 
 
-def of_optimizers(options: Mapping[str, Any], optimizer: Any) -> dict[str, str]:
+def _of_optimizers(options: Mapping[str, Any], optimizer: Any) -> dict[str, str]:
     """Both optimizers of a program in words, each with its settings.
 
     Args:

@@ -117,17 +117,13 @@ def compare_models(
     if feeds.evaluation is not None:
         matching.check_metrics(theirs.metrics, ours.metrics, named)
     asked = matching.outputs_asked(predictions, ours.outputs, theirs.predictions)
-    ran = about.of_program(
-        estimator, model, steps=steps, feeds=feeds.given, mapping=weights, metric_names=named, predictions=asked,
-        tolerances=allowed, eval_steps=eval_steps,
-    )  # fmt: skip
     pair = _Pair(
         estimator=estimator, model=model, feeds=feeds, steps=steps, mapping=weights, metric_names=named, asked=asked,
         theirs=theirs, ours=ours, left=left,
         forms=common_forms(feeds.training.element_spec, feeds.keras_training.element_spec) if feeds.differ else Forms(),
     )  # fmt: skip
     with folders.runs(folder, option="folder", engines=ENGINES, kept_after=(DivergedError,)) as base:
-        return _compared(pair, base, allowed, slots, ran)
+        return _compared(pair, base, allowed, slots)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -188,7 +184,7 @@ class _Outcome:
     replaced: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, ran: Mapping[str, Any]) -> Parity:
+def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) -> Parity:
     """Trains both, and compares what they have recorded."""
     model, optimizer = pair.model, type(pair.model.optimizer).__name__
     writers = {engine: StepWriter(base / engine / "record") for engine in reversed(ENGINES)}
@@ -227,6 +223,10 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, 
             pair.ours.constrained,
         ),
     )
+    ran = about.of_program(
+        pair.estimator, model, options=read.options, steps=pair.steps, feeds=pair.feeds, mapping=pair.mapping,
+        metric_names=pair.metric_names, predictions=pair.asked, tolerances=allowed,
+    )  # fmt: skip
     found = compare_records(
         base,
         metrics={engine: {name: finals[engine][name] for name in both} for engine in ENGINES},
@@ -240,7 +240,7 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None, 
         records_in_part=pair.forms.told and bool(pair.forms.notes),
         steps=pair.steps,
         answers=(estimator.answers, keras.answers) if pair.asked else None,
-        about={**ran, "optimizer": about.of_optimizers(read.options, model.optimizer)},
+        about=ran,
     )
     more = _of_what_came(pair, found, facts, [*_differing(pair, finals, both)])
     return dataclasses.replace(found, notes=(*found.notes, *more))

@@ -58,8 +58,7 @@ def has_look_ups(changes: Arrays) -> bool:
     """Whether there is a variable of which some rows change and others do not, or that is called an embedding."""
     if any("embedding" in name for name in changes):
         return True
-    rows = [np.any(change != 0, axis=tuple(range(1, change.ndim))) for change in changes.values() if change.ndim > 1]
-    return any(np.any(some) and not np.all(some) for some in rows)
+    return any(_some(_changed(change)) for change in changes.values() if change.ndim > 1)
 
 
 def other_rows(sides: tuple[str, str], state: Step) -> str:
@@ -68,14 +67,23 @@ def other_rows(sides: tuple[str, str], state: Step) -> str:
     Of an embedding those rows change that are looked up, whatever the loss is.
     """
     told = []
-    for name, change in state.changes(0, "weights").items():
-        if change.ndim < 2:
+    changes = [state.changes(side, "weights") for side in (0, 1)]
+    for name in changes[0]:
+        if changes[0][name].ndim < 2:
             continue
-        axes = tuple(range(1, change.ndim))
-        rows = [np.any(state.changes(side, "weights")[name] != 0, axis=axes) for side in (0, 1)]
-        if np.all(rows[0]) or not np.any(rows[0]) or np.sum(rows[0]) != np.sum(rows[1]) or np.all(rows[0] == rows[1]):
+        one, other = (_changed(side[name]) for side in changes)
+        if not _some(one) or np.sum(one) != np.sum(other) or np.all(one == other):
             continue
-        odd = [np.flatnonzero(rows[side] & ~rows[1 - side]).tolist() for side in (0, 1)]
-        alone = [told_names(map(str, some), _SHOWN) for some in odd]
+        alone = [told_names(map(str, np.flatnonzero(odd).tolist()), _SHOWN) for odd in (one & ~other, other & ~one)]
         told.append(f"of {name} the rows {alone[0]} change in {sides[0]} alone, {alone[1]} in {sides[1]} alone")
     return f"; {'; '.join(told)}, as of vocabularies in another order" if told else ""
+
+
+def _changed(change: np.ndarray) -> np.ndarray:
+    """Which rows of a table change: a bool for each."""
+    return np.any(change != 0, axis=tuple(range(1, change.ndim)))
+
+
+def _some(rows: np.ndarray) -> bool:
+    """Some, and not all of them."""
+    return bool(np.any(rows) and not np.all(rows))

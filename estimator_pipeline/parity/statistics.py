@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from estimator_pipeline.parity.findings import (
     Step,
     distance,
     length,
+    rms,
     scale_of,
     told_names,
 )
@@ -44,11 +46,11 @@ def of_statistics(parity: Parity, index: int, state: Step, first: Step, *, same_
         same_loss: whether both have the same loss in it; of another one statistics may well follow.
     """
     sides = parity.initial.sides
-    found = _moving_statistics(state, sides) or _other_momentum(state, sides)
+    found = _moving_statistics(state, sides) or _other_momentum(parity, index, state, same_loss=same_loss)
     if found is None and not parity.steps[index].variables.equal:
         found = _corrected_variance(first, sides)
     if found is None and same_loss:
-        found = _of_some_momentum(parity, index, state) or _other_statistics(parity, index, state)
+        found = _other_statistics(parity, index, state)
     return found
 
 
@@ -70,56 +72,65 @@ def _moving_statistics(state: Step, sides: tuple[str, str]) -> Finding | None:
     return None
 
 
-def _other_momentum(state: Step, sides: tuple[str, str]) -> Finding | None:
-    """Every moving mean and variance moves in the same direction, by another share of the way."""
-    means, variances = (
-        [state.changes(side, "statistics", f"moving_{what}") for side in (0, 1)] for what in ("mean", "variance")
-    )
-    told = [scale_of(*pair) for pair in (means, variances) if length(pair[0]) and length(pair[1])]
-    if not told or any(rest > CLOSE or abs(scale / told[0][0] - 1) > CLOSE for scale, rest in told):
-        return None
-    scale = told[0][0]
-    if scale <= 0 or abs(scale - 1) <= SCALED:
-        return None
-    more, times = (0, scale) if scale > 1 else (1, 1 / scale)
-    return Finding(
-        name="moving statistics",
-        step=state.step,
-        side=sides[more],
-        message=f"every moving mean and variance moves {times:.4g} times as far in {sides[more]} as in "
-        f"{sides[1 - more]}: 1 - momentum is as many times as large",
-        mend=_MOMENTUM,
-    )
+def _other_momentum(parity: Parity, index: int, state: Step, *, same_loss: bool) -> Finding | None:
+    """The means and variances of a layer move in the same direction, by another share of the way.
 
-
-def _of_some_momentum(parity: Parity, index: int, state: Step) -> Finding | None:
-    """The same of some layers, or by so little that it shows beside their own rounding alone."""
+    Where the losses are not the same, what a layer averages may well differ: then all layers have to say the same.
+    """
     sides = parity.initial.sides
-    faults = {fault.name for fault in parity.steps[index].variables.faults if kind_of(fault.name) == "statistics"}
     changes = [state.changes(side, "statistics") for side in (0, 1)]
-    layers: dict[str, list[str]] = {}
-    for name in changes[0]:
-        if all(np.any(side[name]) for side in changes):
-            layers.setdefault(name.rpartition("/")[0], []).append(name)
-    other: dict[str, float] = {}
-    for layer, names in layers.items():
-        told = [scale_of(*({name: side[name]} for side in changes)) for name in names]
-        scale, least = told[0][0], max(_LEAST, *(_BESIDE_ROUNDING * rest for _, rest in told))
-        if scale > 0 and abs(scale - 1) > least and all(abs(one - scale) < abs(scale - 1) / 4 for one, _ in told):
-            other[layer] = scale
-    if not other or not faults <= {name for layer in other for name in layers[layer]}:
+    layers = _moving_layers(changes)
+    other = {layer: scale for layer, names in layers.items() if (scale := _share_of_the_way(names, changes))}
+    if not other:
         return None
-    more = 0 if next(iter(other.values())) > 1 else 1
+    first = next(iter(other.values()))
+    all_alike = len(other) == len(layers) and all(abs(scale / first - 1) <= CLOSE for scale in other.values())
+    faults = {fault.name for fault in parity.steps[index].variables.faults if kind_of(fault.name) == "statistics"}
+    explained = faults <= {name for name in changes[0] if _layer_of(name) in other}
+    if not (all_alike and abs(first - 1) > SCALED if not same_loss else explained):
+        return None
+    more = 0 if first > 1 else 1
     times = {layer: scale if more == 0 else 1 / scale for layer, scale in other.items()}
-    factors = ", ".join(f"{layer} {scale:.4g}" for layer, scale in list(times.items())[:3])
+    if all_alike:
+        told = f"every moving mean and variance moves {next(iter(times.values())):.4g} times as far"
+    else:
+        factors = ", ".join(f"{layer} {scale:.4g}" for layer, scale in list(times.items())[:3])
+        told = f"the moving means and variances of {len(other)} of {len(layers)} layers move by another share of the "
+        told += f"way: of {factors}{', …' if len(times) > 3 else ''} times as far"
     return Finding(
         name="moving statistics",
         step=state.step,
         side=sides[more],
-        message=f"the moving means and variances of {len(other)} of {len(layers)} layers move by another share of the "
-        f"way: of {factors} times as far in {sides[more]} as in {sides[1 - more]}",
+        message=f"{told} in {sides[more]} as in {sides[1 - more]}: 1 - momentum is as many times as large",
         mend=_MOMENTUM,
     )
+
+
+def _layer_of(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _moving_layers(changes: Sequence[Mapping[str, np.ndarray]]) -> dict[str, list[str]]:
+    """Layer -> its statistics that move on both sides; one that stays where it is, but for noise, says nothing."""
+    sizes = {name: min(rms(side[name]) for side in changes) for name in changes[0]}
+    largest: dict[str, float] = {}
+    for name, size in sizes.items():
+        kind = name.rpartition("/")[2]
+        largest[kind] = max(largest.get(kind, 0.0), size)
+    layers: dict[str, list[str]] = {}
+    for name, size in sizes.items():
+        if size > SAME * largest[name.rpartition("/")[2]]:
+            layers.setdefault(_layer_of(name), []).append(name)
+    return layers
+
+
+def _share_of_the_way(names: Sequence[str], changes: Sequence[Mapping[str, np.ndarray]]) -> float:
+    """How many times as far a layer's statistics move in the first side; 0: as far, or not in the same direction."""
+    told = [scale_of(*({name: side[name]} for side in changes)) for name in names]
+    scale, most = told[0][0], max(rest for _, rest in told)
+    apart = abs(scale - 1)
+    alike = all(abs(one - scale) <= min(CLOSE * scale, apart / 4) for one, _ in told)
+    return scale if alike and scale > 0 and apart > _LEAST and most <= min(CLOSE, apart / _BESIDE_ROUNDING) else 0.0
 
 
 def _other_statistics(parity: Parity, index: int, state: Step) -> Finding | None:

@@ -332,27 +332,16 @@ def _of_lengths(
             message=f"{longer}'s gradient is {times:.4g} times the other's, and there are {facts.replicas} replicas",
             mend="divide the loss of a replica by the global batch, not by its own part of it",
         )
-    limit = _clipped_to(parity, index, lengths, 1 - side, facts, has_rate=has_rate)
-    if limit is not None:
+    clipped = _clipped_to(parity, index, lengths, 1 - side, facts, has_rate=has_rate, looked_up=looked_up)
+    if clipped is not None:
+        how, mend = clipped
         return Finding(
             name="clipping",
             step=step,
             side=longer,
-            message=f"{shorter}'s gradient has the length {limit:.5g} in each step, to which it is clipped; {longer}'s "
-            f"has the same direction and is {times:.4g} times as long: it is not clipped, or to more",
-            mend="clip in both, to the same length, after the gradients are summed",
-        )
-    near = _clipped_by_rows(lengths, 1 - side, facts) if looked_up and not has_rate else None
-    if near is not None:
-        return Finding(
-            name="clipping",
-            step=step,
-            side=longer,
-            message=f"{shorter}'s gradient has the length {lengths[1 - side]:.5g}, near {near:.5g}, to which it is "
-            f"clipped (a row of an embedding that is looked up twice counts twice there); {longer}'s has the same "
-            f"direction and is {times:.4g} times as long",
-            mend="clip in both, to the same length, after the gradients are summed; or else how the loss is reduced "
-            "(its sum or its mean), and what it, or its gradient, is divided by",
+            message=f"{shorter}'s gradient has the length {how}; {longer}'s has the same direction and is {times:.4g} "
+            "times as long: it is not clipped, or to more",
+            mend=mend,
         )
     if has_rate:
         return Finding(
@@ -379,31 +368,28 @@ def _units(step: StepParity, facts: Facts, *, has_rate: bool) -> list[float]:
 
 
 def _clipped_to(
-    parity: Parity, index: int, lengths: Sequence[float], side: int, facts: Facts, *, has_rate: bool
-) -> float | None:
-    """The length to which one side's gradients are clipped; None where nothing says so."""
-    if facts.clip_norm is not None:
+    parity: Parity, index: int, lengths: Sequence[float], side: int, facts: Facts, *, has_rate: bool, looked_up: bool
+) -> tuple[str, str] | None:
+    """In words, that one side's gradients are clipped to their length, and what to look at; None: nothing says so."""
+    norm, mend = facts.clip_norm, "clip in both, to the same length, after the gradients are summed"
+    if norm is not None:
         for unit in _units(parity.steps[index], facts, has_rate=has_rate):
-            if abs(lengths[side] / unit / facts.clip_norm - 1) < CLOSE:
-                return facts.clip_norm
+            if abs(lengths[side] / unit / norm - 1) < CLOSE:
+                return f"{norm:.5g} in each step, to which it is clipped", mend
     # Of plain gradient descent, what the steps before and after it say.
     steps = parity.steps[index : index + 6]
     rates = [facts.rates(step.learning_rates)[side] for step in steps]
-    if None in rates or facts.options[side].get("kind") != "sgd":
-        return None
-    norms = [step.update_norms[side] / float(rate) for step, rate in zip(steps, rates, strict=True) if rate]
-    if len(norms) >= _STEADY and max(norms) - min(norms) < SAME * max(norms):
-        return float(np.mean(norms))
+    if None not in rates and facts.options[side].get("kind") == "sgd":
+        norms = [step.update_norms[side] / float(rate) for step, rate in zip(steps, rates, strict=True) if rate]
+        if len(norms) >= _STEADY and max(norms) - min(norms) < SAME * max(norms):
+            return f"{float(np.mean(norms)):.5g} in each step, to which it is clipped", mend
+    # A norm of gradients of embeddings counts each look-up of a row by itself, and is not that of their sum.
+    near = norm is not None and abs(lengths[side] / norm - 1) < _OF_LOOK_UPS and lengths[1 - side] > norm
+    if norm is not None and near and looked_up and not has_rate:
+        how = f"{lengths[side]:.5g}, near {norm:.5g}, to which it is clipped (a row of an embedding that is looked up "
+        mend += "; or else how the loss is reduced (its sum or its mean), and what it, or its gradient, is divided by"
+        return f"{how}twice counts twice there)", mend
     return None
-
-
-def _clipped_by_rows(lengths: Sequence[float], side: int, facts: Facts) -> float | None:
-    """The length to which one side is clipped, where its own is near it and the other's is beyond; None: it is not.
-
-    A norm of gradients of embeddings counts each look-up of a row by itself, and is not that of their sum.
-    """
-    norm = facts.clip_norm
-    return norm if norm and abs(lengths[side] / norm - 1) < _OF_LOOK_UPS and lengths[1 - side] > norm else None
 
 
 def _clipping(parity: Parity, index: int, lengths: Sequence[float], facts: Facts, *, has_rate: bool) -> Finding | None:

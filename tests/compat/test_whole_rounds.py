@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 from conftest import tensorflow_with_three_cpus
 
 from estimator_pipeline.compat.whole_rounds import are_whole, whole_rounds
+from estimator_pipeline.log import logger
 
 tf = tensorflow_with_three_cpus()
 NUMBERS = np.arange(34, dtype=np.float32)
@@ -35,8 +38,11 @@ def model_fn(features, labels, mode):
 
 @pytest.fixture
 def evaluated(tmp_path):
-    """`evaluated(input_fn, replicas, **options)`: metrics, and how many rounds were made."""
-    trained = []
+    """`evaluated(input_fn, replicas, **options)`: metrics, and how many rounds were made. Nothing is warned of."""
+    trained, said = [], []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = said.append
+    logger.addHandler(handler)
 
     def evaluate(input_fn, replicas, **options):
         over = tf.distribute.MirroredStrategy([f"CPU:{n}" for n in range(replicas)]) if replicas > 1 else None
@@ -47,7 +53,9 @@ def evaluated(tmp_path):
         hook = Rounds()
         return estimator.evaluate(input_fn, hooks=[hook], **options), hook.made
 
-    return evaluate
+    yield evaluate
+    logger.removeHandler(handler)
+    assert [record.getMessage() for record in said] == []
 
 
 def batches(size=8, count=34, **options):
@@ -99,9 +107,37 @@ def test_what_cannot_be_cut_stays_whole(replicas):
         ones = tf.data.Dataset.range(count).batch(1)
         found = [batch.tolist() for batch in whole_rounds(ones, replicas, strict=False).as_numpy_iterator()]
         assert found == [[number] for number in range(count)]
+        found = whole_rounds(ones.filter(lambda _: True), replicas, strict=False)
+        assert [batch.tolist() for batch in found.as_numpy_iterator()] == [[number] for number in range(count)]
         whole = tf.data.Dataset.range(5 * count).batch(5, drop_remainder=True)
         found = np.concatenate([*whole_rounds(whole, replicas, strict=False).as_numpy_iterator()])
         assert found.tolist() == [*range(5 * count)]
+
+
+def read_ahead(data, *, known):
+    """How many of ten batches are read for the first two of their whole rounds."""
+    read = []
+
+    def numbers():
+        for number in range(10):
+            read.append(number)
+            yield [number]
+
+    batches = tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([None], tf.int64))
+    batches = data(batches.apply(tf.data.experimental.assert_cardinality(10)) if known else batches)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # which puts buffers of its own behind it
+    found = iter(whole_rounds(batches, 2).with_options(options))
+    assert [next(found).numpy().tolist() for _ in range(2)] == [[0], [1]]
+    return len(read)
+
+
+def test_nothing_is_looked_at_where_rounds_are_known_to_be_whole():
+    """No batch is read before its turn; where nobody knows, as many as this round and the next one have."""
+    assert read_ahead(lambda batches: batches, known=True) == 2
+    assert read_ahead(lambda batches: batches.repeat(), known=True) == 2, "without an end"
+    assert read_ahead(lambda batches: batches, known=False) == 4
+    assert read_ahead(lambda batches: batches.take(9), known=True) == 4
 
 
 def test_what_is_whole_is_known():

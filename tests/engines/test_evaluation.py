@@ -479,6 +479,10 @@ def test_whole_rounds(replicas, batch):
         rows = tf.ragged.constant([[n] * (n % 3) for n in numbers], ragged_rank=1, dtype=tf.int64)
         features = {"x": numbers, "sparse": tf.sparse.from_dense(numbers[:, None] + 1), "ragged": rows}
         batches = tf.data.Dataset.from_tensor_slices((features, numbers)).batch(batch)
+        if batches.cardinality() % replicas == 0:  # where nobody knows it, they are looked at
+            found = [labels for _, labels in whole_rounds(batches, replicas)]
+            assert [labels.numpy().tolist() for labels in found] == [labels.numpy().tolist() for _, labels in batches]
+            batches = batches.filter(lambda *_: True)
         found = list(whole_rounds(batches, replicas))
         assert len(found) % replicas == 0 and all(len(labels) for _, labels in found)
         assert np.concatenate([labels for _, labels in found]).tolist() == list(range(count))

@@ -509,11 +509,33 @@ def test_the_momentum_of_some_layers(compared, layers, momentum):
     found = compared(two(*own), two(0.9, 0.9), tolerances=Tolerances.of({"statistics": "bit_equal"}))
     (finding,) = found.findings
     assert finding.name == "moving statistics" and finding.side == "keras"
-    if layers == 1 or momentum == 0.9005:
-        assert f"of {layers} of 2 layers" in finding.message and "norm " in finding.message
-        assert ("10 times" if momentum == 0.99 else "1.005 times") in finding.message
+    times = "10" if momentum == 0.99 else "1.005"
+    if layers == 1:
+        assert f"of 1 of 2 layers move by another share of the way: of norm {times} times" in finding.message
     else:
-        assert "moves 10 times as far in keras" in finding.message
+        assert f"every moving mean and variance moves {times} times as far in keras" in finding.message
+
+
+def test_a_mean_that_stays_where_it_is_says_nothing_of_the_momentum(compared):
+    """What is averaged of a layer is 0 but for noise: all others say by how much."""
+
+    def with_a_still_one(momentum, seed):
+        random = np.random.default_rng(seed)
+        mean = np.zeros(8)
+        for values in averaged(momentum):
+            yield {**values, "still/moving_mean": mean.astype(np.float32)}
+            mean = mean + 1e-9 * random.normal(size=8)
+
+    (finding,) = compared(with_a_still_one(0.99, 1), with_a_still_one(0.9, 2)).findings
+    assert finding.name == "moving statistics" and "every moving mean and variance moves 10 times" in finding.message
+
+
+def test_other_directions_are_no_other_momentum(compared):
+    """Ten times as far on the whole, and not of the same."""
+    one = [{name: v + 2.0 * step if "mean" in name else v for name, v in values.items()}
+           for step, values in enumerate(averaged(0.9))]  # fmt: skip
+    (finding,) = compared(one, averaged(0.99)).findings
+    assert finding.name == "moving statistics" and "move otherwise" in finding.message
 
 
 @pytest.mark.parametrize(("parts", "count"), [(("mean", "variance"), 2), (("mean",), 1), (("variance",), 1)])

@@ -1,0 +1,123 @@
+"""What the repair `whole-rounds` costs: `Estimator.evaluate` on two replicas with it, and without.
+
+    python benchmarks/mirrored_evaluation.py [--models linear cnn] [--batches N] [--rounds N] [--json FILE]
+
+The replicas are two CPU devices of one process. The batches can be dealt out as they are, so that TensorFlow alone
+counts every record as well: the repair has nothing to cut, and what is measured is its look for it. Of some data
+TensorFlow tells how many batches there are (`cardinality`), of others (files, generators, filters) it does not: those
+are looked at in rounds. Each evaluates in turns in one process; a figure is the median of the rounds, and a ratio the
+median of the ratios of neighbours, for a machine that others use does not go at one pace. `linear` is a softmax
+regression, whose step is next to no work: the dearest case there is.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from typing import Any
+
+import common
+
+DATA = {"known": "as many batches as TensorFlow knows", "unknown": "a filter: nobody knows how many"}
+BATCH = 64
+
+
+def measure(kind: str, model: str, batches: int, rounds: int) -> dict[str, Any]:
+    import numpy as np
+    from absl import logging
+
+    import estimator_pipeline as ep
+    import model_fns
+    from estimator_pipeline import compat
+    from estimator_pipeline.compat import whole_rounds
+
+    tf = compat.install()
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+    )
+    tf.get_logger().setLevel("ERROR")
+    logging.set_verbosity(logging.ERROR)
+    pixels = np.random.default_rng(0).random((16 * BATCH, 8, 8, 1), dtype=np.float32)
+    labels = np.arange(16 * BATCH) % 10
+
+    def input_fn(marked: bool) -> Any:
+        records = tf.data.Dataset.from_tensor_slices((pixels, labels)).batch(BATCH).repeat(batches // 16)
+        if kind == "unknown":
+            records = records.filter(lambda features, _: tf.size(features) > 0)
+        records = records.prefetch(4)
+        if marked:  # which the repair leaves alone
+            setattr(records, whole_rounds._WHOLE, True)
+        return records
+
+    class Clock(tf.estimator.SessionRunHook):
+        """Seconds of all steps but the first ones, which start threads and fill buffers."""
+
+        def __init__(self) -> None:
+            self.steps, self.begun, self.ended = 0, 0.0, 0.0
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            self.steps += 1
+            self.ended = time.perf_counter()
+            if self.steps == 8:
+                self.begun = self.ended
+
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    with tempfile.TemporaryDirectory() as folder:
+        over = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        config = ep.build_run_config(folder, environ={}, eval_distribute=over)
+        estimator = tf.estimator.Estimator(model_fns.model_fn(model, optimizer={"name": "sgd"}), config=config)
+        estimator.train(lambda: input_fn(True), steps=1)
+        for number in range(rounds + 1):
+            # The order changes, so that a pace that drifts is no advantage; the first round warms up, and is left out.
+            for repaired in (False, True) if number % 2 else (True, False):
+                clock = Clock()
+                estimator.evaluate(lambda marked=not repaired: input_fn(marked), hooks=[clock])
+                if clock.steps != batches // 2:
+                    raise SystemExit(f"{batches} batches on two replicas, and {clock.steps} steps")
+                if number:
+                    rates[repaired].append((clock.steps - 8) / (clock.ended - clock.begun))
+    ratios = [with_one / without for without, with_one in zip(rates[False], rates[True], strict=True)]
+    return {
+        "without": statistics.median(rates[False]),
+        "with": statistics.median(rates[True]),
+        "ratio": statistics.median(ratios),
+        "least": min(ratios),
+        "most": max(ratios),
+    }
+
+
+def main() -> None:
+    options = common.parser(__doc__.splitlines()[0])
+    options.add_argument("--models", nargs="+", default=["linear", "cnn"])
+    options.add_argument("--batches", type=int, default=1024, help="a multiple of 32")
+    options.add_argument("--rounds", type=int, default=5)
+    chosen = options.parse_args()
+    if chosen.batches < 32 or chosen.batches % 32 or chosen.rounds < 1:
+        options.error("--batches must be a multiple of 32, and --rounds at least 1")
+    if chosen.measure:
+        print(json.dumps(measure(chosen.measure, chosen.models[0], chosen.batches, chosen.rounds)))
+        return
+    rows = []
+    for model in chosen.models:
+        for kind, called in DATA.items():
+            arguments = ["--models", model, "--batches", str(chosen.batches), "--rounds", str(chosen.rounds)]
+            found = common.in_child(sys.argv[0], kind, arguments=arguments)
+            rows.append(
+                {
+                    "model": model,
+                    "data": called,
+                    "steps/s without": round(found["without"]),
+                    "steps/s with": round(found["with"]),
+                    "ratio": found["ratio"],
+                    "least": found["least"],
+                    "most": found["most"],
+                }
+            )
+    common.report("mirrored_evaluation", rows, chosen.json)
+
+
+if __name__ == "__main__":
+    main()
