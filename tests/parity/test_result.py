@@ -530,12 +530,62 @@ def test_a_mean_that_stays_where_it_is_says_nothing_of_the_momentum(compared):
     assert finding.name == "moving statistics" and "every moving mean and variance moves 10 times" in finding.message
 
 
-def test_other_directions_are_no_other_momentum(compared):
-    """Ten times as far on the whole, and not of the same."""
-    one = [{name: v + 2.0 * step if "mean" in name else v for name, v in values.items()}
-           for step, values in enumerate(averaged(0.9))]  # fmt: skip
-    (finding,) = compared(one, averaged(0.99)).findings
-    assert finding.name == "moving statistics" and "move otherwise" in finding.message
+def moved(values, *, mean=1.0, variance=1.0, off=0.0, layer="norm"):
+    """One layer's statistics by another share of the way from where they begin, and by so much in other directions."""
+    random, first = np.random.default_rng(2), None
+    for one in values:
+        first = first or one
+        found = dict(one)
+        for part, times in (("mean", mean), ("variance", variance)):
+            name = f"{layer}/moving_{part}"
+            change = one[name] - first[name]
+            noise = off * times * np.sqrt(np.mean(change**2)) * random.normal(size=8)
+            found[name] = (first[name] + times * change + noise).astype(np.float32)
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("options", "is_momentum"),
+    [
+        ({"mean": 3.0, "variance": 3.0}, True),
+        ({"mean": 3.0, "variance": 5.0}, False),
+        ({"mean": 3.0, "variance": 3.0, "off": 0.05}, False),
+    ],
+    ids=["both as far", "the variance further", "other directions"],
+)
+def test_what_is_another_momentum(compared, options, is_momentum):
+    (finding,) = compared(moved(averaged(), **options), averaged()).findings
+    assert finding.name == "moving statistics"
+    told = "moves 3 times as far in estimator" if is_momentum else "2 of 2 moving means and variances move otherwise"
+    assert told in finding.message
+
+
+def test_other_directions_of_a_variance_alone(compared):
+    """The mean stays where it is, and has nothing to say against it."""
+    (finding,) = compared(moved(averaged(), mean=0.0, variance=3.0, off=0.05), moved(averaged(), mean=0.0)).findings
+    assert finding.name == "moving statistics" and "1 of 2 moving means and variances move otherwise" in finding.message
+
+
+def of_two_layers(values):
+    for one in values:
+        yield {**one, **{f"second/{name}": value for name, value in one.items() if "moving" in name}}
+
+
+def test_the_momentum_of_one_layer_does_not_explain_another_one(compared):
+    """Which moves in other directions."""
+    one = moved(moved(of_two_layers(averaged()), mean=3.0, variance=3.0), off=0.5, layer="second/norm")
+    (finding,) = compared(one, of_two_layers(averaged())).findings
+    assert finding.name == "moving statistics" and "4 of 4" in finding.message and "move otherwise" in finding.message
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_another_momentum_behind_another_loss(compared, layers):
+    """What a layer averages may be other values there, unless all layers say the same."""
+    one = moved(of_two_layers(averaged()), mean=3.0, variance=3.0)
+    if layers == 2:
+        one = moved(one, mean=3.0, variance=3.0, layer="second/norm")
+    found = compared(one, of_two_layers(averaged()), of_keras={"loss": 0.6})
+    assert names(found) == ["forward pass", *["moving statistics"] * (layers - 1)]
 
 
 @pytest.mark.parametrize(("parts", "count"), [(("mean", "variance"), 2), (("mean",), 1), (("variance",), 1)])
