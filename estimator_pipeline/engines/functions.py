@@ -139,11 +139,18 @@ def told(error: BaseException) -> str:
     """An exception in a line: its type, and the first line of what it says.
 
     Of one that came up in an operation of TensorFlow's, such as those of a dataset, it is what the function in it has
-    raised: TensorFlow puts its own stack before that, and the operation behind it. Of a layer of Keras 2, which begins
-    with its name, it is what its `call` has raised.
+    raised: TensorFlow puts its own stack before that, and the operation behind it. Of a function that TensorFlow has
+    traced it is what stands behind the stack. Of a layer of Keras 2, which begins with its name, it is what its `call`
+    has raised.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith(_OF_A_LAYER)] or lines
+    if lines and lines[0].endswith(_TRACED):
+        # Behind each place in the stack is the line of code that stands there.
+        places = [number for number, line in enumerate(lines) if _FRAME.match(line)]
+        behind = lines[places[-1] + 2 :] if places else lines[1:]
+        if said := next((line for line in behind if _AN_ERROR.match(line)), ""):
+            return said
     ends = [number for number, line in enumerate(lines) if line.startswith(_OPERATION)]
     said = lines[ends[0] - 1] if ends and ends[0] else next(iter(lines), "")
     if ends and _AN_ERROR.match(said):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -27,7 +26,6 @@ from estimator_pipeline.parity.slots import Kept, kept_by_keras, kept_in_graph
 __all__ = ["KerasLook", "Look", "copy_of", "keras_classes", "look_at_estimator", "look_at_keras"]
 
 Shapes = Mapping[str, tuple[int, ...] | None]
-_AN_ERROR = re.compile(r"\w*(Error|Exception): ")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -233,11 +231,8 @@ def _built(what: str) -> Iterator[None]:
         if isinstance(error, PipelineError):
             raise
     except Exception as error:
-        # Keras begins with "in user code:", and ends with the error.
-        lines = [line.strip() for line in str(error).splitlines()]
-        named = [line for line in lines if _AN_ERROR.match(line)]
-        said = named[-1] if lines and lines[0] == "in user code:" and named else told(error)
-        raise ConfigError(f"{what}: {said}", found=place_in(error), mend="correct it there, or the data") from error
+        mend = "correct it there, or the data"
+        raise ConfigError(f"{what}: {told(error)}", found=place_in(error), mend=mend) from error
 
 
 def _names_in(found: Any) -> list[str]:

@@ -163,7 +163,7 @@ def _of_gradients(
     gradients, word = _gradients(state, weights, facts, rates)
     has_rate = word != "gradient"
     if distance(*gradients) < SAME:
-        return None
+        return _of_a_rate_alone(sides, step, weights)
     scale, rest = scale_of(*gradients)
     lengths = [length(one) for one in gradients]
     if rest < CLOSE and scale > 0:
@@ -183,6 +183,18 @@ def _of_gradients(
     if clipped is not None:
         return clipped
     return _of_other_gradients(sides, state, gradients, word, facts, opposite=rest < CLOSE and scale < 0)
+
+
+def _of_a_rate_alone(sides: tuple[str, str], step: int, weights: tuple[Arrays, Arrays]) -> Finding | None:
+    """Of the same gradients: every weight's change so many times the other's.
+
+    V1's velocities are without the rate, which shows in the change alone; in Keras's it shows by itself.
+    """
+    scale, rest = scale_of(*weights)
+    if rest >= CLOSE or scale <= 0 or abs(scale - 1) <= SCALED:
+        return None
+    told = f"every weight's change in {sides[0]} is {scale:.4g} times that in {sides[1]}"
+    return another_rate(step, f"the gradients are the same, and {told}")
 
 
 def _of_other_gradients(

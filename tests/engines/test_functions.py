@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from estimator_pipeline.engines.functions import call_function, load_function, place_in
+from estimator_pipeline.engines.functions import call_function, load_function, place_in, told
 from estimator_pipeline.errors import ConfigError, InputError
 
 
@@ -229,3 +229,22 @@ def test_what_autograph_has_made_is_nobodys_place(tmp_path):
         names["tf__call"]()
     place = place_in(raised.value)
     assert place is not None and "autograph" not in place and "test_functions.py" in place
+
+
+TRACED = """in user code:
+
+    File "/home/me/train.py", line 58, in <lambda>  *
+        lambda number: tf.data.Dataset.range(tf.where(number == 40, 2, 1))
+    File "/usr/lib/python3/site-packages/keras/layer.py", line 3, in call
+        else:
+
+    ValueError: count: Tensor conversion requested dtype int64 for Tensor with dtype int32
+"""
+
+
+def test_what_was_raised_while_a_function_was_traced():
+    """TensorFlow's message begins with the stack; the place is the last one that is somebody's own."""
+    error = ValueError(TRACED)
+    assert told(error) == "ValueError: count: Tensor conversion requested dtype int64 for Tensor with dtype int32"
+    assert place_in(error) == "/home/me/train.py, line 58"
+    assert told(ValueError("in user code:\n\n    and nothing of the kind")) == "ValueError: in user code:"

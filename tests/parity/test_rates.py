@@ -188,3 +188,13 @@ def test_a_rate_that_does_not_stay(compared, told, options):
     sides = trained("momentum", rates=DROPPING), trained("velocity", rates=DROPPING)
     finding = only(compared(*sides, slots=False, rates=told, options=options))
     assert (finding.name, finding.step) == ("optimizer", 3) and MEANING in finding.message
+
+
+@pytest.mark.parametrize("at", [2, 5])
+def test_a_rate_that_drops_in_an_estimator_alone_whose_velocities_are_without_it(compared, at):
+    """What the velocities add is the same; a change of the weights is as much less as the rate."""
+    dropping = [0.1] * at + [0.03] * (6 - at)
+    sides = trained("momentum", rates=dropping), trained("velocity", rates=CONSTANT)
+    finding = only(compared(*sides, slots=False, rates=(None, CONSTANT)))
+    assert (finding.name, finding.step) == ("learning rate", at + 1)
+    assert "the gradients are the same, and every weight's change in estimator is 0.3 times that" in finding.message
