@@ -7,9 +7,11 @@ import importlib.metadata
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,61 @@ def in_child(script: str, way: str, *, arguments: Sequence[str] = (), timeout: f
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return figures
+
+
+def in_turns(rate: Callable[[bool], float], rounds: int) -> dict[str, float]:
+    """Measures something with and without a thing in turns, in one process.
+
+    A figure is the median of the rounds, and a ratio the median of the ratios of neighbours: a machine that others use
+    does not go at one pace. The order changes, so that a pace that drifts is no advantage; the first round warms up and
+    does not count.
+
+    Args:
+        rate: what is done in a second, with (True) or without.
+        rounds: that count.
+    """
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(rounds + 1):
+        for is_with in (False, True) if number % 2 else (True, False):
+            found = rate(is_with)
+            if number:
+                rates[is_with].append(found)
+    ratios = [with_one / without for without, with_one in zip(rates[False], rates[True], strict=True)]
+    return {
+        "without": statistics.median(rates[False]),
+        "with": statistics.median(rates[True]),
+        "ratio": statistics.median(ratios),
+        "least": min(ratios),
+        "most": max(ratios),
+    }
+
+
+def told_in_turns(found: Mapping[str, float]) -> dict[str, Any]:
+    """The columns of a table for what :func:`in_turns` gives, of steps in a second."""
+    told = {f"steps/s {way}": round(found[way]) for way in ("without", "with")}
+    return {**told, **{name: found[name] for name in ("ratio", "least", "most")}}
+
+
+def step_clock(tf: Any, behind: int) -> Any:
+    """A SessionRunHook that tells the steps per second (`rate()`) of all steps behind the first ones.
+
+    These start threads and fill buffers.
+    """
+
+    class Clock(tf.estimator.SessionRunHook):
+        def __init__(self) -> None:
+            self.steps, self.begun, self.ended = 0, 0.0, 0.0
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            self.steps += 1
+            self.ended = time.perf_counter()
+            if self.steps == behind:
+                self.begun = self.ended
+
+        def rate(self) -> float:
+            return (self.steps - behind) / (self.ended - self.begun)
+
+    return Clock()
 
 
 def machine() -> dict[str, Any]:

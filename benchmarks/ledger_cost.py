@@ -4,18 +4,15 @@
 
 `linear` is a softmax regression, whose step is next to no work: the dearest case there is. Data are the digits, by
 this package's inputs and by an input function of one's own (which stands in the ledger by fingerprints). Both ways
-train in turns in one process, round by round, each from the same values; a figure is the median of the rounds, and a
-ratio the median of the ratios of neighbours, for a machine that others use does not go at one pace.
+train in turns in one process (`common.in_turns`), each from the same values.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -45,53 +42,29 @@ def measure(kind: str, model: str, steps: int, rounds: int) -> dict[str, Any]:
         records = tf.data.Dataset.from_tensor_slices((features, labels))
         return records.shuffle(len(labels), seed=1).repeat().batch(BATCH, drop_remainder=True).prefetch(4)
 
-    class Clock(tf.estimator.SessionRunHook):
-        """Seconds of all steps but the first ones, which start threads and fill buffers."""
-
-        def __init__(self) -> None:
-            self.steps, self.begun, self.ended = 0, 0.0, 0.0
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            self.steps += 1
-            if self.steps == 200:
-                self.begun = time.perf_counter()
-            self.ended = time.perf_counter()
-
-    def rate(folder: str, ledger: bool) -> float:
-        input_fn, clock = data.train_input_fn if kind == "ours" else own_input_fn, Clock()
-        hooks: list[Any] = [clock]
-        if kind == "ours":
-            input_fn.ledger = None
-        if ledger:
-            kept = TaskLedger(Path(folder) / "ledger", tf_config=from_environ({}))
-            input_fn, hooks = kept.input_fn(input_fn), [kept.hook(), clock]
-        config = ep.build_run_config(
-            f"{folder}/model", environ={}, seed=1, log_step_count_steps=None, save_summary_steps=None
-        )
-        estimator = tf.estimator.Estimator(model_fns.model_fn(model, optimizer={"name": "sgd"}), config=config)
-        estimator.train(input_fn, max_steps=steps, hooks=hooks)
-        return (clock.steps - 200) / (clock.ended - clock.begun)
-
-    rates: dict[bool, list[float]] = {False: [], True: []}
     size = 0
-    for number in range(rounds + 1):
-        # The order changes, so that a pace that drifts is no advantage; the first round warms up and does not count.
-        for ledger in (False, True) if number % 2 else (True, False):
-            with tempfile.TemporaryDirectory() as folder:
-                found = rate(folder, ledger)
-                if ledger:
-                    size = sum(entry.stat().st_size for entry in os.scandir(Path(folder) / "ledger"))
-                if number:
-                    rates[ledger].append(found)
-    ratios = [with_one / without for without, with_one in zip(rates[False], rates[True], strict=True)]
-    return {
-        "without": statistics.median(rates[False]),
-        "with": statistics.median(rates[True]),
-        "ratio": statistics.median(ratios),
-        "least": min(ratios),
-        "most": max(ratios),
-        "bytes": size / (steps * BATCH),
-    }
+
+    def rate(ledger: bool) -> float:
+        nonlocal size
+        with tempfile.TemporaryDirectory() as folder:
+            input_fn = data.train_input_fn if kind == "ours" else own_input_fn
+            clock = common.step_clock(tf, behind=200)
+            hooks: list[Any] = [clock]
+            if kind == "ours":
+                input_fn.ledger = None
+            if ledger:
+                kept = TaskLedger(Path(folder) / "ledger", tf_config=from_environ({}))
+                input_fn, hooks = kept.input_fn(input_fn), [kept.hook(), clock]
+            config = ep.build_run_config(
+                f"{folder}/model", environ={}, seed=1, log_step_count_steps=None, save_summary_steps=None
+            )
+            estimator = tf.estimator.Estimator(model_fns.model_fn(model, optimizer={"name": "sgd"}), config=config)
+            estimator.train(input_fn, max_steps=steps, hooks=hooks)
+            if ledger:
+                size = sum(entry.stat().st_size for entry in os.scandir(Path(folder) / "ledger"))
+            return float(clock.rate())
+
+    return {**common.in_turns(rate, rounds), "bytes": size / (steps * BATCH)}
 
 
 def main() -> None:
@@ -110,18 +83,8 @@ def main() -> None:
         for kind, called in DATA.items():
             arguments = ["--models", model, "--steps", str(chosen.steps), "--rounds", str(chosen.rounds)]
             found = common.in_child(sys.argv[0], kind, arguments=arguments)
-            rows.append(
-                {
-                    "model": model,
-                    "data": called,
-                    "steps/s without": round(found["without"]),
-                    "steps/s with": round(found["with"]),
-                    "ratio": found["ratio"],
-                    "least": found["least"],
-                    "most": found["most"],
-                    "bytes a record": found["bytes"],
-                }
-            )
+            told = {"model": model, "data": called, **common.told_in_turns(found)}
+            rows.append({**told, "bytes a record": found["bytes"]})
     common.report("ledger_cost", rows, chosen.json)
 
 

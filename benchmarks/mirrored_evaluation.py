@@ -5,18 +5,15 @@
 The replicas are two CPU devices of one process. The batches can be dealt out as they are, so that TensorFlow alone
 counts every record as well: the repair has nothing to cut, and what is measured is its look for it. Of some data
 TensorFlow tells how many batches there are (`cardinality`), of others (files, generators, filters) it does not: those
-are looked at in rounds. Each evaluates in turns in one process; a figure is the median of the rounds, and a ratio the
-median of the ratios of neighbours, for a machine that others use does not go at one pace. `linear` is a softmax
+are looked at in rounds. Both ways evaluate in turns in one process (`common.in_turns`). `linear` is a softmax
 regression, whose step is next to no work: the dearest case there is.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import tempfile
-import time
 from typing import Any
 
 import common
@@ -48,45 +45,23 @@ def measure(kind: str, model: str, batches: int, rounds: int) -> dict[str, Any]:
         if kind == "unknown":
             records = records.filter(lambda features, _: tf.size(features) > 0)
         records = records.prefetch(4)
-        if marked:  # which the repair leaves alone
-            setattr(records, whole_rounds._WHOLE, True)
-        return records
+        # What is marked so the repair leaves alone.
+        return whole_rounds.mark_whole(records) if marked else records
 
-    class Clock(tf.estimator.SessionRunHook):
-        """Seconds of all steps but the first ones, which start threads and fill buffers."""
-
-        def __init__(self) -> None:
-            self.steps, self.begun, self.ended = 0, 0.0, 0.0
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            self.steps += 1
-            self.ended = time.perf_counter()
-            if self.steps == 8:
-                self.begun = self.ended
-
-    rates: dict[bool, list[float]] = {False: [], True: []}
     with tempfile.TemporaryDirectory() as folder:
         over = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         config = ep.build_run_config(folder, environ={}, eval_distribute=over)
         estimator = tf.estimator.Estimator(model_fns.model_fn(model, optimizer={"name": "sgd"}), config=config)
         estimator.train(lambda: input_fn(True), steps=1)
-        for number in range(rounds + 1):
-            # The order changes, so that a pace that drifts is no advantage; the first round warms up, and is left out.
-            for repaired in (False, True) if number % 2 else (True, False):
-                clock = Clock()
-                estimator.evaluate(lambda marked=not repaired: input_fn(marked), hooks=[clock])
-                if clock.steps != batches // 2:
-                    raise SystemExit(f"{batches} batches on two replicas, and {clock.steps} steps")
-                if number:
-                    rates[repaired].append((clock.steps - 8) / (clock.ended - clock.begun))
-    ratios = [with_one / without for without, with_one in zip(rates[False], rates[True], strict=True)]
-    return {
-        "without": statistics.median(rates[False]),
-        "with": statistics.median(rates[True]),
-        "ratio": statistics.median(ratios),
-        "least": min(ratios),
-        "most": max(ratios),
-    }
+
+        def rate(repaired: bool) -> float:
+            clock = common.step_clock(tf, behind=8)
+            estimator.evaluate(lambda: input_fn(not repaired), hooks=[clock])
+            if clock.steps != batches // 2:
+                raise SystemExit(f"{batches} batches on two replicas, and {clock.steps} steps")
+            return float(clock.rate())
+
+        return common.in_turns(rate, rounds)
 
 
 def main() -> None:
@@ -105,17 +80,7 @@ def main() -> None:
         for kind, called in DATA.items():
             arguments = ["--models", model, "--batches", str(chosen.batches), "--rounds", str(chosen.rounds)]
             found = common.in_child(sys.argv[0], kind, arguments=arguments)
-            rows.append(
-                {
-                    "model": model,
-                    "data": called,
-                    "steps/s without": round(found["without"]),
-                    "steps/s with": round(found["with"]),
-                    "ratio": found["ratio"],
-                    "least": found["least"],
-                    "most": found["most"],
-                }
-            )
+            rows.append({"model": model, "data": called, **common.told_in_turns(found)})
     common.report("mirrored_evaluation", rows, chosen.json)
 
 

@@ -17,6 +17,7 @@ DEFAULTS: dict[str, Any] = {
     "filters": 32,
     "kernel_size": 3,
     "hidden_units": 64,
+    "activation": "relu",
     "classes": 10,  # likewise, where the data say how many
     "dropout": 0.0,
     "l2": 0.0,
@@ -28,15 +29,17 @@ def keras_model(params: Mapping[str, Any]) -> Any:
     keras = compat.install().keras
     layers = keras.layers
 
+    activation = params["activation"]
+
     def l2() -> Any:
         return keras.regularizers.l2(params["l2"]) if params["l2"] else None
 
     stack = [
         keras.Input(shape=tuple(params["input_shape"])),
-        layers.Conv2D(params["filters"], params["kernel_size"], activation="relu", kernel_regularizer=l2()),
+        layers.Conv2D(params["filters"], params["kernel_size"], activation=activation, kernel_regularizer=l2()),
         layers.MaxPooling2D(),
         layers.Flatten(),
-        layers.Dense(params["hidden_units"], activation="relu", kernel_regularizer=l2()),
+        layers.Dense(params["hidden_units"], activation=activation, kernel_regularizer=l2()),
     ]
     if params["dropout"]:
         stack.append(layers.Dropout(params["dropout"]))

@@ -17,6 +17,7 @@ DEFAULTS: dict[str, Any] = {
     "input_shape": (8, 8, 1),  # a job takes it from its data
     "filters": (16, 32),  # one number a stage
     "blocks": 1,
+    "activation": "relu",
     "classes": 10,  # likewise, where the data say how many
     "momentum": 0.9,  # of the moving statistics
     "l2": 0.0,
@@ -35,16 +36,19 @@ def keras_model(params: Mapping[str, Any]) -> Any:
         )(x)
         return layers.BatchNormalization(momentum=params["momentum"])(x)
 
+    def activation() -> Any:
+        return layers.Activation(params["activation"])
+
     def block(x: Any, filters: int, stride: int) -> Any:
         shortcut = x
         if stride != 1 or x.shape[-1] != filters:
             shortcut = convolution(x, filters, 1, stride)
-        y = layers.ReLU()(convolution(x, filters, 3, stride))
+        y = activation()(convolution(x, filters, 3, stride))
         y = convolution(y, filters, 3, 1)
-        return layers.ReLU()(layers.Add()([y, shortcut]))
+        return activation()(layers.Add()([y, shortcut]))
 
     inputs = keras.Input(shape=tuple(params["input_shape"]))
-    x = layers.ReLU()(convolution(inputs, params["filters"][0], 3, 1))
+    x = activation()(convolution(inputs, params["filters"][0], 3, 1))
     for stage, filters in enumerate(params["filters"]):
         for number in range(params["blocks"]):
             x = block(x, filters, 2 if stage and not number else 1)

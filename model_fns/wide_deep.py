@@ -20,6 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "categorical": {},  # name of a column -> number of ids
     "embedding_dim": 8,
     "hidden_units": (64, 32),
+    "activation": "relu",
     "classes": 1,
     "dropout": 0.0,
 }
@@ -66,7 +67,7 @@ def keras_model(params: Mapping[str, Any]) -> Any:
         wide.append(layers.Flatten()(weight))
     x = layers.Concatenate()(deep) if len(deep) > 1 else deep[0]
     for units in params["hidden_units"]:
-        x = layers.Dense(units, activation="relu")(x)
+        x = layers.Dense(units, activation=params["activation"])(x)
         if params["dropout"]:
             x = layers.Dropout(params["dropout"])(x)
     logits = layers.Add(name="logits")([layers.Dense(params["classes"], name="deep")(x), *wide])

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import estimator_pipeline
+from estimator_pipeline.cli import quiet
 
 # In the place of TensorFlow's import.
 PROGRAM = """
@@ -88,3 +93,36 @@ with quiet.quiet_libraries():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0 and "our.layers" in done.stderr, done.stderr
     assert "tf.layers" not in done.stderr and "layer.apply" not in done.stderr, done.stderr
+
+
+@pytest.fixture
+def tensorflows_log():
+    """What passes its filters."""
+    logger, handler, found = logging.getLogger("tensorflow"), logging.Handler(), []
+    handler.emit = lambda record: found.append(record.getMessage())
+    filters, level = list(logger.filters), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield found
+    logger.removeHandler(handler)
+    logger.filters[:] = filters
+    logger.setLevel(level)
+
+
+def test_a_job_is_not_told_what_its_engine_calls_that_is_deprecated(tensorflows_log):
+    """Only what a function of its own calls; all else stays."""
+    ours = Path(estimator_pipeline.__file__).parent / "engines" / "job.py"
+    kept = ["From /home/me/model_code.py:7: dense (from tensorflow.layers) is deprecated and will be removed.",
+            f"Restoring from {ours}: is deprecated"]  # fmt: skip
+    quiet.leave_out_own_deprecations()
+    log = logging.getLogger("tensorflow")
+    told = "From %s:%d: %s (from %s) is deprecated and will be removed %s.\nInstructions for updating:\n%s"
+    log.warning(told, ours, 73, "Estimator.__init__", "estimator", "in a future version", "Use tf.keras instead.")
+    for message in kept:
+        log.warning(message)
+    log.error("From %s:%d: is deprecated, and that is an error", ours, 73)
+    assert [message.partition(":")[0] for message in tensorflows_log] == [
+        "From /home/me/model_code.py",
+        f"Restoring from {ours}",
+        f"From {ours}",
+    ]

@@ -1,4 +1,4 @@
-"""What libraries say on standard error while a command trains in its own process: their warnings are left out."""
+"""What libraries say on standard error while a command trains in its own process, and nobody can do anything about."""
 
 from __future__ import annotations
 
@@ -6,17 +6,45 @@ import contextlib
 import importlib.util
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-__all__ = ["quiet_libraries"]
+__all__ = ["leave_out_own_deprecations", "quiet_libraries"]
 
 _LIBRARIES = ("absl", "keras", "tensorflow", "tensorflow_estimator", "tf_keras")
+_OURS = ("estimator_pipeline", "model_fns")
+# As TensorFlow's log tells it, with the line that calls: "From FILE:LINE: NAME (from MODULE) is deprecated and ...".
+_DEPRECATION = re.compile(r"From (.+?):\d+: .* is deprecated", re.DOTALL)
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
+
+def _folders(packages: Iterable[str]) -> tuple[str, ...]:
+    return tuple(
+        os.path.join(folder, "")
+        for name in packages
+        if (spec := importlib.util.find_spec(name)) is not None
+        for folder in spec.submodule_search_locations or ()
+    )
+
+
+def leave_out_own_deprecations() -> None:
+    """TensorFlow's log tells no more what this package and libraries call that TensorFlow means to remove.
+
+    Who runs a job did not write it, and what it advises ("Use tf.keras instead") is not for them. What the functions of
+    a job call by themselves is told as ever. It holds for the rest of the process.
+    """
+    folders = _folders((*_LIBRARIES, *_OURS))
+
+    def is_kept(record: logging.LogRecord) -> bool:
+        found = _DEPRECATION.match(record.getMessage()) if record.levelno == logging.WARNING else None
+        return found is None or not found[1].startswith(folders)
+
+    logging.getLogger("tensorflow").addFilter(is_kept)
 
 
 @contextlib.contextmanager
@@ -32,12 +60,7 @@ def quiet_libraries() -> Iterator[None]:
 
     from estimator_pipeline import compat
 
-    folders = tuple(
-        os.path.join(folder, "")
-        for name in _LIBRARIES
-        if (spec := importlib.util.find_spec(name)) is not None
-        for folder in spec.submodule_search_locations or ()
-    )
+    folders = _folders(_LIBRARIES)
     passing_on = (os.path.dirname(logging.__file__), os.path.dirname(absl.logging.__file__))
 
     def is_kept(record: logging.LogRecord) -> bool:

@@ -113,11 +113,13 @@ def _train(
     )
     from_environ(os.environ)
 
+    from estimator_pipeline.cli.quiet import leave_out_own_deprecations
     from estimator_pipeline.engines.job import prepare_process, run_job
 
     tf = prepare_process(loaded)
     # A library that logs through absl gives the root logger a handler, and TensorFlow's lines would come twice.
     logging.getLogger("tensorflow").propagate = False
+    leave_out_own_deprecations()
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN if quiet else tf.compat.v1.logging.INFO)
     result = run_job(loaded, recording=_recording(*recorded))
     _tell(json.dumps(result.to_dict(), indent=2) if as_json else str(result))

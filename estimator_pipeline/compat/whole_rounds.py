@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["UNEVEN", "are_whole", "whole_rounds"]
+__all__ = ["UNEVEN", "are_whole", "mark_whole", "whole_rounds"]
 
 # Begins what an evaluation's error says where the rounds cannot be made whole.
 UNEVEN = "The batches of the evaluation cannot be dealt out"
@@ -17,8 +17,14 @@ _WHOLE = "_estimator_pipeline_whole_rounds"
 
 
 def are_whole(dataset: Any) -> bool:
-    """Whether a dataset comes from :func:`whole_rounds` as it is."""
+    """Whether a dataset comes from :func:`whole_rounds` or :func:`mark_whole` as it is."""
     return bool(getattr(dataset, _WHOLE, False))
+
+
+def mark_whole(dataset: Any) -> Any:
+    """The same dataset, of which it is known that its batches can be dealt out as they are."""
+    setattr(dataset, _WHOLE, True)
+    return dataset
 
 
 def whole_rounds(dataset: Any, replicas: int, *, strict: bool = True) -> Any:
@@ -75,9 +81,7 @@ def whole_rounds(dataset: Any, replicas: int, *, strict: bool = True) -> Any:
     everything, nothing = tf.constant(-1, tf.int64), tf.constant(0, tf.int64)
     windows = dataset.take(tf.where(is_even, nothing, everything)).window(2 * replicas, shift=replicas).enumerate()
     rounds = windows.flat_map(untouched(lambda number, *window: of_window(number, _single(window))))
-    found = dataset.take(tf.where(is_even, everything, nothing)).concatenate(rounds)
-    setattr(found, _WHOLE, True)
-    return found
+    return mark_whole(dataset.take(tf.where(is_even, everything, nothing)).concatenate(rounds))
 
 
 def _parts(tf: Any, number: Any, sizes: Any, replicas: int) -> Any:

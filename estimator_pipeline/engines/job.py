@@ -68,8 +68,9 @@ def run_job(
     keras_checkpoints.refuse_others(job.run.model_dir, engine="estimator")
     config = _run_config(job, environ)
     data = job_inputs(job)
-    # Of none Estimator makes an empty dictionary, and does not ask for a parameter to hand it to.
-    params = dict(job.model.params) or None
+    # Of None Estimator makes an empty dictionary too. It then does not ask for a parameter to hand it to, which a
+    # function of a job may not have, and warns of one that a model's function has.
+    params = dict(job.model.params) or ({} if job.model.name else None)
     estimator = tf.estimator.Estimator(model_fn=job_model_fn(job, data), config=config, params=params)
     task = from_environ(environ)
     hooks, train_input_fn = [], data.train_input_fn

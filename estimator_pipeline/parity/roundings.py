@@ -1,21 +1,22 @@
-"""What rounding leaves of one step: of gradients that cancel each other, of 16 bits, of sums in another order.
+"""What rounding leaves of one step: of gradients that cancel each other, of 16 bits, at a kink, of other sums.
 
 NumPy only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from estimator_pipeline.parity.findings import SAME, Finding, Step, distance, rms, scale_of, told_names
+from estimator_pipeline.parity.findings import CLOSE, SAME, Finding, Step, distance, rms, scale_of, told_names
+from estimator_pipeline.parity.tolerances import KINDS
 
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity
 
-__all__ = ["of_rounding_alone", "of_sixteen_bits", "told_rounding", "without_a_cause"]
+__all__ = ["at_a_kink", "of_rounding_alone", "of_sixteen_bits", "told_rounding", "without_a_cause"]
 
 # A gradient so much smaller than the largest one is what is left of terms that cancel each other: rounding.
 _ROUNDING = 3e-5
@@ -25,6 +26,8 @@ _UNLIKE = 0.02
 _BY_LITTLE = 0.05
 # 8 bits of mantissa leave less than so much of each weight's change, and of a loss.
 _OF_16_BITS, _OF_A_LOSS = 0.1, 0.01
+# Of so many units of a layer at most one has a value at its kink in a step; more is no chance.
+_UNITS_A_KINK = 4
 
 
 def _sizes(state: Step, side: int) -> dict[str, np.ndarray]:
@@ -92,6 +95,51 @@ def of_sixteen_bits(parity: Parity, index: int, state: Step) -> Finding | None:
         message=f"the layers compute in 16 bits, of which 8 are the mantissa: every weight changes alike but for "
         f"{told[worst]:.1%} at most ({worst})",
         mend="float32 in both, which shows what else there is: --set model.mixed_precision=false",
+    )
+
+
+def at_a_kink(
+    step: int, gradients: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], apart: Sequence[str]
+) -> Finding | None:
+    """Of the same loss and gradients that differ by little, where they do so from a few units of a layer on.
+
+    A ReLU's value that is 0 but for rounding, or the larger of two in a max pooling that are one, may come out on the
+    other side of it: the forward pass hardly changes, and the gradient of that unit for that record is there or not.
+    What comes after the layer is the same then; in the layer, so in the variables of it, those of a few units differ
+    (the last axis), and before it all.
+
+    Args:
+        step: the step's number.
+        gradients: of both sides, weight -> its gradient.
+        apart: the weights whose gradients differ.
+    """
+    one, other = gradients
+    little = distance(one, other)
+    if not 0 < little < _BY_LITTLE or len(apart) == len(one):
+        return None
+    few, elements = {}, 0
+    for name in apart:
+        units = one[name].shape[-1] if one[name].ndim else 1
+        off = np.abs(one[name] - other[name]).reshape(-1, units) > CLOSE * np.max(np.abs(one[name]))
+        elements += int(np.count_nonzero(off))
+        by_unit = int(np.count_nonzero(off.any(axis=0)))
+        if 0 < by_unit * _UNITS_A_KINK <= units:
+            few[name] = (by_unit, units)
+    # A unit has a bias and several inputs; one element alone is a matter of its own, such as a clipping by value.
+    if not few or elements < 2:
+        return None
+    # That of the layer itself has the fewest; of the layers below all differ, some but by little.
+    name = min(few, key=lambda name: few[name][0] / few[name][1])
+    off, units = few[name]
+    return Finding(
+        name="rounding",
+        step=step,
+        message=f"the same loss at step {step}, and gradients that differ by {little:.1g} of their length: "
+        f"{len(apart)} of {len(one)} variables ({told_names(apart)}), {name} in {off} of {units} units alone, as where "
+        "a value at a ReLU's kink, or two that are alike in a max pooling, come out on the other side",
+        mend="a smooth activation in both (tanh, elu), to compare the rest; or the tolerance amplified for "
+        f"{', '.join(kind for kind in KINDS if kind != 'learning_rate')}, in the section parity of a job file or in "
+        "--tolerances",
     )
 
 

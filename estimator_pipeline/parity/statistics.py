@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from estimator_pipeline.parity.compare import Difference
 from estimator_pipeline.parity.findings import (
     CLOSE,
     NEAR,
@@ -46,11 +47,12 @@ def of_statistics(parity: Parity, index: int, state: Step, first: Step, *, same_
         same_loss: whether both have the same loss in it; of another one statistics may well follow.
     """
     sides = parity.initial.sides
-    found = _moving_statistics(state, sides) or _other_momentum(parity, index, state, same_loss=same_loss)
-    if found is None and not parity.steps[index].variables.equal:
+    faults = [fault for fault in parity.steps[index].variables.faults if kind_of(fault.name) == "statistics"]
+    found = _moving_statistics(state, sides) or _other_momentum(state, sides, faults, same_loss=same_loss)
+    if found is None and faults:
         found = _corrected_variance(first, sides)
     if found is None and same_loss:
-        found = _other_statistics(parity, index, state)
+        found = _other_statistics(state, faults)
     return found
 
 
@@ -72,12 +74,10 @@ def _moving_statistics(state: Step, sides: tuple[str, str]) -> Finding | None:
     return None
 
 
-def _other_momentum(parity: Parity, index: int, state: Step, *, same_loss: bool) -> Finding | None:
-    """The means and variances of a layer move in the same direction, by another share of the way.
-
-    Where the losses are not the same, what a layer averages may well differ: then all layers have to say the same.
-    """
-    sides = parity.initial.sides
+def _other_momentum(
+    state: Step, sides: tuple[str, str], faults: Sequence[Difference], *, same_loss: bool
+) -> Finding | None:
+    """The means and variances of a layer move in the same direction, by another share of the way."""
     changes = [state.changes(side, "statistics") for side in (0, 1)]
     layers = _moving_layers(changes)
     other = {layer: scale for layer, names in layers.items() if (scale := _share_of_the_way(names, changes))}
@@ -85,9 +85,12 @@ def _other_momentum(parity: Parity, index: int, state: Step, *, same_loss: bool)
         return None
     first = next(iter(other.values()))
     all_alike = len(other) == len(layers) and all(abs(scale / first - 1) <= CLOSE for scale in other.values())
-    faults = {fault.name for fault in parity.steps[index].variables.faults if kind_of(fault.name) == "statistics"}
-    explained = faults <= {name for name in changes[0] if _layer_of(name) in other}
-    if not (all_alike and abs(first - 1) > SCALED if not same_loss else explained):
+    if same_loss:
+        explained = all(_layer_of(fault.name) in other for fault in faults)
+    else:
+        # What a layer averages may well differ then: all have to say the same, and by more than a little.
+        explained = all_alike and abs(first - 1) > SCALED
+    if not explained:
         return None
     more = 0 if first > 1 else 1
     times = {layer: scale if more == 0 else 1 / scale for layer, scale in other.items()}
@@ -112,15 +115,15 @@ def _layer_of(name: str) -> str:
 
 def _moving_layers(changes: Sequence[Mapping[str, np.ndarray]]) -> dict[str, list[str]]:
     """Layer -> its statistics that move on both sides; one that stays where it is, but for noise, says nothing."""
-    sizes = {name: min(rms(side[name]) for side in changes) for name in changes[0]}
-    largest: dict[str, float] = {}
-    for name, size in sizes.items():
-        kind = name.rpartition("/")[2]
-        largest[kind] = max(largest.get(kind, 0.0), size)
+    kinds: dict[str, dict[str, float]] = {}
+    for name in changes[0]:
+        kinds.setdefault(name.rpartition("/")[2], {})[name] = min(rms(side[name]) for side in changes)
     layers: dict[str, list[str]] = {}
-    for name, size in sizes.items():
-        if size > SAME * largest[name.rpartition("/")[2]]:
-            layers.setdefault(_layer_of(name), []).append(name)
+    for sizes in kinds.values():
+        least = SAME * max(sizes.values())
+        for name, size in sizes.items():
+            if size > least:
+                layers.setdefault(_layer_of(name), []).append(name)
     return layers
 
 
@@ -133,9 +136,8 @@ def _share_of_the_way(names: Sequence[str], changes: Sequence[Mapping[str, np.nd
     return scale if alike and scale > 0 and apart > _LEAST and most <= min(CLOSE, apart / _BESIDE_ROUNDING) else 0.0
 
 
-def _other_statistics(parity: Parity, index: int, state: Step) -> Finding | None:
+def _other_statistics(state: Step, faults: Sequence[Difference]) -> Finding | None:
     """None of these, but by more than rounding: from the same state they move otherwise."""
-    faults = [fault for fault in parity.steps[index].variables.faults if kind_of(fault.name) == "statistics"]
     changes = [state.changes(side, "statistics") for side in (0, 1)]
     apart = [fault for fault in faults if distance(*({fault.name: side[fault.name]} for side in changes)) >= NEAR]
     if not apart:

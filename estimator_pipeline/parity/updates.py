@@ -27,7 +27,7 @@ from estimator_pipeline.parity.findings import (
     told_names,
 )  # fmt: skip
 from estimator_pipeline.parity.rates import Later, another_rate, rate_of_velocities, shifted_rate
-from estimator_pipeline.parity.roundings import of_rounding_alone, told_rounding
+from estimator_pipeline.parity.roundings import at_a_kink, of_rounding_alone, told_rounding
 
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity, StepParity
@@ -220,6 +220,8 @@ def _of_other_gradients(
     elif held := _held(sides, apart, facts):
         told += f"; {held}"
         mend = "constraints of weights, in both"
+    elif not any(facts.random) and (kink := at_a_kink(state.step, gradients, apart)):
+        return kink
     if any(facts.random):
         told += f"; {told_random(sides, facts)}"
         mend = f"{_ALL_RANDOM}; {mend}"

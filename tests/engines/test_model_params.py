@@ -68,6 +68,19 @@ def test_a_model_is_of_the_shape_of_its_data(job, engine, name):
     assert result.global_step == 2 and np.isfinite(result.metrics["loss"])
 
 
+@pytest.mark.parametrize("name", ["cnn", "dnn", "resnet", "wide_deep"])
+def test_the_activation_of_a_model(name):
+    """By Keras's name for it, in all layers that have one; ReLU where nothing is said."""
+    more = {"numeric": ["age"], "categorical": {"work": 4}} if name == "wide_deep" else {}
+
+    def activations(**params):
+        layers = model_fns.keras_model(name, **more, **params).layers
+        found = {one.activation.__name__ for one in layers if hasattr(one, "activation")}
+        return found - {"linear"}
+
+    assert activations() == {"relu"} and activations(activation="softplus") == {"softplus"}
+
+
 def test_the_number_of_classes_is_that_of_the_data_sets_label(job):
     assert params_of(job("digits")) == {"input_shape": (8, 8, 1), "classes": 10}
     assert params_of(job("digits", {"params": {"classes": 12, "filters": 4}})) == {

@@ -513,6 +513,47 @@ def test_another_loss_in_sixteen_bits(compared):
     assert finding.name == "forward pass"
 
 
+# Kinks -------------------------------------------------------------------------------------------------------------
+
+
+def off_in(units, *, by=0.05, also=()):
+    """A record's share in these units of the first layer is there in the fourth step, or not."""
+
+    def gradient(name, step, true):
+        if step != 3 or name not in ("hidden/kernel", "hidden/bias", *also):
+            return true
+        factors = np.ones(true.shape[-1])
+        factors[units] += by
+        return true * factors
+
+    return gradient
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "velocity", "adam", "rmsprop"])
+def test_a_kink(compared, kind):
+    """From one unit of a layer on gradients differ by little, and what comes after it has the same."""
+    finding = only(compared(trained(kind, gradient=off_in([2])), trained(kind), tolerances="rounding"))
+    assert (finding.name, finding.step) == ("rounding", 4)
+    assert "2 of 5 variables (hidden/kernel, hidden/bias), hidden/" in finding.message
+    assert "in 1 of 5 units alone, as where a value at a ReLU's kink" in finding.message
+    assert "a smooth activation" in finding.mend and "amplified for loss, update_norm, weights" in finding.mend
+
+
+@pytest.mark.parametrize(
+    "gradient",
+    [off_in([2, 4]), off_in([2], by=2.0), off_in([2], also=[name for name in SHAPES if not name.startswith("hidden")])],
+    ids=["two of five units", "much", "every layer"],
+)
+def test_what_is_no_kink(compared, gradient):
+    finding = only(compared(trained(gradient=gradient), trained(), tolerances="rounding"))
+    assert (finding.name, finding.step) == ("gradient", 4) and "kink" not in finding.message
+
+
+def test_random_numbers_are_told_before_a_kink(compared):
+    finding = only(compared(trained(gradient=off_in([2])), trained(), random=(["drop"], [])))
+    assert finding.name == "gradient" and "estimator draws random numbers in drop" in finding.message
+
+
 # Rows of embeddings ------------------------------------------------------------------------------------------------
 
 

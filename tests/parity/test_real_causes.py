@@ -23,7 +23,7 @@ MAPPING = {"one/kernel": "fc1/kernel", "one/bias": "fc1/bias", "two/kernel": "fc
 
 def model_fn(features, labels, mode, params):
     dense, modes = v1.layers.dense, tf.estimator.ModeKeys
-    found = dense(features, 4, tf.nn.relu, name="fc1")
+    found = tf.nn.relu(dense(features, 4, name="fc1") + params.get("beside", 0.0))
     if params.get("drop") and mode == modes.TRAIN:
         found = tf.nn.dropout(found, rate=params["drop"])
     if "norm" in params:
@@ -77,9 +77,11 @@ def compared(tmp_path):
 
     def compared(
         optimizer=sgd, keras=None, *, keras_metrics=(), keras_layer=None, mapping=MAPPING, steps=4, keras_records=None,
-        **params,
+        kernel=None, **params,
     ):  # fmt: skip
         model = keras_model(legacy.SGD(0.1) if keras is None else keras, keras_metrics, keras_layer)
+        if kernel is not None:
+            model.get_layer("one").kernel.assign(kernel)
         given = {"optimizer": optimizer, **params}
         estimator = tf.estimator.Estimator(model_fn, tmp_path / "theirs", params=given)
         ends = None if keras_records is None else lambda: data(16).take(keras_records // 16)
@@ -231,6 +233,22 @@ def test_a_clipping_that_one_side_forgets(compared, side):
     keras = legacy.SGD(0.1, **({"global_clipnorm": 0.05} if side == "estimator" else {}))
     (finding,) = compared(sgd, keras, **options).findings
     assert (finding.name, finding.side) == ("clipping", side) and "the length 0.05 in each step" in finding.message
+
+
+@pytest.mark.parametrize("beside", [0.0, 1e-12])
+def test_a_value_at_the_kink_of_a_relu(compared, monkeypatch, beside):
+    """A record has 0 before the ReLU of a unit; what is less than rounding beside other values is there to see then."""
+    records, kernel = X.copy(), RANDOM.normal(0, 0.5, [6, 4]).astype("float32")
+    records[5] = [1, 0, 0, 0, 0, 0]
+    kernel[0, 2] = 0
+    monkeypatch.setitem(globals(), "X", records)
+    found = compared(kernel=kernel, beside=np.float32([0, 0, beside, 0]))
+    assert found.equal is not bool(beside)
+    if beside:
+        finding = found.findings[0]
+        assert (finding.name, finding.step) == ("rounding", 1) and found.steps[0].losses[0] == found.steps[0].losses[1]
+        assert "gradients that differ by 0.03 of their length: 2 of 6 variables (one/" in finding.message
+        assert "in 1 of 4 units alone, as where a value at a ReLU's kink" in finding.message
 
 
 def test_biases_that_the_mapping_mixes_up(compared):
