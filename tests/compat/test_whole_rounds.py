@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import tensorflow_with_three_cpus
 
-from estimator_pipeline.compat.whole_rounds import are_whole, whole_rounds
+from estimator_pipeline.compat.whole_rounds import are_whole, mark_whole, whole_rounds
 from estimator_pipeline.log import logger
 
 tf = tensorflow_with_three_cpus()
@@ -140,6 +140,26 @@ def test_nothing_is_looked_at_where_rounds_are_known_to_be_whole():
     assert read_ahead(lambda batches: batches.take(9), known=True) == 4
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("file", ["", "cached"])
+def test_data_that_are_cached_are_read_once(tmp_path, known, file):
+    """They stand twice in the graph, of which one is read: a cache in a file cannot be written by two."""
+    began = []
+
+    def numbers():
+        began.append(True)
+        yield from ([number] * 3 for number in range(10))
+
+    batches = tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([None], tf.int64))
+    batches = batches.apply(tf.data.experimental.assert_cardinality(10)) if known else batches
+    rounds = whole_rounds(batches.cache(str(tmp_path / file) if file else ""), 4)
+    first, again = ([batch.tolist() for batch in rounds.as_numpy_iterator()] for _ in range(2))
+    assert len(began) == 1 and first == again
+    assert len(first) == 12 and np.concatenate(first).tolist() == np.repeat(np.arange(10), 3).tolist()
+
+
 def test_what_is_whole_is_known():
+    marked = mark_whole(tf.data.Dataset.range(4))
+    assert are_whole(marked) and list(marked.as_numpy_iterator()) == [0, 1, 2, 3]
     assert are_whole(whole_rounds(tf.data.Dataset.range(4).batch(2), 2))
     assert not are_whole(tf.data.Dataset.range(4)) and not are_whole(None)
