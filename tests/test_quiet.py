@@ -120,7 +120,7 @@ def test_a_job_is_not_told_what_its_engine_calls_that_is_deprecated(tensorflows_
     log.warning(told, ours, 73, "Estimator.__init__", "estimator", "in a future version", "Use tf.keras instead.")
     for message in kept:
         log.warning(message)
-    log.error("From %s:%d: is deprecated, and that is an error", ours, 73)
+    log.error("From %s:%d: an option is deprecated, and that is an error", ours, 73)
     assert [message.partition(":")[0] for message in tensorflows_log] == [
         "From /home/me/model_code.py",
         f"Restoring from {ours}",

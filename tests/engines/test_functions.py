@@ -248,3 +248,4 @@ def test_what_was_raised_while_a_function_was_traced():
     assert told(error) == "ValueError: count: Tensor conversion requested dtype int64 for Tensor with dtype int32"
     assert place_in(error) == "/home/me/train.py, line 58"
     assert told(ValueError("in user code:\n\n    and nothing of the kind")) == "ValueError: in user code:"
+    assert told(ValueError("in user code:\n\n    KeyError: 'age'\n")) == "KeyError: 'age'", "without a stack"

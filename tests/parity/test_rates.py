@@ -198,3 +198,22 @@ def test_a_rate_that_drops_in_an_estimator_alone_whose_velocities_are_without_it
     finding = only(compared(*sides, slots=False, rates=(None, CONSTANT)))
     assert (finding.name, finding.step) == ("learning rate", at + 1)
     assert "the gradients are the same, and every weight's change in estimator is 0.3 times that" in finding.message
+
+
+@pytest.mark.parametrize("kinds", [("momentum", "momentum"), ("momentum", "velocity")])
+def test_changes_that_no_rate_explains(compared, kinds):
+    """The velocities add the same, and each element of the weights changes by a share of its own."""
+    random = np.random.default_rng(3)
+
+    def by_shares():
+        before = kept = None
+        for values in trained(kinds[0]):
+            told = dict(values)
+            for name in () if before is None else [name for name in values if " @" not in name]:
+                share = random.uniform(0.2, 0.6, values[name].shape)
+                told[name] = np.float32(kept[name] + share * (values[name] - before[name]))
+            before, kept = values, told
+            yield told
+
+    finding = only(compared(by_shares(), trained(kinds[1]), slots=kinds[0] == kinds[1], rates=(None, CONSTANT)))
+    assert finding.step == 1 and finding.name != "learning rate", finding

@@ -601,6 +601,13 @@ def test_another_momentum_behind_another_loss(compared, layers):
     assert names(found) == ["forward pass", *["moving statistics"] * (layers - 1)]
 
 
+def test_a_little_of_all_layers_behind_another_loss_is_no_momentum(compared):
+    one = of_two_layers(averaged())
+    for layer in ("norm", "second/norm"):
+        one = moved(one, mean=1.01, variance=1.01, layer=layer)
+    assert names(compared(one, of_two_layers(averaged()), of_keras={"loss": 0.6})) == ["forward pass"]
+
+
 @pytest.mark.parametrize(("parts", "count"), [(("mean", "variance"), 2), (("mean",), 1), (("variance",), 1)])
 def test_moving_statistics_that_move_otherwise(compared, parts, count):
     (finding,) = compared(averaged(off=0.5, from_step=3, parts=parts), averaged()).findings
