@@ -23,8 +23,8 @@ optimizer                 another kind, other options, slots that begin otherwis
                           that are brought nearer to 0 (l1) or set to their averages; or the same gradients, as the
                           slots tell, and another use of them
 rounding                  a gradient of which rounding alone is left, such as that of a bias before BatchNormalization;
-                          or gradients that differ by little from a few units of a layer on, as at a ReLU's kink; or a
-                          little that grows with each step
+                          or gradients that lack a record's share from a few units of a layer on, as at a ReLU's
+                          kink; or a little that grows with each step
 gradient                  none of these: other gradients from the same loss, or none for a layer
 updates                   variables that no gradient moves, such as counters, change otherwise
 evaluation                the same training, other metrics: one side evaluates as it trains, or averages of its weights,

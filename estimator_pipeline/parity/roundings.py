@@ -28,6 +28,10 @@ _BY_LITTLE = 0.05
 _OF_16_BITS, _OF_A_LOSS = 0.1, 0.01
 # Of so many units of a layer at most one has a value at its kink in a step; more is no chance.
 _UNITS_A_KINK = 4
+# What records leave at a kink is less than so much of a gradient, in batches of four and more.
+_OF_RECORDS = 0.5
+# A record's share of a unit's gradient has a direction of its own, by so much of its length at least.
+_OWN_DIRECTION = 0.05
 
 
 def _sizes(state: Step, side: int) -> dict[str, np.ndarray]:
@@ -101,12 +105,16 @@ def of_sixteen_bits(parity: Parity, index: int, state: Step) -> Finding | None:
 def at_a_kink(
     step: int, gradients: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], apart: Sequence[str]
 ) -> Finding | None:
-    """Of the same loss and gradients that differ by little, where they do so from a few units of a layer on.
+    """Of the same loss and other gradients, where a record's share of them is there or not in a few units of a layer.
 
     A ReLU's value that is 0 but for rounding, or the larger of two in a max pooling that are one, may come out on the
     other side of it: the forward pass hardly changes, and the gradient of that unit for that record is there or not.
-    What comes after the layer is the same then; in the layer, so in the variables of it, those of a few units differ
-    (the last axis), and before it all.
+    In the layer, so in the variables of it, those of a few units differ (the last axis), and not by a factor as where
+    a unit is masked; other units do not. What comes before it differs too, and what comes after does not: as the order
+    of layers is not known here, it is asked that some weights have the same gradient.
+
+    How large the share is tells little: one record of a small batch may be a third of a gradient. A unit that no other
+    record reaches is not told from one that is left out, and counts as that.
 
     Args:
         step: the step's number.
@@ -114,33 +122,57 @@ def at_a_kink(
         apart: the weights whose gradients differ.
     """
     one, other = gradients
-    little = distance(one, other)
-    if not 0 < little < _BY_LITTLE or len(apart) == len(one):
+    share = distance(one, other)
+    if not 0 < share < _OF_RECORDS or len(apart) == len(one):
         return None
     few, elements = {}, 0
     for name in apart:
-        units = one[name].shape[-1] if one[name].ndim else 1
-        off = np.abs(one[name] - other[name]).reshape(-1, units) > CLOSE * np.max(np.abs(one[name]))
+        pair = [_by_unit(side[name]) for side in gradients]
+        off = np.abs(pair[0] - pair[1]) > CLOSE * np.max(np.abs(pair[0]))
         elements += int(np.count_nonzero(off))
-        by_unit = int(np.count_nonzero(off.any(axis=0)))
-        if 0 < by_unit * _UNITS_A_KINK <= units:
-            few[name] = (by_unit, units)
+        units = off.any(axis=0)
+        if 0 < np.count_nonzero(units) * _UNITS_A_KINK <= units.size and _is_in_units_alone(pair, units):
+            few[name] = units
     # A unit has a bias and several inputs; one element alone is a matter of its own, such as a clipping by value.
     if not few or elements < 2:
         return None
     # That of the layer itself has the fewest; of the layers below all differ, some but by little.
-    name = min(few, key=lambda name: few[name][0] / few[name][1])
-    off, units = few[name]
+    name = min(few, key=lambda name: np.mean(few[name]))
+    units = few[name]
+    layer = [other for other in few if np.array_equal(few[other], units)]
+    pair = [np.concatenate([_by_unit(side[other]) for other in layer])[:, units] for side in gradients]
+    if _differ_by_factors(*pair):
+        return None
     return Finding(
         name="rounding",
         step=step,
-        message=f"the same loss at step {step}, and gradients that differ by {little:.1g} of their length: "
-        f"{len(apart)} of {len(one)} variables ({told_names(apart)}), {name} in {off} of {units} units alone, as where "
-        "a value at a ReLU's kink, or two that are alike in a max pooling, come out on the other side",
+        message=f"the same loss at step {step}, and gradients that differ by {share:.1g} of their length: "
+        f"{len(apart)} of {len(one)} variables ({told_names(apart)}), {name} in {np.count_nonzero(units)} of "
+        f"{units.size} units alone, as where a value at a ReLU's kink, or two that are alike in a max pooling, come "
+        "out on the other side",
         mend="a smooth activation in both (tanh, elu), to compare the rest; or the tolerance amplified for "
         f"{', '.join(kind for kind in KINDS if kind != 'learning_rate')}, in the section parity of a job file or in "
         "--tolerances",
     )
+
+
+def _by_unit(values: np.ndarray) -> np.ndarray:
+    """Of a layer's variable, one column for each of its units."""
+    return values.reshape(-1, values.shape[-1] if values.ndim else 1)
+
+
+def _is_in_units_alone(pair: Sequence[np.ndarray], units: np.ndarray) -> bool:
+    """Whether both have the same but for these columns."""
+    return distance(*({"": np.where(units, 0.0, side)} for side in pair)) < SAME
+
+
+def _differ_by_factors(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether each column is so many times the other side's, such as none of it."""
+    for mine, theirs in zip(one.T, other.T, strict=True):
+        longer = max(mine, theirs, key=np.linalg.norm)
+        if scale_of({"": mine - theirs}, {"": longer})[1] >= _OWN_DIRECTION:
+            return False
+    return True
 
 
 def without_a_cause(state: Step, sides: tuple[str, str]) -> Finding:

@@ -37,7 +37,7 @@ _LEAST, _BESIDE_ROUNDING = 1e-3, 10
 
 
 def of_statistics(parity: Parity, index: int, state: Step, first: Step, *, same_loss: bool) -> Finding | None:
-    """What they do otherwise, by name; None: they move alike, but for rounding.
+    """What they do otherwise, by name; None: they move alike, but for rounding, or are within their tolerance.
 
     Args:
         parity: the comparison.
@@ -48,8 +48,10 @@ def of_statistics(parity: Parity, index: int, state: Step, first: Step, *, same_
     """
     sides = parity.initial.sides
     faults = [fault for fault in parity.steps[index].variables.faults if kind_of(fault.name) == "statistics"]
+    if not faults:
+        return None
     found = _moving_statistics(state, sides) or _other_momentum(state, sides, faults, same_loss=same_loss)
-    if found is None and faults:
+    if found is None:
         found = _corrected_variance(first, sides)
     if found is None and same_loss:
         found = _other_statistics(state, faults)

@@ -516,36 +516,102 @@ def test_another_loss_in_sixteen_bits(compared):
 # Kinks -------------------------------------------------------------------------------------------------------------
 
 
-def off_in(units, *, by=0.05, also=()):
-    """A record's share in these units of the first layer is there in the fourth step, or not; all else is rounded."""
+def off_in(units, *, by=0.05, also=(), factor=False, elsewhere=1e-6):
+    """A record's share in these units of the first layer is there in the fourth step, or not; all else is rounded.
+
+    Args:
+        units: of the layer.
+        by: the share's length, relative to the unit's gradient.
+        also: variables of which the same is true.
+        factor: the unit's gradient is longer by so much in place of a share.
+        elsewhere: how far the others' are off, relative to themselves.
+    """
 
     def gradient(name, step, true):
         if step != 3 or name not in ("hidden/kernel", "hidden/bias", *also):
             return true
-        factors = 1 + 1e-6 * np.arange(true.shape[-1])
-        factors[units] += by
-        return true * factors
+        changed = true * (1 + elsewhere * np.arange(true.shape[-1]))
+        changed[..., units] = true[..., units]
+        share = true if factor else np.random.default_rng(7).normal(size=true.shape)
+        lengths = [np.linalg.norm(values.reshape(-1, values.shape[-1]), axis=0) for values in (true, share)]
+        changed[..., units] += (by * lengths[0] / lengths[1] * share)[..., units]
+        return changed
 
     return gradient
 
 
+@pytest.mark.parametrize("by", [0.05, 1.0])
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "velocity", "adam", "rmsprop"])
-def test_a_kink(compared, kind):
-    """From one unit of a layer on gradients differ by little, and what comes after it has the same."""
-    finding = only(compared(trained(kind, gradient=off_in([2])), trained(kind), tolerances="rounding"))
+def test_a_kink(compared, kind, by):
+    """From one unit of a layer on gradients differ, and what comes after it has the same; by much in small batches."""
+    finding = only(compared(trained(kind, gradient=off_in([2], by=by)), trained(kind), tolerances="rounding"))
     assert (finding.name, finding.step) == ("rounding", 4)
     assert "2 of 5 variables (hidden/kernel, hidden/bias), hidden/" in finding.message
     assert "in 1 of 5 units alone, as where a value at a ReLU's kink" in finding.message
     assert "a smooth activation" in finding.mend and "amplified for loss, update_norm, weights" in finding.mend
 
 
+def behind_another(*names):
+    """In one of four units of these variables; all of the layer before them differs, and the others have the same."""
+
+    def gradient(name, step, true):
+        if step != 3:
+            return true
+        if name.startswith("hidden"):
+            return true + 0.02 * np.random.default_rng(8).normal(size=true.shape)
+        changed = true.copy()
+        if name in names:
+            changed[..., 1] += 0.05 * (1 + np.arange(5) if name == "logits/kernel" else 1 + names.index(name))
+        return changed
+
+    return gradient
+
+
+@pytest.mark.parametrize("names", [("logits/kernel", "logits/bias"), ("logits/bias", "more/bias")])
+def test_a_kink_behind_another_layer(compared, names):
+    """One of a layer's own weights, or of the gamma and beta before its ReLU."""
+    finding = only(compared(trained(gradient=behind_another(*names)), trained(), tolerances="rounding"))
+    assert (finding.name, finding.step) == ("rounding", 4)
+    assert "4 of 5 variables" in finding.message and f"{names[0]} in 1 of 4 units alone, as where" in finding.message
+
+
+def test_a_kink_is_in_the_layer_with_fewer_units(compared):
+    """Of the one before it no more than a few may be off by more than rounding."""
+    both = off_in([2], also=["logits/kernel", "logits/bias"])
+    finding = only(compared(trained(gradient=both), trained(), tolerances="rounding"))
+    assert finding.name == "rounding" and "hidden/kernel in 1 of 5 units alone" in finding.message
+
+
+def one_element(name, step, true):
+    changed = true.copy()
+    if step == 3 and name == "hidden/kernel":
+        changed[3, 2] *= 1.5
+    return changed
+
+
+def in_a_unit_of_two_biases(name, step, true):
+    changed = true.copy()
+    if step == 3 and name in ("logits/bias", "more/bias"):
+        changed[1 if name == "logits/bias" else 2] *= 1.5
+    return changed
+
+
+ALL_BUT_IT = [name for name in SHAPES if not name.startswith("hidden")]
+
+
+@pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize(
     "gradient",
-    [off_in([2, 4]), off_in([2], by=2.0), off_in([2], also=[name for name in SHAPES if not name.startswith("hidden")])],
-    ids=["two of five units", "much", "every layer"],
-)
-def test_what_is_no_kink(compared, gradient):
-    finding = only(compared(trained(gradient=gradient), trained(), tolerances="rounding"))
+    [off_in([2, 4]), off_in([2], by=3.0), off_in([2], also=ALL_BUT_IT), off_in([4], by=-1.0, factor=True),
+     off_in([2], by=0.05, factor=True), off_in([2], elsewhere=5e-4), one_element,
+     in_a_unit_of_two_biases],
+    ids=["two of five units", "much", "every layer", "none of a unit's", "a unit's is longer", "other units as well",
+         "one element", "of two biases"],
+)  # fmt: skip
+def test_what_is_no_kink(compared, gradient, side):
+    pair = [trained(), trained()]
+    pair[side] = trained(gradient=gradient)
+    finding = only(compared(*pair, tolerances="rounding"))
     assert (finding.name, finding.step) == ("gradient", 4) and "kink" not in finding.message
 
 

@@ -235,19 +235,24 @@ def test_a_clipping_that_one_side_forgets(compared, side):
     assert (finding.name, finding.side) == ("clipping", side) and "the length 0.05 in each step" in finding.message
 
 
-@pytest.mark.parametrize("beside", [0.0, 1e-12])
-def test_a_value_at_the_kink_of_a_relu(compared, monkeypatch, beside):
-    """A record has 0 before the ReLU of a unit; what is less than rounding beside other values is there to see then."""
-    records, kernel = X.copy(), RANDOM.normal(0, 0.5, [6, 4]).astype("float32")
+@pytest.mark.parametrize(("seed", "beside"), [(0, 0.0), (0, 1e-12), (3, 1e-12), (6, 1e-12)])
+def test_a_value_at_the_kink_of_a_relu(compared, monkeypatch, seed, beside):
+    """A record has 0 before the ReLU of a unit; what is less than rounding beside other values is there to see then.
+
+    In a batch of 16 its share of the gradient may be small or a fifth of it.
+    """
+    records, kernel = X.copy(), np.random.default_rng(seed).normal(0, 0.5, [6, 4]).astype("float32")
     records[5] = [1, 0, 0, 0, 0, 0]
     kernel[0, 2] = 0
+    # Other records reach the unit as well, whatever the seed: of one that none reaches nothing can be said.
+    kernel[1, 2] = 1
     monkeypatch.setitem(globals(), "X", records)
     found = compared(kernel=kernel, beside=np.float32([0, 0, beside, 0]))
     assert found.equal is not bool(beside)
     if beside:
         finding = found.findings[0]
         assert (finding.name, finding.step) == ("rounding", 1) and found.steps[0].losses[0] == found.steps[0].losses[1]
-        assert "gradients that differ by 0.03 of their length: 2 of 6 variables (one/" in finding.message
+        assert re.search(r"differ by \S+ of their length: 2 of 6 variables \(one/", finding.message)
         assert "in 1 of 4 units alone, as where a value at a ReLU's kink" in finding.message
 
 
