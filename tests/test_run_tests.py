@@ -29,11 +29,11 @@ def test_always_fails():
 """
 
 
-def run(run_python, folder, tests, *options):
+def run(run_python, folder, tests, *options, **env):
     (folder / "test_of_a_user.py").write_text(tests)
     (folder / "pytest.ini").write_text("[pytest]\n")
     command = [ROOT / "tools" / "run_tests.py", "-p", "no:estimator-pipeline", *options]
-    return run_python(command, env={"FLAKY_TESTS": str(folder / "flaky")}, cwd=folder)
+    return run_python(command, env={"FLAKY_TESTS": str(folder / "flaky"), **env}, cwd=folder)
 
 
 @pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one process", "two processes"])
@@ -78,6 +78,15 @@ def test_the_slowest_files_are_told(run_python, tmp_path):
     done = run(run_python, tmp_path, "def test_it():\n    pass\n", "--durations=1", "-n", "2")
     assert "slowest 40 files of 1 " in done.stdout
     assert any(line.endswith("s test_of_a_user.py") for line in done.stdout.splitlines()), done.stdout
+
+
+@pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one process", "two processes"])
+def test_how_long_each_took_is_written_where_it_is_asked_for(run_python, tmp_path, options):
+    tests = "import time\n\ndef test_short():\n    pass\n\ndef test_long():\n    time.sleep(0.2)\n"
+    run(run_python, tmp_path, tests, *options, TEST_TIMES=str(tmp_path / "times"))
+    lines = [line.split(" ", 1) for line in (tmp_path / "times").read_text().splitlines()]
+    assert [name for _, name in lines] == ["test_of_a_user.py::test_long", "test_of_a_user.py::test_short"]
+    assert float(lines[0][0]) >= 0.2
 
 
 @pytest.mark.skipif("EXPECTED_TENSORFLOW" not in os.environ, reason="not run by make")

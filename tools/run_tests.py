@@ -6,7 +6,8 @@ What fails again is a failure. What passes then is flaky: it depended on what ra
 was. Each such test is printed as `FLAKY: NAME`, and is a defect all the same, of the test or of the product. Nothing is
 tried again during the run itself, and more failures than :data:`MOST` are no accident: they are not tried again at all.
 
-Where the environment variable FLAKY_TESTS names a file, the lines of flaky tests are added to it.
+Where the environment variable FLAKY_TESTS names a file, the lines of flaky tests are added to it. Where TEST_TIMES
+names one, a line for each test is, with the seconds that it took: of a run that is too long, where they go.
 
 With --durations the files that took longest are printed as well: a hundred tests of a second are as long as one of a
 hundred.
@@ -34,19 +35,22 @@ class Failures:
 
     def __init__(self) -> None:
         self.names: dict[str, None] = {}  # in order, each once: a test can fail in its body and in its teardown
-        self.seconds: collections.Counter[str] = collections.Counter()
+        self.seconds: collections.Counter[str] = collections.Counter()  # of each test
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        self.seconds[report.nodeid.partition("::")[0]] += report.duration
+        self.seconds[report.nodeid] += report.duration
         if report.failed:
             self.names[report.nodeid] = None
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: Any) -> None:
         if config.getoption("durations") and self.seconds:
-            terminalreporter.section(f"slowest {FILES} files of {len(self.seconds)}")
-            for name, seconds in self.seconds.most_common(FILES):
+            files: collections.Counter[str] = collections.Counter()
+            for name, seconds in self.seconds.items():
+                files[name.partition("::")[0]] += seconds
+            terminalreporter.section(f"slowest {FILES} files of {len(files)}")
+            for name, seconds in files.most_common(FILES):
                 terminalreporter.write_line(f"{seconds:8.1f}s {name}")
-            terminalreporter.write_line(f"{sum(self.seconds.values()):8.1f}s all")
+            terminalreporter.write_line(f"{sum(files.values()):8.1f}s all")
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
@@ -58,6 +62,7 @@ def main(arguments: list[str]) -> int:
     sys.path[0] = os.getcwd()
     failures = Failures()
     code = pytest.main(arguments, plugins=[failures])
+    _append("TEST_TIMES", "".join(f"{seconds:.3f} {name}\n" for name, seconds in failures.seconds.most_common()))
     if code != TESTS_FAILED or not failures.names:
         return int(code)
     if len(failures.names) > MOST:
@@ -69,13 +74,17 @@ def main(arguments: list[str]) -> int:
     print()
     lines = "".join(f"FLAKY: {name}\n" for name in flaky)
     print(lines, end="")
-    if "FLAKY_TESTS" in os.environ:
-        with open(os.environ["FLAKY_TESTS"], "a", encoding="utf-8") as file:
-            file.write(lines)
+    _append("FLAKY_TESTS", lines)
     for name in again:
         print(f"FAILED TWICE: {name}")
     print(f"{len(flaky)} flaky, {len(again)} failed twice.", flush=True)
     return int(TESTS_FAILED) if again else 0
+
+
+def _append(variable: str, lines: str) -> None:
+    if variable in os.environ:
+        with open(os.environ[variable], "a", encoding="utf-8") as file:
+            file.write(lines)
 
 
 def _passes_alone(name: str) -> bool:
