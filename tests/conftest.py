@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -54,6 +55,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("exhaustive")
     parallel = hasattr(config, "workerinput")
     items.sort(key=lambda item: (item.get_closest_marker("cluster") is not None) != parallel)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays; Python would look through it again and again, for up to a sixth of a test's time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -126,8 +126,9 @@ def test_what_takes_the_place_of_contrib_is_there(name):
 # As exec prints it -------------------------------------------------------------------------------------------
 
 
-def test_exec_prints_it_below_the_traceback(run_python, tmp_path):
-    """And with the repair left out it says what would find the name. Without an error there is no line."""
+@pytest.fixture
+def executed(run_python, tmp_path):
+    """What came of `exec` of a program with names that are gone or moved, by its options and arguments."""
     program = tmp_path / "old.py"
     program.write_text(
         "import sys\n"
@@ -136,17 +137,24 @@ def test_exec_prints_it_below_the_traceback(run_python, tmp_path):
         "from tensorflow.python.util.nest import is_sequence\n"
         "print('ran', is_sequence([]))\n"
     )
-    command = ["-m", "estimator_pipeline", "exec"]
-    done = run_python([*command, program, "contrib"])
+    return lambda *options, of=(): run_python(["-m", "estimator_pipeline", "exec", *options, program, *of])
+
+
+def test_exec_prints_it_below_the_traceback(executed):
+    done = executed(of=["contrib"])
     assert done.returncode == 1
     *_, error, line = done.stderr.splitlines()
     assert error.startswith("ImportError: cannot import name 'slim' from 'tensorflow.contrib'")
     assert line.startswith(
         "estimator-pipeline: tf.contrib.slim is gone since TensorFlow 2.0: it is the package tf-slim"
     )
-    done = run_python([*command, program])
+
+
+def test_exec_without_the_repair_says_what_would_find_the_name(executed):
+    """Without an error there is no line."""
+    done = executed()
     assert (done.returncode, done.stdout) == (0, "ran True\n") and "estimator-pipeline:" not in done.stderr
-    done = run_python([*command, "--repairs=-moved-names", program])
+    done = executed("--repairs=-moved-names")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "estimator-pipeline: tensorflow.python.util.nest.is_sequence moved: it is tensorflow.python.util.nest.is_nested"
