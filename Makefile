@@ -15,6 +15,8 @@ VENV := $(if $(filter $(NEWEST),$(TF)),.venv,.venv-$(TF))
 BIN := $(VENV)/bin
 # The stamp bears what decides about the content: a changed setup.py or packages.txt installs anew.
 STAMP := $(VENV)/.installed-$(shell cat setup.py tests/programs/packages.txt | cksum | cut -d ' ' -f 1)
+# Without bytecode each of a test's processes would compile every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # A run of its own each time: training goes on from the latest checkpoint of a directory that exists.
 RUN ?= runs/demo-tf$(TF)-$(shell date +%Y%m%d-%H%M%S)
 PYTEST_ARGS ?=
@@ -41,7 +43,7 @@ demo: $(STAMP)
 RUN_TESTS = EXPECTED_TENSORFLOW=$(TF) $(BIN)/python tools/run_tests.py --durations=25 --durations-min=5
 
 test: $(STAMP)
-	$(RUN_TESTS) $(PYTEST_PARALLEL) -m "not exhaustive" $(PYTEST_ARGS)
+	$(RUN_TESTS) $(PYTEST_PARALLEL) -m "not nightly" $(PYTEST_ARGS)
 
 test-all: $(STAMP)
 	$(RUN_TESTS) $(PYTEST_PARALLEL) $(PYTEST_ARGS)

@@ -47,12 +47,23 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what exhaustive.txt lists. Clusters come last; first where several processes run the tests, one of which is
-    at the clusters all the time."""
+    """Marks as `nightly` what the marks `gate` leave out. Clusters come last; first where several processes run the
+    tests, one of which is at the clusters all the time."""
     is_left_out = exhaustive.chooser(exhaustive.LIST.read_text())
+    unknown: dict[str, set[str]] = {}  # test -> cases that its mark names, and that were not seen yet
     for item in items:
         if is_left_out(item.nodeid):
-            item.add_marker("exhaustive")
+            item.add_marker("nightly")
+        gate = item.get_closest_marker("gate")
+        if gate is not None:
+            case = item.callspec.id  # type: ignore[attr-defined]
+            unknown.setdefault(item.nodeid.partition("[")[0], set(gate.args)).discard(case)
+            if case not in gate.args:
+                item.add_marker("nightly")
+    # A name that no case bears leaves out the whole test. Where tests were chosen by name, not all cases are here.
+    stale = {name: cases for name, cases in unknown.items() if cases}
+    if stale and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"marks `gate` name cases that are not there: {stale}")
     parallel = hasattr(config, "workerinput")
     items.sort(key=lambda item: (item.get_closest_marker("cluster") is not None) != parallel)
 

@@ -71,6 +71,7 @@ def same(found, wanted, told="", atol=2e-6):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=atol, err_msg=told)
 
 
+@pytest.mark.gate("momentum-v1", "adam-keras")
 @pytest.mark.parametrize("api", ["v1", "keras"])
 @pytest.mark.parametrize("name", NAMES)
 def test_small_batches_make_the_steps_of_a_big_one(name, api, tmp_path):
@@ -84,6 +85,7 @@ def test_small_batches_make_the_steps_of_a_big_one(name, api, tmp_path):
     same(of_keras(small, **steps), wanted, "Keras")
 
 
+@pytest.mark.gate("keras-norm")
 @pytest.mark.parametrize("clipping", [{"clip_norm": 0.5}, {"clip_value": 0.2}, {}], ids=["norm", "value", "none"])
 @pytest.mark.parametrize("api", ["v1", "keras"])
 def test_replicas_and_clipping(api, clipping, tmp_path):
@@ -133,6 +135,7 @@ def test_all_replicas_ask_for_the_step_before_it_is_counted(api, tmp_path):
         assert asked <= before(one), one.name
 
 
+@pytest.mark.gate("v1-2")
 @pytest.mark.parametrize(("api", "replicas"), [("v1", 2), ("keras", 1)])
 def test_a_run_that_is_resumed_amid_the_batches_ends_bit_equal(api, replicas, tmp_path):
     fields = {"name": "adam", "api": api, "learning_rate": RATE, "gradient_accumulation_steps": EVERY}
@@ -143,6 +146,7 @@ def test_a_run_that_is_resumed_amid_the_batches_ends_bit_equal(api, replicas, tm
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.nightly
 def test_between_changes_nothing_moves_and_rates_are_those_of_their_steps(tmp_path):
     """The rate of a change is the one of its step, counted in batches; a last incomplete round changes nothing."""
     schedule = {"kind": "piecewise", "boundaries": [EVERY], "values": [0.0, RATE]}
@@ -209,6 +213,7 @@ def test_float16_counts_a_batch_that_is_not_finite_as_zeros(tmp_path):
     assert np.isfinite(kernel).all() and np.abs(kernel - START).max() > 1e-2
 
 
+@pytest.mark.gate("adamw")
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_a_keras_file_goes_on_amid_the_batches(name, tmp_path):
     fields = {"name": name, "learning_rate": RATE, "gradient_accumulation_steps": EVERY}

@@ -89,6 +89,7 @@ def program(name: str) -> str:
     return text
 
 
+@pytest.mark.gate("inputs")
 @pytest.mark.parametrize("name", sorted(marked("runnable")))
 def test_examples_run(run_python, tmp_path, name):
     if name == "keras3" and version("tensorflow").startswith("2.15."):
@@ -109,6 +110,7 @@ def test_every_output_that_is_shown_belongs_to_an_example():
     assert set(SMALLER) <= set(marked("runnable"))
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_the_readme_program_on_two_workers_and_an_evaluator(run_python, tmp_path):
     """A5: exactly the same program is every task of the cluster."""

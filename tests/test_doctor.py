@@ -889,6 +889,7 @@ def test_what_a_dead_task_has_left_is_no_news(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.nightly
 def test_two_tasks_of_one_rank(tmp_path):
     folder, found = tmp_path / ".doctor-x", []
 
@@ -1114,6 +1115,7 @@ def test_processes_meet_in_the_model_dir(tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.nightly
 def test_processes_that_do_not_share_the_model_dir(tmp_path):
     """Each has a folder of its own under the same name: what a local disk on each host is."""
     for name in ("one", "two"):
@@ -1139,6 +1141,7 @@ def test_processes_that_do_not_share_the_model_dir(tmp_path):
 # With TensorFlow ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_deep(run, run_python, tmp_path):
     (tmp_path / "job.yaml").write_text(JOB)

@@ -78,6 +78,7 @@ def as_defined(found, history, *, tolerance):
     assert not found
 
 
+@pytest.mark.gate("plain-2", "added-up-2")
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_an_estimator(kind, replicas, tmp_path):
@@ -93,6 +94,7 @@ def test_of_an_estimator(kind, replicas, tmp_path):
     as_defined(entries(tmp_path), history, tolerance=2e-2 if kind == "float16" else 1e-5)
 
 
+@pytest.mark.gate("added-up-2")
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_keras(kind, replicas, tmp_path):

@@ -162,6 +162,7 @@ def test_a_restart_at_any_step_reads_what_an_uninterrupted_run_reads(tf, tmp_pat
                 assert np.array_equal(np.stack(rest), np.stack(whole[step * local :])), (name, step)
 
 
+@pytest.mark.gate("data")
 @pytest.mark.parametrize("policy", ["data", "file"])
 def test_a_restart_reads_no_record_that_was_read_before(tf, tmp_path, environ, policy, monkeypatch):
     """The cost does not grow with the step: a block or two are read ahead, at the millionth step as at the first."""
@@ -803,6 +804,7 @@ MIRRORED = textwrap.dedent(
 )
 
 
+@pytest.mark.nightly
 def test_an_estimator_on_two_devices_reads_each_record_once_and_ends(tmp_path):
     """Two logical CPU devices under MirroredStrategy: partial batches, empty ones, and streams that end."""
     cases = [

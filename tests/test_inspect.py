@@ -103,6 +103,7 @@ def test_by_the_command_line(inspect, place):
     assert document["steps"][0]["read"]["worker:2"] == plan.ids(6).ravel().tolist()
 
 
+@pytest.mark.nightly
 def test_an_input_function_of_a_program(inspect):
     done = inspect("--input-fn", "program.py:input_fn", "--steps", "1:4")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -143,6 +144,7 @@ def test_a_ledger_that_is_not_well(inspect, place):
     assert done.stdout.rstrip().endswith("finding(s)")
 
 
+@pytest.mark.nightly
 def test_a_ledger_of_another_job(inspect, place):
     train(place / "ledger", 12, seed=4)
     done = inspect("job.yaml", "--ledger", "ledger", "--json")
@@ -152,6 +154,7 @@ def test_a_ledger_of_another_job(inspect, place):
     assert "the ledger was written with seed 4, and the job says 3" in texts
 
 
+@pytest.mark.nightly
 def test_data_of_a_program_are_counted(inspect, place):
     """A half of the data was never read."""
     x = np.arange(40, dtype=np.float32).reshape(20, 2)
@@ -169,6 +172,7 @@ def test_data_of_a_program_are_counted(inspect, place):
     assert "12 record(s) were never read, in 1.20 epochs" in done.stdout
 
 
+@pytest.mark.gate("arguments9-has no function 'nothing'")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -233,6 +237,7 @@ def test_a_picture_that_cannot_be_written(tmp_path):
         draw(layout_of(1, [1]), tmp_path / "file" / "who.png", title="")
 
 
+@pytest.mark.nightly
 def test_the_table_that_is_shown_in_the_documents(run_python):
     text = (ROOT / "docs" / "ledger.md").read_text(encoding="utf-8")
     mark, shown = re.search(r"<!-- shows: estimator-pipeline (.*?) -->\n```text\n(.*?)```", text, re.DOTALL).groups()

@@ -65,6 +65,7 @@ def dataset(kind, units, batch=6):
     return tf.data.Dataset.from_tensor_slices(records(kind, units)).batch(batch)
 
 
+@pytest.mark.gate("sparse_categorical_crossentropy", "binary_crossentropy")
 @pytest.mark.parametrize("loss", HEADS)
 def test_trained_and_evaluated_as_the_estimator_does(loss, tmp_path):
     """Four steps, then every metric of the head: the same numbers from both."""
@@ -85,6 +86,7 @@ def test_trained_and_evaluated_as_the_estimator_does(loss, tmp_path):
     assert np.abs(kernel - fixed((WIDTH, units)).numpy()).max() > 1e-3, "it was trained"
 
 
+@pytest.mark.gate("sparse_categorical_crossentropy", "multi_label")
 @pytest.mark.parametrize("loss", [loss for loss, (kind, _) in HEADS.items() if kind != "regression"])
 def test_label_smoothing(loss, tmp_path):
     """The same in both, and the arithmetic of the paper; loaded from a file too."""
@@ -130,6 +132,7 @@ def test_label_smoothing_that_cannot_be(build, loss, share, words):
         build(layers, loss=loss, label_smoothing=share)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("api", ["v1", "keras"])
 def test_weight_decay_of_an_estimator_and_of_keras_on_one_replica_and_two(api, tmp_path):
     """All four come to the same weights, to others than without, and a bias that is left alone to another yet."""
@@ -193,6 +196,7 @@ def mirrored(count):
     )
 
 
+@pytest.mark.gate("adamw-sparse_categorical_crossentropy")
 @pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "binary_crossentropy", "huber", "multi_label"])
 @pytest.mark.parametrize(
     "optimizer",

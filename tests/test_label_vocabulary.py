@@ -42,6 +42,7 @@ def options_of(loss):
     }
 
 
+@pytest.mark.gate("sparse_categorical_crossentropy")
 @pytest.mark.parametrize("loss", NAMES)
 def test_the_canned_heads_numbers_and_names_and_keras(loss, tmp_path):
     """Trained on one replica and on two, evaluated, predicted and served by name; Keras comes to the same weights."""
@@ -101,6 +102,7 @@ def _weighted_accuracy(classes, labels, names):
     return (weights * (np.array(classes) == labels)).sum() / weights.sum()
 
 
+@pytest.mark.nightly
 def test_a_job_of_both_engines(tmp_path):
     """Text in a CSV file; what both exports call the classes."""
     random = np.random.default_rng(3)

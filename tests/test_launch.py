@@ -654,7 +654,10 @@ def _all_gone(run_id: str, pids: list[int]) -> None:
 _WAIT = _GRANDCHILD + "for_ever()"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.nightly)],
+)
 def test_a_signal_to_the_launchers_group_ends_every_process(tmp_path, number, code):
     with _launcher(tmp_path, _WAIT) as launcher:
         run_id, pids = _family(launcher)
@@ -698,6 +701,7 @@ for_ever()
 """
 
 
+@pytest.mark.gate("15-75-preempted")
 @pytest.mark.parametrize(("number", "code", "reason"), [(signal.SIGTERM, 75, "preempted"), (signal.SIGINT, 130, "")])
 def test_a_task_that_writes_its_last_checkpoint_has_the_time_for_it(tmp_path, number, code, reason):
     """Past the grace, and past a second SIGTERM: schedulers repeat themselves."""
@@ -748,6 +752,7 @@ def test_a_task_that_dies_before_its_first_word_had_nothing_to_save(tmp_path, fo
     assert (outcome.reason, outcome.exit_code) == told
 
 
+@pytest.mark.nightly
 def test_one_task_that_was_preempted_is_no_failure_of_the_job(tmp_path):
     """The signal did not come through the launcher."""
     outcome = _run(tmp_path, "sys.exit(75) if me == 'worker-1' else for_ever()", shape=Shape(workers=2), grace=0.3)

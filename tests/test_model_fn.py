@@ -50,6 +50,7 @@ def kernel(values):
     return found
 
 
+@pytest.mark.gate("sgd-v1", "adam-keras")
 @pytest.mark.parametrize("api", ["v1", "keras"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_e4_step_of_replicas_equals_one_big_batch(tmp_path, name, api):
@@ -81,6 +82,7 @@ def _cross_entropy(labels, logits):
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
+@pytest.mark.gate("clip0-2")
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 @pytest.mark.parametrize("clip", [{"clip_norm": 0.05}, {"clip_value": 0.002}])
 def test_clipping_is_of_the_global_gradient(tmp_path, replicas, clip):
@@ -169,6 +171,14 @@ WARMED_UP = {
 }
 
 
+@pytest.mark.gate(
+    "v1-kind0-value0",
+    "v1-<lambda>-value3",
+    "keras-kind0-value0",
+    "keras-kind1-value1",
+    "keras-kind2-value2",
+    "keras-<lambda>-value3",
+)
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
@@ -316,6 +326,7 @@ def test_class_numbers_are_no_labels_of_several_classes(tmp_path):
         train(fn, tmp_path, labels=np.zeros(48, np.int64))
 
 
+@pytest.mark.gate("mixed_float16-1", "mixed_float16-2")
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("policy", [True, "mixed_bfloat16", "mixed_float16"])
 def test_e9_lower_precision(tmp_path, policy, replicas):
@@ -329,6 +340,7 @@ def test_e9_lower_precision(tmp_path, policy, replicas):
     assert tf.keras.mixed_precision.global_policy().name == "float32"
 
 
+@pytest.mark.gate("1-momentum-keras")
 @pytest.mark.parametrize("api", ["v1", "keras"])
 @pytest.mark.parametrize("name", ["sgd", "adam", "momentum"])
 @pytest.mark.parametrize("replicas", [1, 2])

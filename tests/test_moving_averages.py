@@ -71,6 +71,7 @@ def answers(kernel, bias):
     return FEATURES.astype(np.float64) @ kernel + bias
 
 
+@pytest.mark.gate("keras-1-momentum")
 @pytest.mark.parametrize(
     ("api", "replicas", "name"),
     [("v1", 1, "adam"), ("keras", 1, "momentum"), ("v1", 2, "momentum"), ("keras", 2, "adam")],
@@ -163,6 +164,7 @@ def test_they_move_with_each_change_where_gradients_are_added_up(api, replicas, 
     close([average.numpy() for _, average in moving_averages.averages(model)], averaged(weights[::every]))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_they_stay_where_float16_leaves_a_step_out(replicas, tmp_path):
     """With these targets the gradients are beyond float16 until the loss scale has come down."""

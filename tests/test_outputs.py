@@ -114,6 +114,7 @@ WEIGHTS = {
 }  # fmt: skip
 
 
+@pytest.mark.gate("1-classes-subclassed")
 @pytest.mark.parametrize("layers", [functional, subclassed])
 @pytest.mark.parametrize("kind", WEIGHTS)
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -184,6 +185,7 @@ def test_exports_answer_for_each_output(tmp_path):
                                rtol=1e-5, atol=1e-6)  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("layers", [functional, subclassed])
 @pytest.mark.parametrize("named", [True, False])
 def test_in_sixteen_bits_the_losses_are_in_32(layers, named, tmp_path):

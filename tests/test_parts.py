@@ -165,6 +165,7 @@ run: {model_dir: m}
 """
 
 
+@pytest.mark.nightly
 def test_the_command_prints_the_section_that_reads_the_parts(run_python, tmp_path):
     (tmp_path / "job.yaml").write_text(JOB)
     command = ["-m", "estimator_pipeline", "partition", tmp_path / "job.yaml", tmp_path / "parts", "--parts", "2"]

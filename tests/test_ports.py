@@ -127,6 +127,7 @@ def test_tensorflow_servers_start_on_held_ports_and_talk(tmp_path):
     assert "ANSWER 42.0" in log
 
 
+@pytest.mark.nightly
 def test_a_tensorflow_server_without_the_variable_is_refused_a_held_port():
     # The control of the test above: it is the variable that lets the server in.
     program = textwrap.dedent(

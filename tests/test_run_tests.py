@@ -114,6 +114,7 @@ def test_what_make_test_leaves_out():
     assert exhaustive.idle(text + "\n".join(twice[1:]), names) == twice
 
 
+@pytest.mark.nightly
 def test_every_line_of_the_list_fits_a_test_and_is_needed(run_python):
     done = run_python(["-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "--collect-only", "-q"], timeout=400)
     assert done.returncode == 0, done.stdout[-4000:]

@@ -70,6 +70,7 @@ def test_a_process_of_ours_passes_over_what_it_has_loaded(ours):
         gc.unfreeze()
 
 
+@pytest.mark.nightly
 def test_a_programs_own_garbage_is_collected_in_either(run_python, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -810,6 +810,7 @@ sys.exit(max(one.wait() for one in tasks))
 """
 
 
+@pytest.mark.nightly
 def test_one_of_several_tasks_of_a_command_that_stands_still(tmp_path):
     outcome = supervise_command(
         [*_program(tmp_path, _SEVERAL), str(tmp_path)],
@@ -825,6 +826,7 @@ def test_one_of_several_tasks_of_a_command_that_stands_still(tmp_path):
     assert not list((tmp_path / "logs" / "attempt-2" / "heartbeats").iterdir()), "each took its own away"
 
 
+@pytest.mark.nightly
 def test_a_machine_that_stood_still_is_no_hung_task(tmp_path):
     """The task and its supervisor; as a virtual machine does that is moved, or has no core for a while."""
     body = f"""

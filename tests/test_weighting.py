@@ -26,6 +26,7 @@ def weighted(kind, units, batch=6):
     return tf.data.Dataset.from_tensor_slices((features, {"label": labels, "weight": WEIGHTS[:, None]})).batch(batch)
 
 
+@pytest.mark.gate("sparse_categorical_crossentropy")
 @pytest.mark.parametrize("loss", HEADS)
 def test_trained_and_evaluated_as_the_estimator_does(loss, tmp_path):
     """Four steps, then every metric of the head, by two ways of classes' weights: the same numbers from both."""

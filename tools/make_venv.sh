@@ -60,18 +60,11 @@ fi
 log=$venv/install.log
 extra=tf$(echo "$tf" | tr . -)
 say "Installing (some 2 GB with TensorFlow; log in $log)"
-# The pip of an older Python can take many times as long to find versions that fit together.
-if ! "$venv/bin/python" -m pip install --disable-pip-version-check --upgrade "pip>=24,<28" >"$log" 2>&1 ||
-    ! "$venv/bin/python" -m pip install --disable-pip-version-check -e ".[$extra,test,lint]" >>"$log" 2>&1; then
+# The second are packages of others that the tests run unchanged, without what they require; the file says why.
+if ! "$venv/bin/python" tools/install_packages.py -e ".[$extra,test,lint]" >"$log" 2>&1 ||
+    ! "$venv/bin/python" tools/install_packages.py --no-deps -r tests/programs/packages.txt >>"$log" 2>&1; then
     tail -n 20 "$log" >&2
     say "error: the packages could not be installed; the last lines of $log are above"
-    exit 1
-fi
-# Packages of others that the tests run unchanged, without what they require; the file says why.
-if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps -r tests/programs/packages.txt \
-    >>"$log" 2>&1; then
-    tail -n 20 "$log" >&2
-    say "error: tests/programs/packages.txt could not be installed; the last lines of $log are above"
     exit 1
 fi
 installed=$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("tensorflow"))')

@@ -12,6 +12,7 @@ from estimator_pipeline.bench.cases import CASES
 COMMAND = ["-m", "estimator_pipeline", "bench"]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_smallest_case_end_to_end(run_python, tmp_path):
     """Each contender makes the same steps of the same model on the same number of records; the document is whole."""

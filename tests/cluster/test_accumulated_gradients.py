@@ -11,7 +11,7 @@ from conftest import ROOT, environment
 
 from estimator_pipeline.compat import versions
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster]
 
 WITH_KERAS_3 = versions.minor(versions.tensorflow_version()) >= versions.FIRST_WITHOUT_ESTIMATOR
 

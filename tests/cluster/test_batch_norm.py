@@ -12,7 +12,7 @@ from estimator_pipeline.ledger import read
 
 tf = tensorflow_with_three_cpus()
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster]
 
 MOMENTUM, STEPS, WIDTH = 0.9, 40, 3
 LAYERS = f"""

@@ -85,6 +85,7 @@ def board(tmp_path):
     return json.loads((tmp_path / "model" / "estimator_pipeline" / "result.json").read_text())["result"]
 
 
+@pytest.mark.gate("early_stop-11-stopped---evaluator")
 @pytest.mark.parametrize("evaluator", ["--evaluator", "--no-evaluator"])
 @pytest.mark.parametrize(("case", "step", "ended"), [("data_end", 22, "data ended"), ("early_stop", 11, "stopped")])
 def test_the_evaluator_ends_however_training_ended(launch, tmp_path, evaluator, case, step, ended):
@@ -99,6 +100,7 @@ def test_the_evaluator_ends_however_training_ended(launch, tmp_path, evaluator, 
     assert all(f"step {step} ({ended})" in log for log in logs), "every task printed the result"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("case", "says"), [("failure", "planted failure"), ("killed", "SIGKILL")])
 def test_the_first_failure_is_shown_and_everything_ends(launch, case, says):
     done = launch(case, "--evaluator")
@@ -109,6 +111,7 @@ def test_the_first_failure_is_shown_and_everything_ends(launch, case, says):
     assert not any(psutil.pid_exists(t["pid"]) for t in document["tasks"])
 
 
+@pytest.mark.nightly
 def test_a4_unequal_device_counts_are_refused_before_training(launch, tmp_path):
     done = launch("devices", "--no-evaluator")
     assert done.returncode == 1, done.stderr[-3000:]
@@ -118,6 +121,7 @@ def test_a4_unequal_device_counts_are_refused_before_training(launch, tmp_path):
     assert not list((tmp_path / "model").glob("model.ckpt-*")), "no step was trained"
 
 
+@pytest.mark.nightly
 def test_a4_on_the_keras_engine(tmp_path):
     """The same from a job file; every worker ends by itself, with the code for bad input."""
     cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
@@ -209,6 +213,7 @@ def by_hand(tmp_path, ports, *, steps, late_evaluator=False):
     return ended([processes[i] for i in range(3)], logs)
 
 
+@pytest.mark.nightly
 def test_e3_without_a_launcher_and_again_in_the_same_place(tmp_path):
     """Three processes with a TF_CONFIG each. The chief learns of the evaluator outside the cluster by itself; a second
     run on the same addresses and directory, with the first run's files there, goes on and ends with its own result."""
@@ -238,6 +243,7 @@ for name, steps, model in (("one", 10, "cnn"), ("one", 20, "cnn"), ("two", 10, "
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("document", ["chief_workers_ps", "multi_worker_estimator"])
 def test_several_trainings_in_one_process(tmp_path, document):
     """A process's server and collectives keep their port until the process ends: later trainings go on with them."""
@@ -268,12 +274,14 @@ def test_several_trainings_in_one_process(tmp_path, document):
     assert again + found[0][1]["tasks"]["worker:0"]["steps"] >= 8 and again <= 11, "it went on"
 
 
+@pytest.mark.nightly
 def test_an_evaluator_that_comes_too_late_gives_the_result_that_stands(tmp_path):
     outcomes = by_hand(tmp_path, free_ports(2), steps=12, late_evaluator=True)
     assert outcomes[0] == outcomes[1] == outcomes[2]
     assert outcomes[2]["evaluated_by"] == "worker:0"
 
 
+@pytest.mark.nightly
 def test_the_chief_evaluates_where_the_evaluator_cannot(tmp_path):
     """The chief is told that there is an evaluator, and would wait half an hour for its result."""
     alone = ["cluster.workers=1", "run.train_distribute=none"]
@@ -297,6 +305,7 @@ def test_the_chief_evaluates_where_the_evaluator_cannot(tmp_path):
     assert "evaluator:0 failed" in logs[0].read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
 def test_a_signal_ends_every_process(tmp_path, kind, code):
     """A person's Ctrl-C and a scheduler's SIGTERM: both stop training with a checkpoint."""

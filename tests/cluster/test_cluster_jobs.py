@@ -31,6 +31,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.gate("e3_chief_worker_two_ps_evaluator")
 @pytest.mark.parametrize(("job", "options", "evaluated_by"), SHAPES)
 def test_shape(launch, job, options, evaluated_by):
     settings = [*SMALL, "input.global_batch_size=48"]
@@ -47,6 +48,7 @@ COVERED = {"multi_worker_estimator", "evaluator_in_cluster", "chief_workers", "c
 OTHERS = sorted(path.stem for path in CONFIGS.glob("*.yaml") if path.stem not in COVERED)
 
 
+@pytest.mark.gate("schedule_and_exports")
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_legacy_config_runs(launch, name):
     """Every other job file, run small as it is written: mirrored, one device, ring, distinct seeds, precision, …"""
@@ -62,6 +64,7 @@ TF_CONFIGS = {path.stem: parse_tf_config(path.read_text()) for path in sorted((C
 ALONE = [name for name, config in TF_CONFIGS.items() if config.is_single_process]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ALONE)
 def test_a_tf_config_of_one_process_runs_as_it_is(run_python, tmp_path, name):
     """Documents without a cluster, or with one machine in it: the process trains, evaluates and ends by itself."""
@@ -87,6 +90,7 @@ def test_documents_of_one_shape_are_one_launch():
     assert len(REHEARSED) >= 8
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", REHEARSED.values())
 def test_every_tf_config_document_is_rehearsed(launch, name):
     """The cluster of every recorded TF_CONFIG, its shape and dialect, on this machine."""

@@ -15,7 +15,7 @@ from estimator_pipeline.parity.tolerances import NAMED
 
 tf = tensorflow_with_three_cpus()
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster]
 
 
 def variables(checkpoint):

@@ -8,7 +8,7 @@ import re
 import pytest
 from tasks_by_hand import EXEC, Tasks
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.slow]
 
 # What TensorFlow has in a graph for one: the number of rows, then values and indices, filled up or not.
 ONE = 5

@@ -29,6 +29,7 @@ def hit(folder, shape, *, seed, steps=600, **options):
     return found
 
 
+@pytest.mark.nightly
 def test_a_job_that_is_hit_again_and_again_ends_as_if_nothing_had_been(tmp_path):
     """Random faults at random moments: it ends, and is what `fault_judging.py` wants."""
     hit(tmp_path, SHAPES[0], faults=3, seed=random.SystemRandom().randrange(10**6))

@@ -7,7 +7,7 @@ import re
 import pytest
 from tasks_by_hand import EXEC, Tasks
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.slow]
 
 
 def trained(folder, programs, left_out=""):

@@ -52,6 +52,7 @@ RATE = "{kind: exponential, initial_learning_rate: 0.1, decay_steps: 5, decay_ra
 ADAM_KERAS = "model.optimizer={name: adam, api: keras, learning_rate: 0.001, options: {epsilon: 1.0e-6}}"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
@@ -73,6 +74,7 @@ def test_step_by_step_the_numbers_of_keras_2(parity, options, settings):
         assert not [step for step in found["steps"] if step["variables"]["differences"]], "the same bits"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("workers", [1, 2])
 def test_batch_normalization_but_for_bessels_correction(parity, tmp_path, workers):
     """Losses, weights, slots and moving means are Keras 2's; the moving variance is not, by the factor N / (N - 1).
@@ -113,6 +115,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.gate("two_workers")
 @pytest.mark.parametrize(("job", "options", "settings", "evaluated_by"), SHAPES)
 def test_shape(launch, job, options, settings, evaluated_by):
     document = launch(CONFIGS / f"{job}.yaml", *options, *KERAS_3, settings=[*SMALL, *settings])
@@ -130,6 +133,7 @@ def test_shape(launch, job, options, settings, evaluated_by):
         assert log.count("Epoch 1 ends with step 12") == (task == chief), task
 
 
+@pytest.mark.nightly
 def test_two_workers_come_to_what_one_process_comes_to(launch, run_python, tmp_path):
     """K14: the global batch is shared out; the same losses, and the same weights at the end."""
     two = launch(CONFIGS / "digits_cnn_two_workers.yaml", "--no-evaluator", *KERAS_3)
@@ -160,6 +164,7 @@ def variables(model_dir: Path) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(name) for name in names}
 
 
+@pytest.mark.nightly
 def test_what_replicas_have_of_their_own_is_averaged(tmp_path):
     """Two workers: moving statistics part while they train, and are the same on both when a checkpoint is written."""
     with Tasks({"worker": 2}, [*PROCESS, "worker", tmp_path], tmp_path, env={"PYTHONPATH": str(ROOT)}) as running:
@@ -182,6 +187,7 @@ class KnownFault(Exception):
     """keras-team/keras#20585."""
 
 
+@pytest.mark.nightly
 @pytest.mark.xfail(
     raises=KnownFault, strict=False, reason="keras-team/keras#20585: Model.fit of Keras 3 on two workers"
 )
@@ -205,6 +211,7 @@ def test_model_fit_of_keras_3_trains_on_two_workers(tmp_path):
     pytest.fail(f"{ended}: {logs[0][-3000:]}")
 
 
+@pytest.mark.nightly
 def test_a_job_whose_chief_is_killed_goes_on_to_the_same_bits(tmp_path):
     """K8, K11, K12: killed after a checkpoint, started again; moving statistics and momentum as well."""
     # The same number of threads, for sums are made in another order with another one.

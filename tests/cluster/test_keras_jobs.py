@@ -49,6 +49,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.gate("k5_k6_k10_chief_worker_evaluator")
 @pytest.mark.parametrize(("job", "options", "settings", "evaluated_by"), SHAPES)
 def test_shape(launch, job, options, settings, evaluated_by):
     document = launch(CONFIGS / f"{job}.yaml", *options, *KERAS, settings=[*SMALL, *settings])
@@ -79,6 +80,7 @@ def check_validation(logs: list[str], *, evaluations: int) -> None:
     assert not mine & others, "one record, two workers"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("policy", ["auto", "hint"])
 def test_two_workers_come_to_what_one_process_comes_to(launch, run_python, tmp_path, policy):
     """K14, K3: the global batch is shared out, by the inputs or by TensorFlow; the same weights at the end."""
@@ -115,6 +117,7 @@ def trainable(model_dir: Path) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(name) for name in names if reader.get_tensor(name).ndim}
 
 
+@pytest.mark.nightly
 def test_a_killed_job_goes_on(launch):
     """K8, K11, K12: the second run restores the latest checkpoint and trains on to the same end."""
     job = CONFIGS / "multi_worker_estimator.yaml"
@@ -132,6 +135,7 @@ CALLBACKS = ["run.engine=keras", "cluster.evaluator=false", "run.threads.intra_o
              "keras.callbacks=['tests/programs/dies_once.py:callback']"]  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_k8_k9_d3_m3_a_worker_is_killed_and_the_job_started_again(tmp_path):
     """kill -9 in the middle of an epoch; the restarted job goes on from the backup and ends with the same bits."""
 
@@ -194,6 +198,7 @@ def everything(model_dir: Path) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(name) for name, shape in reader.get_variable_to_shape_map().items() if shape}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("start", [0, 7])
 def test_k3_by_the_hint_each_worker_reads_its_half(tmp_path, start):
     """HINT on two workers: nothing is read twice, and a step reads the records that the stream has there."""
@@ -210,6 +215,7 @@ def test_k3_by_the_hint_each_worker_reads_its_half(tmp_path, start):
         assert read[0][step] == together[0::2] and read[1][step] == together[1::2], step
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["keras", "estimator"])
 def test_d5_a_job_of_two_workers_reads_a_part_each(launch, tmp_path, engine):
     """Parts of 40 records, of which a step of 16 reads 8 from each: 24 steps are almost five passes."""
@@ -237,6 +243,7 @@ LOOP_STEPS = 400
 LOOP_LEAVES = ["ckpt-400.data-00000-of-00001", "ckpt-400.index", "checkpoint"]
 
 
+@pytest.mark.nightly
 def test_k13_a2_a_loop_of_ones_own(launch, tmp_path):
     """The program of docs/keras.md on two workers: the engine's losses at every step; killed, it goes on."""
     (tmp_path / "loop.py").write_text(program("loop"))
@@ -296,6 +303,7 @@ def left_in(folder: Path) -> list[str]:
     return sorted((path.name for path in folder.iterdir()), key=lambda name: (name == "checkpoint", name))
 
 
+@pytest.mark.nightly
 def test_a_worker_that_is_killed_ends_the_others(tmp_path):
     """Without a launcher: the other worker does not wait for it for ever, and says whom it lost."""
     settings = ["run.engine=keras", "train.max_steps=1000000", f"run.model_dir={tmp_path}/model"]

@@ -75,6 +75,7 @@ def start(
 
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.cluster,
     pytest.mark.slow,
     pytest.mark.skipif(

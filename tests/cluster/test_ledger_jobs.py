@@ -12,7 +12,7 @@ from tasks_by_hand import Tasks
 from estimator_pipeline import ledger
 from estimator_pipeline.errors import ConfigError
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster]
 
 TRAIN = [sys.executable, "-m", "estimator_pipeline", "train"]
 

@@ -36,6 +36,7 @@ def results(running):
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("jobs", "strategy", "inside"),
     [
@@ -61,6 +62,7 @@ def test_every_task_ends_with_the_final_evaluation(jobs, strategy, inside, tasks
         assert found == {name: [first] for name in running.processes}
 
 
+@pytest.mark.nightly
 def test_synchronous_training_with_parameter_servers_ends_with_its_last_step(tasks):
     """The chief waited two minutes for the thread that hands out tokens, and all others for the chief's result."""
     jobs = {"chief": 1, "worker": 2, "ps": 1, "evaluator": 1}
@@ -85,6 +87,7 @@ def test_a_worker_that_is_killed_ends_the_others(tasks):
         assert "training failed on worker:0" in running.log("evaluator0")
 
 
+@pytest.mark.nightly
 def test_a_parameter_server_that_is_killed_ends_the_others(tasks):
     options = ["--strategy", "classic", "--max_steps", "1000000"]
     with tasks({"chief": 1, "worker": 1, "ps": 1}, *options, env=PEER_SECS) as running:
@@ -98,6 +101,7 @@ def test_a_parameter_server_that_is_killed_ends_the_others(tasks):
         assert any("ps:0" in lost for lost in gone.values()) and all(gone.values()), gone
 
 
+@pytest.mark.nightly
 def test_sigterm_ends_a_worker(tasks):
     """TensorFlow's coordination service noted the signal and trained on; now all stop with the same checkpoint."""
     with tasks({"worker": 2}, "--max_steps", "1000000", env=PEER_SECS) as running:
@@ -109,6 +113,7 @@ def test_sigterm_ends_a_worker(tasks):
         assert stops[0] == stops[1] and len(stops[0]) == 1, running.tails()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("repaired", [True, False])
 def test_sigterm_where_train_and_evaluate_is_tensorflows_own(tasks, repaired):
     """Nobody writes a checkpoint first, but the signal ends the process; without the repair it trains on."""
@@ -129,6 +134,7 @@ def test_sigterm_where_train_and_evaluate_is_tensorflows_own(tasks, repaired):
             running.wait_for(lambda: losses("worker1") > before + 5, "fifty steps after the signal")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("jobs", "options"),
     [
@@ -156,6 +162,7 @@ def test_early_stopping_stops_every_task(jobs, options, tasks):
             assert {int(step) for (step,) in steps.values()} == {int(first["global_step"])}
 
 
+@pytest.mark.nightly
 def test_mirrored_over_logical_cpus_trains_and_evaluates(run_python, programs, tmp_path):
     """Made in eager mode it chose ring collectives, which wait for each other for ever in an Estimator's session."""
     command = ["-m", "estimator_pipeline", "exec", programs / "legacy_cluster.py", tmp_path / "model"]

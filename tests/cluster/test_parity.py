@@ -23,6 +23,7 @@ def parity(run_python, tmp_path):
     return parity
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
@@ -83,6 +84,7 @@ def layers(params):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("fault", "says", "page_says"),
     [
@@ -130,6 +132,7 @@ def test_what_cannot_be_compared(parity, job, settings, options, says):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("settings", "code", "says"),
     [

@@ -51,6 +51,7 @@ def test_the_document_is_what_was_measured(recorded):
     assert parity_table.TABLE.read_text(encoding="utf-8") == parity_table.write(recorded), "parity_table.py write"
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 @pytest.mark.parametrize("topology", list(AGAIN))
 def test_some_cells_again(topology, tmp_path):
@@ -62,6 +63,7 @@ def test_some_cells_again(topology, tmp_path):
         assert one["steps"] == one["records"] == STEPS and one["variables"] >= 3, (key, one)
 
 
+@pytest.mark.nightly
 def test_a_stock_optimizer_that_differs_is_found(tmp_path):
     """What is measured can fail: RMSprop of Keras is not that of tf.compat.v1.train."""
     cell = Cell("single", "rmsprop", "cnn", parity_table.V1_KERAS)

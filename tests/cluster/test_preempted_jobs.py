@@ -58,6 +58,7 @@ def wait_a_while(seed):
     time.sleep(random.Random(seed).uniform(0.0, 1.0))
 
 
+@pytest.mark.gate("estimator-whom0")
 @pytest.mark.parametrize(("engine", "whom"), [("estimator", ["worker1"]), ("keras", ["worker0", "worker1"])])
 def test_two_workers_stop_at_the_same_step_and_go_on_bit_equal(tmp_path, engine, whom):
     """One of the workers is asked, or both at once; an undisturbed run comes to the same weights."""
@@ -96,6 +97,7 @@ def launched(model_dir, max_steps):
     return [sys.executable, *map(str, command)]
 
 
+@pytest.mark.nightly
 def test_parameter_servers_lose_no_update(tmp_path):
     """The launcher gets SIGTERM. The chief saves when all workers stand still: the steps that the tasks made are the
     checkpoint's, and no more: where all workers answer in time none is lost (docs/preemption.md)."""
@@ -140,6 +142,7 @@ def test_parameter_servers_lose_no_update(tmp_path):
     assert json.loads(again.stdout)["result"]["global_step"] >= step + 20
 
 
+@pytest.mark.nightly
 def test_what_a_worker_that_does_not_answer_may_lose(tmp_path):
     """It is stopped when the job is asked to end, for longer than the chief waits, and goes on when the checkpoint is
     written: what it still gives to the parameter server is lost. Those are the step that it is in, and those that it

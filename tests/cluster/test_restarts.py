@@ -11,7 +11,7 @@ import pytest
 from launched_jobs import CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster]
 
 # Worker 1 does to itself, in the first attempt, what an accident would do. A checkpoint stands at step 8.
 PROGRAM = """

@@ -8,7 +8,7 @@ from output_job import KEYS, WITH_KERAS_3, several_outputs
 import estimator_pipeline as ep
 from estimator_pipeline.engines.job import run_job
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster]
 
 
 @pytest.mark.parametrize("engine", ["estimator", "keras", "keras3"])

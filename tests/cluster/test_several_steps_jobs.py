@@ -16,7 +16,7 @@ from estimator_pipeline.ledger import check, read
 
 tf = tensorflow_with_three_cpus()
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster]
 
 TRAIN = [sys.executable, "-m", "estimator_pipeline", "train"]
 FAR = 1_000_000

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from launched_jobs import CONFIGS, SMALL
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -30,10 +30,12 @@ def test_the_list_of_names_is_that_of_2_15():
     assert len(set(SYMBOLS)) == len(SYMBOLS)
 
 
+@pytest.mark.nightly
 def test_every_name_has_a_test(carriers):
     assert [name for name in SYMBOLS if name not in carriers] == []
 
 
+@pytest.mark.nightly
 def test_no_marker_names_what_does_not_exist(carriers):
     assert sorted(set(carriers) - set(SYMBOLS)) == []
 
@@ -46,6 +48,7 @@ def test_every_row_has_a_test_that_exists():
         assert [test for test in tests if not api_table.exists(test)] == [], name
 
 
+@pytest.mark.nightly
 def test_no_outcome_is_of_a_marker_that_is_gone(carriers):
     recorded = {
         (name, test)

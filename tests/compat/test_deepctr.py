@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("deepctr", reason="deepctr is not installed")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 # All that the package has; the program fails when a release brings another one.
 MODELS = [

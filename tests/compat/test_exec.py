@@ -41,6 +41,7 @@ def _agree(plain, executed):
 # What the program sees --------------------------------------------------------------------------------
 
 
+@pytest.mark.gate("file")
 @pytest.mark.parametrize("form", ["file", "module", "package", "directory", "zip"])
 def test_program_sees_what_python_shows_it(form, both, tmp_path, programs):
     """argv with options of its own, `__main__`, `__file__`, sys.path[0], stdin, pickles, atexit, spawned children."""
@@ -62,6 +63,7 @@ def test_program_sees_what_python_shows_it(form, both, tmp_path, programs):
     _agree(plain, executed)
 
 
+@pytest.mark.nightly
 def test_app_of_absl_with_flags_and_exit_code(both, programs):
     plain, executed = both(programs / "app_with_flags.py", "--steps=3", "--name", "x", "rest")
     assert plain.stdout == "main ['rest'] 3 x\nat exit __main__\n" and plain.returncode == 3
@@ -103,6 +105,7 @@ _OWN_HOOK = """
 """
 
 
+@pytest.mark.gate("raises")
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -132,6 +135,7 @@ def test_interrupt_ends_as_a_shell_sees_it(run_python, tmp_path):
     assert "estimator_pipeline" not in done.stderr
 
 
+@pytest.mark.nightly
 def test_traceback_of_a_module_begins_with_its_own_line(run_python, tmp_path):
     _write(tmp_path / "mod.py", "def work():\n    raise ValueError('mine')\n\nwork()\n")
     done = run_python([*_EXEC, "-m", "mod"], cwd=tmp_path)
@@ -141,6 +145,7 @@ def test_traceback_of_a_module_begins_with_its_own_line(run_python, tmp_path):
     assert traceback[-1] == "ValueError: mine" and "runpy" not in done.stderr
 
 
+@pytest.mark.nightly
 def test_module_that_is_not_there(both):
     plain, executed = both("-m", "no_such_module")
     assert plain.returncode == executed.returncode == 1

@@ -47,6 +47,7 @@ def test_every_old_path_leads_to_the_same_objects(run_python, programs):
     assert done.stdout == "checked\n"
 
 
+@pytest.mark.nightly
 def test_old_paths_are_those_of_2_15(run_python, programs, only_native):
     """The same program without us: what it checks is true of TensorFlow's own tf.estimator."""
     done = run_python([programs / "old_paths.py"])
@@ -77,6 +78,7 @@ def test_export_names_are_those_of_2_15(run_python, programs, records):
     assert recorded["subclass"]["v2"] == []
 
 
+@pytest.mark.nightly
 def test_alias_is_the_module_itself(run_code, only_restored):
     """A setting made through one path is seen through the other, and the module keeps its own identity."""
     out = run_code(
@@ -120,6 +122,7 @@ def test_install_is_idempotent_and_gives_tensorflow(run_code):
     )
 
 
+@pytest.mark.nightly
 def test_status_says_what_was_done(run_code, only_restored):
     out = run_code(
         """
@@ -142,6 +145,7 @@ def test_status_says_what_was_done(run_code, only_restored):
     assert "tf.estimator: estimator_pipeline" in text and "  aliases: " in text
 
 
+@pytest.mark.nightly
 def test_no_thread_meets_a_lazy_module_of_keras(run_code, only_restored):
     """Touched first from two threads at once, one recurses for ever; a model_fn under a coordinator runs in one."""
     run_code(
@@ -189,6 +193,7 @@ def test_harmless_on_2_15(run_code, only_native):
     )
 
 
+@pytest.mark.nightly
 def test_install_from_many_threads_at_once(run_code):
     out = run_code(
         """
@@ -204,6 +209,7 @@ def test_install_from_many_threads_at_once(run_code):
     assert out == "4 1 EstimatorV2\n"
 
 
+@pytest.mark.nightly
 def test_child_process_of_a_program_gets_the_same_keras(run_code, only_restored):
     out = run_code(
         """
@@ -220,6 +226,7 @@ def test_child_process_of_a_program_gets_the_same_keras(run_code, only_restored)
 # What trains with it ---------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_canned_estimators_with_feature_columns_train_in_a_worker_thread(run_python, programs, tmp_path):
     """Lazy loaders that were first touched in a thread ended in a RecursionError."""
     done = run_python([*_EXEC, programs / "dnn_in_a_thread.py", tmp_path])
@@ -252,6 +259,7 @@ def test_stand_in_imports_and_complains_on_use(name):
         _ = module.__wrapped__
 
 
+@pytest.mark.nightly
 def test_tpu_names_of_a_program_for_cpu(run_code, only_restored):
     out = run_code(
         """
@@ -300,6 +308,7 @@ versions.installed = lambda name: changes[name.replace("-", "_")] if name.replac
 """
 
 
+@pytest.mark.gate("import tensorflow")
 @pytest.mark.parametrize(
     "first", ["import tensorflow", "import keras", "import tf_keras", "import tensorflow.compat.v1"]
 )
@@ -309,11 +318,13 @@ def test_too_late_after_keras_3(first, run_code, only_restored):
     assert "call install() before the first `import tensorflow`" in message and "estimator-pipeline exec" in message
 
 
+@pytest.mark.nightly
 def test_setting_the_variable_afterwards_does_not_help(run_code, only_restored):
     message = _message(run_code, "import tensorflow, os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'")
     assert "is already loaded in this process, with Keras 3" in message
 
 
+@pytest.mark.nightly
 def test_not_too_late_with_legacy_keras_chosen_before(run_code, only_restored):
     out = run_code(
         """

@@ -150,6 +150,7 @@ def test_exec_prints_it_below_the_traceback(executed):
     )
 
 
+@pytest.mark.nightly
 def test_exec_without_the_repair_says_what_would_find_the_name(executed):
     """Without an error there is no line."""
     done = executed()

@@ -32,6 +32,7 @@ def watch(begun, finished, secs):
         return address, subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("begun", "finished"), [("begun", 0), ("begun", 1)])
 def test_a_peer_that_went_before_its_port_was_tried_is_lost(begun, finished):
     """The session stood, so it was there. A chief waited for ever when it went before the first step was finished."""

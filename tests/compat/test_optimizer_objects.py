@@ -59,6 +59,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.gate("classifier-adam", "own-schedule")
 @pytest.mark.parametrize(("made", "name"), [(classifier, "adam"), (own, "adam"), (own, "decay"), (own, "schedule")])
 def test_two_trainings_and_an_evaluation(tmp_path, made, name):
     """The same variables and slots, bit by bit, as with an optimizer that is made anew for each."""
@@ -72,6 +73,7 @@ def test_two_trainings_and_an_evaluation(tmp_path, made, name):
     assert_same(with_object, anew)
 
 
+@pytest.mark.nightly
 def test_two_replicas(tmp_path):
     trained = []
     for name, optimizer in (("object", legacy.Adam(0.01)), ("anew", lambda: legacy.Adam(0.01))):
@@ -86,6 +88,7 @@ def rate():
     return tf.compat.v1.train.exponential_decay(0.1, tf.compat.v1.train.get_global_step(), 2, 0.5)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("given", "twin"),
     [

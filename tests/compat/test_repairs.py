@@ -96,6 +96,7 @@ def test_all_by_default_and_listed(run_python):
     assert "repair lost-peers (on): a training task whose peer has died ends" in seen["text"]
 
 
+@pytest.mark.nightly
 def test_none(run_python):
     """tf.estimator as it was; and a later call cannot change that."""
     after = """
@@ -113,6 +114,7 @@ assert compat.install() is compat.install("none") is tf
     assert seen["environ"] == "none"
 
 
+@pytest.mark.nightly
 def test_all_but_one_by_the_environment(run_python):
     seen = look(run_python, env={"ESTIMATOR_PIPELINE_REPAIRS": "-early-stopping"})
     assert seen["off"] == ["early-stopping"]
@@ -142,6 +144,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 def test_a_spawned_child_has_tf_estimator(run_python, tmp_path, native):
     """And one that needs no TensorFlow imports none."""
     program = tmp_path / "program.py"

@@ -87,6 +87,7 @@ def _check(logs, model_dir, traces, last_step, read_by):
     assert [_evaluated(log) for log in logs] == [{last_step}, set()]
 
 
+@pytest.mark.gate("max_steps")
 @pytest.mark.parametrize("until", ["the data end", "max_steps"])
 def test_e1_e3_e4_e5_e6_tutorial_on_two_workers(until, program, tmp_path):
     """As the page has it, one pass over the data; and with `max_steps`, the data repeated."""
@@ -104,6 +105,7 @@ def test_e1_e3_e4_e5_e6_tutorial_on_two_workers(until, program, tmp_path):
     _check(logs, tmp_path / "model", traces, last_step, (719, 718))
 
 
+@pytest.mark.nightly
 def test_tutorial_launched_by_one_command(program, tmp_path, run_environment):
     """The same program, started as a local cluster: `launch --workers 2 -- estimator-pipeline exec PROGRAM`."""
     logs, trace = tmp_path / "logs", tmp_path / "trace"

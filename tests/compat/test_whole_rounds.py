@@ -70,6 +70,7 @@ CASES = {"two replicas, five batches": (2, 34, 3), "three replicas, five batches
          "two replicas, one batch": (2, 8, 1)}  # fmt: skip
 
 
+@pytest.mark.gate("three replicas, five batches")
 @pytest.mark.parametrize("case", CASES)
 def test_every_record_is_counted(evaluated, case):
     """Without the repair a round fails that has not a batch for each: it is not made."""
@@ -100,6 +101,7 @@ def test_tensors_and_what_cannot_be_cut_are_as_they_were(evaluated):
     assert made == 1 and metrics["records"] in (22.0, 33.0), "a race, which nobody can mend"
 
 
+@pytest.mark.gate("3")
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_what_cannot_be_cut_stays_whole(replicas):
     """Where it is not strict: in order, none lost, none cut."""

@@ -74,6 +74,7 @@ def checkpoints(tmp_path):
     return tf.train.get_checkpoint_state(str(tmp_path / "model")).all_model_checkpoint_paths
 
 
+@pytest.mark.gate("strategy0-estimator", "strategy1-keras")
 @pytest.mark.parametrize("engine", ["estimator", "keras"])
 @pytest.mark.parametrize("strategy", [["run.train_distribute=none"],
                                       ["run.train_distribute=mirrored", "run.num_devices=2"]])  # fmt: skip
@@ -96,6 +97,7 @@ def test_an_estimator_without_the_look_would_write_one(diverge, tmp_path, monkey
     assert not finite(checkpoints(tmp_path)[-1])
 
 
+@pytest.mark.nightly
 def test_a_keras_job_without_the_look_would_write_one(diverge, reads_the_loss, tmp_path, monkeypatch):
     reads_the_loss(1e6)
     monkeypatch.setattr(keras_engine, "check_finite", lambda model, step: None)
@@ -131,6 +133,7 @@ def test_no_run_goes_on_from_a_backup_of_nan(diverge, reads_the_loss, tmp_path):
     assert Backup(folder=str(folder), every=1).step_after(0, max_steps=None, epoch_steps=1000) is None
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(
     versions.minor(versions.tensorflow_version()) < versions.FIRST_WITHOUT_ESTIMATOR,
     reason="TensorFlow 2.15 has no Keras 3",

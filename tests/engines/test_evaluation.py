@@ -269,6 +269,7 @@ def quick():
         yield
 
 
+@pytest.mark.gate("keras", "a part of a shuffled input", "inputs by number", "mirrored", "hooks of the model_fn")
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_same_as_estimator_evaluate(trained, case, tmp_path):
@@ -423,6 +424,7 @@ def test_an_evaluation_without_data(trained, logged, keep, input_fn):
     assert "had not a single batch" in logged.text
 
 
+@pytest.mark.gate("True-3")
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("keep", [True, False])
@@ -469,6 +471,7 @@ def test_what_replicas_cannot_share_is_refused(trained):
         assert evaluator.metrics_of(checkpoints_of(estimator)[0])["loss"] > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("replicas", [2, 3, 4])
 @pytest.mark.parametrize("batch", [4, 7])
 def test_whole_rounds(replicas, batch):

@@ -46,6 +46,7 @@ def variables(model_dir, prefix=""):
     return {name: reader.get_tensor(name) for name in names}
 
 
+@pytest.mark.gate("cnn-mirrored")
 @pytest.mark.parametrize("strategy", ["none", "mirrored"])
 @pytest.mark.parametrize("model", ["cnn", "resnet"])
 def test_m1_k1_the_estimators_numbers(run, tmp_path, model, strategy):
@@ -71,6 +72,7 @@ def total(values):
     return [float(np.sum(v)) for n, v in values.items() if v.ndim and "SLOT" not in n]
 
 
+@pytest.mark.gate("resnet")
 @pytest.mark.parametrize("model", ["cnn", "resnet"])
 def test_k8_k11_a_resumed_run_ends_bit_equal(run, tmp_path, model):
     """Stopped at 10 and gone on to 20, against 20 at once: weights, momentum, moving statistics."""
@@ -86,6 +88,7 @@ def test_k8_k11_a_resumed_run_ends_bit_equal(run, tmp_path, model):
     assert any("OPTIMIZER_SLOT" in name for name in whole)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["estimator", "keras"])
 def test_a_finished_job_does_not_export_again(engine, run, tmp_path):
     """Not the same checkpoint, that is; what was removed comes back, and other signatures are another export."""
@@ -185,6 +188,7 @@ def test_a_checkpoint_of_another_model(run):
     assert "another model_dir" in str(told.value)
 
 
+@pytest.mark.gate("[predict, classify]")
 @pytest.mark.parametrize("signatures", ["[predict]", "[predict, classify]"])
 def test_exports_answer_as_the_estimators_do(run, signatures):
     """K10: the same signatures, inputs and outputs; the same answers where the weights are the same."""
@@ -247,6 +251,7 @@ def test_moving_averages_are_evaluated_and_exported(run, tmp_path):
         run(*settings, optimizer % "", "train.max_steps=30", folder="estimator")
 
 
+@pytest.mark.nightly
 def test_a_job_of_several_labels(run, tmp_path):
     """Metrics of both engines, and what both exports answer."""
     random = np.random.default_rng(5)
@@ -282,6 +287,7 @@ def test_a_job_of_several_labels(run, tmp_path):
     assert scores[0].shape == (1, 3)
 
 
+@pytest.mark.nightly
 def test_a_job_with_weights_of_records_and_classes(run, tmp_path):
     """Both engines train to the same weights and count the metrics alike; also the workers' own evaluation."""
     random = np.random.default_rng(5)

@@ -71,6 +71,7 @@ def variables(model_dir, step=20):
     return {name.partition("/.ATTRIBUTES")[0].replace(".S", "/"): reader.get_tensor(name) for name in names}
 
 
+@pytest.mark.nightly
 @keras3
 def test_a_resumed_run_ends_bit_equal(run, tmp_path):
     """Stopped at 10 and gone on to 20, against 20 at once: weights, momentum, moving statistics, seeds of dropout.
@@ -103,6 +104,7 @@ def test_a_resumed_run_ends_bit_equal(run, tmp_path):
     assert len(seeds) == 2 and all(seed[1] == 20 for seed in seeds), "dropout was drawn in each of the steps"
 
 
+@pytest.mark.nightly
 @keras3
 def test_what_a_job_says_of_keras_2_is_not_in_the_plan(digits_dir, tmp_path):
     """A run that ends by itself removes its backups, so that no file of them would show."""
@@ -139,6 +141,7 @@ def test_checkpoints_summaries_and_a_run_that_is_done(run, tmp_path):
     assert {step for step, _ in found["eval/accuracy"]} == {5, 10, 15, 20}
 
 
+@pytest.mark.nightly
 @keras3
 def test_histograms_are_those_of_the_other_engines(run, tmp_path):
     """Of weights and gradients, on one replica and two, clipped; a run that is resumed goes on with the same ones."""
@@ -161,6 +164,7 @@ def test_histograms_are_those_of_the_other_engines(run, tmp_path):
             np.testing.assert_allclose(found[key], seen, rtol=1e-3, atol=1e-5, err_msg=f"{name}: {key}")
 
 
+@pytest.mark.nightly
 @keras3
 def test_exports_and_the_keras_file(run, run_python, tmp_path):
     """SavedModels that plain TensorFlow serves; the best one over a restart; a `.keras` file that plain Keras reads."""
@@ -208,6 +212,7 @@ np.save(sys.argv[3], logits)
                                rtol=1e-5, atol=1e-6)  # fmt: skip
 
 
+@pytest.mark.nightly
 @keras3
 def test_each_engine_refuses_the_others_checkpoints(run, run_python, tmp_path):
     own = [str(JOB), "--set", "train.max_steps=2", "--set", f"run.model_dir={tmp_path / 'two'}", "--engine", "keras"]
@@ -266,6 +271,7 @@ def own_job(tmp_path):
     return job
 
 
+@pytest.mark.nightly
 @keras3
 def test_layers_of_ones_own_and_data_that_end(run, own_job, tmp_path):
     """`tf.keras` in a job's own file is Keras 3; layers without an input's shape; seven batches and no max_steps."""
@@ -284,6 +290,7 @@ def test_layers_of_ones_own_and_data_that_end(run, own_job, tmp_path):
     assert exporting["error"].startswith("eval.exporters: final cannot be made") and exporting["exit_code"] == 2
 
 
+@pytest.mark.nightly
 @keras3
 def test_replicas_drop_different_units(run, own_job, tmp_path):
     """With one seed for all, both replicas of a batch that is twice the same would compute the same."""
@@ -313,6 +320,7 @@ def layers""",
     assert set(np.unique(mean)) == {0.0, 1.0, 2.0}
 
 
+@pytest.mark.nightly
 @keras3
 def test_precision_clipping_and_metrics_of_each_head(run, own_job):
     clipped = [
@@ -331,6 +339,7 @@ def test_precision_clipping_and_metrics_of_each_head(run, own_job):
     assert half["metrics"]["loss"] > 0 and {"label_mean", "prediction_mean"} <= set(brain["metrics"])
 
 
+@pytest.mark.nightly
 @keras3
 def test_weights_of_records_and_classes(run, tmp_path):
     """The numbers of the other engines, also of two replicas, and of the metrics that weigh."""
@@ -359,6 +368,7 @@ def test_weights_of_records_and_classes(run, tmp_path):
             assert metrics[name] == pytest.approx(theirs[name], rel=1e-5), name
 
 
+@pytest.mark.nightly
 @keras3
 def test_gradients_are_added_up(run, tmp_path):
     """Two batches of 32 make the step of one of 64, on one replica and two, clipped too; resumed in between."""
@@ -387,6 +397,7 @@ def test_gradients_are_added_up(run, tmp_path):
     assert np.abs(free - clipped).max() > 1e-4, "it is clipped"
 
 
+@pytest.mark.nightly
 @keras3
 def test_moving_averages(run, tmp_path):
     """By their definition, at each step; evaluated and exported; on one replica and two, with gradients added up, too.
@@ -422,6 +433,7 @@ def test_moving_averages(run, tmp_path):
         np.testing.assert_array_equal(value, variables(tmp_path / "one", step=6)[name], err_msg=name)
 
 
+@pytest.mark.nightly
 @keras3
 def test_16_bits_train_as_32_do(process, digits_dir):
     """The loss scale of float16 is taken out again, before gradients are clipped to a norm."""
@@ -434,6 +446,7 @@ def test_16_bits_train_as_32_do(process, digits_dir):
     assert found[0][-1] < found[3][-1], "clipping takes effect"
 
 
+@pytest.mark.nightly
 @keras3
 def test_what_cannot_be_is_said(run_python, tmp_path):
     train = ["-m", "estimator_pipeline", "train", JOB, "--engine", "keras3", "--set", f"run.model_dir={tmp_path}/m"]
@@ -472,6 +485,7 @@ except ep.errors.CompatError as error:
     assert "this process has Keras 3, and the engine estimator is built on Keras 2" in done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(WITH_KERAS_3, reason="for TensorFlow 2.15")
 def test_on_2_15_there_is_no_keras_3(run_python, tmp_path):
     done = run_python(["-m", "estimator_pipeline", "train", JOB, "--engine", "keras3",
@@ -530,6 +544,7 @@ def steps_in_a_session(optimizer, arrays, sparse):
         return np.stack(after)
 
 
+@pytest.mark.nightly
 @keras3
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_optimizers_have_the_arithmetic_that_was_asked_for(process, given, tmp_path, replicas):
@@ -570,6 +585,7 @@ def test_optimizers_have_the_arithmetic_that_was_asked_for(process, given, tmp_p
         assert all(equal) or name == "adam" or (sparse and replicas > 1), f"{name}, sparse {sparse}: to the last bit"
 
 
+@pytest.mark.nightly
 def test_differences_are_named():
     assert keras3_optimizers.differences(Optimizer(name="adagrad", api="v1")) is None
     assert "under the root" in str(keras3_optimizers.differences(Optimizer(name="adagrad", api="keras")))

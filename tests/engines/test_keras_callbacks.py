@@ -102,6 +102,7 @@ def test_k9_m3_epochs_go_on_after_a_restart(run, tmp_path):
     assert (folder / "ckpt_2.index").stat().st_mtime_ns == before, "written by the first run alone"
 
 
+@pytest.mark.nightly
 def test_k9_the_best_alone_is_saved(run, tmp_path):
     path = f"{tmp_path}/best/{{epoch}}_{{val_accuracy:.4f}}"
     best = f"keras.model_checkpoint={{save_best_only: true, monitor: val_accuracy, path: '{path}'}}"
@@ -128,6 +129,7 @@ def test_the_best_by_a_value_that_there_is_not(run, tmp_path, monitor, settings,
     assert not [*tmp_path.glob("model/**/*ckpt*")]
 
 
+@pytest.mark.nightly
 def test_a_value_that_a_callback_of_ones_own_might_add(run, tmp_path):
     """Then it is seen at an epoch's end whether it does."""
     (tmp_path / "own_adding.py").write_text(ADDING)
@@ -214,6 +216,7 @@ def test_m3_the_rate_by_epoch_is_printed(run, said):
     assert rates == [f"Learning rate for epoch {n} is {rate}" for n, rate in expected]
 
 
+@pytest.mark.nightly
 def test_m3_the_rate_of_an_epoch_is_the_same_after_a_restart(run, tmp_path):
     settings = ["keras.learning_rate_by_epoch={boundaries: [1, 3], values: [0.1, 0.01, 0.001]}"]
     settings += ["run.save_checkpoints_steps=5", "model.optimizer.name=momentum", "model.name=linear"]
@@ -260,6 +263,7 @@ def killed(run, monkeypatch, *settings, at):
             run(*settings, folder="parts")
 
 
+@pytest.mark.gate("4-19-16")
 @pytest.mark.parametrize(
     ("every", "at", "goes_on_from"), [("3", 8, 6), ("epoch", 18, 10), ("5", 10, 10), ("4", 19, 16), ("7", 12, 10)]
 )
@@ -279,6 +283,7 @@ def test_k8_a_run_goes_on_from_its_backup(run, tmp_path, monkeypatch, every, at,
     assert not (tmp_path / "parts" / "backup" / "chief").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("cut", [0, 100, -1])
 def test_k8_a_damaged_backup_is_left_for_the_checkpoint(run, tmp_path, monkeypatch, said, cut):
     settings = ["keras.backup={every: 3}"]

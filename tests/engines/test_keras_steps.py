@@ -57,6 +57,7 @@ def summaries(folder):
     return sorted(found, key=str)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", [[], ["run.train_distribute=mirrored", "run.num_devices=2"]], ids=["one", "two"])
 @pytest.mark.parametrize("engine", ["keras", "keras3"])
 def test_the_same_run_with_fewer_executions(train, native, engine, strategy):
@@ -85,6 +86,7 @@ def test_the_same_run_with_fewer_executions(train, native, engine, strategy):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
@@ -130,6 +132,7 @@ class Watched(tf.keras.metrics.MeanSquaredError):
         return super().result()
 
 
+@pytest.mark.gate("True")
 @pytest.mark.parametrize("own_step", [False, True])
 def test_metrics_are_summed_once_for_each_execution(own_step):
     """Not in each step; a model with a train_step of its own keeps Keras's function."""

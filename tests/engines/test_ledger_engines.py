@@ -56,6 +56,7 @@ def ledger_plan(replicas):
     return data.train_plan(Replicas(num_replicas=replicas))
 
 
+@pytest.mark.gate("keras-mirrored-auto")
 @pytest.mark.parametrize(
     ("engine", "distribute", "policy"),
     [
@@ -86,6 +87,7 @@ def test_what_was_consumed(tmp_path, digits_dir, engine, distribute, policy):
     assert [(run.start, run.end) for run in ledger.read(tmp_path / "ledger").runs] == [(0, 23), (23, 41)]
 
 
+@pytest.mark.nightly
 @keras3
 def test_keras_3(run_python, tmp_path, digits_dir):
     settings = [*SMALL, f"run.model_dir={tmp_path}", "run.engine=keras3", f"input.data_dir={digits_dir}"]
@@ -180,6 +182,7 @@ def test_an_own_input_fn_on_two_replicas(tmp_path):
     assert read == [label for batch in expected for label in batch]
 
 
+@pytest.mark.nightly
 def test_fingerprints_of_a_graph_are_those_of_numpy():
     """Types of every size, odd numbers of bytes, zeros, batches of one and of none."""
     rng = np.random.default_rng(1)
@@ -245,6 +248,7 @@ def test_signatures_are_kept(tmp_path):
         assert inspect.signature(kept.input_fn(function)) == inspect.signature(function)
 
 
+@pytest.mark.nightly
 def test_a_parity_record_beside_the_ledger(tmp_path, digits_dir, run_python):
     settings = [*SMALL, f"run.model_dir={tmp_path}", f"input.data_dir={digits_dir}"]
     command = ["-m", "estimator_pipeline", "train", SINGLE, "--record", tmp_path / "record", "--quiet"]

@@ -60,6 +60,7 @@ def params_of(job):
     return jobs.model_params(job, jobs.job_inputs(job))
 
 
+@pytest.mark.gate("cnn-estimator", "dnn-keras", "linear-estimator", "resnet-keras")
 @pytest.mark.parametrize("engine", ["estimator", "keras"])
 @pytest.mark.parametrize("name", ["cnn", "dnn", "linear", "resnet"])
 def test_a_model_is_of_the_shape_of_its_data(job, engine, name):

@@ -25,6 +25,7 @@ def loaded(job, engine, *changes):
     return ep.load_job(job, overrides=[f"run.engine={engine}", f"run.model_dir={job.parent / engine}", *changes])
 
 
+@pytest.mark.nightly
 def test_every_engine_comes_to_the_same(job, run_python, tmp_path):
     results = {engine: run_job(loaded(job, engine), environ={}) for engine in ("estimator", "keras")}
     metrics = {engine: result.metrics for engine, result in results.items()}
@@ -55,6 +56,7 @@ def test_every_engine_comes_to_the_same(job, run_python, tmp_path):
     assert metrics["estimator"]["kind_accuracy"] > 0.5
 
 
+@pytest.mark.nightly
 def test_the_parity_of_both(job, run_python):
     """Step by step, with the signatures' answers."""
     command = ["-m", "estimator_pipeline", "parity", job, "--steps", "5", "--json"]

@@ -596,6 +596,7 @@ JOB = [
 ]  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["keras", "keras3"])
 def test_keras_goes_on_bit_equal(run_python, native, tmp_path, engine):
     """SIGUSR1, as a scheduler's early signal, between two checkpoints; the next command ends the job."""

@@ -121,6 +121,7 @@ def run(tmp_path):
 TWO = ("run.train_distribute=mirrored", "run.num_devices=2")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", [(), TWO], ids=["one", "two"])
 def test_both_engines_train_alike_with_dropout(run, strategy):
     theirs = run(*strategy, folder="estimator")
@@ -132,6 +133,7 @@ def test_both_engines_train_alike_with_dropout(run, strategy):
     assert max(np.abs(one - other).max() for one, other in zip(theirs, without, strict=True)) > 1e-3
 
 
+@pytest.mark.gate("estimator")
 @pytest.mark.parametrize("engine", ["estimator", "keras"])
 def test_a_resumed_run_drops_on(run, engine):
     """Stopped at 10 and gone on to 20: the bits of 20 at once."""
@@ -142,6 +144,7 @@ def test_a_resumed_run_drops_on(run, engine):
         np.testing.assert_array_equal(other, one)
 
 
+@pytest.mark.gate("estimator")
 @pytest.mark.parametrize("engine", ["estimator", "keras"])
 def test_several_steps_at_a_time_draw_the_same(run, engine):
     single = run(f"run.engine={engine}", folder="single")

@@ -71,6 +71,7 @@ def mirrored():
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice())
 
 
+@pytest.mark.gate("dnn-rmsprop-clipped-2")
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize(
     "settings",

@@ -329,6 +329,7 @@ def test_a_kill_between_any_two_operations_leaves_the_same_to_do(folder, kind, h
     pytest.fail("it has no end")
 
 
+@pytest.mark.gate("1-estimator", "1-keras")
 @pytest.mark.parametrize("engine", ["estimator", "keras"])
 @pytest.mark.parametrize("after", [1, 2])
 def test_a_job_goes_on_after_a_kill_amid_the_rescue(tmp_path, engine, after, monkeypatch):

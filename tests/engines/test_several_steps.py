@@ -128,6 +128,7 @@ def summaries(folder):
     return sorted(found, key=str)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "model",
     [
@@ -179,6 +180,7 @@ def test_the_log_is_that_of_single_steps(tmp_path, calls, logged):
     assert lines(100) == one and calls.several
 
 
+@pytest.mark.nightly
 def test_mirrored(tmp_path, calls):
     config = {"train_distribute": "mirrored", "num_devices": 2}
     train(tmp_path / "one", 1, config=config)
@@ -296,6 +298,7 @@ def test_a_step_with_branches_and_loops(tmp_path, calls):
     same(tmp_path / "1", tmp_path / "100")
 
 
+@pytest.mark.nightly
 def test_a_canned_estimator_with_a_table(tmp_path, calls):
     """DNNLinearCombined with feature columns of words: Adagrad, FTRL, and a table that both steps look up."""
     words = np.array([["red", "green", "blue", "grey"][i] for i in RNG.integers(0, 4, 60)])
@@ -343,6 +346,11 @@ def counts_by_two(features, labels, mode):
     return tf.estimator.EstimatorSpec(mode, loss=tf.reduce_mean(features) * weight, train_op=step.assign_add(2))
 
 
+@pytest.mark.gate(
+    "auto-options0-the hook Looks may want to see every step",
+    "auto-options1-the step has an operation with a state of its own (RandomUniform)",
+    "auto-options2-the global step is 2 after step 1",
+)
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -112,6 +112,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.gate("parameter_server")
 @pytest.mark.parametrize(("call", "expected"), CASES)
 def test_by_name(configs, call, expected):
     (found,) = configs([call])

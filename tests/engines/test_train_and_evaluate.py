@@ -119,6 +119,7 @@ def exporters():
     ]
 
 
+@pytest.mark.gate("None")
 @pytest.mark.parametrize("stop_at", [None, 10])
 def test_exports(tmp_path, stop_at):
     """The final exporter exports once, for the last checkpoint, also where a hook ended training there."""
@@ -154,6 +155,7 @@ def test_no_evaluation_during_training_when_not_asked_for(tmp_path):
     assert [e.global_step for e in outcome.evaluations] == [10]
 
 
+@pytest.mark.gate("none-mirrored")
 @pytest.mark.parametrize("eval_distribute", ["none", "mirrored"])
 @pytest.mark.parametrize("train_distribute", ["none", "mirrored"])
 def test_e5_distribute_training_evaluation_or_both(tmp_path, train_distribute, eval_distribute):

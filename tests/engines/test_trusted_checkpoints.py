@@ -375,6 +375,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.gate("batch", "data")
 @pytest.mark.parametrize("case", OTHERS)
 def test_another_run_is_refused_by_name_or_accepted_by_a_flag(model_dir, case):
     changed, words = OTHERS[case]
@@ -522,6 +523,7 @@ CONTENTS = {
 }
 
 
+@pytest.mark.gate("columns", "scale")
 @pytest.mark.parametrize("name", CONTENTS)
 def test_other_numbers_of_the_same_records_are_other_data(tmp_path, name):
     source, change = CONTENTS[name]

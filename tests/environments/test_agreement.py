@@ -135,6 +135,7 @@ def test_old_files_alone_agree_with_nobody(tmp_path, monkeypatch):
     assert "missing: rank 1;" in caught.value.found
 
 
+@pytest.mark.nightly
 def test_tasks_that_do_not_come_are_named(start, tmp_path):
     tasks = [start(rank, 6, tmp_path, ESTIMATOR_PIPELINE_AGREEMENT_SECS="12") for rank in (0, 2)]
     for rank, task in zip((0, 2), tasks, strict=True):

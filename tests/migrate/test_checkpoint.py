@@ -52,6 +52,7 @@ def trained(job, model_dir, *settings, steps=4):
 # The round trip ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate("adam-v1")
 @pytest.mark.parametrize("case", OPTIMIZERS)
 def test_there_and_back_bit_equal(job, tmp_path, case):
     """Estimator -> Keras -> Estimator: weights, moving statistics, slots, powers of beta, settings, the step."""
@@ -74,6 +75,7 @@ def recording(folder):
     )
 
 
+@pytest.mark.gate("adam-v1")
 @pytest.mark.parametrize("case", ["adam-v1", "momentum-keras"])
 def test_training_goes_on_with_the_same_loss_and_records(job, tmp_path, case):
     """Stopped at 4 and gone on to 8 by either engine, from either engine's checkpoint."""

@@ -68,6 +68,7 @@ def answers(run_python, folder, job, cases):
     return dict(zip([json.dumps(one) for one in asked], told, strict=True))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", OPTIMIZERS)
 def test_there_and_back_bit_equal(answers, folder, job, case):
     """Estimator -> Keras 3 -> Estimator: powers of beta, which Keras 3 does not keep, are worked out again."""
@@ -82,6 +83,7 @@ def test_there_and_back_bit_equal(answers, folder, job, case):
         assert any("another arithmetic: Keras 3 adds its epsilon under the root" in note for note in done["notes"])
 
 
+@pytest.mark.gate("momentum-keras")
 @pytest.mark.parametrize("case", GOES_ON)
 def test_training_goes_on_with_the_same_loss_and_records(answers, folder, job, case):
     """The Estimator from step 4 to 8, and Keras 3 from what was migrated: losses, weights and slots, to rounding."""
@@ -148,6 +150,7 @@ def test_a_checkpoint_of_keras_3s_own_is_read_without_its_model(answers, folder,
     assert set(state.steps.values()) == {2} and state.style in ("keras", None)
 
 
+@pytest.mark.nightly
 def test_what_is_named_for_the_other_keras(answers, folder, job, tmp_path):
     """Functions cannot go to another process; a `.keras` file is of one Keras; names as text are taken along."""
     assert answers

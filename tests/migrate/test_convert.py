@@ -77,6 +77,7 @@ def test_converting_twice_changes_nothing(tmp_path, name, notes):
     assert once != text and converted(tmp_path, once, notes=notes) == once
 
 
+@pytest.mark.nightly
 def test_programs_of_today_are_not_touched():
     """Of the corpus, which runs unchanged, not a byte changes where its Estimators are to stay."""
     made = convert(HERE / "corpus", to="estimator")

@@ -119,6 +119,7 @@ def test_a_regularizer_of_contrib(tf):
     np.testing.assert_allclose(written, 0.3 * tf.reduce_sum(tf.abs(weights)), rtol=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_converted_programs_run(tmp_path, run_python):
     """Programs of TensorFlow 1 learn under exec, once they are converted; as they were, none of them starts."""

@@ -84,6 +84,7 @@ def measured(name: str, text: str) -> float:
     return float(found[-1])
 
 
+@pytest.mark.gate("mnist_tf1", "wine_keras_layers")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -101,6 +102,7 @@ def test_a_program_learns(outputs, folder, name):
     assert [*(folder / "models" / name).rglob("model.ckpt-*.index")]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_exec_gives_the_same(outputs, folder, run_python):
     """A program's own process under `exec` and its fork in the runner come to the same number."""

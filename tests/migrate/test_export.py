@@ -147,6 +147,7 @@ def described(path):
 # What is the same ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate("multi_class-raw", "binary-parsing", "binary-raw")
 @pytest.mark.parametrize("receiver", ["parsing", "raw"])
 @pytest.mark.parametrize("kind", HEADS)
 def test_canned_heads(exports, tmp_path, kind, receiver):
@@ -168,6 +169,7 @@ def test_canned_heads(exports, tmp_path, kind, receiver):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
 
 
+@pytest.mark.nightly
 def test_it_loads_without_the_package(exports, tmp_path, run_python):
     migrate(exports("multi_class"), tmp_path / "new", "multi_class")
     program = tmp_path / "serve.py"
@@ -503,6 +505,7 @@ def make():
 """
 
 
+@pytest.mark.nightly
 def test_a_model_of_keras_3(tmp_path, run_python, native):
     if native:
         pytest.skip("TensorFlow 2.15 has no Keras 3")

@@ -61,6 +61,7 @@ def test_golden(name):
     assert made.after == (HERE / "keras" / f"{name}.py").read_text(encoding="utf-8")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", KERAS)
 def test_nothing_of_an_estimator_is_left(name, tmp_path):
     """The scan of what was written finds none, and what the scan of the program promised is what is gone."""
@@ -1140,6 +1141,7 @@ def test_a_defect_costs_the_conversion_and_not_the_scan(tmp_path, monkeypatch):
     assert not made.keras and "the converter fails at it: KeyError" in made.kept_as_estimator
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_conversions_learn_as_the_programs_do(tmp_path, run_python):
     """Each runs, its metric keeps the bound of the program that it was made of, and it exports where that does."""

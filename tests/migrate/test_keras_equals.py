@@ -106,6 +106,7 @@ def test_the_tutorial(load, data):
     assert len(found.steps) == 20 and set(found.metrics.names) == {"loss"}
 
 
+@pytest.mark.nightly
 def test_the_tutorial_on_two_replicas(load, data):
     """The loss that is a sum by a constant is scaled as an Estimator scales it."""
     program, made = load("mnist_multiworker", "--data_dir", data / "digits")
@@ -126,6 +127,7 @@ def test_the_tutorial_on_two_replicas(load, data):
 CONVNET = {"filters": 8, "dropout": 0.0, "boundaries": [10, 15], "rates": [0.1, 0.01, 0.001]}
 
 
+@pytest.mark.nightly
 def test_convolutions_with_batch_norm(load, data):
     """tf.compat.v1.layers, UPDATE_OPS, regularisation losses, momentum with a rate that steps down after step 11."""
     program, made = load("digit_convnet")
@@ -147,6 +149,7 @@ def test_convolutions_with_batch_norm(load, data):
     assert len(found.initial.names) == 21 and {"loss", "accuracy"} <= set(found.metrics.names)
 
 
+@pytest.mark.nightly
 def test_a_model_fn_around_a_keras_model(load, data):
     program, made = load("wine_keras_layers")
     x, y = program.load(data / "wine" / "wine_test.csv")
@@ -189,6 +192,7 @@ def eval_input_fn(program):
 """
 
 
+@pytest.mark.nightly
 def test_a_conversion_and_its_proof(data, tmp_path, capsys):
     """`migrate convert --parity`: compared at once, by a file of a few functions."""
     proof, out = tmp_path / "proof.py", tmp_path / "out"
@@ -207,6 +211,7 @@ def test_a_conversion_and_its_proof(data, tmp_path, capsys):
     assert code == 2 and "the Keras model has no metric none" in told
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("proof", "more", "message"),
     [
@@ -226,6 +231,7 @@ def test_proofs_that_are_refused(tmp_path, capsys, proof, more, message):
     assert code == 2 and message in " ".join(told.split())
 
 
+@pytest.mark.nightly
 def test_what_has_no_conversion_has_no_proof(tmp_path, capsys):
     (tmp_path / "proof.py").write_text("")
     alone = tmp_path / "alone.py"
@@ -237,6 +243,7 @@ def test_what_has_no_conversion_has_no_proof(tmp_path, capsys):
         assert code == 2 and reason in " ".join(told.split())
 
 
+@pytest.mark.nightly
 def test_a_canned_regressor(load, data):
     """DNNRegressor over normalised and one-hot columns, Adagrad."""
     import pandas as pd
@@ -268,6 +275,7 @@ def test_a_canned_regressor(load, data):
     assert {"average_loss", "label/mean", "prediction/mean"} <= set(found.metrics.names) and len(found.steps) == 20
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("optimizer", ["Adam", "Adagrad", "RMSProp"])
 def test_a_variable_that_is_looked_up_in(load, data, optimizer):
     """It is an Embedding now, whose words a table numbers; the optimizer is one by name, of clipped gradients."""
@@ -291,6 +299,7 @@ def test_a_variable_that_is_looked_up_in(load, data, optimizer):
     assert {"loss", "accuracy", "auc", "precision", "recall"} <= set(found.metrics.names) and len(found.steps) == 20
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_recurrent_cells(load, data, tmp_path, cell):
     """Two cells one above the other, sequences of several lengths, gradients of a clipped norm."""
@@ -319,6 +328,7 @@ def test_recurrent_cells(load, data, tmp_path, cell):
     assert len(names) == (4 if cell == "lstm" else 8)
 
 
+@pytest.mark.nightly
 def test_dropout_of_a_cell_is_of_training_and_of_outputs():
     """Half of the outputs are 0 in training and the others doubled, at each step others; states keep all numbers."""
     tf.keras.utils.set_random_seed(10)
@@ -335,6 +345,7 @@ def test_dropout_of_a_cell_is_of_training_and_of_outputs():
     np.testing.assert_allclose(first.numpy()[kept], 2 * outputs.numpy()[kept])
 
 
+@pytest.mark.nightly
 def test_what_keras_cells_and_optimizers_refuse():
     with pytest.raises(ConfigError, match="dynamic_rnn with a cell GRUCell"):
         keras_cells.dynamic_rnn(tf.keras.layers.GRUCell(2), tf.zeros([1, 2, 3]))
@@ -346,6 +357,7 @@ def test_what_keras_cells_and_optimizers_refuse():
 NOISE = "tf.compat.v1.random_normal(tf.shape(mean)"
 
 
+@pytest.mark.nightly
 def test_a_method_whose_network_is_another_one_in_training(load, data):
     """The model_fn is a method, reads attributes of its object, has no labels, and adds noise where it trains."""
     # A noise that is no chance: 1 for each number in training, nothing in evaluation.
@@ -374,6 +386,7 @@ def test_a_method_whose_network_is_another_one_in_training(load, data):
     assert {"loss", "elbo", "mse"} <= set(found.metrics.names) and len(found.steps) == 20
 
 
+@pytest.mark.nightly
 def test_averages_of_the_weights(load, data):
     """They are kept after each step, by a decay that grows, and evaluated; nesterov with a rate that steps down."""
     # TensorFlow 1's behaviour is a switch of the whole process.
@@ -399,6 +412,7 @@ def test_averages_of_the_weights(load, data):
     assert {"loss", "accuracy", "top_3"} <= set(found.metrics.names) and len(found.initial.names) == 25
 
 
+@pytest.mark.nightly
 def test_two_heads_over_one_network(load, data):
     """A MultiHead with weights, over a model of a class; thresholds, columns, an optimizer that the head steps."""
     program, made = load("order_heads")
@@ -427,6 +441,7 @@ def ads(load, folder: Path, *words: str):
     return program, made
 
 
+@pytest.mark.nightly
 def test_a_program_for_parameter_servers(load, data, monkeypatch):
     """In one process its Estimator trains as Keras does; on a cluster with such servers no task trains."""
     program, made = ads(load, data / "clicks")
@@ -449,6 +464,7 @@ def test_a_program_for_parameter_servers(load, data, monkeypatch):
             made.main(None)
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_such_a_program_on_workers(data, tmp_path, run_python):
@@ -481,6 +497,7 @@ NO_CHANCE = {
 GAN = {"g_rate": 2e-3, "d_rate": 1e-3, "d_steps": 2}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_two_networks_trained_against_each_other(load, data, every):
     """Each has a loss and an optimizer, one of which steps every so many steps; its predictions are of one alone."""
@@ -516,6 +533,7 @@ def test_two_networks_trained_against_each_other(load, data, every):
         np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.nightly
 def test_predictions_of_such_a_network(load, data, tmp_path):
     """From the Estimator's own checkpoint they are the Estimator's."""
     program, made = load("digit_gan", change=NO_CHANCE)
@@ -530,6 +548,7 @@ def test_predictions_of_such_a_network(load, data, tmp_path):
     np.testing.assert_allclose(model.predict(made.noise_input_fn(5), verbose=0)["images"], theirs, rtol=1e-5)
 
 
+@pytest.mark.nightly
 def test_a_class_of_estimators(load, data, tmp_path):
     """The class is the model now: its model_fn, its head with one metric more, its methods, what it exports."""
     program, made = load("ticket_router")
@@ -606,6 +625,7 @@ if __name__ == '__main__':
 """
 
 
+@pytest.mark.nightly
 def test_layers_that_are_used_again(load):
     """One network over two features, by the names of its variables: its layers and its own variable are there once."""
     program, made = load("twins", text=TWINS)
@@ -623,6 +643,7 @@ def test_layers_that_are_used_again(load):
     assert {"loss", "accuracy"} <= set(found.metrics.names) and len(found.steps) == 15
 
 
+@pytest.mark.nightly
 def test_variables_of_ones_own_by_two_optimizers(load, data):
     """get_variable in calculations, in a class and in a loop; variables in parts; an optimizer for those of a name."""
     program, made = load("movie_deepfm")
@@ -651,6 +672,7 @@ def test_variables_of_ones_own_by_two_optimizers(load, data):
     assert {"loss", "auc"} <= set(found.metrics.names) and len(found.steps) == 20
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["canned", "custom"])
 def test_estimators_of_v1(load, data, tmp_path, kind):
     """A canned one with sums as losses and further metrics; input_layer and linear_model under a head, partial."""
@@ -697,6 +719,7 @@ def said():
     tf.get_logger().setLevel(level)
 
 
+@pytest.mark.nightly
 def test_hooks_and_listeners(load, data, tmp_path, said):
     """What a program's own hooks saw of each step, and wrote, and the checkpoints that its listener was told of."""
     program, made = load("turbine_hooks", change=SAME_START)
@@ -725,6 +748,7 @@ def test_hooks_and_listeners(load, data, tmp_path, said):
     assert json.loads(found) == pytest.approx(json.loads(norms), rel=1e-5)
 
 
+@pytest.mark.nightly
 def test_the_timer_of_hooks(load):
     _, made = load("turbine_hooks")
     ours, theirs = made.Timer(every_steps=3), tf.estimator.SecondOrStepTimer(every_steps=3)
@@ -741,6 +765,7 @@ def test_the_timer_of_hooks(load):
         assert [timer.should_trigger_for_step(step) for step in (4, 5)] == [False, True]
 
 
+@pytest.mark.nightly
 def test_a_program_with_hooks_trains_alike(load, data):
     """RMSProp by a rate that steps down, labels that are smoothed, a step that tells its loss."""
     program, made = load("turbine_hooks")
@@ -758,6 +783,7 @@ def test_a_program_with_hooks_trains_alike(load, data):
     assert len(found.steps) == 20
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("freeze", [False, True])
 def test_a_warm_start(load, data, tmp_path, freeze):
     """From an Estimator's checkpoint and from its model's own: the same weights are taken, and training is the same."""
@@ -810,6 +836,7 @@ def test_a_warm_start(load, data, tmp_path, freeze):
     assert {"loss", "accuracy"} <= set(found.metrics.names) and len(found.steps) == 10
 
 
+@pytest.mark.nightly
 def test_further_metrics_and_exports(load, data, tmp_path):
     """Columns from TFRecords, a rate by a schedule, add_metrics with a metric of Keras, signatures of plain tensors."""
     program, made = load("churn_exporters")
@@ -874,6 +901,7 @@ WIDE = ["education", "marital_status", "relationship", "workclass", "occupation"
 WIDE += ["age_bucketized", "age_bucketized_X_education_X_occupation"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["wide", "deep", "wide_deep"])
 def test_canned_classifiers(load, data, tmp_path, kind):
     """Every kind of feature column, an optimizer for each part, the canned Estimators' defaults."""

@@ -175,6 +175,7 @@ def test_ways_to_import(tmp_path, imports, calls, written):
     assert "model_fn" not in made["task.py"]
 
 
+@pytest.mark.nightly
 def test_it_trains_as_before(tmp_path, monkeypatch):
     """The same weights and slots after every step, and metrics, by the modules as they are written."""
     before = program(tmp_path / "flowers_before")

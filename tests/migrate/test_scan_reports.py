@@ -120,6 +120,7 @@ def test_nothing_is_imported_or_executed(tmp_path, run_python):
     assert json.loads(done.stdout)["findings"] and not (tmp_path / "ran").exists()
 
 
+@pytest.mark.nightly
 def test_deeply_nested_code_is_no_crash(tmp_path):
     (tmp_path / "deep.py").write_text(
         "import tensorflow as tf\nx = " + "+".join(["tf.log(1)"] * 1500) + "\ny = " + "(" * 150 + "1" + ")" * 150 + "\n"

@@ -112,6 +112,7 @@ def compare_convnets(program, model, data, **options):
     )
 
 
+@pytest.mark.nightly
 def test_convolutions_with_batch_norm(load, data):
     """tf.compat.v1.layers, UPDATE_OPS, regularisation losses, momentum with a rate that steps down after step 11."""
     program, target = load("corpus/digit_convnet"), load("targets/digit_convnet")
@@ -120,6 +121,7 @@ def test_convolutions_with_batch_norm(load, data):
     assert len(found.initial.names) == 21 and {"loss", "accuracy"} <= set(found.metrics.names)
 
 
+@pytest.mark.nightly
 def test_momentum_of_keras_parts_where_the_rate_steps_down(load, data):
     """What the target's optimizer is for: with stock SGD the first eleven steps are equal, and the twelfth is not."""
     program, target = load("corpus/digit_convnet"), load("targets/digit_convnet")
@@ -131,6 +133,7 @@ def test_momentum_of_keras_parts_where_the_rate_steps_down(load, data):
         compare_convnets(program, model, data, steps=13, slots=False)
 
 
+@pytest.mark.nightly
 def test_a_canned_regressor(load, data):
     """DNNRegressor over normalised and one-hot columns, Adagrad."""
     import pandas as pd
@@ -160,6 +163,7 @@ def test_a_canned_regressor(load, data):
     assert set(found.metrics.names) == {"average_loss"} and len(found.steps) == 40
 
 
+@pytest.mark.nightly
 def test_wide_and_deep(load, data, tmp_path):
     """Every kind of feature column, an optimizer for each part, the canned Estimator's defaults."""
     program, target = load("corpus/census_wide_deep"), load("targets/census_wide_deep")
@@ -186,6 +190,7 @@ def test_wide_and_deep(load, data, tmp_path):
     assert {"loss", "accuracy", "auc"} <= set(found.metrics.names) and len(found.steps) == 30
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "rates"),
     [
@@ -204,6 +209,7 @@ def test_the_rates_of_canned_estimators(load, data, tmp_path, kind, rates):
     assert found == pytest.approx(rates)
 
 
+@pytest.mark.nightly
 def test_the_names_of_the_corpus_are_there():
     """Every full name of the table is one of TensorFlow's; `same` are those that are one object with that of `tf`."""
 
@@ -243,6 +249,7 @@ RUNS = {
 }  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_targets_learn_as_the_programs_do(data, run_python, tmp_path):
     """Each is a program too; its metric keeps the bound of the one that it was made of."""

@@ -19,7 +19,7 @@ from real_slurm import RealSlurm, why_absent
 
 tf = tensorflow_with_three_cpus()
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
 DEMO = ROOT / "legacy_configs" / "digits_cnn_two_workers.yaml"
 EACH = 300

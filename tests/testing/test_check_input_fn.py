@@ -110,6 +110,7 @@ GOOD = {
 }
 
 
+@pytest.mark.gate(*(name for name in GOOD if name != "from_tfds"))
 @pytest.mark.parametrize("name", GOOD)
 def test_good_ones_pass(name):
     input_fn, options = GOOD[name]
@@ -120,6 +121,7 @@ def test_good_ones_pass(name):
     assert {outcome.name for outcome in report.skipped} == expected
 
 
+@pytest.mark.nightly
 def test_the_tutorials_input_fn(tutorial):
     assert testing.check_input_fn(tutorial["input_fn"], finite=True).ok
     with pytest.raises(testing.ComplianceError, match="the data ends after 23 batches"):

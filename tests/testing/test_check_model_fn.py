@@ -133,6 +133,7 @@ GOOD = {
 }  # fmt: skip
 
 
+@pytest.mark.gate("by_hand", "with_params")
 @pytest.mark.parametrize("name", GOOD)
 def test_good_ones_pass(name):
     model_fn, data, options, expected = GOOD[name]
@@ -144,6 +145,7 @@ def test_good_ones_pass(name):
     assert all(re.search(why, found[name]) for name, why in skips.items()), found
 
 
+@pytest.mark.nightly
 def test_the_tutorials_model_fn(tutorial):
     """Its loss is divided by a constant batch size: two replicas make the mean of their steps, which is told."""
     report = testing.check_model_fn(tutorial["model_fn"], tutorial["input_fn"])
@@ -479,6 +481,7 @@ def test_arguments_are_checked_at_once(arguments, says):
         testing.model_fn_checks(make(), DATA, only=["nothing"])
 
 
+@pytest.mark.nightly
 def test_settled_devices_are_told(run_python):
     """In a process that has used TensorFlow already, the check of two replicas is skipped, and says why."""
     code = """

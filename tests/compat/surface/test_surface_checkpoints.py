@@ -105,6 +105,7 @@ def recorded():
         return json.load(file)
 
 
+@pytest.mark.gate("dnn_classifier")
 @pytest.mark.symbols("tf.estimator.Estimator", "tf.estimator.DNNClassifier")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_checkpoint_of_2_15_goes_on_as_on_2_15(tmp_path, recorded, name):

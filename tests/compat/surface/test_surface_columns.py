@@ -70,6 +70,7 @@ def crossed():
     return np.eye(5)[[CROSSED[word][b] for word, b in zip(DATA["word"][:, 0], bucket, strict=True)]]
 
 
+@pytest.mark.nightly
 @pytest.mark.symbols(
     "tf.estimator.LinearRegressor",
     "tf.compat.v1.estimator.LinearClassifier",
@@ -173,6 +174,7 @@ def dense_matrix(folder, found):
     return np.concatenate([parts[name] for name in sorted(parts)], axis=1)
 
 
+@pytest.mark.gate("v2")
 @pytest.mark.symbols("tf.estimator.DNNRegressor", "tf.compat.v1.estimator.DNNRegressor")
 @pytest.mark.parametrize("api", APIS)
 def test_network_of_every_column(tmp_path, api):
@@ -275,6 +277,7 @@ def adam():
     return tf.keras.optimizers.legacy.Adam(0.05)
 
 
+@pytest.mark.gate("indices")
 @pytest.mark.symbols("tf.estimator.experimental.RNNClassifier")
 @pytest.mark.parametrize("kind", ["indices", "words"])
 def test_sequence_columns(tmp_path, kind):
@@ -294,6 +297,7 @@ def test_sequence_columns(tmp_path, kind):
     assert (answers["class_ids"][:, 0] == HAS_THREE).mean() > 0.97
 
 
+@pytest.mark.gate("lstm")
 @pytest.mark.symbols("tf.estimator.experimental.RNNClassifier")
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_recurrent_cells(tmp_path, cell):
@@ -306,6 +310,7 @@ def test_recurrent_cells(tmp_path, cell):
     assert (answers["class_ids"][:, 0] == HAS_THREE).mean() > 0.97
 
 
+@pytest.mark.nightly
 @pytest.mark.symbols("tf.estimator.experimental.RNNEstimator")
 def test_recurrent_estimator(tmp_path):
     """A Keras cell of one's own, a head of three classes; evaluated, and exported for Examples."""

@@ -92,6 +92,7 @@ def convert(model, folder, **options):
     return tf.keras.estimator.model_to_estimator(model, model_dir=str(folder), config=config, **options)
 
 
+@pytest.mark.gate("functional")
 @pytest.mark.symbols("tf.keras.estimator.model_to_estimator")
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_taken_along(tmp_path, kind):
@@ -110,6 +111,7 @@ def test_weights_are_taken_along(tmp_path, kind):
     np.testing.assert_allclose([row["y"] for row in estimator.predict(data(features))], answers, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.gate("checkpoint")
 @pytest.mark.symbols("tf.keras.estimator.model_to_estimator")
 @pytest.mark.parametrize("checkpoint_format", ["checkpoint", "saver"])
 def test_averages_of_batch_normalization_are_taken_along(tmp_path, checkpoint_format):
@@ -127,6 +129,7 @@ def test_averages_of_batch_normalization_are_taken_along(tmp_path, checkpoint_fo
     assert estimator.evaluate(data({"x": X}))["global_step"] == 2
 
 
+@pytest.mark.gate("Adam")
 @pytest.mark.symbols("tf.keras.estimator.model_to_estimator")
 @pytest.mark.parametrize(
     "optimizer",
@@ -201,7 +204,7 @@ def test_custom_objects(tmp_path):
 
 
 @pytest.mark.symbols("tf.keras.estimator.model_to_estimator")
-@pytest.mark.parametrize("name", ["model.h5", "model.keras", "saved_model"])
+@pytest.mark.parametrize("name", [pytest.param("model.h5", marks=pytest.mark.nightly), "model.keras", "saved_model"])
 def test_a_path_to_a_model(tmp_path, name):
     model = compiled(functional)
     model.fit(X, Y, epochs=2, verbose=0)
@@ -213,6 +216,7 @@ def test_a_path_to_a_model(tmp_path, name):
     assert result["loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.gate("tf.compat.v1.keras")
 @pytest.mark.symbols("tf.keras.estimator.model_to_estimator", "tf.compat.v1.keras.estimator.model_to_estimator")
 @pytest.mark.parametrize("first", [False, True], ids=["tf.keras", "tf.compat.v1.keras"])
 def test_names_of_metrics_and_the_family_of_the_estimator(tmp_path, first):
