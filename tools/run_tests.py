@@ -9,6 +9,9 @@ tried again during the run itself, and more failures than :data:`MOST` are no ac
 Where the environment variable FLAKY_TESTS names a file, the lines of flaky tests are added to it. Where TEST_TIMES
 names one, a line for each test is, with the seconds that it took: of a run that is too long, where they go.
 
+In the place of a dot for each test one line tells what part is done and how long the rest may take; a failure is told
+at once, the first one whole. `-v` gives pytest's own lines.
+
 With --durations the files that took longest are printed as well: a hundred tests of a second are as long as one of a
 hundred.
 """
@@ -19,6 +22,7 @@ import collections
 import os
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -57,11 +61,71 @@ class Failures:
             self.names[report.nodeid] = None
 
 
+class Progress:
+    """A plugin that tells how far a run is: on a terminal one line that changes, else a line each twentieth."""
+
+    def __init__(self, config: Any) -> None:
+        self.reporter = config.pluginmanager.get_plugin("terminalreporter")
+        self.reporter.showfspath = False
+        self.total = 0
+        self.done: set[str] = set()
+        self.failed = 0
+        self.began = time.monotonic()
+        self.told = 0
+
+    @staticmethod
+    def is_of_use(config: Any) -> bool:
+        return config.getoption("verbose") == 0 and not config.getoption("collectonly")
+
+    def pytest_collection_finish(self, session: Any) -> None:
+        self.total = self.total or len(session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Any) -> None:
+        self.total = len(ids)
+        self.began = time.monotonic()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(self, report: Any) -> Any:
+        category, _, word = yield
+        return category, "", word if report.failed else ""  # counted, and no dot; the summary has the word
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.failed += 1
+            self._write(f"FAILED {report.nodeid} ({report.when})\n")
+            if self.failed == 1:
+                self._write(f"{report.longreprtext}\n")
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.done.add(nodeid)
+        share = len(self.done) / max(self.total, 1)
+        step = int(share * (1000 if self.reporter.isatty else 20))
+        if step != self.told:
+            self.told = step
+            left = (time.monotonic() - self.began) * (1 / share - 1)
+            rest = f", about {left // 60:.0f} min {left % 60:2.0f} s left" if share < 1 else ""
+            failed = f", {self.failed} failed" if self.failed else ""
+            line = f"{share:4.0%}  {len(self.done)} of {self.total} tests{failed}{rest}"
+            self._write(f"\r{line}\033[K" if self.reporter.isatty and share < 1 else f"{line}\n")
+
+    def _write(self, text: str) -> None:
+        clear = "\r\033[K" if self.reporter.isatty and not text.startswith("\r") else ""
+        self.reporter.write(clear + text, flush=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: Any) -> None:
+    # Of the process that directs the others; those have nobody to tell.
+    if not hasattr(config, "workerinput") and Progress.is_of_use(config):
+        config.pluginmanager.register(Progress(config))
+
+
 def main(arguments: list[str]) -> int:
     # As `python -m pytest` has it, in place of this file's folder.
     sys.path[0] = os.getcwd()
     failures = Failures()
-    code = pytest.main(arguments, plugins=[failures])
+    code = pytest.main(arguments, plugins=[failures, sys.modules[__name__]])
     _append("TEST_TIMES", "".join(f"{seconds:.3f} {name}\n" for name, seconds in failures.seconds.most_common()))
     if code != TESTS_FAILED or not failures.names:
         return int(code)
