@@ -40,13 +40,15 @@ demo: $(STAMP)
 
 # What fails is run once more, alone, at the end; what passes then is printed as FLAKY. A test holds the installed
 # TensorFlow against EXPECTED_TENSORFLOW.
+# AREA=parity: the tests of that part of the package and of what imports it. BUDGET=FILE: red where they take longer.
+SELECTED = --unit-first $(if $(AREA),--area $(AREA)) $(if $(BUDGET),--budget $(BUDGET))
 RUN_TESTS = EXPECTED_TENSORFLOW=$(TF) $(BIN)/python tools/run_tests.py --durations=25 --durations-min=5
 
 test: $(STAMP)
-	$(RUN_TESTS) $(PYTEST_PARALLEL) -m "not nightly" $(PYTEST_ARGS)
+	$(RUN_TESTS) $(SELECTED) $(PYTEST_PARALLEL) -m "not nightly" $(PYTEST_ARGS)
 
 test-all: $(STAMP)
-	$(RUN_TESTS) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+	$(RUN_TESTS) $(SELECTED) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 # On a real Slurm, started by the tests on this machine; installed where it is missing.
 test-slurm: $(STAMP)

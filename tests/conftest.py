@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.abc
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ from typing import Any
 
 import exhaustive
 import pytest
+import tiers
 from launched_jobs import SMALL
 
 from estimator_pipeline.compat import versions
@@ -39,11 +41,38 @@ _OF_SCHEDULERS = (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
+# Set by tools/run_tests.py for the tests of the tier `unit`, which come first.
+WITHOUT_TENSORFLOW = os.environ.get("TESTS_WITHOUT_TENSORFLOW") == "1"
 
 
 def pytest_report_header() -> str:
     """What decides about the results: a log says which versions it is about."""
     return "versions: " + ", ".join(f"{name} {version}" for name, version in versions.report().items() if version)
+
+
+class _NoTensorFlow(importlib.abc.MetaPathFinder):
+    """Refuses TensorFlow to whoever imports it."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        if fullname.partition(".")[0] in ("tensorflow", "tf_keras", "keras"):
+            raise ImportError(f"a test of the tier `unit` imports {fullname}; mark it with @pytest.mark.tf")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if WITHOUT_TENSORFLOW:
+        sys.meta_path.insert(0, _NoTensorFlow())
+
+
+class _LeftAlone(pytest.Module):
+    def collect(self) -> list[Any]:
+        return []
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module | None:
+    """Files that cannot be imported without TensorFlow are left alone without it, also where they are named."""
+    if WITHOUT_TENSORFLOW and "tensorflow" in tiers.uses(module_path):
+        return _LeftAlone.from_parent(parent, path=module_path)
+    return None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -52,6 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     is_left_out = exhaustive.chooser(exhaustive.LIST.read_text())
     unknown: dict[str, set[str]] = {}  # test -> cases that its mark names, and that were not seen yet
     for item in items:
+        item.add_marker(tiers.tier_of(item))
         if is_left_out(item.nodeid):
             item.add_marker("nightly")
         gate = item.get_closest_marker("gate")

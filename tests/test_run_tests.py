@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 
-import exhaustive
 import pytest
+import tiers
 from conftest import ROOT
 
 from estimator_pipeline.compat import versions
+
+sys.path.insert(0, str(ROOT / "tools"))
+import test_area
+import test_budget
 
 TESTS = """
 import os
@@ -84,8 +89,8 @@ def test_the_slowest_files_are_told(run_python, tmp_path):
 def test_how_long_each_took_is_written_where_it_is_asked_for(run_python, tmp_path, options):
     tests = "import time\n\ndef test_short():\n    pass\n\ndef test_long():\n    time.sleep(0.2)\n"
     run(run_python, tmp_path, tests, *options, TEST_TIMES=str(tmp_path / "times"))
-    lines = [line.split(" ", 1) for line in (tmp_path / "times").read_text().splitlines()]
-    assert [name for _, name in lines] == ["test_of_a_user.py::test_long", "test_of_a_user.py::test_short"]
+    lines = [line.split(" ", 2) for line in (tmp_path / "times").read_text().splitlines()]
+    assert [name for *_, name in lines] == ["test_of_a_user.py::test_long", "test_of_a_user.py::test_short"]
     assert float(lines[0][0]) >= 0.2
 
 
@@ -97,27 +102,102 @@ def test_the_installed_tensorflow_is_the_one_that_make_was_asked_for():
     assert (found["tf-keras"] or "").startswith(asked + "."), f"asked for {asked}, found {found}"
 
 
-def test_what_make_test_leaves_out():
-    text = "# Why.\ntests/slow.py::*\n\n!tests/slow.py::test_it[one]\ntests/other.py::test_[*]\n"
-    is_left_out = exhaustive.chooser(text)
-    names = [
-        "tests/slow.py::test_it[one]",
-        "tests/slow.py::test_it[two]",
-        "tests/other.py::test_a",
-        "tests/fast.py::test_",
-    ]
-    assert [is_left_out(name) for name in names] == [False, True, False, False]
-    assert exhaustive.without_a_test(text, names) == ["tests/other.py::test_[*]"]
-    text = text.replace("::test_[*]", "::test_a")
-    assert exhaustive.idle(text, names) == []
-    twice = ["tests/other.py::test_a", "tests/other.py::*", "!tests/fast.py::*"]
-    assert exhaustive.idle(text + "\n".join(twice[1:]), names) == twice
+def test_how_far_a_run_is_and_the_first_failure_at_once(run_python, tmp_path):
+    tests = (
+        "import pytest\n\n@pytest.mark.parametrize('number', range(40))\ndef test_it(number):\n    assert number != 9\n"
+    )
+    lines = run(run_python, tmp_path, tests).stdout.splitlines()
+    failed = lines.index("FAILED test_of_a_user.py::test_it[9] (call)")
+    assert [line[:20] for line in lines[:failed] if "%" in line][-1] == " 20%  8 of 40 tests,"
+    before_the_next = lines[failed : next(n for n, line in enumerate(lines) if line.startswith(" 25%"))]
+    assert "E   assert 9 != 9" in [" ".join(line.split()).replace("E ", "E   ") for line in before_the_next]
+    assert "100%  40 of 40 tests, 1 failed" in lines
+    assert not any(
+        line.startswith(("....", "test_of_a_user.py ."))
+        for line in lines[: lines.index("100%  40 of 40 tests, 1 failed")]
+    )
 
 
-@pytest.mark.nightly
-def test_every_line_of_the_list_fits_a_test_and_is_needed(run_python):
-    done = run_python(["-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "--collect-only", "-q"], timeout=400)
-    assert done.returncode == 0, done.stdout[-4000:]
-    names = [line for line in done.stdout.splitlines() if "::" in line]
-    assert exhaustive.without_a_test(exhaustive.LIST.read_text(), names) == []
-    assert exhaustive.idle(exhaustive.LIST.read_text(), names) == []
+def test_units_come_first_and_without_tensorflow(run_python, tmp_path):
+    """conftest.py has its plugin; a file that uses TensorFlow is not even imported in the first run."""
+    for name in ("conftest", "tiers", "exhaustive", "launched_jobs"):
+        file = ROOT / "tests" / f"{name}.py"
+        if file.exists():
+            (tmp_path / file.name).write_text(file.read_text())
+    (tmp_path / "exhaustive.txt").write_text("")
+    (tmp_path / "keras.py").write_text("__version__ = '3'\n")  # in the place of the real one, which takes seconds
+    (tmp_path / "test_with_tensorflow.py").write_text(
+        "import importlib\nimport keras\n\ndef test_it():\n    assert keras.__version__\n"
+    )
+    tests = "import importlib\n\ndef test_sum():\n    assert 1 + 1 == 2\n"
+    tests += "\ndef test_sly():\n    importlib.import_module('keras')\n"
+    (tmp_path / "pytest.ini").write_text("")
+    done = run(run_python, tmp_path, tests, "--unit-first", *("-W", "ignore::pytest.PytestUnknownMarkWarning"))
+    first, _, second = done.stdout.partition("Tests: not unit")
+    assert done.returncode == 1 and "1 failed, 1 passed" in first and "1 passed, 2 deselected" in second, done.stdout
+    assert "a test of the tier `unit` imports keras; mark it with @pytest.mark.tf" in first
+
+
+def test_what_a_tests_tier_is_told_by(tmp_path):
+    def uses(text):
+        path = tmp_path / f"test_{len(list(tmp_path.iterdir()))}.py"
+        path.write_text(text)
+        return set(tiers.uses(path))
+
+    assert uses("TEXT = 'import tensorflow'\n") == set()
+    assert uses("def test_it():\n    import tensorflow as tf\n") == {"tensorflow"}
+    assert uses("from estimator_pipeline import compat\n\ntf = compat.install()\n") == {"tensorflow"}
+    assert uses("import pytest\n\npytestmark = [pytest.mark.slow, pytest.mark.tf]\n") == {"tensorflow"}
+    assert uses("from subprocess import run\n") == {"processes"}
+    assert uses("from tasks_by_hand import Tasks\n") == {"processes"}
+
+
+def test_a_gate_that_names_no_case_is_refused(run_python, tmp_path):
+    for name in ("conftest", "tiers", "exhaustive", "launched_jobs"):
+        file = ROOT / "tests" / f"{name}.py"
+        if file.exists():
+            (tmp_path / file.name).write_text(file.read_text())
+    (tmp_path / "exhaustive.txt").write_text("")
+    tests = "import pytest\n\n@pytest.mark.gate('{}')\n@pytest.mark.parametrize('way', ['one', 'two'])\n"
+    tests += "def test_it(way):\n    pass\n"
+    ignored = ("-W", "ignore::pytest.PytestUnknownMarkWarning")
+    done = run(run_python, tmp_path, tests.format("one"), "-m", "not nightly", *ignored)
+    assert done.returncode == 0 and "1 passed, 1 deselected" in done.stdout, done.stdout
+    done = run(run_python, tmp_path, tests.format("three"), *ignored)
+    assert done.returncode == 4 and "marks `gate` name cases that are not there" in done.stderr, done.stderr
+
+
+TIMES = [(40.0, "tf", "tests/engines/test_a.py::test_it[x y]"), (20.0, "unit", "tests/test_b.py::test_it")]
+
+
+def test_the_budget_of_seconds(tmp_path):
+    path = tmp_path / "budget.toml"
+    path.write_text(test_budget.text_of(0.05, test_budget.sums(TIMES)))
+    assert test_budget.read(path) == (0.05, {("engines", "tf"): 40.0, ("tests", "unit"): 20.0})
+    text = "".join(f"{seconds} {tier} {test}\n" for seconds, tier, test in TIMES)
+    assert test_budget.read_times(text) == TIMES
+    said, is_kept = test_budget.compared(test_budget.read(path), TIMES, machine=0.05)
+    assert is_kept and said.startswith("Budget of the tests: 60 s taken, 72 s allowed")
+    grown = [*TIMES, (13.0, "tf", "tests/engines/test_a.py::test_long")]
+    said, is_kept = test_budget.compared(test_budget.read(path), grown, machine=0.05)
+    assert not is_kept and "\n  engines (tf): 53.0 s, of 40.0 s\n" in said and "test_long" in said
+    # A machine that is half as fast takes twice as long for all.
+    assert test_budget.compared(test_budget.read(path), grown, machine=0.1)[1]
+
+
+def test_a_budget_that_is_not_kept_is_red(run_python, tmp_path):
+    (tmp_path / "budget.toml").write_text(
+        test_budget.text_of(test_budget.machine_seconds(), {("tests", "unit"): 0.001})
+    )
+    tests = "import time\n\ndef test_it():\n    time.sleep(0.1)\n"
+    done = run(run_python, tmp_path, tests, "--budget", "budget.toml")
+    assert done.returncode == 1 and "1 passed" in done.stdout, done.stdout
+    assert "test_of_a_user.py::test_it" in done.stdout.partition("longest tests")[2]
+
+
+def test_the_tests_of_an_area():
+    files = test_area.files_of("doctor")
+    assert "tests/test_doctor.py" in files and "tests/test_order.py" not in files
+    assert "tests/test_order.py" in test_area.files_of("inputs")
+    with pytest.raises(SystemExit, match="no part of estimator_pipeline is called 'docter'"):
+        test_area.files_of("docter")

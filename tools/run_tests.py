@@ -1,16 +1,21 @@
 """Runs pytest, and what failed once more: each test alone, in a process of its own, after all others have ended.
 
-    python tools/run_tests.py ARGUMENTS OF PYTEST
+    python tools/run_tests.py [--unit-first] [--area ROOM] [--budget FILE] ARGUMENTS OF PYTEST
 
 What fails again is a failure. What passes then is flaky: it depended on what ran beside it, or on how fast the machine
 was. Each such test is printed as `FLAKY: NAME`, and is a defect all the same, of the test or of the product. Nothing is
 tried again during the run itself, and more failures than :data:`MOST` are no accident: they are not tried again at all.
 
-Where the environment variable FLAKY_TESTS names a file, the lines of flaky tests are added to it. Where TEST_TIMES
-names one, a line for each test is, with the seconds that it took: of a run that is too long, where they go.
-
 In the place of a dot for each test one line tells what part is done and how long the rest may take; a failure is told
 at once, the first one whole. `-v` gives pytest's own lines.
+
+--unit-first: the tests of the tier `unit` (tests/tiers.py) in a run of their own, in which TensorFlow cannot be
+    imported: their answer is there within the first minute.
+--area: of all tests those of a part of the package (`parity`, `inputs`, `run_config`) and of what imports it.
+--budget: ends red where the tests take more than the file allows (tools/test_budget.py).
+
+Where the environment variable FLAKY_TESTS names a file, the lines of flaky tests are added to it. Where TEST_TIMES
+names one, a line for each test is, with the seconds that it took and its tier: where those of a long run go.
 
 With --durations the files that took longest are printed as well: a hundred tests of a second are as long as one of a
 hundred.
@@ -18,11 +23,14 @@ hundred.
 
 from __future__ import annotations
 
+import argparse
 import collections
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +38,8 @@ import pytest
 MOST = 10
 # Files in the list of the slowest.
 FILES = 40
-TESTS_FAILED = pytest.ExitCode.TESTS_FAILED
+TESTS_FAILED, NO_TESTS = pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED
+TIERS = ("unit", "tf", "process", "cluster")
 
 
 class Failures:
@@ -40,9 +49,11 @@ class Failures:
     def __init__(self) -> None:
         self.names: dict[str, None] = {}  # in order, each once: a test can fail in its body and in its teardown
         self.seconds: collections.Counter[str] = collections.Counter()  # of each test
+        self.tiers: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self.seconds[report.nodeid] += report.duration
+        self.tiers[report.nodeid] = next((tier for tier in TIERS if tier in report.keywords), "-")
         if report.failed:
             self.names[report.nodeid] = None
 
@@ -124,9 +135,28 @@ def pytest_configure(config: Any) -> None:
 def main(arguments: list[str]) -> int:
     # As `python -m pytest` has it, in place of this file's folder.
     sys.path[0] = os.getcwd()
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--unit-first", action="store_true")
+    parser.add_argument("--area", default="")
+    parser.add_argument("--budget", default="")
+    options, arguments = parser.parse_known_args(arguments)
+    if options.budget:
+        return _within_budget(options, arguments)
+    if options.area:
+        sys.path.insert(0, str(Path(__file__).parent))
+        import test_area
+
+        arguments += test_area.files_of(options.area)
+    if options.unit_first:
+        return _unit_first(arguments)
+    return _run(arguments)
+
+
+def _run(arguments: list[str]) -> int:
     failures = Failures()
     code = pytest.main(arguments, plugins=[failures, sys.modules[__name__]])
-    _append("TEST_TIMES", "".join(f"{seconds:.3f} {name}\n" for name, seconds in failures.seconds.most_common()))
+    lines = (f"{seconds:.3f} {failures.tiers[name]} {name}\n" for name, seconds in failures.seconds.most_common())
+    _append("TEST_TIMES", "".join(lines))
     if code != TESTS_FAILED or not failures.names:
         return int(code)
     if len(failures.names) > MOST:
@@ -143,6 +173,35 @@ def main(arguments: list[str]) -> int:
         print(f"FAILED TWICE: {name}")
     print(f"{len(flaky)} flaky, {len(again)} failed twice.", flush=True)
     return int(TESTS_FAILED) if again else 0
+
+
+def _unit_first(arguments: list[str]) -> int:
+    """The code of two runs of this file: of the tier `unit`, and of the rest."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-m", dest="marks", default="")
+    options, arguments = parser.parse_known_args(arguments)
+    codes = []
+    for tier, alone in (("unit", {"TESTS_WITHOUT_TENSORFLOW": "1"}), ("not unit", {})):
+        marks = f"({options.marks}) and {tier}" if options.marks else tier
+        print(f"\nTests: {marks}", flush=True)
+        command = [sys.executable, __file__, "-m", marks, *arguments]
+        codes.append(subprocess.run(command, check=False, env={**os.environ, **alone}).returncode)
+    return next((code for code in codes if code not in (0, NO_TESTS)), min(codes))
+
+
+def _within_budget(options: argparse.Namespace, arguments: list[str]) -> int:
+    """The code of a run of this file, or 1 where it took more seconds than the budget has."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import test_budget
+
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder) / "times"
+        command = [sys.executable, __file__, *(["--unit-first"] if options.unit_first else []), *arguments]
+        code = subprocess.run(command, check=False, env={**os.environ, "TEST_TIMES": str(times)}).returncode
+        measured = test_budget.read_times(times.read_text()) if times.exists() else []
+    report, is_kept = test_budget.compared(test_budget.read(Path(options.budget)), measured)
+    print(report, flush=True)
+    return code or (0 if is_kept else 1)
 
 
 def _append(variable: str, lines: str) -> None:

@@ -85,7 +85,7 @@ def board(tmp_path):
     return json.loads((tmp_path / "model" / "estimator_pipeline" / "result.json").read_text())["result"]
 
 
-@pytest.mark.gate("early_stop-11-stopped---evaluator")
+@pytest.mark.nightly
 @pytest.mark.parametrize("evaluator", ["--evaluator", "--no-evaluator"])
 @pytest.mark.parametrize(("case", "step", "ended"), [("data_end", 22, "data ended"), ("early_stop", 11, "stopped")])
 def test_the_evaluator_ends_however_training_ended(launch, tmp_path, evaluator, case, step, ended):

@@ -48,7 +48,7 @@ COVERED = {"multi_worker_estimator", "evaluator_in_cluster", "chief_workers", "c
 OTHERS = sorted(path.stem for path in CONFIGS.glob("*.yaml") if path.stem not in COVERED)
 
 
-@pytest.mark.gate("schedule_and_exports")
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_legacy_config_runs(launch, name):
     """Every other job file, run small as it is written: mirrored, one device, ring, distinct seeds, precision, …"""

@@ -35,6 +35,7 @@ def test_a_job_that_is_hit_again_and_again_ends_as_if_nothing_had_been(tmp_path)
     hit(tmp_path, SHAPES[0], faults=3, seed=random.SystemRandom().randrange(10**6))
 
 
+@pytest.mark.nightly
 def test_a_killed_job_and_a_torn_checkpoint(tmp_path):
     """What every change is held against: two workers, a process that is killed at random, and a torn checkpoint."""
     seed = random.SystemRandom().randrange(10**6)

@@ -17,6 +17,8 @@ from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.engines.board import Board
 from estimator_pipeline.errors import TaskFailedError, WaitError
 
+pytestmark = pytest.mark.tf  # the board writes with tf.io.gfile
+
 DOCUMENT = {"cluster": {"chief": ["a:1"], "worker": ["b:2"]}, "task": {"type": "worker", "index": 0}}
 OTHER = {"cluster": {"chief": ["a:9"], "worker": ["b:8"]}, "task": {"type": "worker", "index": 0}}
 

@@ -1,0 +1,109 @@
+"""What the tests of `make test` may take: seconds of each room and tier, in tests/budget.toml.
+
+    TEST_TIMES=FILE make test; python tools/test_budget.py FILE     writes the budget anew, from what was measured
+
+A room is a folder of tests/, or `tests` for the files beside them. .ci/run ends red where all together take more than
+:data:`ALLOWED` times the sum, and prints what grew most: a test of more than a second needs a reason, or the mark
+`nightly`. Machines differ by more than that, so the same small loop is timed here as was when the budget was written.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+BUDGET = Path(__file__).resolve().parents[1] / "tests" / "budget.toml"
+ALLOWED = 1.2
+WORST = 10
+
+# (seconds, tier, test)
+Times = Sequence[tuple[float, str, str]]
+# (room, tier) -> seconds
+Budget = Mapping[tuple[str, str], float]
+
+
+def read_times(text: str) -> list[tuple[float, str, str]]:
+    """What TEST_TIMES holds."""
+    fields = (line.split(" ", 2) for line in text.splitlines())
+    return [(float(seconds), tier, test) for seconds, tier, test in fields]
+
+
+def sums(times: Times) -> dict[tuple[str, str], float]:
+    """Seconds by room and tier."""
+    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    for seconds, tier, test in times:
+        path = test.partition("::")[0].split("/")
+        found[path[1] if len(path) > 2 else "tests", tier] += seconds
+    return dict(found)
+
+
+def machine_seconds() -> float:
+    """How long this machine takes for a small piece of Python's work, at its best of several times."""
+
+    def once() -> float:
+        began = time.perf_counter()
+        document = {str(number): [number * 0.5, {"text": "x" * (number % 50)}] for number in range(20_000)}
+        text = json.dumps(document)
+        assert len(json.loads(text)) == 20_000
+        hashlib.sha256(text.encode() * 20).hexdigest()
+        assert sum(len(word) for word in sorted(text.split(","))) > 0
+        return time.perf_counter() - began
+
+    return min(once() for _ in range(7))
+
+
+def read(path: Path) -> tuple[float, dict[tuple[str, str], float]]:
+    """(seconds of `machine_seconds` where it was written, the budget)."""
+    # Python 3.10 has no TOML in its standard library; what `write` writes is lines of one form.
+    room, machine, budget = "", 0.0, {}
+    for line in path.read_text().splitlines():
+        name, found, value = (part.strip() for part in line.partition("#")[0].partition("="))
+        if name.startswith("["):
+            room = name.strip("[]")
+        elif found and name == "machine":
+            machine = float(value)
+        elif found:
+            budget[room, name] = float(value)
+    return machine, budget
+
+
+def text_of(machine: float, budget: Budget) -> str:
+    """The file."""
+    lines = ["# Seconds that the tests of `make test` take, by room and tier; written by tools/test_budget.py.", ""]
+    lines += [f"machine = {machine:.4f}  # seconds of the loop in that file, where these were measured"]
+    rooms = sorted({room for room, _ in budget})
+    for room in rooms:
+        lines += ["", f"[{room}]"]
+        lines += [f"{tier} = {seconds:.1f}" for (of, tier), seconds in sorted(budget.items()) if of == room]
+    return "\n".join(lines) + "\n"
+
+
+def compared(written: tuple[float, Budget], times: Times, *, machine: float | None = None) -> tuple[str, bool]:
+    """(what to print, whether the budget is kept)."""
+    reference, budget = written
+    speed = (machine if machine is not None else machine_seconds()) / reference
+    found = sums(times)
+    taken, written_sum = sum(found.values()), sum(budget.values())
+    allowed = ALLOWED * speed * written_sum
+    lines = [
+        f"Budget of the tests: {taken:.0f} s taken, {allowed:.0f} s allowed ({ALLOWED:.0%} of {written_sum:.0f} s "
+        f"on a machine that takes {speed:.2f} times as long as the one of tests/budget.toml)."
+    ]
+    if taken > allowed:
+        grown = {key: seconds - speed * budget.get(key, 0.0) for key, seconds in found.items()}
+        lines.append(f"The {WORST} that grew most:")
+        for room, tier in sorted(grown, key=lambda key: -grown[key])[:WORST]:
+            told, now = speed * budget.get((room, tier), 0.0), found[room, tier]
+            lines.append(f"  {room} ({tier}): {now:.1f} s, of {told:.1f} s")
+        lines.append(f"The {WORST} longest tests; one of more than a second needs a reason, or the mark nightly:")
+        lines += [f"  {seconds:6.1f} s  {test}" for seconds, _, test in sorted(times, reverse=True)[:WORST]]
+    return "\n".join(lines), taken <= allowed
+
+
+if __name__ == "__main__":
+    BUDGET.write_text(text_of(machine_seconds(), sums(read_times(Path(sys.argv[1]).read_text()))))
