@@ -19,6 +19,7 @@ from typing import Any
 import exhaustive
 import pytest
 import tiers
+import warm_python
 from launched_jobs import SMALL
 
 from estimator_pipeline.compat import versions
@@ -216,6 +217,34 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     away where its value is None. The working directory is the repository unless `cwd` says otherwise.
     """
     return _run_python
+
+
+@pytest.fixture(scope="session")
+def run_warm() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """As `run_python`, in a copy of a process that has imported TensorFlow and called `compat.install()`: seconds less.
+
+    Not for what depends on how an interpreter starts, and on variables that TensorFlow reads at its import.
+    """
+    warm: warm_python.WarmPython | None = None
+
+    def run(
+        args: Iterable[object],
+        env: Mapping[str, str | None] | None = None,
+        timeout: float = 120,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        stdin: str = "",
+    ) -> subprocess.CompletedProcess[str]:
+        nonlocal warm
+        warm = warm or warm_python.WarmPython(environment(), str(ROOT))
+        try:
+            return warm.run([*map(str, args)], environment(env), str(cwd or ROOT), stdin, timeout)
+        except subprocess.TimeoutExpired as error:
+            pytest.fail(str(error))
+
+    yield run
+    if warm is not None:
+        warm.close()
 
 
 @pytest.fixture(scope="session")

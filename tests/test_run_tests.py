@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 
 import pytest
@@ -118,13 +119,16 @@ def test_how_far_a_run_is_and_the_first_failure_at_once(run_python, tmp_path):
     )
 
 
+def with_our_conftest(folder):
+    for name in ("conftest.py", "tiers.py", "warm_python.py", "launched_jobs.py", "exhaustive.py"):
+        if (ROOT / "tests" / name).exists():
+            shutil.copy(ROOT / "tests" / name, folder)
+    (folder / "exhaustive.txt").touch()
+
+
 def test_units_come_first_and_without_tensorflow(run_python, tmp_path):
     """conftest.py has its plugin; a file that uses TensorFlow is not even imported in the first run."""
-    for name in ("conftest", "tiers", "exhaustive", "launched_jobs"):
-        file = ROOT / "tests" / f"{name}.py"
-        if file.exists():
-            (tmp_path / file.name).write_text(file.read_text())
-    (tmp_path / "exhaustive.txt").write_text("")
+    with_our_conftest(tmp_path)
     (tmp_path / "keras.py").write_text("__version__ = '3'\n")  # in the place of the real one, which takes seconds
     (tmp_path / "test_with_tensorflow.py").write_text(
         "import importlib\nimport keras\n\ndef test_it():\n    assert keras.__version__\n"
@@ -153,11 +157,7 @@ def test_what_a_tests_tier_is_told_by(tmp_path):
 
 
 def test_a_gate_that_names_no_case_is_refused(run_python, tmp_path):
-    for name in ("conftest", "tiers", "exhaustive", "launched_jobs"):
-        file = ROOT / "tests" / f"{name}.py"
-        if file.exists():
-            (tmp_path / file.name).write_text(file.read_text())
-    (tmp_path / "exhaustive.txt").write_text("")
+    with_our_conftest(tmp_path)
     tests = "import pytest\n\n@pytest.mark.gate('{}')\n@pytest.mark.parametrize('way', ['one', 'two'])\n"
     tests += "def test_it(way):\n    pass\n"
     ignored = ("-W", "ignore::pytest.PytestUnknownMarkWarning")
@@ -201,3 +201,20 @@ def test_the_tests_of_an_area():
     assert "tests/test_order.py" in test_area.files_of("inputs")
     with pytest.raises(SystemExit, match="no part of estimator_pipeline is called 'docter'"):
         test_area.files_of("docter")
+
+
+def test_a_warm_process_is_as_a_fresh_one(run_python, run_warm, tmp_path):
+    (tmp_path / "program.py").write_text(
+        "import helper, sys\nprint(sys.argv, __name__, helper.__file__)\nsys.exit('so')\n"
+    )
+    (tmp_path / "helper.py").touch()
+    show = "import os, sys; print(sys.argv, sys.stdin.read(), os.environ.get('OF_A_TEST'), os.getcwd()); sys.exit(7)"
+    for args in (
+        ["-c", show, "-m"],
+        [tmp_path / "program.py", "-c"],
+        ["-m", "program"],
+        ["-c", "import os; os.abort()"],
+    ):
+        options = {"env": {"OF_A_TEST": "x"}, "cwd": tmp_path, "stdin": "said"}
+        fresh, warm = run_python(args, **options), run_warm(args, **options)
+        assert (warm.returncode, warm.stdout, warm.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)

@@ -17,7 +17,7 @@ import pytest
 
 TIERS = ("unit", "tf", "process", "cluster")
 
-_STARTING_FIXTURES = {"run_python", "launch", "run_environment"}
+_STARTING_FIXTURES = {"run_python", "run_warm", "launch", "run_environment"}
 _STARTING_MODULES = {"subprocess", "multiprocessing"}
 _TENSORFLOW = {"tensorflow", "tensorflow_estimator", "tensorflow_datasets", "keras", "tf_keras"}
 _INSTALLERS = {"install", "tensorflow_with_three_cpus"}
