@@ -60,7 +60,7 @@ test-slurm: $(STAMP)
 BENCH ?= runs/bench-tf$(TF)-$(shell date +%Y%m%d-%H%M%S)
 BENCH_ARGS ?=
 bench: $(STAMP)
-	$(BIN)/estimator-pipeline bench --output $(BENCH) $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.suite --output $(BENCH) $(BENCH_ARGS)
 	$(BIN)/python benchmarks/evaluation_memory.py
 	$(BIN)/python benchmarks/exec_startup.py
 	$(BIN)/python benchmarks/ledger_cost.py

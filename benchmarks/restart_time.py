@@ -28,7 +28,7 @@ from typing import Any
 
 import common
 
-from estimator_pipeline.bench.restarts import restart
+from benchmarks.suite.restarts import restart
 
 JOB = common.ROOT / "legacy_configs" / "multi_worker_estimator.yaml"
 # The launcher asks for one each two seconds.

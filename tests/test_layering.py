@@ -64,7 +64,6 @@ FLOORS = {
     "weight_decay": 2,
     "weighting": 2,
     "engines": 3,
-    "bench": 4,
     "doctor": 4,
     "parity": 4,
     "migrate": 4,

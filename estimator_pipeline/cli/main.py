@@ -87,7 +87,6 @@ COMMANDS: tuple[CommandEntry, ...] = (
             ),
         ),
     ),
-    CommandEntry("bench", "estimator_pipeline.cli.bench", "Measure speed side by side with plain code."),
     CommandEntry("exec", "estimator_pipeline.cli.exec_", "Run a tf.estimator program unchanged."),
 )
 """In the order of the help: from the plain case to the special ones."""

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from estimator_pipeline.bench.figures import Figure, Target, Verdict, judge, rate_of, ratio_of, window
+from benchmarks.suite.figures import Figure, Target, Verdict, judge, rate_of, ratio_of, window
 from estimator_pipeline.errors import ConfigError
 
 

@@ -11,8 +11,8 @@ import time
 import psutil
 import pytest
 
-from estimator_pipeline.bench import measuring, pages
-from estimator_pipeline.bench.programs import simulated
+from benchmarks.suite import measuring, pages
+from benchmarks.suite.programs import simulated
 from estimator_pipeline.errors import TaskFailedError
 
 
@@ -134,7 +134,7 @@ def test_a_benchmark_that_is_killed_leaves_nothing(tmp_path):
     """SIGKILL of the process that measures ends what it measures."""
     program = tmp_path / "program.py"
     program.write_text(
-        "import os, sys\nfrom pathlib import Path\nfrom estimator_pipeline.bench import measuring\n"
+        "import os, sys\nfrom pathlib import Path\nfrom benchmarks.suite import measuring\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "command = (sys.executable, '-c', 'import time; time.sleep(600)')\n"
         "one = measuring.Started(name='one', command=command, environ=dict(os.environ), cores=(), out=folder / 'out')\n"

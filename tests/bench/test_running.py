@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from estimator_pipeline.bench import machine, measures, report, running
-from estimator_pipeline.bench.cases import CASES, CONTENDERS, chosen
-from estimator_pipeline.bench.results import Results
-from estimator_pipeline.bench.work import BATCH, MODELS, PROFILES
+from benchmarks.suite import machine, measures, report, running
+from benchmarks.suite.cases import CASES, CONTENDERS, chosen
+from benchmarks.suite.results import Results
+from benchmarks.suite.work import BATCH, MODELS, PROFILES
 from estimator_pipeline.errors import ConfigError
 
 TINY = PROFILES["tiny"]

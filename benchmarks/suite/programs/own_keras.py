@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from estimator_pipeline.bench import work
-from estimator_pipeline.bench.clock import Clock
+from benchmarks.suite import work
+from benchmarks.suite.clock import Clock
 
 
 def job_of(spec: Mapping[str, Any], model: work.Model, *, engine: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from estimator_pipeline.bench import work
+from benchmarks.suite import work
 
 # As the tutorials have it; more than there are records, so that all are shuffled.
 SHUFFLE_BUFFER = 10_000

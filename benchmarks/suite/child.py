@@ -1,4 +1,4 @@
-"""A measured process: `python -m estimator_pipeline.bench.child PROGRAM SPEC.json`.
+"""A measured process: `python -m benchmarks.suite.child PROGRAM SPEC.json`.
 
 The program is a module of `programs/`; its `run(spec)` writes what it found to `spec["out"]`, or returns it.
 """
@@ -15,7 +15,7 @@ def main(arguments: list[str]) -> None:
     """Runs one program."""
     program, path = arguments
     spec = json.loads(Path(path).read_text())
-    found = importlib.import_module(f"estimator_pipeline.bench.programs.{program}").run(spec)
+    found = importlib.import_module(f"benchmarks.suite.programs.{program}").run(spec)
     if found is not None:
         part = Path(spec["out"]).with_suffix(".part")
         part.write_text(json.dumps(found))

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from estimator_pipeline.bench.cases import CONTENDERS, Case
-from estimator_pipeline.bench.figures import Figure, Verdict, judge
-from estimator_pipeline.bench.running import Measurement
+from benchmarks.suite.cases import CONTENDERS, Case
+from benchmarks.suite.figures import Figure, Verdict, judge
+from benchmarks.suite.running import Measurement
 
 __all__ = ["CaseResult", "Results", "values_of"]
 

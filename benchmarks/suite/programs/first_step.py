@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from estimator_pipeline.bench import work
-from estimator_pipeline.bench.clock import tell_first_step
-from estimator_pipeline.bench.programs import plain_data, plain_layers
+from benchmarks.suite import work
+from benchmarks.suite.clock import tell_first_step
+from benchmarks.suite.programs import plain_data, plain_layers
 
 
 def run(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import estimator_pipeline
 from estimator_pipeline.cluster import local_cluster
 from estimator_pipeline.errors import TaskFailedError
 from estimator_pipeline.launch.cores import available_cores, share_cores, thread_environment
@@ -63,13 +62,13 @@ class TaskPlace:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """The environment of a measured process: no GPU, no cluster, caches of its own, this package first."""
+    """The environment of a measured process: no GPU, no cluster, caches of its own, this repository first."""
     found = {
         name: value
         for name, value in os.environ.items()
         if name not in _NOT_INHERITED and not name.startswith(("ESTIMATOR_PIPELINE_", "SLURM"))
     }
-    here = str(Path(estimator_pipeline.__file__).resolve().parents[1])
+    here = str(Path(__file__).resolve().parents[2])
     found["PYTHONPATH"] = os.pathsep.join(filter(None, [here, found.get("PYTHONPATH")]))
     found |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "XDG_CACHE_HOME": str(folder / "cache")}
     return {**found, **more}
@@ -79,7 +78,7 @@ def child(program: str, spec: Mapping[str, Any], *, folder: Path, name: str = "p
     """The command of a program of `programs/`; its spec is written into the folder."""
     path = folder / f"{name}.spec.json"
     path.write_text(json.dumps(dict(spec), indent=1))
-    return (sys.executable, "-m", "estimator_pipeline.bench.child", program, str(path))
+    return (sys.executable, "-m", "benchmarks.suite.child", program, str(path))
 
 
 @contextlib.contextmanager

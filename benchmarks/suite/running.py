@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from estimator_pipeline.bench import machine, measures
-from estimator_pipeline.bench.cases import Case
-from estimator_pipeline.bench.work import Profile
+from benchmarks.suite import machine, measures
+from benchmarks.suite.cases import Case
+from benchmarks.suite.work import Profile
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.progress import finite
 
@@ -148,7 +148,7 @@ def _check_cores(steps: Sequence[Step]) -> None:
         raise ConfigError(
             f"the case {short[0]} needs a core for each of its {needed} workers",
             found=f"{cores} core(s) that this process may use",
-            mend="name the cases that are to be measured; see bench --list",
+            mend="name the cases that are to be measured; see python -m benchmarks.suite --list",
         )
 
 

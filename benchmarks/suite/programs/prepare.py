@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from estimator_pipeline.bench import work
+from benchmarks.suite import work
 
 
 def run(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from estimator_pipeline.bench.figures import Target
-from estimator_pipeline.bench.work import MODELS
+from benchmarks.suite.figures import Target
+from benchmarks.suite.work import MODELS
 from estimator_pipeline.errors import ConfigError
 
 __all__ = ["CASES", "CONTENDERS", "Case", "chosen"]
@@ -220,7 +220,7 @@ def chosen(names: Sequence[str], *, quick: bool = False) -> tuple[Case, ...]:
             raise ConfigError(
                 f"there is no case {name!r}",
                 found=f"cases: {', '.join(known)}",
-                mend=f"did you mean {close[0]!r}?" if close else "see bench --list",
+                mend=f"did you mean {close[0]!r}?" if close else "see python -m benchmarks.suite --list",
             )
         wanted.update(found)
     return tuple(case for case in CASES if case.name in wanted or (not names and (case.quick or not quick)))

@@ -1,15 +1,17 @@
-"""`estimator-pipeline bench`: this package beside plain tf.estimator and plain Keras, in one run, as ratios."""
+"""`python -m benchmarks.suite`: this package beside plain tf.estimator and plain Keras, in one run, as ratios."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.errors import ConfigError, PipelineError
 
 _RUNS = 100
 
@@ -39,8 +41,8 @@ def command(
     (results.md), JSON (results.json) and plots. With the DIR of a run that was broken off, it goes on. The exit code is
     0 when all was measured, whether or not targets are met; 1 when a measured process failed, 2 for bad input.
     """
-    from estimator_pipeline.bench.cases import chosen
-    from estimator_pipeline.bench.work import PROFILES
+    from benchmarks.suite.cases import chosen
+    from benchmarks.suite.work import PROFILES
 
     if quick and size not in (None, "quick"):
         raise ConfigError(f"--quick and --size {size} were both given", mend="give one of the two")
@@ -59,9 +61,9 @@ def command(
 
 
 def _run(wanted: Any, profile: Any, runs: int, *, output: Path | None, as_json: bool) -> None:
-    from estimator_pipeline.bench import report, running
-    from estimator_pipeline.bench.cases import CASES, CONTENDERS
-    from estimator_pipeline.bench.results import Results
+    from benchmarks.suite import report, running
+    from benchmarks.suite.cases import CASES, CONTENDERS
+    from benchmarks.suite.results import Results
 
     folder = output or Path("runs") / time.strftime("bench-%Y%m%d-%H%M%S")
     steps = running.plan(wanted, runs=runs)
@@ -89,8 +91,8 @@ def _run(wanted: Any, profile: Any, runs: int, *, output: Path | None, as_json: 
 
 
 def _list(cases: Any, *, as_json: bool) -> None:
-    from estimator_pipeline.bench.figures import Verdict
-    from estimator_pipeline.bench.report import ratio_words
+    from benchmarks.suite.figures import Verdict
+    from benchmarks.suite.report import ratio_words
 
     if as_json:
         told = [
@@ -112,3 +114,18 @@ def _list(cases: Any, *, as_json: bool) -> None:
         typer.echo(f"{case.name}: {case.title} ({case.unit})")
         for target in case.targets:
             typer.echo(f"    {ratio_words(Verdict(case.name, target, None))} {target.bound}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """As the subcommands of `estimator-pipeline` do: an error that a person can act upon is a message, and its code."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command()(command)
+    try:
+        app(arguments, prog_name="python -m benchmarks.suite")
+    except PipelineError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,9 +10,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from estimator_pipeline.bench import work
-from estimator_pipeline.bench.clock import Clock
-from estimator_pipeline.bench.programs import plain_data, plain_layers
+from benchmarks.suite import work
+from benchmarks.suite.clock import Clock
+from benchmarks.suite.programs import plain_data, plain_layers
 
 # Batches in memory, taken in turns.
 BATCHES = 8

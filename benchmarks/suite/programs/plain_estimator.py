@@ -10,9 +10,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from estimator_pipeline.bench import work
-from estimator_pipeline.bench.clock import Clock, first_step_hook
-from estimator_pipeline.bench.programs import plain_data, plain_layers
+from benchmarks.suite import work
+from benchmarks.suite.clock import Clock, first_step_hook
+from benchmarks.suite.programs import plain_data, plain_layers
 
 
 def make_model_fn(name: str) -> Any:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from estimator_pipeline.bench import work
-from estimator_pipeline.bench.clock import FIRST_STEP_VARIABLE, WARM_MARKS
-from estimator_pipeline.bench.figures import rate_of, window
-from estimator_pipeline.bench.measuring import (
+from benchmarks.suite import work
+from benchmarks.suite.clock import FIRST_STEP_VARIABLE, WARM_MARKS
+from benchmarks.suite.figures import rate_of, window
+from benchmarks.suite.measuring import (
     Started,
     child,
     environment,
@@ -21,8 +21,8 @@ from estimator_pipeline.bench.measuring import (
     started,
     task_environments,
 )
-from estimator_pipeline.bench.restarts import restart as restart_of
-from estimator_pipeline.bench.work import Profile
+from benchmarks.suite.restarts import restart as restart_of
+from benchmarks.suite.work import Profile
 from estimator_pipeline.errors import TaskFailedError
 from estimator_pipeline.inputs.records import write_index
 from estimator_pipeline.launch.progress import ProgressReader
@@ -195,7 +195,7 @@ def _alone(program: str, spec: Mapping[str, Any], folder: Path, run: Path, **env
 
 def first_step(contender: str, profile: Profile, folder: Path, run: Path, settings: Mapping[str, Any]) -> Figures:
     """Seconds from the start of a process to the end of its first step; ours by `estimator-pipeline train`."""
-    from estimator_pipeline.bench.programs.own_keras import job_of
+    from benchmarks.suite.programs.own_keras import job_of
     from estimator_pipeline.launch.progress import PROGRESS_VARIABLE
 
     spec = {
@@ -215,7 +215,7 @@ def first_step(contender: str, profile: Profile, folder: Path, run: Path, settin
     if contender in ("estimator", "keras"):
         job = job_of(spec, work.MODELS[settings["model"]], engine=contender)
         if contender == "keras":
-            job["keras"] = {"callbacks": ["estimator_pipeline.bench.clock:first_step_callback"]}
+            job["keras"] = {"callbacks": ["benchmarks.suite.clock:first_step_callback"]}
         path = folder / "job.yaml"
         path.write_text(json.dumps(job))
         command: tuple[str, ...] = (sys.executable, "-m", "estimator_pipeline", "train", str(path))
@@ -233,7 +233,7 @@ def first_step(contender: str, profile: Profile, folder: Path, run: Path, settin
 
 
 def _first(one: Started, folder: Path, progress: Path | None, begun: float, begun_wall: float) -> float:
-    from estimator_pipeline.bench.measuring import POLL_SECS, failed
+    from benchmarks.suite.measuring import POLL_SECS, failed
 
     deadline = begun + TIMEOUT
     events = None if progress is None else ProgressReader(progress)
@@ -254,7 +254,7 @@ def _first(one: Started, folder: Path, progress: Path | None, begun: float, begu
 
 def restart(contender: str, profile: Profile, folder: Path, run: Path, settings: Mapping[str, Any]) -> Figures:
     """Seconds from the death of one of two workers to the next step, and of the first start."""
-    from estimator_pipeline.bench.programs.own_keras import job_of
+    from benchmarks.suite.programs.own_keras import job_of
 
     spec = {
         "kind": "workers",

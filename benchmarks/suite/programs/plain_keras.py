@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from estimator_pipeline.bench import work
-from estimator_pipeline.bench.clock import Clock, first_step_callback
-from estimator_pipeline.bench.programs import plain_data, plain_layers
+from benchmarks.suite import work
+from benchmarks.suite.clock import Clock, first_step_callback
+from benchmarks.suite.programs import plain_data, plain_layers
 
 
 def compiled(name: str) -> Any:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from estimator_pipeline.bench.cases import CONTENDERS
-from estimator_pipeline.bench.figures import Figure, Verdict
-from estimator_pipeline.bench.results import CaseResult, Results
+from benchmarks.suite.cases import CONTENDERS
+from benchmarks.suite.figures import Figure, Verdict
+from benchmarks.suite.results import CaseResult, Results
 from estimator_pipeline.launch.progress import finite
 
 __all__ = ["JSON", "MARKDOWN", "markdown", "show", "write"]
@@ -156,7 +156,7 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 def write(results: Results, folder: Path) -> dict[str, Any]:
     """Writes `results.json`, `results.md` and the plots into the folder, and gives the JSON document back."""
-    from estimator_pipeline.bench import charts
+    from benchmarks.suite import charts
 
     document: dict[str, Any] = finite(results.document())
     _replace(folder / JSON, json.dumps(document, indent=1) + "\n")

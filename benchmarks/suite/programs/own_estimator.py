@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from estimator_pipeline.bench import work
-from estimator_pipeline.bench.clock import Clock
+from benchmarks.suite import work
+from benchmarks.suite.clock import Clock
 
 STRATEGIES = {"workers": "multi_worker_mirrored", "ps": "parameter_server"}
 

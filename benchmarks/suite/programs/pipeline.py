@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.suite import work
+from benchmarks.suite.pages import drop, resident
+from benchmarks.suite.programs import own_estimator, plain_data, plain_layers
 from estimator_pipeline import compat
-from estimator_pipeline.bench import work
-from estimator_pipeline.bench.pages import drop, resident
-from estimator_pipeline.bench.programs import own_estimator, plain_data, plain_layers
 
 
 def run(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from estimator_pipeline.bench.cases import CONTENDERS
-from estimator_pipeline.bench.report import ratio_words
-from estimator_pipeline.bench.results import Results
+from benchmarks.suite.cases import CONTENDERS
+from benchmarks.suite.report import ratio_words
+from benchmarks.suite.results import Results
 
 __all__ = ["draw"]
 

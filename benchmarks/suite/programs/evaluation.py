@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from estimator_pipeline.bench import work
-from estimator_pipeline.bench.programs import (
+from benchmarks.suite import work
+from benchmarks.suite.programs import (
     own_estimator,
     own_keras,
     plain_data,

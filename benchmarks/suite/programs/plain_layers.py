@@ -9,7 +9,7 @@ import os
 from importlib import metadata
 from typing import Any
 
-from estimator_pipeline.bench import work
+from benchmarks.suite import work
 
 
 def import_tensorflow() -> Any:
@@ -23,7 +23,7 @@ def import_tensorflow() -> Any:
 
 
 def network(name: str) -> Any:
-    """The layers of a model of :data:`estimator_pipeline.bench.work.MODELS`; they give logits."""
+    """The layers of a model of :data:`benchmarks.suite.work.MODELS`; they give logits."""
     import tensorflow as tf
 
     keras, layers = tf.keras, tf.keras.layers
