@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.code import catalogue, page, sarif_document, scan, text
-from estimator_pipeline.migrate.code.result import SCHEMA, Finding, Scan, effort
+from estimator_pipeline.migrate.code import page, sarif_document, scan, text
+from estimator_pipeline.migrate.code.result import SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """import os
@@ -188,7 +188,6 @@ def test_json_has_the_documented_form(program):
     assert schema["$defs"]["treatment"]["enum"] == ["stays", "automatic", "by hand"]
     properties = schema["properties"]["findings"]["items"]["properties"]
     assert set(properties) == set(document["findings"][0])
-    assert set(properties["minutes"]["enum"]) == set(catalogue.EFFORT)
     broken = document | {"findings": [document["findings"][0] | {"treatment": "perhaps"}]}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(broken, schema)
@@ -299,15 +298,6 @@ def test_nothing_found(tmp_path):
     found = scan(tmp_path)
     assert text(found) == f"{tmp_path}: nothing of tf.estimator in 1 files"
     assert Page(page(found)).tags and sarif_document(found)["runs"][0]["results"] == []
-
-
-def test_effort_counts_the_first_of_a_name_in_full():
-    def finding(path, name, minutes):
-        return Finding(path, 1, 1, 1, 1, None, "layer", name, name, "stays", "", "", "", "", minutes, "", {}, "")
-
-    findings = [finding("a", "x", 15), finding("a", "x", 15), finding("b", "x", 15), finding("a", "y", 0)]
-    assert effort(findings) == 15 + 1 + 15 + 0
-    assert Scan("r", findings).minutes("stays") == 31 and Scan("r", findings).minutes("by hand") == 0
 
 
 # The command -------------------------------------------------------------------------------------------------

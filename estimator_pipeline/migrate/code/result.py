@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ __all__ = ["AUTOMATIC", "BY_HAND", "SCHEMA", "STAYS", "TREATMENTS", "Finding", "
 
 STAYS, AUTOMATIC, BY_HAND = "stays", "automatic", "by hand"
 TREATMENTS = (STAYS, AUTOMATIC, BY_HAND)
-SCHEMA = "estimator-pipeline/migrate-scan/1"
+SCHEMA = "estimator-pipeline/migrate-scan/2"
 """The form of the JSON document. A new number where a field goes or changes its meaning; new fields are no change."""
 
 
@@ -32,7 +32,6 @@ class Finding:
         reason: why that, in a sentence.
         keep: what to write so that it runs under compat; "" where it does.
         successor, write: what takes its place in Keras, and code for it.
-        minutes: what taking it to Keras costs, by the catalogue's scale.
         certainty: "resolved" (by imports and assignments), "by use" (by how it is called), "by name" alone.
         details: facts of this one: modes, fields, where a function is handed over.
         docs: where the documents say more.
@@ -53,7 +52,6 @@ class Finding:
     keep: str
     successor: str
     write: str
-    minutes: int
     certainty: str
     details: Mapping[str, Any]
     docs: str
@@ -67,7 +65,7 @@ class Finding:
 
     def document(self) -> dict[str, Any]:
         names = ("path", "cell", "line", "column", "end_line", "end_column", "kind", "name", "spelled", "treatment",
-                 "reason", "keep", "successor", "write", "minutes", "certainty", "docs", "rule")  # fmt: skip
+                 "reason", "keep", "successor", "write", "certainty", "docs", "rule")  # fmt: skip
         return {name: getattr(self, name) for name in names} | {"details": dict(self.details)}
 
 
@@ -99,10 +97,6 @@ class Scan:
             for one in self.findings
         )
 
-    def minutes(self, treatment: str) -> int:
-        """What the findings of a treatment cost on the way to Keras; see :func:`effort`."""
-        return effort(one for one in self.findings if one.treatment == treatment)
-
     def by_file(self) -> dict[str, list[Finding]]:
         found: dict[str, list[Finding]] = {}
         for one in self.findings:
@@ -121,7 +115,7 @@ class Scan:
             "root": self.root,
             "files": {"read": self.files, "lines": self.lines, "without_tensorflow": self.without},
             "treatments": {
-                name: {"findings": self.count(name), "minutes": self.minutes(name)} for name in TREATMENTS
+                name: {"findings": self.count(name)} for name in TREATMENTS
             },
             "kinds": {
                 kind: {name: self.count(name, kind) for name in TREATMENTS} for kind in self.kinds()
@@ -129,17 +123,3 @@ class Scan:
             "findings": [one.document() for one in self.findings],
             "skipped": [{"path": one.path, "why": one.why} for one in self.skipped],
         }  # fmt: skip
-
-
-def effort(findings: Iterable[Finding]) -> int:
-    """Minutes of a person: in each file the first of a name costs what the catalogue says, each further one a minute.
-
-    Whoever has written one Dense layer anew writes the next one from it.
-    """
-    seen: set[tuple[str, str]] = set()
-    total = 0
-    for one in findings:
-        key = (one.path, one.name)
-        total += min(one.minutes, 1) if key in seen else one.minutes
-        seen.add(key)
-    return total

@@ -261,7 +261,7 @@ def _finding(construct: Construct, old: bool) -> Finding:
     return Finding(
         path=source.path, line=in_cell, column=column, end_line=end_line - line + in_cell, end_column=end_column,
         cell=cell, kind=kind, name=name, spelled=match.spelled, treatment=treatment, reason=reason, keep=keep,
-        successor=successor, write=write, minutes=row.minutes, certainty=construct.certainty,
+        successor=successor, write=write, certainty=construct.certainty,
         details=construct.details, docs=row.anchor, rule=rule or None,
     )  # fmt: skip
 
@@ -274,7 +274,7 @@ def _unreadable(source: Source, problem: Problem) -> Finding:
         path=source.path, line=line, column=problem.column, end_line=line, end_column=problem.column + 1, cell=cell,
         kind=row.kind, name=row.name, spelled=row.name, treatment=BY_HAND,
         reason=f"it cannot be read: {problem.why}", keep=keep, successor=row.successor, write=row.write,
-        minutes=row.minutes, certainty=RESOLVED, details={}, docs=row.anchor,
+        certainty=RESOLVED, details={}, docs=row.anchor,
     )  # fmt: skip
 
 

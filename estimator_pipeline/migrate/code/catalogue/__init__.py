@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from estimator_pipeline.compat.moved_names import FILE, Table
 from estimator_pipeline.migrate.code.catalogue import columns, estimators, graphs, hooks, layers, training
-from estimator_pipeline.migrate.code.catalogue.row import EFFORT, KINDS, Row
+from estimator_pipeline.migrate.code.catalogue.row import KINDS, Row
 
-__all__ = ["EFFORT", "KINDS", "ROWS", "Match", "Row", "find", "is_private", "is_there", "is_v1_only",
+__all__ = ["KINDS", "ROWS", "Match", "Row", "find", "is_private", "is_there", "is_v1_only",
            "moved_names", "private_modules", "row", "shared_names", "spell",
            "v1_names"]  # fmt: skip
 

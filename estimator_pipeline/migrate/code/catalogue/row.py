@@ -1,4 +1,4 @@
-"""One row of the catalogue: a construct of Estimator programs, what takes its place in Keras, and what that costs."""
+"""One row of the catalogue: a construct of Estimator programs, and what takes its place in Keras."""
 
 from __future__ import annotations
 
@@ -6,17 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-__all__ = ["EFFORT", "KINDS", "Row", "table"]
-
-EFFORT: Mapping[int, str] = {
-    0: "nothing to write",
-    1: "a name",
-    5: "a line",
-    15: "a few lines",
-    60: "a function",
-    240: "half a day",
-}
-"""Minutes -> what is written in them, for somebody who knows both sides. No row has another number."""
+__all__ = ["KINDS", "Row", "table"]
 
 KINDS: Mapping[str, str] = {
     "estimator": "Estimators",
@@ -68,7 +58,6 @@ class Row:
         kind: one of :data:`KINDS`.
         successor: what takes its place in Keras, or on TensorFlow 2.
         write: what to write there, as code.
-        minutes: how long a person needs for it, of :data:`EFFORT`.
         also: further full names of the same thing.
         rule: the converter's rule; the scan says "automatic" only where :mod:`..rules` has it.
         fields: parameters in their order, where each is a row of its own.
@@ -82,7 +71,6 @@ class Row:
     kind: str
     successor: str
     write: str
-    minutes: int
     also: tuple[str, ...] = ()
     rule: str | None = None
     fields: tuple[str, ...] = ()
@@ -111,7 +99,7 @@ class Row:
         return "docs/migrate-code.md#" + re.sub(r"[^\w\- ]", "", KINDS[self.kind].lower()).replace(" ", "-")
 
 
-def table(kind: str, prefix: str, rows: Iterable[tuple[str, str, str, int]], **common: object) -> tuple[Row, ...]:
-    """Rows of one kind: (name below `prefix`, successor, what to write, minutes)."""
-    made = (Row(prefix + name, kind, successor, write, minutes) for name, successor, write, minutes in rows)
+def table(kind: str, prefix: str, rows: Iterable[tuple[str, str, str]], **common: object) -> tuple[Row, ...]:
+    """Rows of one kind: (name below `prefix`, successor, what to write)."""
+    made = (Row(prefix + name, kind, successor, write) for name, successor, write in rows)
     return tuple(replace(row, **common) for row in made)  # type: ignore[arg-type]

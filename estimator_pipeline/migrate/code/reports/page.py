@@ -12,7 +12,7 @@ import jinja2
 
 from estimator_pipeline import __version__
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.reports.text import MEANING, duration, headline
+from estimator_pipeline.migrate.code.reports.text import MEANING, headline
 from estimator_pipeline.migrate.code.result import TREATMENTS, Finding, Scan
 
 __all__ = ["page"]
@@ -35,8 +35,7 @@ def page(scan: Scan) -> str:
         scan=scan,
         headline=headline(scan),
         treatments=[
-            {"name": name, "mark": name.replace(" ", "-"), "count": scan.count(name), "meaning": MEANING[name],
-             "effort": duration(scan.minutes(name))}
+            {"name": name, "mark": name.replace(" ", "-"), "count": scan.count(name), "meaning": MEANING[name]}
             for name in TREATMENTS
         ],
         kinds=[
@@ -48,7 +47,6 @@ def page(scan: Scan) -> str:
              "counts": [sum(one.treatment == name for one in findings) for name in TREATMENTS]}
             for number, (path, findings) in enumerate(scan.by_file().items())
         ],
-        effort=catalogue.EFFORT,
         version=__version__,
     )  # fmt: skip
 

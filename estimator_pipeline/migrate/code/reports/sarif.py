@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import quote
 
 from estimator_pipeline import __version__
-from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.result import BY_HAND, STAYS, Finding, Scan
 
 __all__ = ["SCHEMA_URI", "sarif"]
@@ -64,7 +63,6 @@ def rule_id(finding: Finding) -> str:
 
 def _rule(finding: Finding) -> dict[str, Any]:
     code = f"\n\n```python\n{finding.write}\n```" if finding.write else ""
-    minutes = catalogue.EFFORT[finding.minutes]
     return {
         "id": rule_id(finding),
         "name": "".join(part[:1].upper() + part[1:] for part in finding.kind.split()),
@@ -72,10 +70,10 @@ def _rule(finding: Finding) -> dict[str, Any]:
         "fullDescription": {"text": f"{finding.name}, in Keras: {finding.successor}"},
         "help": {
             "text": f"In Keras: {finding.successor}\n{finding.write}",
-            "markdown": f"In Keras: {finding.successor}{code}\n\nEffort: {minutes}. See {finding.docs}.",
+            "markdown": f"In Keras: {finding.successor}{code}\n\nSee {finding.docs}.",
         },
         "defaultConfiguration": {"level": "note"},
-        "properties": {"tags": ["migration", finding.kind], "minutes": finding.minutes},
+        "properties": {"tags": ["migration", finding.kind]},
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.result import AUTOMATIC, BY_HAND, STAYS, TREATMENTS, Finding, Scan
 
-__all__ = ["duration", "text"]
+__all__ = ["text"]
 
 _HEAD = {STAYS: "stays", AUTOMATIC: "automatic", BY_HAND: "by hand"}
 MEANING = {
@@ -21,15 +21,6 @@ def text(scan: Scan) -> str:
     parts += [_file(path, findings) for path, findings in scan.by_file().items()]
     parts += [part for part in (_successors(scan), _skipped(scan)) if part]
     return "\n\n".join(parts)
-
-
-def duration(minutes: int) -> str:
-    """`45 min`, `3 h`, `4 days`: days of eight hours, from two days on."""
-    if minutes < 90:
-        return f"{minutes} min"
-    if minutes < 16 * 60:
-        return f"{round(minutes / 60)} h"
-    return f"{round(minutes / 480)} days"
 
 
 def headline(scan: Scan) -> str:
@@ -52,19 +43,13 @@ def _summary(scan: Scan) -> str:
     if not scan.findings:
         return lines[0]
     names = [catalogue.KINDS[kind] for kind in scan.kinds()]
-    width = max(map(len, [*names, "to Keras, by hand"]))
+    width = max(map(len, [*names, "all"]))
     lines.append(" " * width + "".join(f"{_HEAD[name]:>12}" for name in TREATMENTS))
     for kind, name in zip(scan.kinds(), names, strict=True):
         lines.append(f"{name:<{width}}" + "".join(f"{scan.count(t, kind) or '':>12}" for t in TREATMENTS))
     lines.append(f"{'all':<{width}}" + "".join(f"{scan.count(t) or '':>12}" for t in TREATMENTS))
-    costs = "".join(f"{_cost(scan, t):>12}" for t in TREATMENTS)
-    lines.append(f"{'to Keras, by hand':<{width}}{costs}")
     lines += ["", *(f"{_HEAD[t]}: {MEANING[t]}" for t in TREATMENTS if scan.count(t))]
     return "\n".join(lines)
-
-
-def _cost(scan: Scan, treatment: str) -> str:
-    return duration(scan.minutes(treatment)) if scan.count(treatment) else ""
 
 
 def _file(path: str, findings: list[Finding]) -> str:
