@@ -27,6 +27,7 @@ from estimator_pipeline.compat.repairs import (
     evaluator_strategy,
     every_checkpoint,
     gradient_packs,
+    graph_text,
     kept_evaluation,
     keras_averages,
     lost_peers,
@@ -89,6 +90,7 @@ _MODULES = (
     train_op,
     keras_averages,
     pandas_text,
+    graph_text,
     spawned_children,
 )
 NAMES = tuple(module.NAME for module in _MODULES)
