@@ -68,7 +68,7 @@ def test_e3_every_dialect(case):
     assert config.dialect == dialect
     assert str(config.task) == task
     assert config.is_chief is is_chief
-    assert config.num_training_tasks == config.num_replicas_hint == training_tasks
+    assert config.num_training_tasks == training_tasks
     assert (config.cluster.num_ps if config.cluster else 0) == ps
     assert config.environment == environment
     assert config.is_training_task is (rank is not None)

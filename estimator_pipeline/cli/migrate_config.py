@@ -39,9 +39,6 @@ def command(
     scheduler: Annotated[
         str, typer.Option(metavar="NAME", help="Whose section gets machines and limits: kubernetes or slurm.")
     ] = "kubernetes",
-    sweep_points: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Make N values of each range of a hyperparameter search.")
-    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there already.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
@@ -62,7 +59,6 @@ def command(
         settings=settings or (),
         params=params or (),
         scheduler=scheduler,
-        sweep_points=sweep_points,
         stdin=sys.stdin.buffer,
     )
     written = [str(path) for path in write_conversion(made, output, overwrite=overwrite)] if output is not None else []
@@ -74,7 +70,5 @@ def command(
     typer.echo(report_text(made, width=width, color=stream.isatty()), err=output is None)
     if output is None:
         typer.echo(made.text, nl=False)
-        if made.sweep_text is not None:
-            typer.echo("a sweep is written beside the job file: name it with --output JOB.yaml", err=True)
     for path in written:
         typer.echo(f"written: {path}")

@@ -261,11 +261,6 @@ class TFConfig:
         return 1 if self.cluster is None else self.cluster.num_training_tasks
 
     @property
-    def num_replicas_hint(self) -> int:
-        """The number of replicas if each training task has one device; only TensorFlow knows the devices."""
-        return self.num_training_tasks
-
-    @property
     def rank(self) -> int:
         """This task's position among the training tasks; its `input_pipeline_id`.
 

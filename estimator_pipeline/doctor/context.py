@@ -151,17 +151,6 @@ class Context:
             raise NotLookedAt("no job file")
         return self.job
 
-    def known_config(self) -> TFConfig:
-        """This process's part of a cluster.
-
-        Raises:
-            NotLookedAt: It is not known, or there is no cluster.
-        """
-        config = self.part.tf_config
-        if config is None or config.cluster is None:
-            raise NotLookedAt("no TF_CONFIG that can be read" if self.part.error else "no cluster")
-        return config
-
     @property
     def num_training_tasks(self) -> int:
         """How many tasks train: as the cluster says, else the job file."""

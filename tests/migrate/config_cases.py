@@ -27,7 +27,7 @@ class Example(NamedTuple):
 
 EXAMPLES = (
     Example("cloud_ml_engine/census.yaml", "cloud_ml_engine"),
-    Example("cloud_ml_engine/hptuning.yaml", "cloud_ml_engine", {"sweep_points": 4, "params": ["hidden1"]}),
+    Example("cloud_ml_engine/hptuning.yaml", "cloud_ml_engine", {}),
     Example("cloud_ml_engine/ai_platform_gpus.json", "cloud_ml_engine"),
     Example("flags/census.flags", "flags"),
     Example("flags/between_graph.flags", "flags"),

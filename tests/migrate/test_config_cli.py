@@ -89,16 +89,6 @@ def test_a_disk_that_is_full_leaves_nothing(run, tmp_path, monkeypatch):
     assert "No space left on device" in done.stderr and os.listdir(tmp_path) == []
 
 
-def test_a_sweep_beside_the_job_file(run, tmp_path):
-    source, path = "legacy_configs/cloud_ml_engine/hptuning.yaml", tmp_path / "job.yaml"
-    done = run(source, "--output", path, "--sweep-points", 2)
-    assert done.stdout.endswith(f"written: {path}\nwritten: {tmp_path / 'job.sweep.yaml'}\n")
-    assert "model.optimizer.learning_rate: [0.0001, 0.1]" in (tmp_path / "job.sweep.yaml").read_text()
-    path.unlink()
-    assert "job.sweep.yaml is there already" in run(source, "--output", path, code=2).stderr
-    assert not path.exists()
-
-
 def test_json(run):
     document = json.loads(run(CENSUS, "--json").stdout)
     assert document["format"] == "cloud_ml_engine" and document["written"] == []

@@ -12,7 +12,6 @@ from config_cases import CONFIGS, EXAMPLES, FOLDERS, GIVEN, ROOT, converted
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import load_job
 from estimator_pipeline.launch.kubernetes import render
-from estimator_pipeline.launch.sweep import read_sweep
 from estimator_pipeline.migrate.config import STATES
 from estimator_pipeline.migrate.config.detection import read
 from estimator_pipeline.migrate.config.documents import read_text
@@ -86,23 +85,6 @@ def test_a_job_with_open_fields_is_refused_by_name_and_a_completed_one_loads(exa
     if example.format == "tfjob":
         image = ["kubernetes.image=x:1", "run.model_dir=gs://bucket/models"]
         render(load_job(example.golden, overrides=[*settings, *image]))
-
-
-def test_the_sweep_is_one_that_slurm_arrays_take(tmp_path):
-    example = next(example for example in EXAMPLES if "hptuning" in example.path)
-    made = converted(CONFIGS / example.path, **example.arguments)
-    path = tmp_path / "sweep.yaml"
-    path.write_text(made.sweep_text)
-    elements = read_sweep(path)
-    assert len(elements) == 4 * 3 * 3 * 4
-    settings = [
-        f"{n}={v}"
-        for n, v in GIVEN.items()
-        if n in ("model.function", "input.source", "run.model_dir", "train.max_steps")
-    ]
-    job = load_job(example.golden, overrides=[*settings, "input.name=digits", *elements[-1]])
-    assert (job.model.optimizer.name, job.model.optimizer.learning_rate) == ("ftrl", 0.1)
-    assert job.model.params == {"hidden1": 400} and job.input.global_batch_size == 128
 
 
 def test_the_readme_names_every_example():

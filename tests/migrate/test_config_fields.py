@@ -20,7 +20,6 @@ from estimator_pipeline.migrate.config import (
     schemas,
 )
 from estimator_pipeline.migrate.config.dumps import parse_proto
-from estimator_pipeline.migrate.config.searches import grid
 
 
 @pytest.fixture
@@ -88,11 +87,6 @@ def test_every_field_of_an_ai_platform_job():
         "useChiefInTfConfig enableWebAccess"
     )
     assert set(schemas.TrainingInput.model_fields) == set(fields.split())
-    spec = "goal params maxTrials maxParallelTrials maxFailedTrials hyperparameterMetricTag resumePreviousJobId "
-    spec += "enableTrialEarlyStopping algorithm"
-    assert set(schemas.HyperparameterSpec.model_fields) == set(spec.split())
-    parameter = "parameterName type minValue maxValue categoricalValues discreteValues scaleType"
-    assert set(schemas.ParameterSpec.model_fields) == set(parameter.split())
 
 
 def test_every_field_of_a_training_job_of_sagemaker():
@@ -425,30 +419,15 @@ def test_an_unknown_field_and_the_nearest_name(made):
     assert whys["trainingInput.zzz"] == "a field that is not known here"
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "points", "scale", "values"),
-    [
-        (1, 100, 3, "UNIT_LOG_SCALE", [1, 10, 100]),
-        (0, 10, 3, "UNIT_LINEAR_SCALE", [0, 5, 10]),
-        (1, 100, 3, "UNIT_REVERSE_LOG_SCALE", [1, 91, 100]),
-        (0, 1, 2, "UNIT_LOG_SCALE", [0, 1]),
-        (5, 5, 4, "NONE", [5]),
-        (1, 9, 1, "NONE", [1]),
-    ],
-)
-def test_grids(low, high, points, scale, values):
-    assert grid(low, high, points, scale) == values
-
-
-def test_ranges_without_points_are_left_to_a_person(made):
-    text = (CONFIGS / "cloud_ml_engine" / "hptuning.yaml").read_text()
-    conversion = made(text)
-    assert conversion.job["model"]["optimizer"]["learning_rate"] == "???"
-    assert decided(conversion, "hyperparameters.learning-rate") == [
-        "a range: --sweep-points N makes N values of it (0.0001 to 0.1, by powers)"
+def test_a_search_is_left_to_a_person_by_the_names_of_its_hyperparameters(made):
+    conversion = made((CONFIGS / "cloud_ml_engine" / "hptuning.yaml").read_text())
+    assert decided(conversion, "trainingInput.hyperparameters") == [
+        "a search is not converted (learning-rate, batch-size, optimizer, hidden1): run the job once for each value, "
+        "as submit slurm --array does"
     ]
-    with pytest.raises(ConfigError, match="makes a grid of 14400 elements"):
-        made(text, sweep_points=40, params=["hidden1"])
+    assert (
+        conversion.job["model"]["optimizer"]["learning_rate"] == conversion.job["input"]["global_batch_size"] == "???"
+    )
 
 
 def sagemaker_job(made, count, hyperparameters, **arguments):

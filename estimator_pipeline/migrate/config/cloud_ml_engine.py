@@ -6,13 +6,13 @@ Fields: https://cloud.google.com/ai-platform/training/docs/reference/rest/v1/pro
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from estimator_pipeline.migrate.config import searches
 from estimator_pipeline.migrate.config.arguments import apply_arguments
 from estimator_pipeline.migrate.config.documents import Item
 from estimator_pipeline.migrate.config.findings import Draft
-from estimator_pipeline.migrate.config.hyperparameters import put_strategy
+from estimator_pipeline.migrate.config.hyperparameters import KNOWN, normal, put_strategy
 from estimator_pipeline.migrate.config.machines import need_devices, take_deadline, take_gpus, take_machine
 from estimator_pipeline.migrate.config.schemas import AIPlatformJob, TrainingInput, checked
 
@@ -66,7 +66,22 @@ def convert(draft: Draft) -> None:
     if draft.document.item("trainingInput", "args") is not None:
         apply_arguments(draft, [_suffixed(item) for item in draft.document.items("trainingInput", "args")])
     if given.hyperparameters is not None:
-        searches.convert(draft, given.hyperparameters, ("trainingInput", "hyperparameters"))
+        _search(draft, [one.parameterName for one in given.hyperparameters.params])
+
+
+def _search(draft: Draft, names: Sequence[str]) -> None:
+    """Leaves a search for hyperparameters to the person: a job file has one value of each."""
+    item = draft.document.item("trainingInput", "hyperparameters")
+    if item is None:
+        return
+    said = ", ".join(names)
+    draft.decide(
+        item, f"a search is not converted ({said}): run the job once for each value, as submit slurm --array does"
+    )
+    for name in names:
+        to, _ = KNOWN.get(normal(name), ("", ""))
+        if to:
+            draft.need(tuple(to.split(".")), "a search went through it")
 
 
 def _suffixed(item: Item) -> Item:

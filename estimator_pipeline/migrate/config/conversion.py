@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 from collections import Counter
@@ -31,12 +30,11 @@ from estimator_pipeline.job.base import Problem, Section
 from estimator_pipeline.job.messages import Places, problems_of
 from estimator_pipeline.job.placeholders import PLACEHOLDER, placeholders_in
 from estimator_pipeline.job.reading import apply_override
-from estimator_pipeline.launch.sweep import MOST_ELEMENTS
 from estimator_pipeline.migrate.config.detection import FORMATS, Format, read
-from estimator_pipeline.migrate.config.documents import Item, Path, dotted, read_text
+from estimator_pipeline.migrate.config.documents import Path, dotted, read_text
 from estimator_pipeline.migrate.config.findings import Draft, Finding, State, get, layered, put, stand_ins
 from estimator_pipeline.migrate.config.schemas import knows, likely
-from estimator_pipeline.migrate.config.writing import job_text, sweep_text
+from estimator_pipeline.migrate.config.writing import job_text
 
 __all__ = ["FORMATS", "STATES", "Conversion", "convert_config", "write_conversion"]
 
@@ -55,9 +53,7 @@ class Conversion:
         job: The job as plain values; `???` stands where a value is still to be given.
         placeholders: Those fields, and why.
         derived: Fields that follow from several of the source, and why.
-        sweep: Field -> values, of a search for hyperparameters.
         text: The job file.
-        sweep_text: The file for `submit slurm --array`; None: there is no sweep.
     """
 
     source: str
@@ -66,9 +62,7 @@ class Conversion:
     job: dict[str, Any]
     placeholders: dict[Path, str]
     derived: dict[Path, str]
-    sweep: dict[Path, list[Any]]
     text: str
-    sweep_text: str | None
 
     def counts(self) -> dict[str, int]:
         """How many fields became what."""
@@ -84,10 +78,8 @@ class Conversion:
             "fields": [finding.document() for finding in self.findings],
             "to_be_given": {dotted(path): why for path, why in self.placeholders.items()},
             "derived": {dotted(path): why for path, why in self.derived.items()},
-            "sweep": {dotted(path): values for path, values in self.sweep.items()},
             "job": self.job,
             "job_file": self.text,
-            "sweep_file": self.sweep_text,
         }
 
 
@@ -99,7 +91,6 @@ def convert_config(
     settings: Sequence[str] = (),
     params: Sequence[str] = (),
     scheduler: str = "kubernetes",
-    sweep_points: int | None = None,
     stdin: Any = None,
 ) -> Conversion:
     """Reads a configuration and makes a job file of it. Writes nothing.
@@ -111,7 +102,6 @@ def convert_config(
         settings: "dotted.key=value", as `--set` of other commands; they go before all.
         params: Hyperparameters that are parameters of the model.
         scheduler: "kubernetes" or "slurm": whose section gets what concerns machines.
-        sweep_points: How many values a range of a hyperparameter search gets.
         stdin: A binary stream, for "-".
 
     Raises:
@@ -125,7 +115,7 @@ def convert_config(
         )
     source = str(path)
     known, document = read(read_text(path, stdin=stdin), source=source, wanted=wanted)
-    draft = Draft(document, scheduler, tuple(params), sweep_points, base=_template(template))
+    draft = Draft(document, scheduler, tuple(params), base=_template(template))
     known.convert(draft)
     _rest(draft, known)
     _params_that_are_not_there(draft)
@@ -140,7 +130,6 @@ def convert_config(
     draft.findings.sort(key=lambda finding: _rank(finding, order))
     text = job_text(draft, data, known)
     _round_trip(text, data, source)
-    swept = _sweep(draft, source) if draft.sweep else None
     return Conversion(
         source=source,
         format=known.name,
@@ -148,27 +137,13 @@ def convert_config(
         job=data,
         placeholders=dict(draft.placeholders),
         derived=dict(draft.derived),
-        sweep=draft.sweep,
         text=text,
-        sweep_text=swept,
     )
 
 
 def _rank(finding: Finding, order: dict[Path, int]) -> int:
     path = finding.item.path
     return order.get(path, min((i for leaf, i in order.items() if leaf[: len(path)] == path), default=len(order)))
-
-
-def _sweep(draft: Draft, source: str) -> str:
-    elements = math.prod(len(values) for values in draft.sweep.values())
-    if elements > MOST_ELEMENTS:
-        raise ConfigError(
-            f"the search of {source} makes a grid of {elements} elements.",
-            found=", ".join(f"{dotted(path)}: {len(values)} values" for path, values in draft.sweep.items())
-            + f"; allowed: {MOST_ELEMENTS} in all",
-            mend="make fewer values of a range with --sweep-points, or leave a hyperparameter out of the search.",
-        )
-    return sweep_text(draft, source)
 
 
 def _template(path: str | File | None) -> dict[str, Any]:
@@ -213,7 +188,7 @@ def _within(draft: Draft, known: Format, path: Path) -> bool:
 def _params_that_are_not_there(draft: Draft) -> None:
     for name in draft.params:
         own = name.lstrip("-").replace("-", "_").lower()
-        if get(draft.job, ("model", "params", own)) is None and ("model", "params", own) not in draft.sweep:
+        if get(draft.job, ("model", "params", own)) is None:
             raise ConfigError(
                 f"--param {name}: {draft.document.source} has no such hyperparameter.",
                 found=", ".join(f.item.name for f in draft.findings if f.to and f.to[:2] == ("model", "params"))
@@ -254,12 +229,7 @@ def _set(draft: Draft, data: dict[str, Any], settings: Sequence[str]) -> dict[st
             put(data, key[:-1], {})
         apply_override(setting, data, places)
         for finding in list(draft.findings):
-            if (
-                finding.state == "taken"
-                and finding.to
-                and finding.to[: len(key)] == key
-                and finding.to not in draft.sweep
-            ):
+            if finding.state == "taken" and finding.to and finding.to[: len(key)] == key:
                 now = get(data, finding.to)
                 if now != finding.job_value:
                     draft.replaced(finding, now, f"--set {setting}")
@@ -385,28 +355,23 @@ def _round_trip(text: str, data: dict[str, Any], source: str) -> None:
 
 
 def write_conversion(made: Conversion, output: str | File, *, overwrite: bool = False) -> list[File]:
-    """Writes the job file, and beside it the sweep where there is one. Each file is there whole, or not at all.
+    """Writes the job file, whole or not at all.
 
     Returns:
         What was written.
 
     Raises:
-        ConfigError: A file is there already and `overwrite` was not said, or the folder is not writable.
+        ConfigError: The file is there already and `overwrite` was not said, or the folder is not writable.
     """
     path = File(output)
-    files = {path: made.text}
-    if made.sweep_text is not None:
-        files[path.with_name(f"{path.stem}.sweep.yaml")] = made.sweep_text
-    for file in files:
-        if file.is_dir():
-            raise ConfigError(f"{file} is a folder.", mend="name a file: --output job.yaml.")
-        if file.exists() and made.source != "-" and file.resolve() == File(made.source).resolve():
-            raise ConfigError(f"{file} is the configuration itself.", mend="name another file with --output.")
-        if file.exists() and not overwrite:
-            raise ConfigError(f"{file} is there already.", mend="say --overwrite, or name another file with --output.")
-    for file, text in files.items():
-        _write(file, text)
-    return list(files)
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder.", mend="name a file: --output job.yaml.")
+    if path.exists() and made.source != "-" and path.resolve() == File(made.source).resolve():
+        raise ConfigError(f"{path} is the configuration itself.", mend="name another file with --output.")
+    if path.exists() and not overwrite:
+        raise ConfigError(f"{path} is there already.", mend="say --overwrite, or name another file with --output.")
+    _write(path, made.text)
+    return [path]
 
 
 def _write(path: File, text: str) -> None:
@@ -431,8 +396,3 @@ def _write(path: File, text: str) -> None:
         raise ConfigError(
             f"{path} cannot be written: {error.strerror or error}.", mend="make room, or name another file."
         ) from None
-
-
-def undecided(made: Conversion) -> list[Item]:
-    """The fields that a person has to decide on."""
-    return [finding.item for finding in made.findings if finding.state == "needs a decision"]

@@ -57,12 +57,10 @@ class Draft:
         document: The source.
         scheduler: "kubernetes" or "slurm": whose section gets what concerns machines.
         params: Names of hyperparameters that the person has said to be the model's.
-        sweep_points: How many values a range of a hyperparameter search gets; None: ranges are left to the person.
         base: What a template holds already.
         job: What the source has given, as a job file holds it.
         findings: What became of each field.
         placeholders: Field of the job -> why it is still to be given.
-        sweep: Field of the job -> the values that a hyperparameter search goes through.
         derived: Field of the job -> why it has its value, where no single field of the source says it.
         joined: Fields that were read together with another one, such as the value after a flag.
         container_paths: Role -> where its container stands, in a TFJob.
@@ -71,12 +69,10 @@ class Draft:
     document: Document
     scheduler: str = "kubernetes"
     params: tuple[str, ...] = ()
-    sweep_points: int | None = None
     base: dict[str, Any] = field(default_factory=dict)
     job: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     placeholders: dict[Path, str] = field(default_factory=dict)
-    sweep: dict[Path, list[Any]] = field(default_factory=dict)
     derived: dict[Path, str] = field(default_factory=dict)
     joined: set[Path] = field(default_factory=set)
     container_paths: dict[str, Path] = field(default_factory=dict)
@@ -135,16 +131,6 @@ class Draft:
     def drop(self, item: Item, why: str) -> None:
         """A field that nothing needs any more."""
         self.findings.append(Finding(item, "no longer needed", None, None, why))
-
-    def sweep_over(self, item: Item, to: Path, values: list[Any]) -> None:
-        """A field that is swept: its values go into a file of their own. What refuses one of them is a decision."""
-        refused = next((why for value in values if (why := self._refused(to, value))), None)
-        if refused:
-            self.decide(item, refused, to)
-            return
-        self.sweep[to] = values
-        self.derive(to, values[0], "the first of the sweep's values")
-        self.findings.append(Finding(item, "taken", to, values, f"a sweep of {len(values)} values"))
 
     def need(self, to: Path, why: str) -> None:
         """A field of the job that somebody has to give before it runs. What is there already stays."""

@@ -61,29 +61,15 @@ class ReplicaConfig(Part):
 
 
 class ParameterSpec(Part):
-    """One hyperparameter of a search."""
+    """One hyperparameter of a search; only its name is of use."""
 
     parameterName: str
-    type: Literal["PARAMETER_TYPE_UNSPECIFIED", "DOUBLE", "INTEGER", "CATEGORICAL", "DISCRETE"]
-    minValue: float | None = None
-    maxValue: float | None = None
-    categoricalValues: list[Scalar] | None = None
-    discreteValues: list[float] | None = None
-    scaleType: Literal["NONE", "UNIT_LINEAR_SCALE", "UNIT_LOG_SCALE", "UNIT_REVERSE_LOG_SCALE"] | None = None
 
 
 class HyperparameterSpec(Part):
     """A search for hyperparameters."""
 
-    goal: str | None = None
     params: list[ParameterSpec] = []
-    maxTrials: Count | None = None
-    maxParallelTrials: Count | None = None
-    maxFailedTrials: Count | None = None
-    hyperparameterMetricTag: str | None = None
-    resumePreviousJobId: str | None = None
-    enableTrialEarlyStopping: bool | None = None
-    algorithm: str | None = None
 
 
 class Scheduling(Part):

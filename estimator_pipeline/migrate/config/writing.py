@@ -15,7 +15,7 @@ from estimator_pipeline.migrate.config.findings import Draft, Finding
 if TYPE_CHECKING:
     from estimator_pipeline.migrate.config.detection import Format
 
-__all__ = ["flow", "job_text", "shown", "sweep_text"]
+__all__ = ["flow", "job_text", "shown"]
 
 WIDTH = 110
 # What YAML reads as text without quotes, in either of its versions.
@@ -130,14 +130,6 @@ def shown(value: Any, most: int = 60) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     text = " ".join(text.split()) or "empty"
     return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-def sweep_text(draft: Draft, source: str) -> str:
-    """The file that `submit slurm --array` takes: a field and its values, whose product is swept."""
-    lines = [f"# The search of {source}, as a grid, for submit slurm --array."]
-    lines = [line if line.isprintable() else "# The search, as a grid" for line in lines]
-    lines += [f"{flow(dotted(path))}: {flow(values)}" for path, values in draft.sweep.items()]
-    return "\n".join(lines) + "\n"
 
 
 def flow(value: Any) -> str:
