@@ -21,8 +21,11 @@ from ruamel.yaml import YAML
 
 from estimator_pipeline.testing import ParityError, assert_parity
 
-# That they are deprecated is why they are here.
-pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:UserWarning")
+pytestmark = [
+    pytest.mark.nightly,
+    # That they are deprecated is why they are here.
+    pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:UserWarning"),
+]
 tf = tensorflow_with_three_cpus()
 HERE = Path(__file__).resolve().parent
 TABLE = YAML(typ="safe").load((HERE / "corpus" / "programs.yaml").read_text())
@@ -112,7 +115,6 @@ def compare_convnets(program, model, data, **options):
     )
 
 
-@pytest.mark.nightly
 def test_convolutions_with_batch_norm(load, data):
     """tf.compat.v1.layers, UPDATE_OPS, regularisation losses, momentum with a rate that steps down after step 11."""
     program, target = load("corpus/digit_convnet"), load("targets/digit_convnet")
@@ -121,7 +123,6 @@ def test_convolutions_with_batch_norm(load, data):
     assert len(found.initial.names) == 21 and {"loss", "accuracy"} <= set(found.metrics.names)
 
 
-@pytest.mark.nightly
 def test_momentum_of_keras_parts_where_the_rate_steps_down(load, data):
     """What the target's optimizer is for: with stock SGD the first eleven steps are equal, and the twelfth is not."""
     program, target = load("corpus/digit_convnet"), load("targets/digit_convnet")
@@ -133,7 +134,6 @@ def test_momentum_of_keras_parts_where_the_rate_steps_down(load, data):
         compare_convnets(program, model, data, steps=13, slots=False)
 
 
-@pytest.mark.nightly
 def test_a_canned_regressor(load, data):
     """DNNRegressor over normalised and one-hot columns, Adagrad."""
     import pandas as pd
@@ -163,7 +163,6 @@ def test_a_canned_regressor(load, data):
     assert set(found.metrics.names) == {"average_loss"} and len(found.steps) == 40
 
 
-@pytest.mark.nightly
 def test_wide_and_deep(load, data, tmp_path):
     """Every kind of feature column, an optimizer for each part, the canned Estimator's defaults."""
     program, target = load("corpus/census_wide_deep"), load("targets/census_wide_deep")
@@ -190,7 +189,6 @@ def test_wide_and_deep(load, data, tmp_path):
     assert {"loss", "accuracy", "auc"} <= set(found.metrics.names) and len(found.steps) == 30
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "rates"),
     [
@@ -209,7 +207,6 @@ def test_the_rates_of_canned_estimators(load, data, tmp_path, kind, rates):
     assert found == pytest.approx(rates)
 
 
-@pytest.mark.nightly
 def test_the_names_of_the_corpus_are_there():
     """Every full name of the table is one of TensorFlow's; `same` are those that are one object with that of `tf`."""
 
@@ -249,7 +246,6 @@ RUNS = {
 }  # fmt: skip
 
 
-@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_targets_learn_as_the_programs_do(data, run_python, tmp_path):
     """Each is a program too; its metric keeps the bound of the one that it was made of."""
