@@ -416,7 +416,7 @@ def test_a_task_that_ended_before_the_one_it_failed_because_of(tmp_path):
         """
         if me == "worker-1":
             told("worker-0")
-            time.sleep(1.5)
+            time.sleep(0.5)
             sys.exit(3)
         blame("worker:1")
         tell("ended")
@@ -659,7 +659,7 @@ _WAIT = _GRANDCHILD + "for_ever()"
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.nightly)],
 )
 def test_a_signal_to_the_launchers_group_ends_every_process(tmp_path, number, code):
-    with _launcher(tmp_path, _WAIT) as launcher:
+    with _launcher(tmp_path, _WAIT, "--grace", "0.3") as launcher:
         run_id, pids = _family(launcher)
         assert len(pids) == 5  # two tasks, two grandchildren, the guard
         os.killpg(launcher.pid, number)
@@ -705,12 +705,12 @@ for_ever()
 @pytest.mark.parametrize(("number", "code", "reason"), [(signal.SIGTERM, 75, "preempted"), (signal.SIGINT, 130, "")])
 def test_a_task_that_writes_its_last_checkpoint_has_the_time_for_it(tmp_path, number, code, reason):
     """Past the grace, and past a second SIGTERM: schedulers repeat themselves."""
-    with _launcher(tmp_path, _WRITES_A_CHECKPOINT, "--grace", "3", "--json") as launcher:
+    with _launcher(tmp_path, _WRITES_A_CHECKPOINT, "--grace", "1", "--json") as launcher:
         os.kill(launcher.pid, number)
         for worker in ("worker-0", "worker-1"):
             _until(lambda w=worker: (tmp_path / f"{w}.told").read_text() == "asked", what=f"SIGTERM to {worker}")
         os.kill(launcher.pid, signal.SIGTERM)
-        time.sleep(4.0)
+        time.sleep(1.5)
         assert launcher.poll() is None
         (tmp_path / "saved").touch()
         output, errors = launcher.communicate(timeout=60)
