@@ -166,6 +166,7 @@ def test_weight_decay_of_an_estimator_and_of_keras_on_one_replica_and_two(api, t
     assert np.abs(found["but biases"][1] - found["all"][1]).max() > 1e-4, "biases do where they are not left out"
 
 
+@pytest.mark.gate("clip_norm-0.05")
 @pytest.mark.parametrize(("option", "value"), [("clip_norm", 0.05), ("clip_value", 0.01)])
 def test_clipping_comes_after_the_sum_over_replicas(option, value):
     """Two replicas clip what one clips: the gradient of the whole batch."""
@@ -227,6 +228,7 @@ def test_m5_a_keras_file_is_loaded_in_a_scope_and_outside(loss, optimizer, tmp_p
     assert plain.count_params() == model.count_params()
 
 
+@pytest.mark.gate("mixed_float16")
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_k7_16_bits(policy):
     """Variables and logits stay in 32 bits, the layers compute in 16; the loss scale leaves no trace."""
