@@ -101,6 +101,7 @@ def test_replicas_and_clipping(api, clipping, tmp_path):
     same(of_keras(small, **steps), wanted, "Keras")
 
 
+@pytest.mark.gate("v1")
 @pytest.mark.parametrize("api", ["v1", "keras"])
 def test_all_replicas_ask_for_the_step_before_it_is_counted(api, tmp_path):
     """The first replica's optimizer changes the variables of all; another one that looked later would keep its sums."""

@@ -151,7 +151,7 @@ def model_fn(features, labels, mode, params):
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-@pytest.mark.gate("False-newer", "True-legacy")
+@pytest.mark.gate("False-newer")
 @pytest.mark.parametrize("optimizer", [legacy.Adam, keras.optimizers.Adam], ids=["legacy", "newer"])
 @pytest.mark.parametrize("frozen", [False, True])
 def test_the_same_layers_in_both_need_no_mapping(tmp_path, optimizer, frozen):

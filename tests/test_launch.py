@@ -58,8 +58,9 @@ tell(str(child.pid))
 
 
 @pytest.fixture(autouse=True)
-def _no_test_hangs_or_leaves_a_process(tmp_path: Path) -> Iterator[None]:
-    """For the day that a test fails: it ends, and what it left behind goes too."""
+def _no_test_hangs_or_leaves_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For the day that a test fails: it ends, and what it left behind goes too. Who waits looks more often."""
+    monkeypatch.setattr("estimator_pipeline.launch.local._POLL", 0.02)
 
     def fail(*_: object) -> None:
         raise AssertionError("the test did not end within 120 s")
@@ -497,7 +498,7 @@ def test_a_task_may_end_in_its_own_way_within_the_grace(tmp_path):
 
 
 def test_a_job_that_takes_too_long_is_ended(tmp_path):
-    outcome = _run(tmp_path, "for_ever()", timeout=0.5)
+    outcome = _run(tmp_path, "for_ever()", timeout=0.3)
     assert (outcome.reason, outcome.exit_code, outcome.failure) == ("timeout", 1, None)
     assert {task.state for task in outcome.tasks} == {"stopped"}
 
@@ -656,7 +657,11 @@ _WAIT = _GRANDCHILD + "for_ever()"
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.nightly)],
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_signal_to_the_launchers_group_ends_every_process(tmp_path, number, code):
     with _launcher(tmp_path, _WAIT, "--grace", "0.3") as launcher:

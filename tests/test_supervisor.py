@@ -372,8 +372,10 @@ def _until(condition, *, seconds=60.0):
 
 
 @pytest.fixture(autouse=True)
-def _no_test_hangs(tmp_path: Path) -> Iterator[None]:
-    """For the day that a test fails: it ends, and what it left behind goes too."""
+def _no_test_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For the day that a test fails: it ends, and what it left behind goes too. Who waits looks more often."""
+    monkeypatch.setattr("estimator_pipeline.launch.local._POLL", 0.02)
+    monkeypatch.setattr("estimator_pipeline.launch.supervisor._POLL", 0.02)
 
     def fail(*_: object) -> None:
         raise AssertionError("the test did not end within 240 s")
@@ -558,6 +560,7 @@ def test_a_hung_task_that_ignores_all_signals_is_killed_after_the_grace(tmp_path
     assert [one.reason for one in outcome.attempts] == ["hung", "done"]
 
 
+@pytest.mark.nightly
 def test_a_task_without_a_first_step_hangs(tmp_path):
     outcome = _supervised(
         tmp_path, "emit('start')\nif attempt == 1: for_ever()", deadlines=Deadlines(start=1.0, step=0.5)
@@ -566,6 +569,7 @@ def test_a_task_without_a_first_step_hangs(tmp_path):
     assert outcome.ok
 
 
+@pytest.mark.nightly
 def test_a_silent_evaluator_is_no_hung_task(tmp_path):
     outcome = _supervised(
         tmp_path,
