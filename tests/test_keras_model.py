@@ -10,7 +10,7 @@ from conftest import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.heads import METRICS
+from estimator_pipeline.heads import METRICS, Head
 
 tf = tensorflow_with_three_cpus()
 
@@ -110,6 +110,8 @@ def test_label_smoothing_is_the_arithmetic_of_the_paper(loss):
         each = (np.log1p(np.exp(logits)) - wanted * logits).mean(1)
     found = model.evaluate(dataset(kind, units), return_dict=True, verbose=0)
     assert found["average_loss"] == pytest.approx(each.mean(), rel=1e-5)
+    of_estimator = Head(kind, loss_of(loss)["loss"], label_smoothing=0.2).per_example_loss(labels, tf.constant(logits))
+    np.testing.assert_allclose(of_estimator, each, rtol=1e-5)
 
 
 @pytest.mark.gate("sparse_categorical_crossentropy")
