@@ -12,6 +12,7 @@ import types
 from pathlib import Path
 
 import pytest
+from command_line import call
 from typer.testing import CliRunner
 
 from estimator_pipeline.cli import main as cli
@@ -71,14 +72,14 @@ def test_what_a_call_does_not_need_is_not_imported(arguments, not_imported):
 
 
 def test_the_help_lists_every_command_in_order():
-    done = _call("--help")
+    done = call("--help")
     assert done.returncode == 0
     listed = done.stdout.partition("Commands:")[2].split("\n")[1:-1]
     assert [line.split(maxsplit=1) for line in listed] == [[entry.name, entry.help] for entry in cli.COMMANDS]
 
 
 def test_the_version_names_what_is_installed():
-    done = _call("--version")
+    done = call("--version")
     assert done.returncode == 0
     assert done.stdout.startswith("estimator-pipeline ")
     assert f"Python {sys.version.split()[0]}, tensorflow 2." in done.stdout
@@ -90,7 +91,7 @@ def test_a_wrong_command_or_option_is_a_usage_error():
         (["launch", "--workrs", "2"], "No such option: --workrs"),
         (["launch", "--workers", "two", "--", "true"], "Invalid value for '--workers'"),
     ]:
-        done = _call(*arguments)
+        done = call(*arguments)
         assert done.returncode == 2
         assert message in done.stderr
         assert "Traceback" not in done.stderr
@@ -147,12 +148,12 @@ def test_a_command_may_take_the_arguments_of_a_program_untouched(command_module)
 
 def test_the_arguments_of_a_launched_command_are_untouched():
     arguments = ["--help", "--json", "--", "-x", "", "two words"]
-    done = _call("launch", "--dry-run", "--json", "--workers", 1, "--", "echo", *arguments)
+    done = call("launch", "--dry-run", "--json", "--workers", 1, "--", "echo", *arguments)
     assert json.loads(done.stdout)["tasks"][0]["command"] == ["echo", *arguments]
 
 
 def test_a_dry_run_starts_nothing_and_makes_no_folder(tmp_path):
-    done = _call("launch", "--dry-run", "--log-dir", tmp_path / "logs", "--", "touch", tmp_path / "started")
+    done = call("launch", "--dry-run", "--log-dir", tmp_path / "logs", "--", "touch", tmp_path / "started")
     assert done.returncode == 0
     assert "worker:1\n  command  touch" in done.stdout
     assert list(tmp_path.iterdir()) == []
@@ -160,7 +161,7 @@ def test_a_dry_run_starts_nothing_and_makes_no_folder(tmp_path):
 
 def test_a_dry_run_of_a_job_file_shows_what_each_task_runs(tmp_path):
     (tmp_path / "job.yaml").write_text(_JOB)
-    done = _call(
+    done = call(
         *("launch", "job.yaml", "--dry-run", "--json", "--set", "run.train_distribute=parameter_server"),
         *("--workers", 1, "--chief", "--ps", 1, "--no-evaluator"),
         cwd=tmp_path,
@@ -181,13 +182,13 @@ def test_a_dry_run_of_a_job_file_shows_what_each_task_runs(tmp_path):
 
 def test_the_cluster_of_the_job_file_is_taken_where_no_option_says_otherwise(tmp_path):
     (tmp_path / "job.yaml").write_text(_JOB)
-    plan = json.loads(_call("launch", "job.yaml", "--dry-run", "--json", cwd=tmp_path).stdout)
+    plan = json.loads(call("launch", "job.yaml", "--dry-run", "--json", cwd=tmp_path).stdout)
     assert [task["task"] for task in plan["tasks"]] == ["worker:0", "worker:1", "evaluator:0"]
 
 
 def test_the_logs_of_a_job_on_remote_storage_stay_on_this_machine(tmp_path):
     (tmp_path / "job.yaml").write_text(_JOB)
-    done = _call("launch", "job.yaml", "--dry-run", "--json", "--set", "run.model_dir=gs://b/m", cwd=tmp_path)
+    done = call("launch", "job.yaml", "--dry-run", "--json", "--set", "run.model_dir=gs://b/m", cwd=tmp_path)
     assert "gs:" not in json.loads(done.stdout)["log_dir"]
 
 
@@ -197,7 +198,7 @@ def test_a_document_of_a_real_cluster_is_rehearsed_on_this_machine(tmp_path):
         "task": {"type": "master", "index": 0},
     }
     (tmp_path / "tf_config.json").write_text(json.dumps(document))
-    done = _call("launch", "--tf-config", tmp_path / "tf_config.json", "--dry-run", "--json", "--ps", 2, "--", "true")
+    done = call("launch", "--tf-config", tmp_path / "tf_config.json", "--dry-run", "--json", "--ps", 2, "--", "true")
     plan = json.loads(done.stdout)
     first = plan["tasks"][0]["tf_config"]
     assert {job: len(addresses) for job, addresses in first["cluster"].items()} == {
@@ -229,7 +230,7 @@ def test_a_document_of_a_real_cluster_is_rehearsed_on_this_machine(tmp_path):
 def test_bad_input_is_one_message_and_exit_code_2(tmp_path, arguments, message):
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "bad.yaml").write_text("model: [")
-    done = _call("launch", *arguments, cwd=tmp_path)
+    done = call("launch", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert message in done.stderr
@@ -249,7 +250,7 @@ def test_bad_input_is_one_message_and_exit_code_2(tmp_path, arguments, message):
 )
 def test_a_launch_without_a_hope_starts_nothing(tmp_path, changes, messages):
     (tmp_path / "job.yaml").write_text(_JOB)
-    done = _call("launch", "job.yaml", *(f"--set={change}" for change in changes), cwd=tmp_path)
+    done = call("launch", "job.yaml", *(f"--set={change}" for change in changes), cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: job.yaml cannot be launched: ") and "Traceback" not in done.stderr
     assert all(message in done.stderr for message in messages), done.stderr

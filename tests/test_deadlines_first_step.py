@@ -108,7 +108,7 @@ def test_slurm_and_kubernetes_have_it():
 
 
 def test_a_hang_in_the_start_of_a_launch(tmp_path, monkeypatch):
-    monkeypatch.setattr(deadlines, "_FIRST_STEP_SECS", 3.0)
+    monkeypatch.setattr(deadlines, "_FIRST_STEP_SECS", 1.0)
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent("""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import shutil
+import socket
 import subprocess
 import sys
-import textwrap
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -34,7 +38,10 @@ def environ(home):
 
 @pytest.fixture(scope="module")
 def prepared(tf, environ):
-    return digits.prepare(environ=environ)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        folder = digits.prepare(environ=environ)
+    assert not said.getvalue(), "standard output belongs to the program"
+    return folder
 
 
 def rows(dataset):
@@ -57,6 +64,7 @@ def test_digits_is_prepared_offline_as_a_real_tfds_data_set(prepared, home):
     }
     lengths = builder.info.splits["train"].shard_lengths
     assert len(lengths) == 4 and sum(lengths) == 1437 and min(lengths) > 300
+    assert [path.name for path in prepared.parent.iterdir()] == ["1.0.0"], "no unfinished directory may stay behind"
 
 
 def test_no_image_is_lost_or_changed_and_the_split_is_stratified(tf, prepared, environ):
@@ -141,6 +149,20 @@ def test_slices_of_splits(tf, prepared, environ):
     assert len(held_out) == data.num_eval_records and not train & held_out
 
 
+def test_who_has_waited_for_another_process_takes_its_files(tf, prepared, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(digits, "_builder_class", lambda: made.append(1))
+    with futures.ThreadPoolExecutor() as pool:
+        with digits.locked(tmp_path, digits.NAME):
+            waiting = pool.submit(digits.prepare, tmp_path, environ={})
+            with pytest.raises(futures.TimeoutError):
+                waiting.result(timeout=0.2)
+            shutil.copytree(prepared, tmp_path / "digits" / "1.0.0")
+        assert waiting.result(timeout=60) == tmp_path / "digits" / "1.0.0"
+    assert not made, "what is there is not made again"
+
+
+@pytest.mark.nightly
 def test_processes_that_prepare_at_once_do_not_disturb_one_another(tmp_path):
     code = "import sys\nfrom estimator_pipeline.inputs import digits\nprint(digits.prepare(sys.argv[1], environ={}))\n"
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -168,10 +190,8 @@ def test_a_directory_that_cannot_be_written(tmp_path):
 
 # --- any other data set -------------------------------------------------------------------------------------
 
-WRITE_MNIST = textwrap.dedent(
-    """
-    import sys
-    import numpy as np
+
+def write_mnist(folder):
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import registered
 
@@ -197,14 +217,11 @@ WRITE_MNIST = textwrap.dedent(
                 for i in range(count):
                     yield i, {"image": np.full((28, 28, 1), i, np.uint8), "label": i % 10}
 
-
-    Mnist(data_dir=sys.argv[1]).download_and_prepare()
-    """
-)
+    Mnist(data_dir=str(folder)).download_and_prepare()
 
 
 def test_mnist_by_name_where_its_files_are(tf, tmp_path, environ):
-    subprocess.run([sys.executable, "-c", WRITE_MNIST, str(tmp_path)], check=True, timeout=240, capture_output=True)
+    write_mnist(tmp_path)
     for source in ({"data_dir": tmp_path}, {"environ": {**environ, "TFDS_DATA_DIR": str(tmp_path)}}):
         options = {"environ": environ, **source}
         data = inputs.from_tfds("mnist", global_batch_size=8, scale=1 / 255, **options)
@@ -225,37 +242,25 @@ def test_mnist_by_name_where_its_files_are(tf, tmp_path, environ):
     assert set(both.features_spec) == {"image", "label"}
 
 
-def test_mnist_without_files_and_without_a_network_says_what_to_do(tmp_path):
+def test_mnist_without_files_and_without_a_network_says_what_to_do(tf, tmp_path, monkeypatch):
     """TFDS itself tries again for minutes. The name server is taken away, for machines with a network."""
-    code = textwrap.dedent(
-        """
-        import socket, sys
-        from estimator_pipeline import inputs
-        from estimator_pipeline.errors import InputError
+    asked = []
 
-        asked = []
-        def none(host, *args, **kwargs):
-            asked.append(host)
-            raise socket.gaierror("no name server")
-        socket.getaddrinfo = none
-        for download in (True, False):
-            try:
-                where = {"data_dir": sys.argv[1], "environ": {"HOME": sys.argv[1]}}
-                inputs.from_tfds("mnist", global_batch_size=8, download=download, **where)
-            except InputError as error:
-                print(error)
-        print("ASKED", sorted(set(asked)))
-        """
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    text = done.stdout
-    assert text.count("The data set mnist is not prepared, and cannot be downloaded here") == 2
-    assert "no network: storage.googleapis.com does not answer" in text and "download=False" in text
-    assert "tfds build mnist --data_dir=DIR" in text and "use the embedded data set 'digits'" in text
-    assert "ASKED ['storage.googleapis.com']" in text, "one look for the host, no attempt to download"
+    def none(host, *args, **kwargs):
+        asked.append(host)
+        raise socket.gaierror("no name server")
+
+    monkeypatch.setattr(socket, "getaddrinfo", none)
+    where = {"data_dir": tmp_path, "environ": {"HOME": str(tmp_path)}}
+    for download in (True, False):
+        with pytest.raises(InputError) as refused:
+            inputs.from_tfds("mnist", global_batch_size=8, download=download, **where)
+        text = str(refused.value)
+        assert text.startswith("The data set mnist is not prepared, and cannot be downloaded here")
+        assert ("no network: storage.googleapis.com does not answer" in text) == download
+        assert ("download=False" in text) != download
+        assert "tfds build mnist --data_dir=DIR" in text and "use the embedded data set 'digits'" in text
+    assert asked == ["storage.googleapis.com"], "one look for the host, no attempt to download"
 
 
 REFUSED = [

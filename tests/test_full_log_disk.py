@@ -17,7 +17,7 @@ import time
 import pytest
 from conftest import ROOT
 
-from estimator_pipeline.launch import Deadlines, Limits, Shape, new_run_id, supervise_local
+from estimator_pipeline.launch import Deadlines, Limits, Shape, new_run_id, running, supervise_local
 from estimator_pipeline.launch.deadlines import Listener
 from estimator_pipeline.launch.progress import (
     HEARTBEAT_VARIABLE,
@@ -314,7 +314,7 @@ while until is None or time.monotonic() < until:
     time.sleep(0.02)
     if until is None and (here / "told").exists():
         (here / "room").touch()
-        until = time.monotonic() + 1.0
+        until = time.monotonic() + 0.4
 (here / "last").write_text(str(step))
 writer.emit("trained")
 writer.emit("result", global_step=step)
@@ -331,11 +331,12 @@ def test_a_healthy_task_on_a_full_disk_is_not_hung(tmp_path, monkeypatch):
         if not (tmp_path / "full").exists() or (tmp_path / "room").exists():
             return try_it(room)
         looks.append(time.monotonic())
-        if looks[-1] - looks[0] > 4.0:
+        if looks[-1] - looks[0] > 1.1:
             (tmp_path / "told").touch()  # more than two deadlines long
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Room, "_try", tried)
+    monkeypatch.setattr(running, "_ROOM_SECS", 0.2)
     outcome = supervise_local(
         [sys.executable, str(program), str(tmp_path)],
         shape=Shape(workers=1),
@@ -343,7 +344,7 @@ def test_a_healthy_task_on_a_full_disk_is_not_hung(tmp_path, monkeypatch):
         run_id=new_run_id(),
         limits=Limits(max_restarts=1, backoff=0.01),
         foreign=False,
-        deadlines=Deadlines(step=2.0, heartbeat=120.0),
+        deadlines=Deadlines(step=0.5, heartbeat=120.0),
         timeout=240.0,
     )
     assert [(one.reason, one.why) for one in outcome.attempts] == [("done", "done")]

@@ -78,7 +78,7 @@ def as_defined(found, history, *, tolerance):
     assert not found
 
 
-@pytest.mark.gate("plain-2", "added-up-2")
+@pytest.mark.gate("plain-1", "added-up-2")
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_an_estimator(kind, replicas, tmp_path):

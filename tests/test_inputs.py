@@ -154,10 +154,12 @@ def test_local_replicas_get_consecutive_batches_of_their_pipelines_slice(tf, loc
 
 def test_a_restart_at_any_step_reads_what_an_uninterrupted_run_reads(tf, tmp_path, environ):
     for name, data in all_kinds(tf, tmp_path, environ):
+        # Where the records lie has no part in the order: the others begin with the second epoch alone.
+        begins = (1, 8, 9, 24) if name == "arrays" else (9,)
         for where in (None, context(tf, 2, 1), context(tf, 1, 0, 2)):
             local = 2 if where is not None and where.num_input_pipelines == 1 else 1
             whole = labels_of(data.train_input_fn(where), 25 * local)
-            for step in (1, 8, 9, 24):
+            for step in begins:
                 rest = labels_of(data.at_step(step).train_input_fn(where), (25 - step) * local)
                 assert np.array_equal(np.stack(rest), np.stack(whole[step * local :])), (name, step)
 
@@ -283,16 +285,16 @@ def test_k3_a_finite_stream_by_the_hint_ends_with_its_full_steps(tf):
 
 def test_batches_without_records_do_no_harm(tf, tmp_path, environ):
     """TensorFlow's unbatch() crashes the process on one, so that none must come to it."""
-    for name, data in all_kinds(tf, tmp_path, environ, global_batch_size=400, eval_batch_size=400):
-        parts = [labels_of(data.eval_input_fn(context(tf, 2, p, 400))) for p in range(2)]
-        assert [len(part) for part in parts] == [200, 200]
+    for name, data in all_kinds(tf, tmp_path, environ, global_batch_size=200, eval_batch_size=200):
+        parts = [labels_of(data.eval_input_fn(context(tf, 2, p, 200))) for p in range(2)]
+        assert [len(part) for part in parts] == [100, 100]
         assert {len(batch) for part in parts for batch in part} == {0, 1}
         assert np.concatenate(parts[0] + parts[1]).tolist() == list(range(100)), name
     for name, data in all_kinds(
-        tf, tmp_path, environ, global_batch_size=300, epochs=1, drop_remainder=False, shuffle_window=None
+        tf, tmp_path, environ, global_batch_size=150, epochs=1, drop_remainder=False, shuffle_window=None
     ):
-        batches = labels_of(data.train_input_fn(context(tf, 1, 0, 300)))
-        assert len(batches) == 300 and sorted(np.concatenate(batches)) == list(range(100)), name
+        batches = labels_of(data.train_input_fn(context(tf, 1, 0, 150)))
+        assert len(batches) == 150 and sorted(np.concatenate(batches)) == list(range(100)), name
 
 
 @pytest.mark.parametrize("drop", [True, False])
@@ -861,8 +863,12 @@ def test_names_of_the_package_and_the_parameter_that_tensorflow_injects_by_name(
     tf.estimator.EvalSpec(data.eval_input_fn, steps=None)
 
 
-def test_making_data_does_not_start_tensorflows_runtime(tf, tmp_path):
-    """A MultiWorkerMirroredStrategy refuses to be made once it runs, and people make their data first."""
+@pytest.mark.parametrize("digits", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_making_data_does_not_start_tensorflows_runtime(tf, tmp_path, digits):
+    """A MultiWorkerMirroredStrategy refuses to be made once it runs, and people make their data first.
+
+    Clusters whose job file names the digits would not train either.
+    """
     tfrecord_files(tf, tmp_path)
     csv_files(tmp_path)
     code = textwrap.dedent(
@@ -879,8 +885,9 @@ def test_making_data_does_not_start_tensorflows_runtime(tf, tmp_path):
             inputs.from_arrays((np.zeros((9, 2)), np.zeros(9)), **common),
             inputs.from_csv(sys.argv[1] + "/*.csv", **common),
             inputs.from_tfrecord(sys.argv[1] + "/*.tfrecord", features=spec, environ=home, **common),
-            inputs.from_tfds("digits", data_dir=sys.argv[1], environ=home, **common),
         ]
+        if sys.argv[2] == "True":
+            made.append(inputs.from_tfds("digits", data_dir=sys.argv[1], environ=home, **common))
         for data in made:
             data.describe(2)
         # Refused as soon as the runtime has started, as that strategy is.
@@ -892,7 +899,6 @@ def test_making_data_does_not_start_tensorflows_runtime(tf, tmp_path):
             assert labels.shape == (4,)
         """
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
-    )
+    command = [sys.executable, "-c", code, str(tmp_path), str(digits)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

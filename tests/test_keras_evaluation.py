@@ -171,10 +171,10 @@ def test_a_killed_job_goes_on_from_its_backup(tmp_path):
 def test_on_two_replicas():
     """What each replica counts goes on too: its share of the sum, so that the order of sums is another one."""
     found = []
-    for callbacks in ([], [quiet(held_out, every_steps=3)]):
+    for callbacks in ([], [quiet(held_out, every_steps=2)]):
         with two_replicas().scope():
             model = linear()
-        found.append(train(model, 8, *callbacks).history)
+        found.append(train(model, 3, *callbacks).history)
     for name, values in found[0].items():
         assert found[1][name] == pytest.approx(values, rel=1e-6)
 

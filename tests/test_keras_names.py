@@ -151,6 +151,7 @@ def model_fn(features, labels, mode, params):
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
+@pytest.mark.gate("False-newer")
 @pytest.mark.parametrize("optimizer", [legacy.Adam, keras.optimizers.Adam], ids=["legacy", "newer"])
 @pytest.mark.parametrize("frozen", [False, True])
 def test_the_same_layers_in_both_need_no_mapping(tmp_path, optimizer, frozen):
@@ -165,15 +166,15 @@ def test_the_same_layers_in_both_need_no_mapping(tmp_path, optimizer, frozen):
         assert "a frozen layer: estimator does not change 1 of 10 variables (block/kernel_1)" in str(found.findings[0])
 
 
-@pytest.fixture
-def checkpoint(tmp_path):
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
     """A checkpoint of an Estimator, and its values."""
-    estimator = tf.estimator.Estimator(model_fn, str(tmp_path / "old"), params={"frozen": False})
+    estimator = tf.estimator.Estimator(model_fn, str(tmp_path_factory.mktemp("old")), params={"frozen": False})
     estimator.train(input_fn, steps=2)
     return estimator.latest_checkpoint(), {name: estimator.get_variable_value(name) for name in NAMES}
 
 
-def test_a_warm_start_gives_each_its_own_values(checkpoint):
+def test_a_warm_start_gives_each_its_own_values(checkpoint, tmp_path):
     path, values = checkpoint
     made = model(legacy.SGD)
     warm_start(made, path)
@@ -181,9 +182,9 @@ def test_a_warm_start_gives_each_its_own_values(checkpoint):
     assert sorted(found) == NAMES
     for name in set(NAMES) - {"block/Variable_2"}:  # it is not trained
         np.testing.assert_array_equal(found[name], values[name])
-    made.save_weights(path + "-keras")
+    made.save_weights(str(tmp_path / "keras"))
     with pytest.raises(ConfigError, match="has no weight 'block/"):
-        warm_start(made, path + "-keras")  # by names alone it has several of one
+        warm_start(made, str(tmp_path / "keras"))  # by names alone it has several of one
 
 
 @pytest.mark.parametrize("optimizer", [legacy.Adam, keras.optimizers.Adam], ids=["legacy", "newer"])

@@ -13,7 +13,7 @@ from estimator_pipeline.weight_decay import decays
 
 tf = tensorflow_with_three_cpus()
 
-STEPS, ROWS = 30, 7
+STEPS, ROWS = 12, 7
 DECAYING = [name for name in NAMES if name != "ftrl"]
 RATE = {"kind": "exponential", "initial_learning_rate": 0.2, "decay_steps": 5, "decay_rate": 0.5}
 SOME = {
@@ -78,6 +78,9 @@ def steps_of_the_estimators(optimizer, sparse):
         return after
 
 
+@pytest.mark.gate(
+    *(f"{name}-{case}" for name in NAMES for case in ("constant-defaults-sparse", "schedule-options-dense"))
+)
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("options", ["defaults", "options"])
 @pytest.mark.parametrize("rate", [0.1, RATE], ids=["constant", "schedule"])
@@ -98,6 +101,7 @@ def test_keras_is_the_keras_optimizer_bit_for_bit(name):
     np.testing.assert_array_equal(np.array(ours), np.array(theirs))
 
 
+@pytest.mark.gate(*(f"schedule-{name}" for name in NAMES))
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("rate", [0.1, RATE], ids=["constant", "schedule"])
 def test_the_differences_that_are_told_are_there(name, rate):
@@ -125,6 +129,7 @@ def test_a_warm_up_is_the_estimators_bit_for_bit(rate, api):
     assert not np.array_equal(ours[0], without[0])
 
 
+@pytest.mark.gate(*(f"{name}-{case}" for name in DECAYING for case in ("v1-sparse", "keras-dense")))
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("api", ["v1", "keras"])
 @pytest.mark.parametrize("name", DECAYING)

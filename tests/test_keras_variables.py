@@ -48,7 +48,9 @@ def test_a_checkpoint_has_what_each_optimizer_keeps(tmp_path):
         np.testing.assert_array_equal(one, same)
 
 
-@pytest.mark.parametrize("optimizers", [tf.keras.optimizers, tf.keras.optimizers.legacy])
+@pytest.mark.parametrize(
+    "optimizers", [tf.keras.optimizers, pytest.param(tf.keras.optimizers.legacy, marks=pytest.mark.nightly)]
+)
 def test_one_of_two_optimizers_steps_by_a_condition(optimizers, tmp_path):
     """Each by its own loss, by gradients of before both steps; what neither has is not trained."""
 

@@ -58,8 +58,9 @@ tell(str(child.pid))
 
 
 @pytest.fixture(autouse=True)
-def _no_test_hangs_or_leaves_a_process(tmp_path: Path) -> Iterator[None]:
-    """For the day that a test fails: it ends, and what it left behind goes too."""
+def _no_test_hangs_or_leaves_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For the day that a test fails: it ends, and what it left behind goes too. Who waits looks more often."""
+    monkeypatch.setattr("estimator_pipeline.launch.local._POLL", 0.02)
 
     def fail(*_: object) -> None:
         raise AssertionError("the test did not end within 120 s")
@@ -416,7 +417,7 @@ def test_a_task_that_ended_before_the_one_it_failed_because_of(tmp_path):
         """
         if me == "worker-1":
             told("worker-0")
-            time.sleep(1.5)
+            time.sleep(0.5)
             sys.exit(3)
         blame("worker:1")
         tell("ended")
@@ -497,7 +498,7 @@ def test_a_task_may_end_in_its_own_way_within_the_grace(tmp_path):
 
 
 def test_a_job_that_takes_too_long_is_ended(tmp_path):
-    outcome = _run(tmp_path, "for_ever()", timeout=0.5)
+    outcome = _run(tmp_path, "for_ever()", timeout=0.3)
     assert (outcome.reason, outcome.exit_code, outcome.failure) == ("timeout", 1, None)
     assert {task.state for task in outcome.tasks} == {"stopped"}
 
@@ -656,10 +657,14 @@ _WAIT = _GRANDCHILD + "for_ever()"
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.nightly)],
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_signal_to_the_launchers_group_ends_every_process(tmp_path, number, code):
-    with _launcher(tmp_path, _WAIT) as launcher:
+    with _launcher(tmp_path, _WAIT, "--grace", "0.3") as launcher:
         run_id, pids = _family(launcher)
         assert len(pids) == 5  # two tasks, two grandchildren, the guard
         os.killpg(launcher.pid, number)
@@ -705,12 +710,12 @@ for_ever()
 @pytest.mark.parametrize(("number", "code", "reason"), [(signal.SIGTERM, 75, "preempted"), (signal.SIGINT, 130, "")])
 def test_a_task_that_writes_its_last_checkpoint_has_the_time_for_it(tmp_path, number, code, reason):
     """Past the grace, and past a second SIGTERM: schedulers repeat themselves."""
-    with _launcher(tmp_path, _WRITES_A_CHECKPOINT, "--grace", "3", "--json") as launcher:
+    with _launcher(tmp_path, _WRITES_A_CHECKPOINT, "--grace", "1", "--json") as launcher:
         os.kill(launcher.pid, number)
         for worker in ("worker-0", "worker-1"):
             _until(lambda w=worker: (tmp_path / f"{w}.told").read_text() == "asked", what=f"SIGTERM to {worker}")
         os.kill(launcher.pid, signal.SIGTERM)
-        time.sleep(4.0)
+        time.sleep(1.5)
         assert launcher.poll() is None
         (tmp_path / "saved").touch()
         output, errors = launcher.communicate(timeout=60)

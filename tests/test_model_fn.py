@@ -50,7 +50,7 @@ def kernel(values):
     return found
 
 
-@pytest.mark.gate("sgd-v1", "adam-keras")
+@pytest.mark.gate("sgd-v1", "sgd-keras")
 @pytest.mark.parametrize("api", ["v1", "keras"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_e4_step_of_replicas_equals_one_big_batch(tmp_path, name, api):
@@ -58,9 +58,9 @@ def test_e4_step_of_replicas_equals_one_big_batch(tmp_path, name, api):
     optimizer = {"name": name, "learning_rate": 0.01, "api": api}
     runs = {
         r: weights(train(model_fns.model_fn("dnn", optimizer=optimizer), tmp_path / str(r), replicas=r))
-        for r in (1, 2, 3)
+        for r in ((1, 2, 3) if name == "adam" else (1, 3))
     }
-    for replicas in (2, 3):
+    for replicas in runs.keys() - {1}:
         assert runs[replicas].keys() == runs[1].keys()
         for variable, value in runs[1].items():
             # Adaptive optimizers divide by the root of tiny second moments: an error of one ULP in a gradient near
@@ -68,6 +68,7 @@ def test_e4_step_of_replicas_equals_one_big_batch(tmp_path, name, api):
             np.testing.assert_allclose(runs[replicas][variable], value, rtol=2e-4, atol=2e-5, err_msg=variable)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", [2.0, 0.5])
 def test_e4_wrong_loss_scaling_would_be_seen(tmp_path, fault):
     """The comparison above is not blind: a loss scaled wrongly by a factor of two fails it."""
@@ -95,12 +96,13 @@ def test_clipping_is_of_the_global_gradient(tmp_path, replicas, clip):
 
 def test_clip_norm_bounds_the_step(tmp_path):
     fn = model_fns.model_fn("dnn", optimizer={"name": "sgd", "learning_rate": 1.0}, clip_norm=0.05)
-    before = weights(train(fn, tmp_path, steps=1, replicas=2))
-    after = weights(train(fn, tmp_path, steps=1, replicas=2))
+    before = weights(train(fn, tmp_path, steps=1))
+    after = weights(train(fn, tmp_path, steps=1))
     moved = np.sqrt(sum(np.sum((after[n] - before[n]) ** 2) for n in before))
     assert moved == pytest.approx(0.05, rel=1e-3)
 
 
+@pytest.mark.gate("2")
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_batchnorm_statistics_move_with_training(tmp_path, replicas):
     fn = model_fns.model_fn("resnet", params={"filters": (4,), "momentum": 0.5})
@@ -137,6 +139,7 @@ def test_dropout_is_on_in_training(tmp_path):
     assert max(np.abs(runs[0][n] - runs[1][n]).max() for n in runs[0]) > 1e-5
 
 
+@pytest.mark.gate("2")
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_regularisation_counts_once(tmp_path, replicas):
     """With a zero data gradient the weights shrink by learning rate * d(l2 * w^2), on any number of replicas."""
@@ -158,10 +161,9 @@ def test_regularisation_counts_once(tmp_path, replicas):
 
 def test_average_loss_is_exact_with_a_short_last_batch(tmp_path):
     estimator = train(model_fns.model_fn("dnn"), tmp_path, steps=2)
-    metrics = {b: estimator.evaluate(lambda b=b: tf_data(b)) for b in (48, 20, 7)}
-    for batch in (20, 7):
-        assert metrics[batch]["average_loss"] == pytest.approx(metrics[48]["average_loss"], rel=1e-6)
-        assert metrics[batch]["accuracy"] == metrics[48]["accuracy"]
+    metrics = {b: estimator.evaluate(lambda b=b: tf_data(b)) for b in (48, 7)}
+    assert metrics[7]["average_loss"] == pytest.approx(metrics[48]["average_loss"], rel=1e-6)
+    assert metrics[7]["accuracy"] == metrics[48]["accuracy"]
 
 
 WARMED_UP = {
@@ -171,14 +173,7 @@ WARMED_UP = {
 }
 
 
-@pytest.mark.gate(
-    "v1-kind0-value0",
-    "v1-<lambda>-value3",
-    "keras-kind0-value0",
-    "keras-kind1-value1",
-    "keras-kind2-value2",
-    "keras-<lambda>-value3",
-)
+@pytest.mark.gate("v1-<lambda>-value3", "keras-kind1-value1")
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
@@ -237,6 +232,7 @@ def test_the_rate_that_is_told_is_read_before_the_step_is_counted():
         assert told.op in before
 
 
+@pytest.mark.gate("linear", "cnn")
 @pytest.mark.parametrize("name", ["linear", "cnn", "resnet"])
 def test_every_image_model_has_a_plain_keras_twin(tmp_path, name):
     """model_fns the other way round: the plain Keras model has the same variables and gives the same logits."""
@@ -326,7 +322,7 @@ def test_class_numbers_are_no_labels_of_several_classes(tmp_path):
         train(fn, tmp_path, labels=np.zeros(48, np.int64))
 
 
-@pytest.mark.gate("mixed_float16-1", "mixed_float16-2")
+@pytest.mark.gate("mixed_float16-1")
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("policy", [True, "mixed_bfloat16", "mixed_float16"])
 def test_e9_lower_precision(tmp_path, policy, replicas):
@@ -414,6 +410,13 @@ def test_bad_options(options, fragments):
         assert fragment in str(error.value)
 
 
+@pytest.fixture(scope="module")
+def trained_by_name(tmp_path_factory):
+    fn = model_fns.model_fn("linear", optimizer={"name": "sgd", "learning_rate": 0.01})
+    return weights(train(fn, tmp_path_factory.mktemp("named")))
+
+
+@pytest.mark.gate("v1", "keras_schedule")
 @pytest.mark.parametrize(
     "make",
     [
@@ -425,14 +428,13 @@ def test_bad_options(options, fragments):
     ],
     ids=["v1", "keras", "keras_schedule"],
 )
-def test_an_optimizer_from_a_function(tmp_path, make):
+def test_an_optimizer_from_a_function(tmp_path, trained_by_name, make):
     """The same steps as by name; a Keras optimizer counts with the global step."""
-    named = train(model_fns.model_fn("linear", optimizer={"name": "sgd", "learning_rate": 0.01}), tmp_path / "named")
     made = train(model_fns.model_fn("linear", optimizer=make), tmp_path / "made")
     assert made.get_variable_value("global_step") == 3
     rates = {"SGD/learning_rate", "SGD/decay", "SGD/momentum"}  # a Keras optimizer keeps them as variables
-    assert weights(made).keys() - rates == weights(named).keys(), "no counter besides the global step"
-    np.testing.assert_array_equal(kernel(weights(made)), kernel(weights(named)))
+    assert weights(made).keys() - rates == trained_by_name.keys(), "no counter besides the global step"
+    np.testing.assert_array_equal(kernel(weights(made)), kernel(trained_by_name))
 
 
 def test_an_optimizer_that_needs_eager_execution_is_refused(tmp_path):

@@ -106,6 +106,7 @@ def test_an_estimator_keeps_them_and_answers_by_them(api, replicas, name, tmp_pa
     np.testing.assert_allclose(outputs["predictions"].numpy().reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.gate("2")
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_keras_keeps_the_same(replicas, tmp_path):
     fields = {"name": "adam", "learning_rate": 0.1, "ema_momentum": MOMENTUM}
@@ -143,6 +144,7 @@ def test_without_them_nothing_is_exchanged():
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.gate("v1-2")
 @pytest.mark.parametrize(("api", "replicas"), [("v1", 2), ("keras", 1)])
 def test_they_move_with_each_change_where_gradients_are_added_up(api, replicas, tmp_path):
     every = 2

@@ -145,9 +145,11 @@ def test_an_output_is_what_it_is_alone(tmp_path):
     several.train(data)
     found = several.evaluate(data)
     for name in UNITS:
-        single = estimator_of(tmp_path / name, one_of(name), **alone(name))
-        single.train(lambda name=name: data([name]))
-        wanted = single.evaluate(lambda name=name: data([name]))
+        single = ep.build_keras_model(one_of(name), optimizer=ADAM, **alone(name))
+        of_labels = {key: alone(name)[key] for key in ("loss", "label_vocabulary") if key in alone(name)}
+        batches = ep.keras_batches(data([name]), **of_labels)
+        single.fit(batches, verbose=0)
+        wanted = single.evaluate(batches, return_dict=True, verbose=0)
         # Adam's step does not change with the gradient's scale, but for its epsilon.
         for metric in {"average_loss", *alone(name)["metrics"]}:
             assert found[f"{name}_{metric}"] == pytest.approx(wanted[metric], rel=1e-4), f"{name}_{metric}"

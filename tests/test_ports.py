@@ -113,7 +113,9 @@ def test_the_ports_of_a_killed_holder_are_free():
     _are_free(ports)
 
 
+@pytest.mark.nightly
 def test_tensorflow_servers_start_on_held_ports_and_talk(tmp_path):
+    """So do the servers of each cluster that the tests start; this one is that alone."""
     program = tmp_path / "server.py"
     program.write_text(_SERVER)
     outcome = launch_local(

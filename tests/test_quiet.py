@@ -80,11 +80,14 @@ def test_no_process_is_left(ends):
         process.wait(timeout=10)
 
 
-def test_deprecations_of_tensorflow_are_left_out_and_the_programs_own_are_not():
+@pytest.mark.parametrize("install", ["lambda: None", pytest.param("compat.install", marks=pytest.mark.nightly)])
+def test_deprecations_of_tensorflow_are_left_out_and_the_programs_own_are_not(install):
     """TensorFlow tells some of them as if the line that calls it had."""
-    code = """
+    code = f"""
 import warnings
+from estimator_pipeline import compat
 from estimator_pipeline.cli import quiet
+compat.install = {install}
 with quiet.quiet_libraries():
     warnings.warn("`tf.layers.dense` is deprecated and will be removed in a future version.", stacklevel=1)
     warnings.warn("`layer.apply` is deprecated and will be removed in a future version.", stacklevel=1)

@@ -372,8 +372,10 @@ def _until(condition, *, seconds=60.0):
 
 
 @pytest.fixture(autouse=True)
-def _no_test_hangs(tmp_path: Path) -> Iterator[None]:
-    """For the day that a test fails: it ends, and what it left behind goes too."""
+def _no_test_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For the day that a test fails: it ends, and what it left behind goes too. Who waits looks more often."""
+    monkeypatch.setattr("estimator_pipeline.launch.local._POLL", 0.02)
+    monkeypatch.setattr("estimator_pipeline.launch.supervisor._POLL", 0.02)
 
     def fail(*_: object) -> None:
         raise AssertionError("the test did not end within 240 s")
@@ -463,14 +465,14 @@ def test_a_task_that_is_killed_is_started_again_with_all_others(tmp_path):
 def test_where_an_attempt_goes_on_from_is_a_checkpoint_even_if_nobody_told_of_it(tmp_path):
     body = """
     emit("step", step=100 * attempt + 7, steps=107)
-    if attempt < 6:
+    if attempt < 4:
         os.kill(os.getpid(), signal.SIGKILL)
     """
     outcome = _supervised(tmp_path, body, limits=Limits(max_restarts=1, backoff=0.01))
     assert outcome.ok, "each went on from a later place than the one before"
-    assert [one.from_step for one in outcome.attempts] == [0, 100, 200, 300, 400, 500]
+    assert [one.from_step for one in outcome.attempts] == [0, 100, 200, 300]
     restarts = [one for one in _events(tmp_path) if one["event"] == "restart_in"]
-    assert [one["checkpoint"] for one in restarts] == [None, 100, 200, 300, 400]
+    assert [one["checkpoint"] for one in restarts] == [None, 100, 200]
 
 
 def test_bad_input_is_not_tried_again(tmp_path):
@@ -513,7 +515,7 @@ def test_a_stopped_task_is_noticed_named_and_ended(tmp_path):
             beat(); time.sleep(0.1)
         """,
         workers=2,
-        deadlines=Deadlines(heartbeat=1.5),
+        deadlines=Deadlines(heartbeat=1.0),
         grace=300.0,  # were it needed, the test would not end in time
     )
     first, second = outcome.attempts
@@ -552,40 +554,42 @@ def test_a_hung_task_that_ignores_all_signals_is_killed_after_the_grace(tmp_path
             emit("step", step=5)
             for_ever()
         """,
-        deadlines=Deadlines(step=1.5),
+        deadlines=Deadlines(step=0.5),
         grace=0.3,
     )
     assert [one.reason for one in outcome.attempts] == ["hung", "done"]
 
 
+@pytest.mark.nightly
 def test_a_task_without_a_first_step_hangs(tmp_path):
     outcome = _supervised(
-        tmp_path, "emit('start')\nif attempt == 1: for_ever()", deadlines=Deadlines(start=2.0, step=1.5)
+        tmp_path, "emit('start')\nif attempt == 1: for_ever()", deadlines=Deadlines(start=1.0, step=0.5)
     )
     assert outcome.attempts[0].why.startswith("worker:0 came to no first step in ")
     assert outcome.ok
 
 
+@pytest.mark.nightly
 def test_a_silent_evaluator_is_no_hung_task(tmp_path):
     outcome = _supervised(
         tmp_path,
         """
         emit("start")
         if me.startswith("evaluator"):
-            time.sleep(2.5)
+            time.sleep(1.0)
         else:
             emit("step", step=1)
             emit("trained")
-            time.sleep(2.0)
+            time.sleep(0.8)
         """,
         evaluator=True,
-        deadlines=Deadlines(step=1.5, start=30.0),
+        deadlines=Deadlines(step=0.5, start=30.0),
     )
     assert [one.reason for one in outcome.attempts] == ["done"]
 
 
 def test_a_foreign_program_that_tells_nothing_has_no_deadline_and_that_is_said_once(tmp_path):
-    outcome = _supervised(tmp_path, "time.sleep(0.8)", foreign=True, deadlines=Deadlines(step=0.2))
+    outcome = _supervised(tmp_path, "time.sleep(0.5)", foreign=True, deadlines=Deadlines(step=0.2))
     assert outcome.ok
     assert [note for note in outcome.notes if "no deadline" in note] == [
         "worker:0 tells nothing by which a step could be seen: no deadline for it"
@@ -601,7 +605,7 @@ def test_a_foreign_program_whose_log_stands_still_hangs(tmp_path):
             for_ever()
         """,
         foreign=True,
-        deadlines=Deadlines(step=1.5),
+        deadlines=Deadlines(step=0.6),
     )
     assert [one.reason for one in outcome.attempts] == ["hung", "done"]
     assert outcome.attempts[0].step == 7
@@ -634,7 +638,7 @@ def test_a_preempted_task_is_started_again_and_the_others_may_finish_their_check
         """
         emit("step", step=attempt)
         emit("checkpoint", step=attempt)
-        if attempt < 4:
+        if attempt < 3:
             time.sleep(0.4 if me == "worker:0" else 0)
             print("saved", flush=True)
             sys.exit(75)
@@ -642,8 +646,8 @@ def test_a_preempted_task_is_started_again_and_the_others_may_finish_their_check
         workers=2,
         limits=Limits(max_restarts=1, backoff=30.0),  # a pause would not end in time
     )
-    assert [one.reason for one in outcome.attempts] == ["preempted"] * 3 + ["done"]
-    for number in (1, 2, 3):
+    assert [one.reason for one in outcome.attempts] == ["preempted"] * 2 + ["done"]
+    for number in (1, 2):
         assert (tmp_path / "logs" / f"attempt-{number}" / "worker-0.log").read_text() == "saved\n", "not disturbed"
 
 
@@ -654,7 +658,7 @@ def test_time_that_runs_out_counts_for_all_attempts(tmp_path):
         log_dir=tmp_path / "logs",
         run_id=new_run_id(),
         limits=Limits(max_restarts=9, backoff=600.0),
-        timeout=1.0,
+        timeout=0.5,
     )
     assert (outcome.reason, outcome.exit_code, len(outcome.attempts)) == ("timeout", 1, 1)
 
@@ -715,8 +719,7 @@ def test_a_supervisor_that_is_killed_leaves_nothing(tmp_path):
     family = psutil.Process(supervisor.pid).children(recursive=True)
     supervisor.kill()
     supervisor.communicate()
-    _, alive = psutil.wait_procs(family, timeout=30)
-    assert not alive
+    _until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in family))
 
 
 def test_a_supervised_command_is_run_again_and_its_output_passed_on(tmp_path):
@@ -745,7 +748,7 @@ def test_a_signal_is_passed_on_once_and_nothing_is_tried_again(tmp_path, number)
     def hear(number, frame):
         heard.append(number)
         print("heard", signal.Signals(number).name, flush=True)
-        time.sleep(0.3)
+        time.sleep(0.1)
         sys.exit(75)
     signal.signal(signal.SIGTERM, hear); signal.signal(signal.SIGUSR1, hear)
     print("ready", flush=True)
@@ -766,7 +769,7 @@ def test_a_file_that_must_change_and_does_not(tmp_path):
     body = f"""
     if attempt == 2:
         sys.exit(0)
-    for n in range(20):
+    for n in range(10):
         pathlib.Path({str(watched)!r}, "checkpoint").write_text(str(n) * n)
         time.sleep(0.1)
     for_ever()
@@ -776,7 +779,7 @@ def test_a_file_that_must_change_and_does_not(tmp_path):
         log_dir=tmp_path / "logs",
         run_id=new_run_id(),
         limits=Limits(max_restarts=1, backoff=0.01),
-        deadlines=Deadlines(step=1.5),
+        deadlines=Deadlines(step=0.7),
         watch_path=watched,
         timeout=50.0,
     )

@@ -74,6 +74,7 @@ def test_trained_and_evaluated_as_the_estimator_does(loss, tmp_path):
     ), "the weights matter"
 
 
+@pytest.mark.gate("multi_label", "regression")
 @pytest.mark.parametrize("kind", ["binary", "multi_class", "multi_label", "regression"])
 def test_the_canned_heads_numbers(kind, tmp_path):
     """Loss of a batch and metrics of tf.estimator's own heads, which find the weights among the features."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 
 import pytest
+from command_line import call
 
 from estimator_pipeline.cli.environment import enter, parse_shape, warn_of_tasks
+from estimator_pipeline.compat import runner
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch import Shape
 
@@ -47,12 +50,18 @@ def job(tmp_path):
         ([*THREE, "--set", "run.model_dir=gs://b/m"], STEP, "error: the tasks cannot agree on ports in 'gs://b/m'"),
     ],
 )
-def test_what_does_not_fit_is_told_before_tensorflow_starts(run_python, job, options, environ, says):
-    done = run_python(["-X", "importtime", "-m", "estimator_pipeline", "train", job, *options], env=environ)
+def test_what_does_not_fit_is_told(job, options, environ, says):
+    done = call("train", job, *options, env=environ)
     assert done.returncode == 2
     message = done.stderr[done.stderr.index("error: ") :]
-    assert says in message and "to mend it:" in message and "Traceback" not in message
-    assert "| tensorflow\n" not in done.stderr
+    assert says in message and "to mend it:" in message
+
+
+def test_what_does_not_fit_is_told_before_tensorflow_starts(run_python, job):
+    """Where the tasks are counted, and where they look for each other's ports."""
+    for options in ([], [*THREE, "--set", "run.model_dir=gs://b/m"]):
+        done = run_python(["-X", "importtime", "-m", "estimator_pipeline", "train", job, *options], env=STEP)
+        assert done.returncode == 2 and "error: " in done.stderr and "| tensorflow\n" not in done.stderr
 
 
 def test_what_is_written_and_said(capsys):
@@ -128,6 +137,23 @@ def test_several_tasks_without_a_shape_are_warned(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_what_exec_tells_a_program(monkeypatch):
+    given = []
+
+    def run_script(path, args, *, repairs):
+        given.append((path, args, json.loads(os.environ["TF_CONFIG"])))
+        return 7
+
+    monkeypatch.setattr(runner, "run_script", run_script)
+    done = call("exec", "--shape", "chief,workers", "program.py", "--shape", "own", env=STEP)
+    assert done.returncode == 7 and "worker:0 of 3 that train; ports derived" in done.stderr
+    ((path, args, document),) = given
+    assert (path, args) == ("program.py", ["--shape", "own"])
+    assert document["task"] == {"type": "worker", "index": 0}
+    assert [len(document["cluster"][job]) for job in ("chief", "worker")] == [1, 2]
+
+
+@pytest.mark.nightly
 def test_a_legacy_program_finds_its_tf_config(run_python, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(

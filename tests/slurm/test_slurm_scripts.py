@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from command_line import call
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import load_job, make_job
@@ -178,20 +179,20 @@ def test_a_sweep_that_is_none(tmp_path, text):
 # Commands without Slurm ----------------------------------------------------------------------------------------
 
 
-def cli(run_python, tmp_path, *words):
+def cli(tmp_path, *words):
     """With a PATH on which no Slurm is."""
-    done = run_python(["-m", "estimator_pipeline", *words], env={"PATH": str(tmp_path)})
+    done = call(*words, env={"PATH": str(tmp_path)})
     return done.returncode, done.stdout, done.stderr
 
 
-def test_dry_run_prints_the_script_anywhere_and_writes_nothing(run_python, tmp_path):
+def test_dry_run_prints_the_script_anywhere_and_writes_nothing(tmp_path):
     words = ["submit", "slurm", CONFIGS / "digits_cnn_two_workers.yaml", "--set", f"run.model_dir={tmp_path / 'model'}"]
-    code, out, err = cli(run_python, tmp_path, *words, "--dry-run")
+    code, out, err = cli(tmp_path, *words, "--dry-run")
     assert (code, err) == (0, "") and out.startswith("#!/bin/bash\n# digits_cnn_two_workers: 2 workers, 1 evaluator.\n")
     assert not (tmp_path / "model").exists()
-    document = json.loads(cli(run_python, tmp_path, *words, "--dry-run", "--json")[1])
+    document = json.loads(cli(tmp_path, *words, "--dry-run", "--json")[1])
     assert list(document) == ["script", "folder", "files"] and "name: cnn" in document["files"]["job.yaml"]
-    code, out, err = cli(run_python, tmp_path, *words)
+    code, out, err = cli(tmp_path, *words)
     assert (code, out) == (2, "") and err.startswith("error: there is no sbatch on this machine.\n")
     assert not (tmp_path / "model").exists()
 
@@ -209,11 +210,11 @@ def test_dry_run_prints_the_script_anywhere_and_writes_nothing(run_python, tmp_p
         (["cancel", "TMP"], "nothing has been submitted to Slurm here"),
     ],
 )
-def test_what_the_commands_refuse(run_python, tmp_path, words, says):
+def test_what_the_commands_refuse(tmp_path, words, says):
     (tmp_path / "one.yaml").write_text("- {run.model_dir: x}\n- {run.model_dir: x}\n")
     (tmp_path / "two.yaml").write_text("- {train.max_steps: 3}\n- {slurm.time: 3}\n")
     named = [word.replace("TMP", str(tmp_path)).replace("JOB", str(CONFIGS / "single.yaml")) for word in words]
-    code, out, err = cli(run_python, tmp_path, *named)
+    code, out, err = cli(tmp_path, *named)
     assert (code, out) == (2, "") and err.startswith("error: ") and says in err and "Traceback" not in err
 
 
