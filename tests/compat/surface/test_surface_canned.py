@@ -147,6 +147,7 @@ def test_canned_is_the_arithmetic(tmp_path, api, family, kind, loss):
         np.testing.assert_allclose(metrics["accuracy_baseline"], max(y.mean(), 1 - y.mean()))
 
 
+@pytest.mark.gate("v2")
 @pytest.mark.symbols("tf.estimator.BaselineClassifier", "tf.compat.v1.estimator.BaselineClassifier")
 @pytest.mark.parametrize("api", APIS)
 def test_baseline_learns_weighted_frequencies(tmp_path, api):
@@ -167,6 +168,7 @@ def test_baseline_learns_weighted_frequencies(tmp_path, api):
     assert answers["classes"].tolist() == [[b"c"]] * 6
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.symbols("tf.estimator.experimental.LinearSDCA", "tf.compat.v1.estimator.experimental.LinearSDCA")
 def test_sdca_finds_ridge_regression(tmp_path, api):
