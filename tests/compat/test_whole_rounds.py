@@ -36,20 +36,26 @@ def model_fn(features, labels, mode):
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op, eval_metric_ops=counts)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A directory with a checkpoint."""
+    folder = tmp_path_factory.mktemp("trained")
+    tf.estimator.Estimator(model_fn, str(folder)).train(batches(), steps=1)
+    return folder
+
+
 @pytest.fixture
-def evaluated(tmp_path):
+def evaluated(trained):
     """`evaluated(input_fn, replicas, **options)`: metrics, and how many rounds were made. Nothing is warned of."""
-    trained, said = [], []
+    said = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = said.append
     logger.addHandler(handler)
 
     def evaluate(input_fn, replicas, **options):
         over = tf.distribute.MirroredStrategy([f"CPU:{n}" for n in range(replicas)]) if replicas > 1 else None
-        config = tf.estimator.RunConfig(model_dir=str(tmp_path), eval_distribute=over)
+        config = tf.estimator.RunConfig(model_dir=str(trained), eval_distribute=over)
         estimator = tf.estimator.Estimator(model_fn, config=config)
-        if not trained:
-            trained.append(estimator.train(batches(), steps=1))
         hook = Rounds()
         return estimator.evaluate(input_fn, hooks=[hook], **options), hook.made
 
@@ -105,7 +111,7 @@ def test_tensors_and_what_cannot_be_cut_are_as_they_were(evaluated):
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_what_cannot_be_cut_stays_whole(replicas):
     """Where it is not strict: in order, none lost, none cut."""
-    for count in range(1, 9):
+    for count in (1, 4, 5):
         ones = tf.data.Dataset.range(count).batch(1)
         found = [batch.tolist() for batch in whole_rounds(ones, replicas, strict=False).as_numpy_iterator()]
         assert found == [[number] for number in range(count)]
