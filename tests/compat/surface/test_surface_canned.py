@@ -91,7 +91,12 @@ def canned(api, family, kind, loss, model_dir, rate):
     return getattr(APIS[api], family + kind)(config=config(model_dir), **options)
 
 
-@pytest.mark.gate("v2-DNNLinearCombinedRegressor-identity", "v1-DNNLinearCombinedClassifier-softmax")
+@pytest.mark.gate(
+    "v1-DNNLinearCombinedClassifier-softmax",
+    "v2-DNNLinearCombinedRegressor-identity",
+    "v2-DNNLinearCombinedEstimator-softmax",
+    "v2-LinearClassifier-softmax",
+)
 @pytest.mark.parametrize("api, family, kind, loss", CANNED)
 def test_canned_is_the_arithmetic(tmp_path, api, family, kind, loss):
     """From the checkpoint of step 0, NumPy walks the same steps to the same weights, metrics, predictions, exports."""

@@ -135,7 +135,7 @@ def test_a_checkpoint_has_the_names_and_shapes_of_2_15(tmp_path, recorded, name)
 # TensorFlow 1 ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["V1", "V2"])
+@pytest.fixture(params=[pytest.param("V1", marks=pytest.mark.nightly), "V2"])
 def old(request, tmp_path):
     """A folder with a checkpoint as TensorFlow 1 wrote it: variables by reference, no object graph."""
     folder = tmp_path / "old"

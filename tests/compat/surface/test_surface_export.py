@@ -229,8 +229,11 @@ def v1_questions(model, folder):
 
 # Asked together, in one process.
 BUILDERS = {
-    "parsing, all modes": (parsing_questions, all_modes_questions),
-    "all others": (raw_questions, alternatives_questions, tensor_questions, canned_questions, v1_questions),
+    "parsing": (parsing_questions,),
+    "all others": (
+        *(raw_questions, alternatives_questions, tensor_questions),
+        *(all_modes_questions, canned_questions, v1_questions),
+    ),
 }
 
 
@@ -260,7 +263,7 @@ BUILDERS = {
     "tf.compat.v1.estimator.export.build_parsing_serving_input_receiver_fn",
     "tf.compat.v1.estimator.export.build_raw_serving_input_receiver_fn",
 )
-@pytest.mark.gate("parsing, all modes")
+@pytest.mark.gate("parsing")
 @pytest.mark.parametrize("together", BUILDERS)
 def test_plain_tensorflow_answers_as_predict_does(model, tmp_path, run_python, together):
     """Same arithmetic in another process: a few units in the last place for the order of sums."""

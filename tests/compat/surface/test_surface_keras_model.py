@@ -206,7 +206,7 @@ def test_custom_objects(tmp_path):
     assert estimator.evaluate(data({"x": X}))["loss"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.gate("model.keras")
+@pytest.mark.nightly
 @pytest.mark.symbols("tf.keras.estimator.model_to_estimator")
 @pytest.mark.parametrize("name", ["model.h5", "model.keras", "saved_model"])
 def test_a_path_to_a_model(tmp_path, name):
