@@ -170,7 +170,6 @@ def test_the_record_is_exact(runs):
         np.testing.assert_array_equal(back[name], value)
 
 
-@pytest.mark.nightly
 def test_exports_to_keep_holds(runs):
     runs.process(1, 2, exports_to_keep=2)
     runs.process(5, exports_to_keep=2)
@@ -178,7 +177,6 @@ def test_exports_to_keep_holds(runs):
     assert runs.process(4, exports_to_keep=2) == {4: False}
 
 
-@pytest.mark.gate("valid")
 @pytest.mark.parametrize("name", [None, "valid"])
 def test_exports_of_an_older_program(runs, monkeypatch, name, warnings):
     """Made without the repair: the event files say how good they are, also those of an evaluation with a name."""
@@ -191,7 +189,6 @@ def test_exports_of_an_older_program(runs, monkeypatch, name, warnings):
     assert not warnings
 
 
-@pytest.mark.nightly
 def test_event_files_with_a_damaged_end(runs, monkeypatch, warnings):
     with monkeypatch.context() as patch:
         patch.setattr(tf.estimator.BestExporter, "export", REPAIRED.__wrapped__)
@@ -210,7 +207,6 @@ def test_nothing_says_how_good_they_are(runs, warnings):
     assert "nothing says how good they are" in text and "is exported whether it is better or not" in text
 
 
-@pytest.mark.gate("null")
 @pytest.mark.parametrize("damage", ["{", "null", '{"version": 1}', '{"version": 9, "exported": null}'])
 def test_a_damaged_record_is_one_warning(runs, warnings, damage):
     runs.process(1, 2)
@@ -221,7 +217,6 @@ def test_a_damaged_record_is_one_warning(runs, warnings, damage):
     assert json.loads(runs.record.read_text())["exported"]["checkpoint"] == "model.ckpt-5", "and it is whole again"
 
 
-@pytest.mark.nightly
 def test_died_while_exporting(runs):
     """The model was not exported: the one before it is the best on disk."""
 

@@ -49,7 +49,7 @@ def watch(monkeypatch):
 @pytest.mark.parametrize("finished", [0, 1])
 def test_a_peer_that_went_before_its_port_was_tried_is_lost(watch, capsys, finished):
     """The session stood, so it was there. A chief waited for ever when it went before the first step was finished."""
-    address, (message, code) = watch(60, True, finished)
+    address, (message, code) = watch(20, True, finished)
     assert f"chief:0 ends: ps:0 at {address} is gone" in message
     assert code == 1 and message in capsys.readouterr().err
 
