@@ -70,6 +70,7 @@ def test_app_of_absl_with_flags_and_exit_code(both, programs):
     _agree(plain, executed)
 
 
+@pytest.mark.nightly
 def test_app_of_tensorflow_1(run_python, programs):
     """tf.compat.v1.app.run() takes `main` from `__main__`; here tf.compat.v1 is the program's `tf`."""
     done = run_python([*_EXEC, programs / "app_of_tensorflow.py", "--steps", "7", "--model_dir", "/m"], timeout=120)

@@ -3,52 +3,63 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import threading
+import types
 
 import pytest
 
 from estimator_pipeline import compat
+from estimator_pipeline.cluster import peers
 from estimator_pipeline.compat.repairs import lost_peers
 from estimator_pipeline.launch import hold_ports
 
-WATCHING = """
-import sys, time, types
-from estimator_pipeline.compat.repairs import lost_peers
-begun, finished, secs = sys.argv[2] == "begun", int(sys.argv[3]), float(sys.argv[4])
-progress = types.SimpleNamespace(begun=begun, finished=finished, ended=False)
-with lost_peers.watching("chief:0", {"ps:0": sys.argv[1]}, progress):
-    time.sleep(secs)
-print("went on")
-"""
+tf = compat.install()
+GRACE_SECS = 0.1
 
 
-def watch(begun, finished, secs):
-    """A task that waits inside TensorFlow for `secs` seconds; its parameter server's port was never seen open."""
-    env = {**os.environ, "ESTIMATOR_PIPELINE_PEER_SECS": "0.5"}
-    with hold_ports(1) as held:
-        address = f"localhost:{held.ports[0]}"
-        command = [sys.executable, "-c", WATCHING, address, begun, str(finished), str(secs)]
-        return address, subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+@pytest.fixture
+def watch(monkeypatch):
+    """`watch(secs, begun, finished)`: a task that waits inside TensorFlow for at most `secs` seconds.
+
+    Gives the address of its parameter server, whose port was never seen open, and how the process ended: the message
+    and the exit code, or nothing.
+    """
+    told, ended = [], threading.Event()
+
+    def end(code):
+        told.append(code)
+        ended.set()
+
+    monkeypatch.setenv("ESTIMATOR_PIPELINE_PEER_SECS", str(GRACE_SECS))
+    monkeypatch.setattr(peers.PeerWatch, "INTERVAL_SECS", 0.01)
+    monkeypatch.setattr(lost_peers, "before_exit", [told.append])
+    monkeypatch.setattr(os, "_exit", end)
+
+    def run(secs, begun, finished):
+        progress = types.SimpleNamespace(begun=begun, finished=finished, ended=False)
+        with hold_ports(1) as held:
+            address = f"localhost:{held.ports[0]}"
+            with lost_peers.watching("chief:0", {"ps:0": address}, progress):
+                ended.wait(secs)
+        return address, told[:2]  # a process ends once
+
+    return run
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("begun", "finished"), [("begun", 0), ("begun", 1)])
-def test_a_peer_that_went_before_its_port_was_tried_is_lost(begun, finished):
+@pytest.mark.parametrize("finished", [0, 1])
+def test_a_peer_that_went_before_its_port_was_tried_is_lost(watch, capsys, finished):
     """The session stood, so it was there. A chief waited for ever when it went before the first step was finished."""
-    address, ended = watch(begun, finished, secs=100)
-    assert ended.returncode == 1, ended
-    assert f"chief:0 ends: ps:0 at {address} is gone" in ended.stderr
+    address, (message, code) = watch(20, True, finished)
+    assert f"chief:0 ends: ps:0 at {address} is gone" in message
+    assert code == 1 and message in capsys.readouterr().err
 
 
-def test_a_port_that_was_never_open_proves_nothing():
+def test_a_port_that_was_never_open_proves_nothing(watch):
     """It may be out of reach from here, or its task has not started yet."""
-    _, ended = watch("waits", 0, secs=4)
-    assert (ended.returncode, ended.stdout) == (0, "went on\n"), ended
+    assert watch(4 * GRACE_SECS, False, 0)[1] == []
 
 
 def test_the_session_says_that_all_peers_have_answered():
-    tf = compat.install()
     progress = lost_peers._progress_hook()
     assert not progress.begun
     with tf.Graph().as_default():

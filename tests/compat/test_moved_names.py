@@ -133,21 +133,19 @@ def test_tensorflows_own_normalization_finds_its_layer():
     assert issubclass(normalization.BatchNormalization, tf.keras.layers.Layer)
 
 
-def test_names_of_contrib_that_have_a_home(run_python, tmp_path):
+def test_names_of_contrib_that_have_a_home(monkeypatch):
     """By import alone: programs tell TensorFlow 1 by the attribute, which is not there before."""
-    program = (
-        "import tensorflow as tf\n"
-        "assert not hasattr(tf, 'contrib')\n"
-        "from tensorflow.contrib.estimator import stop_if_no_decrease_hook, InMemoryEvaluatorHook, add_metrics\n"
-        "from tensorflow.contrib.rnn import LSTMCell\n"
-        "assert stop_if_no_decrease_hook is tf.estimator.experimental.stop_if_no_decrease_hook\n"
-        "assert InMemoryEvaluatorHook is tf.estimator.experimental.InMemoryEvaluatorHook\n"
-        "assert LSTMCell is tf.compat.v1.nn.rnn_cell.LSTMCell\n"
-        "assert tf.contrib.estimator.add_metrics is tf.estimator.add_metrics\n"
-    )
-    (tmp_path / "program.py").write_text(program)
-    done = run_python(["-m", "estimator_pipeline", "exec", tmp_path / "program.py"])
-    assert done.returncode == 0, done.stderr
+    monkeypatch.delattr(tf, "contrib", raising=False)
+    for name in [name for name in sys.modules if f"{name}.".startswith("tensorflow.contrib.")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert not hasattr(tf, "contrib")
+    from tensorflow.contrib.estimator import InMemoryEvaluatorHook, add_metrics, stop_if_no_decrease_hook
+    from tensorflow.contrib.rnn import LSTMCell
+
+    assert stop_if_no_decrease_hook is tf.estimator.experimental.stop_if_no_decrease_hook
+    assert InMemoryEvaluatorHook is tf.estimator.experimental.InMemoryEvaluatorHook
+    assert LSTMCell is tf.compat.v1.nn.rnn_cell.LSTMCell
+    assert tf.contrib.estimator.add_metrics is add_metrics is tf.estimator.add_metrics
 
 
 # One object, looked up on first use --------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,12 +41,18 @@ def torn(model_dir: Path, step: int) -> None:
     next(model_dir.glob(f"model.ckpt-{step}.data*")).write_bytes(b"torn")
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    estimator(folder, save_checkpoints_steps=5).train(input_fn, steps=10)
+    return folder
+
+
 @pytest.fixture
-def trained(tmp_path, monkeypatch):
+def trained(trained_once, tmp_path, monkeypatch):
     """A directory with checkpoints of the steps 0, 5 and 10, as a process that has just started finds it."""
-    estimator(tmp_path, save_checkpoints_steps=5).train(input_fn, steps=10)
     monkeypatch.setattr(legacy, "_examined", set())
-    return tmp_path
+    return shutil.copytree(trained_once, tmp_path / "model")
 
 
 def test_a_torn_checkpoint_is_set_aside(trained, caplog, monkeypatch):
@@ -78,7 +85,7 @@ sys.stdin.read()
 
 def test_a_directory_in_which_another_process_trains_is_refused(trained, monkeypatch):
     path = trained / "estimator_pipeline" / "lock"
-    monkeypatch.setattr(lock, "WAIT_SECS", 0.5)
+    monkeypatch.setattr(lock, "WAIT_SECS", 0.1)
     other = subprocess.Popen([sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert other.stdout.readline() == b"held\n"

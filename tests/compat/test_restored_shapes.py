@@ -41,16 +41,22 @@ WAYS = {
 }
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    model(folder, 2).train(batches(), steps=1)
+    return folder
+
+
 @pytest.mark.parametrize("way", list(WAYS))
-def test_refused(tmp_path, way):
-    model(tmp_path, 2).train(batches(), steps=1)
+def test_refused(trained, way):
     with pytest.raises(CompatError) as error:
-        WAYS[way](model(tmp_path, 5))
-    assert str(error.value).startswith(f"the checkpoint {tmp_path}/model.ckpt-1 is of another model")
+        WAYS[way](model(trained, 5))
+    assert str(error.value).startswith(f"the checkpoint {trained}/model.ckpt-1 is of another model")
     assert "found: net/bias is [2] there and [5] here; net/kernel is [3, 2] there and [3, 5] here" in str(error.value)
     assert isinstance(error.value, tf.errors.InvalidArgumentError)
     # The checkpoint is as it was.
-    assert WAYS["evaluate"](model(tmp_path, 2))["global_step"] == 1
+    assert WAYS["evaluate"](model(trained, 2))["global_step"] == 1
 
 
 @pytest.mark.parametrize(

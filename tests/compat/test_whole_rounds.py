@@ -36,20 +36,26 @@ def model_fn(features, labels, mode):
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op, eval_metric_ops=counts)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A directory with a checkpoint."""
+    folder = tmp_path_factory.mktemp("trained")
+    tf.estimator.Estimator(model_fn, str(folder)).train(batches(), steps=1)
+    return folder
+
+
 @pytest.fixture
-def evaluated(tmp_path):
+def evaluated(trained):
     """`evaluated(input_fn, replicas, **options)`: metrics, and how many rounds were made. Nothing is warned of."""
-    trained, said = [], []
+    said = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = said.append
     logger.addHandler(handler)
 
     def evaluate(input_fn, replicas, **options):
         over = tf.distribute.MirroredStrategy([f"CPU:{n}" for n in range(replicas)]) if replicas > 1 else None
-        config = tf.estimator.RunConfig(model_dir=str(tmp_path), eval_distribute=over)
+        config = tf.estimator.RunConfig(model_dir=str(trained), eval_distribute=over)
         estimator = tf.estimator.Estimator(model_fn, config=config)
-        if not trained:
-            trained.append(estimator.train(batches(), steps=1))
         hook = Rounds()
         return estimator.evaluate(input_fn, hooks=[hook], **options), hook.made
 
@@ -75,10 +81,9 @@ CASES = {"two replicas, five batches": (2, 34, 3), "three replicas, five batches
 def test_every_record_is_counted(evaluated, case):
     """Without the repair a round fails that has not a batch for each: it is not made."""
     replicas, count, rounds = CASES[case]
-    for _ in range(2):
-        metrics, made = evaluated(batches(count=count), replicas)
-        assert made == rounds
-        assert metrics["records"] == count and metrics["seen"] == pytest.approx(NUMBERS[:count].mean())
+    metrics, made = evaluated(batches(count=count), replicas)
+    assert made == rounds
+    assert metrics["records"] == count and metrics["seen"] == pytest.approx(NUMBERS[:count].mean())
 
 
 def test_so_many_steps_are_so_many(evaluated):
@@ -105,7 +110,7 @@ def test_tensors_and_what_cannot_be_cut_are_as_they_were(evaluated):
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_what_cannot_be_cut_stays_whole(replicas):
     """Where it is not strict: in order, none lost, none cut."""
-    for count in range(1, 9):
+    for count in (1, 4, 5):
         ones = tf.data.Dataset.range(count).batch(1)
         found = [batch.tolist() for batch in whole_rounds(ones, replicas, strict=False).as_numpy_iterator()]
         assert found == [[number] for number in range(count)]
@@ -142,6 +147,7 @@ def test_nothing_is_looked_at_where_rounds_are_known_to_be_whole():
     assert read_ahead(lambda batches: batches.take(9), known=True) == 4
 
 
+@pytest.mark.gate("-True", "cached-False")
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("file", ["", "cached"])
 def test_data_that_are_cached_are_read_once(tmp_path, known, file):

@@ -41,14 +41,7 @@ def recorded(records):
     return json.loads((records / "seeded_losses.json").read_text())
 
 
-@pytest.mark.gate(
-    "DNNClassifier Adagrad",
-    "LinearRegressor",
-    "model_fn, V1 layers, V1 optimizer",
-    "model_fn, Keras layers, V1 optimizer",
-    "model_fn, Keras layers, Keras optimizer",
-    "model_to_estimator",
-)
+@pytest.mark.gate("LinearRegressor", "model_fn, V1 layers, V1 optimizer", "model_fn, Keras layers, Keras optimizer")
 @pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")  # on each use of V1's layers
 @pytest.mark.parametrize("name", list(programs()))
 def test_same_losses(name, recorded):

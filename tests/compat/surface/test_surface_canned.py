@@ -91,7 +91,12 @@ def canned(api, family, kind, loss, model_dir, rate):
     return getattr(APIS[api], family + kind)(config=config(model_dir), **options)
 
 
-@pytest.mark.gate("v2-DNNLinearCombinedRegressor-identity", "v1-DNNLinearCombinedClassifier-softmax")
+@pytest.mark.gate(
+    "v1-DNNLinearCombinedClassifier-softmax",
+    "v2-DNNLinearCombinedRegressor-identity",
+    "v2-DNNLinearCombinedEstimator-softmax",
+    "v2-LinearClassifier-softmax",
+)
 @pytest.mark.parametrize("api, family, kind, loss", CANNED)
 def test_canned_is_the_arithmetic(tmp_path, api, family, kind, loss):
     """From the checkpoint of step 0, NumPy walks the same steps to the same weights, metrics, predictions, exports."""
@@ -147,6 +152,7 @@ def test_canned_is_the_arithmetic(tmp_path, api, family, kind, loss):
         np.testing.assert_allclose(metrics["accuracy_baseline"], max(y.mean(), 1 - y.mean()))
 
 
+@pytest.mark.gate("v2")
 @pytest.mark.symbols("tf.estimator.BaselineClassifier", "tf.compat.v1.estimator.BaselineClassifier")
 @pytest.mark.parametrize("api", APIS)
 def test_baseline_learns_weighted_frequencies(tmp_path, api):
@@ -167,6 +173,7 @@ def test_baseline_learns_weighted_frequencies(tmp_path, api):
     assert answers["classes"].tolist() == [[b"c"]] * 6
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.symbols("tf.estimator.experimental.LinearSDCA", "tf.compat.v1.estimator.experimental.LinearSDCA")
 def test_sdca_finds_ridge_regression(tmp_path, api):

@@ -121,6 +121,7 @@ def test_a_checkpoint_of_2_15_goes_on_as_on_2_15(tmp_path, recorded, name):
     assert not np.allclose(expected["now"]["predictions"], expected["later"]["predictions"], atol=1e-3)
 
 
+@pytest.mark.gate("keras_layers")
 @pytest.mark.symbols("tf.estimator.Estimator", "tf.estimator.DNNClassifier")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_checkpoint_has_the_names_and_shapes_of_2_15(tmp_path, recorded, name):
@@ -134,7 +135,7 @@ def test_a_checkpoint_has_the_names_and_shapes_of_2_15(tmp_path, recorded, name)
 # TensorFlow 1 ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["V1", "V2"])
+@pytest.fixture(params=[pytest.param("V1", marks=pytest.mark.nightly), "V2"])
 def old(request, tmp_path):
     """A folder with a checkpoint as TensorFlow 1 wrote it: variables by reference, no object graph."""
     folder = tmp_path / "old"

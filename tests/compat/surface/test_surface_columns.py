@@ -297,7 +297,7 @@ def test_sequence_columns(tmp_path, kind):
     assert (answers["class_ids"][:, 0] == HAS_THREE).mean() > 0.97
 
 
-@pytest.mark.gate("lstm")
+@pytest.mark.nightly
 @pytest.mark.symbols("tf.estimator.experimental.RNNClassifier")
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_recurrent_cells(tmp_path, cell):

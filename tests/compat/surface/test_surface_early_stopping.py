@@ -50,6 +50,12 @@ CASES = [
     "tf.compat.v1.estimator.experimental.stop_if_no_decrease_hook",
     "tf.compat.v1.estimator.experimental.stop_if_no_increase_hook",
 )
+@pytest.mark.gate(
+    "stop_if_higher_hook-options0-score0-12",
+    "stop_if_lower_hook-options2-score2-12",
+    "stop_if_no_decrease_hook-options4-score4-16",
+    "stop_if_no_increase_hook-options6-score6-16",
+)
 @pytest.mark.parametrize(("name", "options", "score", "decides"), CASES)
 def test_training_ends_after_the_evaluation_that_decides(tmp_path, name, options, score, decides):
     """The hook asks after each step, so before the next evaluation."""
@@ -63,6 +69,7 @@ def test_training_ends_after_the_evaluation_that_decides(tmp_path, name, options
     assert checkpoint_steps(tmp_path) == sorted({*range(0, decides + 1, EVERY), stopped})
 
 
+@pytest.mark.nightly
 @pytest.mark.symbols(
     "tf.estimator.experimental.stop_if_higher_hook", "tf.compat.v1.estimator.experimental.stop_if_higher_hook"
 )

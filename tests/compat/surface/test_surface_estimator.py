@@ -45,6 +45,7 @@ def estimator(model_dir, api="v2", **options):
     return APIS[api].Estimator(model_fn, params={"rate": 0.1}, config=config(model_dir, **options))
 
 
+@pytest.mark.gate("v2")
 @both("Estimator", "EstimatorSpec")
 @pytest.mark.parametrize("api", APIS)
 def test_life_of_an_estimator(tmp_path, api):

@@ -227,28 +227,14 @@ def v1_questions(model, folder):
     return {"v1": ((path, "serve", "serving_default", {"x": X}), {"y": X @ weight})}
 
 
+# Asked together, in one process.
 BUILDERS = {
-    "raw": raw_questions,
-    "parsing": parsing_questions,
-    "alternatives": alternatives_questions,
-    "tensor": tensor_questions,
-    "all modes": all_modes_questions,
-    "canned": canned_questions,
-    "v1": v1_questions,
+    "parsing": (parsing_questions,),
+    "all others": (
+        *(raw_questions, alternatives_questions, tensor_questions),
+        *(all_modes_questions, canned_questions, v1_questions),
+    ),
 }
-
-
-@pytest.fixture(scope="module")
-def answers(model, tmp_path_factory, run_python):
-    """Builder -> question -> (what plain TensorFlow answered, what it should)."""
-    built = {name: build(model, tmp_path_factory.mktemp(name.replace(" ", "_"))) for name, build in BUILDERS.items()}
-    folder = tmp_path_factory.mktemp("asked")
-    questions = {(name, key): asked[0] for name, found in built.items() for key, asked in found.items()}
-    (folder / "questions").write_bytes(pickle.dumps(questions))
-    done = run_python(["-c", ASK, folder / "questions", folder / "answers"], cwd=folder)
-    assert done.returncode == 0, done.stderr[-4000:]
-    given = pickle.loads((folder / "answers").read_bytes())
-    return {name: {key: (given[name, key], asked[1]) for key, asked in found.items()} for name, found in built.items()}
 
 
 @pytest.mark.symbols(
@@ -277,11 +263,21 @@ def answers(model, tmp_path_factory, run_python):
     "tf.compat.v1.estimator.export.build_parsing_serving_input_receiver_fn",
     "tf.compat.v1.estimator.export.build_raw_serving_input_receiver_fn",
 )
-@pytest.mark.parametrize("name", BUILDERS)
-def test_plain_tensorflow_answers_as_predict_does(answers, name):
+@pytest.mark.gate("parsing")
+@pytest.mark.parametrize("together", BUILDERS)
+def test_plain_tensorflow_answers_as_predict_does(model, tmp_path, run_python, together):
     """Same arithmetic in another process: a few units in the last place for the order of sums."""
-    assert answers[name]
-    for key, (given, expected) in answers[name].items():
+    asked = {}  # question -> what is asked, what plain TensorFlow should answer
+    for build in BUILDERS[together]:
+        folder = tmp_path / build.__name__
+        folder.mkdir()
+        asked |= build(model, folder)
+    (tmp_path / "questions").write_bytes(pickle.dumps({key: question for key, (question, _) in asked.items()}))
+    done = run_python(["-c", ASK, tmp_path / "questions", tmp_path / "answers"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    answers = pickle.loads((tmp_path / "answers").read_bytes())
+    for key, (_, expected) in asked.items():
+        given = answers[key]
         assert set(expected) <= set(given), key
         for output, value in expected.items():
             if value.dtype == object:

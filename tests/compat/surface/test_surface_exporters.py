@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
+from export_stamps import quick_stamps  # noqa: F401
 from surface_models import checkpoint_steps, input_fn, scalars, scripted, tf
 
+pytestmark = pytest.mark.usefixtures("quick_stamps")
 EVERY, LAST = 2, 8
 SCORE = [0, 0, 5, 5, 9, 9, 7, 7, 8]  # at steps 2, 4, 6, 8: 5, 9, 7, 8
 
@@ -93,6 +95,7 @@ def test_every_exporter_in_one_training(tmp_path):
     assert len(written) == 5
 
 
+@pytest.mark.nightly
 @pytest.mark.symbols("tf.estimator.BestExporter", "tf.compat.v1.estimator.BestExporter")
 def test_best_exporter_takes_the_smallest_loss_unless_told(tmp_path):
     """The scripted loss is w² plus the score, so step² plus the score."""

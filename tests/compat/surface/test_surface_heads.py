@@ -168,6 +168,14 @@ def gradient(function, at):
     return found
 
 
+@pytest.mark.gate(
+    "BinaryClassHead-weight_column-label_vocabulary-loss_reduction",
+    "MultiClassHead-n_classes-weight_column-label_vocabulary",
+    "MultiLabelHead-n_classes",
+    "RegressionHead-label_dimension-weight_column",
+    "PoissonRegressionHead-plain",
+    "LogisticRegressionHead-plain",
+)
 @pytest.mark.parametrize("case", PARAMETERS)
 def test_each_mode(case):
     """Loss, one step of gradient descent on the logits, the predictions and the signatures of each specification."""
@@ -379,6 +387,7 @@ def test_own_head(tmp_path):
     np.testing.assert_allclose(estimator.evaluate(feed(x, y))["error"], np.abs(y - median).mean(), rtol=1e-5)
 
 
+@pytest.mark.gate("v2")
 @pytest.mark.symbols("tf.estimator.add_metrics", "tf.compat.v1.estimator.add_metrics")
 @pytest.mark.parametrize("api", ESTIMATORS, ids=["v2", "v1"])
 def test_add_metrics(tmp_path, api):

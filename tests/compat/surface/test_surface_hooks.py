@@ -367,6 +367,7 @@ def test_a_hook_of_ones_own(tmp_path):
     assert estimator.get_variable_value("global_step") == 2
 
 
+@pytest.mark.gate("held_out")
 @pytest.mark.symbols(
     "tf.estimator.experimental.InMemoryEvaluatorHook", "tf.compat.v1.estimator.experimental.InMemoryEvaluatorHook"
 )

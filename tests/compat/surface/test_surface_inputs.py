@@ -41,6 +41,7 @@ def batches(input_fn, limit=1000):
     return found
 
 
+@pytest.mark.gate("5-2-1-sizes0-pandas", "4-3-2-sizes1-numpy")
 @BOTH
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("records, batch, epochs, sizes", [(5, 2, 1, [2, 2, 1]), (4, 3, 2, [3, 3, 2]), (3, 8, 1, [3])])
@@ -54,6 +55,7 @@ def test_in_order(kind, records, batch, epochs, sizes):
     np.testing.assert_array_equal(np.concatenate([features["b"] for features, _ in found]), order.astype(float) ** 2)
 
 
+@pytest.mark.gate("numpy")
 @BOTH
 @pytest.mark.parametrize("kind", KINDS)
 def test_shuffled(kind):
@@ -65,6 +67,7 @@ def test_shuffled(kind):
     assert np.concatenate([labels for _, labels in found]).tolist() == (order * 10).tolist()
 
 
+@pytest.mark.gate("pandas")
 @BOTH
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_end(kind):
@@ -73,6 +76,7 @@ def test_without_end(kind):
     assert np.concatenate([features["a"] for features, _ in found]).tolist() == [i % 5 for i in range(21)]
 
 
+@pytest.mark.gate("numpy")
 @BOTH
 @pytest.mark.parametrize("kind", KINDS)
 def test_several_threads_read_every_record(kind):
@@ -129,6 +133,7 @@ def test_what_is_refused(make, kind, message):
         make()
 
 
+@pytest.mark.nightly
 @BOTH
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_from_it(tmp_path, kind):

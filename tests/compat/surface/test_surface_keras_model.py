@@ -92,7 +92,7 @@ def convert(model, folder, **options):
     return tf.keras.estimator.model_to_estimator(model, model_dir=str(folder), config=config, **options)
 
 
-@pytest.mark.gate("functional")
+@pytest.mark.nightly
 @pytest.mark.symbols("tf.keras.estimator.model_to_estimator")
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_taken_along(tmp_path, kind):
@@ -155,6 +155,7 @@ def test_training_takes_the_steps_of_keras(tmp_path, optimizer):
     assert result["loss"] == pytest.approx(loss, rel=1e-4)
 
 
+@pytest.mark.nightly
 @pytest.mark.symbols("tf.keras.estimator.model_to_estimator")
 def test_batch_normalization_moves_its_averages(tmp_path):
     reference, model = compiled(normalized), compiled(normalized)
@@ -170,6 +171,7 @@ def test_batch_normalization_moves_its_averages(tmp_path):
         np.testing.assert_allclose(estimator.get_variable_value(name), expected[f"{which}:0"], rtol=1e-4)
 
 
+@pytest.mark.nightly
 @pytest.mark.symbols("tf.keras.estimator.model_to_estimator")
 def test_a_subclassed_model(tmp_path):
     """Weights are not taken along, which Keras cannot; what it trains is what the layers compute."""
@@ -192,6 +194,7 @@ def test_a_subclassed_model(tmp_path):
     assert last["loss"] == pytest.approx(np.mean((expected - Y) ** 2), rel=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.symbols("tf.keras.estimator.model_to_estimator")
 def test_custom_objects(tmp_path):
     """A function in the model's configuration, which Keras knows by its name alone."""
@@ -203,8 +206,9 @@ def test_custom_objects(tmp_path):
     assert estimator.evaluate(data({"x": X}))["loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.symbols("tf.keras.estimator.model_to_estimator")
-@pytest.mark.parametrize("name", [pytest.param("model.h5", marks=pytest.mark.nightly), "model.keras", "saved_model"])
+@pytest.mark.parametrize("name", ["model.h5", "model.keras", "saved_model"])
 def test_a_path_to_a_model(tmp_path, name):
     model = compiled(functional)
     model.fit(X, Y, epochs=2, verbose=0)
@@ -233,6 +237,7 @@ def test_names_of_metrics_and_the_family_of_the_estimator(tmp_path, first):
     assert result["absolute"] == pytest.approx(np.mean(np.abs(answers - Y)), rel=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.symbols("tf.keras.estimator.model_to_estimator")
 def test_sample_weights(tmp_path):
     model = compiled(functional)
@@ -243,6 +248,7 @@ def test_sample_weights(tmp_path):
     assert result["loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.symbols("tf.keras.estimator.model_to_estimator", "tf.estimator.export.RegressionOutput")
 def test_an_export_answers_as_keras_does(tmp_path):
     model = compiled(functional)

@@ -46,6 +46,7 @@ def bias(model_dir, api, optimizer):
     return variables(estimator.latest_checkpoint())["baseline/bias"][0]
 
 
+@pytest.mark.gate("Adam-v1", "SGD-v2")
 @pytest.mark.symbols("tf.estimator.BaselineRegressor", "tf.compat.v1.estimator.BaselineRegressor")
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("name", NAMES)
@@ -55,6 +56,7 @@ def test_by_name(tmp_path, name, api):
     np.testing.assert_allclose(bias(tmp_path, api, name), expected, rtol=1e-5)
 
 
+@pytest.mark.gate("SGD-v1", "Adagrad-v2")
 @pytest.mark.symbols("tf.estimator.BaselineRegressor", "tf.compat.v1.estimator.BaselineRegressor")
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("name", NAMES)
@@ -67,6 +69,7 @@ def test_by_object(tmp_path, name, api):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.gate("v1")
 @pytest.mark.symbols("tf.estimator.BaselineRegressor", "tf.compat.v1.estimator.BaselineRegressor")
 @pytest.mark.parametrize("api", APIS)
 def test_by_callable_with_a_decaying_rate(tmp_path, api):

@@ -27,6 +27,7 @@ def lloyd(x, centres, steps):
     return centres
 
 
+@pytest.mark.gate("1")
 @KMEANS
 @pytest.mark.parametrize("steps", [1, 4])
 def test_full_batch_is_lloyds_algorithm(tmp_path, steps):
@@ -47,6 +48,7 @@ def test_full_batch_is_lloyds_algorithm(tmp_path, steps):
     assert served["output"].numpy().tolist() == expected.argmin(1).tolist()
 
 
+@pytest.mark.gate("cosine-kmeans_plus_plus")
 @KMEANS
 @pytest.mark.parametrize("initial", ["random", "kmeans_plus_plus", "own function"])
 @pytest.mark.parametrize("metric", ["squared_euclidean", "cosine"])

@@ -55,6 +55,7 @@ def initial(name):
     return 0.5 if name.endswith("kernel") else 0.0
 
 
+@pytest.mark.gate("first-taken1", "pattern3-taken3")
 @pytest.mark.symbols(
     "tf.estimator.WarmStartSettings",
     "tf.compat.v1.estimator.WarmStartSettings",
@@ -96,6 +97,7 @@ def test_a_list_of_full_names_takes_what_is_not_trained_too(tmp_path, trained):
     assert np.abs(before["first/kernel/Momentum"]).max() > 0
 
 
+@pytest.mark.gate("tf.estimator")
 @pytest.mark.parametrize("family", ["tf.estimator", "tf.compat.v1.estimator"])
 @pytest.mark.symbols("tf.estimator.Estimator", "tf.compat.v1.estimator.Estimator")
 def test_a_path_takes_all_that_is_trained(tmp_path, family):
@@ -137,6 +139,7 @@ def embedding_model_fn(features, labels, mode, params):
     return tf.estimator.EstimatorSpec(mode, loss=tf.reduce_sum(answer), train_op=train_op, predictions={"y": answer})
 
 
+@pytest.mark.gate("1")
 @pytest.mark.symbols(
     "tf.estimator.VocabInfo",
     "tf.estimator.WarmStartSettings",
@@ -167,6 +170,7 @@ def test_a_changed_vocabulary_carries_each_word_to_its_new_place(tmp_path, backu
     np.testing.assert_array_equal(new.get_variable_value("words"), [row[word] for word in WORDS["b"]])
 
 
+@pytest.mark.nightly
 @pytest.mark.symbols("tf.estimator.VocabInfo", "tf.compat.v1.estimator.VocabInfo")
 def test_a_canned_model_with_a_longer_vocabulary_predicts_as_before(tmp_path):
     """Embeddings of a DNNRegressor move with their words, the layers above by name."""
