@@ -14,6 +14,7 @@ import pytest
 
 from estimator_pipeline.cluster import Task, parse_tf_config
 from estimator_pipeline.cluster.peers import PeerWatch
+from estimator_pipeline.engines import board as board_module
 from estimator_pipeline.engines.board import Board
 from estimator_pipeline.errors import TaskFailedError, WaitError
 
@@ -257,6 +258,7 @@ def word(path):
 @pytest.mark.parametrize("run_ids", [("first", "second"), (None, None)])
 def test_a_chief_that_may_not_train_here_tells_its_own_tasks_only(tmp_path, monkeypatch, run_ids):
     """Another job does: its word stands, and a task of it goes on, also where nothing tells the two jobs apart."""
+    monkeypatch.setattr(board_module, "_MET_SECS", 0.5)  # the time that a refusal stands before it counts
     first, second = run_ids
     chief, worker = board(tmp_path, CHIEF, run_id=first), board(tmp_path, run_id=first)
     with chief.attending(), worker.attending():

@@ -90,6 +90,7 @@ def test_no_checkpoint_of_nan_is_written(diverge, reads_the_loss, tmp_path, engi
     assert all(finite(path) for path in checkpoints(tmp_path))
 
 
+@pytest.mark.nightly
 def test_an_estimator_without_the_look_would_write_one(diverge, tmp_path, monkeypatch):
     """The fault planted: tf.estimator saves before it looks at the loss."""
     monkeypatch.setattr(estimator_engine, "finite_listener", tf.compat.v1.train.CheckpointSaverListener)

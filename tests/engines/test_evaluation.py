@@ -104,7 +104,7 @@ def checkpoints_of(estimator):
 # -- inputs and models of every kind ----------------------------------------------------------------------------------
 
 
-def mirrored(dataset=pixels, batches=3):
+def mirrored(dataset=pixels, batches=2):
     """As many batches as the replicas can share: where the last step of a mirrored evaluation finds data for some of
     them alone, whether those count differs from one `Estimator.evaluate` to the next. Without the thread that tunes
     tf.data, for which a session can wait up to a minute when it closes."""
@@ -228,7 +228,7 @@ CASES = {
     "iterator that its input_fn initializes": Case(SESSION, initializable),
     "the same tensors at each step": Case(SESSION, tensors, steps=2),
     "inputs by number": Case(SESSION, by_number),
-    "mirrored": Case(SESSION, mirrored(), options=over(3)),
+    "mirrored": Case(SESSION, mirrored(), options=over(2)),
     "mirrored, canned, a part": Case(SESSION, mirrored(colors, 4), canned_estimator, steps=1, options=over(2)),
     "one-shot iterator": Case(GRAPH, one_shot),
     "random input": Case(GRAPH, augmented),
@@ -269,7 +269,7 @@ def quick():
         yield
 
 
-@pytest.mark.gate("keras", "a part of a shuffled input", "inputs by number", "mirrored", "hooks of the model_fn")
+@pytest.mark.gate("keras", "a part of a shuffled input", "inputs by number", "mirrored")
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_same_as_estimator_evaluate(trained, case, tmp_path):
@@ -353,6 +353,7 @@ def test_vocabulary_file_that_changed(tmp_path, trained):
     kept.close()
 
 
+@pytest.mark.gate("True")
 @pytest.mark.parametrize("cached", [False, True])
 def test_the_input_is_read_again(trained, tmp_path, cached):
     """A file that grows between two evaluations: both ways see what is there now."""
@@ -409,6 +410,7 @@ def test_evaluator_keeps_if_it_may(trained, keep):
     assert [m["global_step"] for m in found] == [0, 2, 4]
 
 
+@pytest.mark.gate("kept-True", "plain-False")
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("input_fn", [lambda: pixels().take(0), lambda: generated().take(0)], ids=["kept", "plain"])
 def test_an_evaluation_without_data(trained, logged, keep, input_fn):

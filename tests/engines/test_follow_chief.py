@@ -100,4 +100,4 @@ def test_the_word_of_an_earlier_run_is_none(tmp_path):
     with chief.attending():
         chief.say("running", from_step=40)
     with pytest.raises(WaitError, match="where training goes on"):
-        Follower(tmp_path, timeout=3.0).came_to()
+        Follower(tmp_path, timeout=1.0).came_to()

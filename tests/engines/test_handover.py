@@ -15,7 +15,7 @@ import pytest
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.cluster.resolving import RUN_ID_VARIABLE
-from estimator_pipeline.engines import lock
+from estimator_pipeline.engines import board, lock
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator
 from estimator_pipeline.engines.life import TaskLife
 from estimator_pipeline.engines.settings import Settings, Trained
@@ -72,6 +72,12 @@ class Life(TaskLife):
 
     def start_server(self):
         raise AssertionError("no parameter server")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Those who have met look at each other's files more often."""
+    monkeypatch.setattr(board, "_MET_SECS", 0.5)
 
 
 @pytest.fixture
@@ -197,7 +203,7 @@ def test_a_chief_that_has_waited_too_long_and_an_evaluator_that_still_comes(tmp_
         return {"loss": 2.0}
 
     evaluator = start(Life(tmp_path, EVALUATOR, environ=TOLD, metrics=evaluate))
-    chief = start(Life(tmp_path, CHIEF, environ=TOLD, metrics=lambda: {"loss": 1.0}, result_timeout=2.0))
+    chief = start(Life(tmp_path, CHIEF, environ=TOLD, metrics=lambda: {"loss": 1.0}, result_timeout=0.5))
     wait_until((tmp_path / "estimator_pipeline" / "result.json").exists)
     slow.set()
     assert chief() == evaluator()

@@ -25,7 +25,7 @@ def run(tmp_path, digits_dir):
     def run(*settings, folder="model", job=JOB, environ=None):
         changes = [*SMALL, f"run.model_dir={tmp_path / folder}", *settings]
         if job is JOB:
-            changes.append(f"input.data_dir={digits_dir}")
+            changes[:0] = ["model.name=linear", f"input.data_dir={digits_dir}"]
         return run_job(ep.load_job(job, overrides=changes), environ={} if environ is None else environ)
 
     return run

@@ -34,7 +34,8 @@ def digits_dir(tmp_path_factory):
 @pytest.fixture
 def run(tmp_path, digits_dir):
     def run(*settings, folder="model"):
-        changes = [*SMALL, f"run.model_dir={tmp_path / folder}", f"input.data_dir={digits_dir}", *settings]
+        small = [*SMALL, "model.name=linear", f"run.model_dir={tmp_path / folder}"]
+        changes = [*small, f"input.data_dir={digits_dir}", *settings]
         return run_job(ep.load_job(JOB, overrides=changes), environ={})
 
     return run
@@ -78,7 +79,7 @@ def small_data():
 
 def test_k9_m3_model_checkpoint_beside_the_engines(run, tmp_path):
     """Named by epoch, with weights that are those of the engine's checkpoint of the same step."""
-    run("keras.model_checkpoint={}", "run.save_checkpoints_steps=5")
+    run("keras.model_checkpoint={}", "run.save_checkpoints_steps=5", "model.name=cnn")
     folder = tmp_path / "model" / "model_checkpoints"
     assert names(folder) == ["ckpt_1", "ckpt_2", "ckpt_3", "ckpt_4"]
     assert names(tmp_path / "model") == ["ckpt-10", "ckpt-15", "ckpt-20", "ckpt-5"]
@@ -106,7 +107,7 @@ def test_k9_m3_epochs_go_on_after_a_restart(run, tmp_path):
 def test_k9_the_best_alone_is_saved(run, tmp_path):
     path = f"{tmp_path}/best/{{epoch}}_{{val_accuracy:.4f}}"
     best = f"keras.model_checkpoint={{save_best_only: true, monitor: val_accuracy, path: '{path}'}}"
-    result = run(best, "run.save_checkpoints_steps=2", "eval.during_training=true")
+    result = run(best, "model.name=cnn", "run.save_checkpoints_steps=2", "eval.during_training=true")
     accuracies = [e.metrics["accuracy"] for e in result.evaluations]
     # Of 360 records each epoch evaluates all.
     rising = [f"{i}_{a:.4f}" for i, a in enumerate(accuracies, 1) if a > max([0, *accuracies[: i - 1]])]
@@ -219,7 +220,7 @@ def test_m3_the_rate_by_epoch_is_printed(run, said):
 @pytest.mark.nightly
 def test_m3_the_rate_of_an_epoch_is_the_same_after_a_restart(run, tmp_path):
     settings = ["keras.learning_rate_by_epoch={boundaries: [1, 3], values: [0.1, 0.01, 0.001]}"]
-    settings += ["run.save_checkpoints_steps=5", "model.optimizer.name=momentum", "model.name=linear"]
+    settings += ["run.save_checkpoints_steps=5", "model.optimizer.name=momentum"]
     run(*settings, folder="whole")
     run(*settings, "train.max_steps=10", folder="parts")
     run(*settings, folder="parts")
@@ -269,7 +270,7 @@ def killed(run, monkeypatch, *settings, at):
 )
 def test_k8_a_run_goes_on_from_its_backup(run, tmp_path, monkeypatch, every, at, goes_on_from):
     """Killed after the step `at`: the second run begins at the newest of backup and checkpoint, and ends bit-equal."""
-    settings = [f"keras.backup={{every: {every}}}", "model.name=resnet", "model.optimizer.name=momentum"]
+    settings = [f"keras.backup={{every: {every}}}", "model.optimizer.name=momentum"]
     run(*settings, folder="whole")
     assert not (tmp_path / "whole" / "backup" / "chief").exists(), "Keras removes it when all went well"
     killed(run, monkeypatch, *settings, at=at)

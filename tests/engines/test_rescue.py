@@ -303,6 +303,9 @@ def cut_off(folder, kind):
     tear(folder, f"{kind}-300")
 
 
+@pytest.mark.gate(
+    "model.ckpt-cut_off", "ckpt-two_torn", "keras3-gone_newest", "best.ckpt-torn_state", "ckpt-torn_state"
+)
 @pytest.mark.parametrize("harm", [torn_newest, two_torn, gone_newest, torn_state, cut_off])
 def test_a_kill_between_any_two_operations_leaves_the_same_to_do(folder, kind, harm, tmp_path):
     harm(folder, kind)
@@ -329,7 +332,7 @@ def test_a_kill_between_any_two_operations_leaves_the_same_to_do(folder, kind, h
     pytest.fail("it has no end")
 
 
-@pytest.mark.gate("1-estimator", "1-keras")
+@pytest.mark.gate("1-keras")
 @pytest.mark.parametrize("engine", ["estimator", "keras"])
 @pytest.mark.parametrize("after", [1, 2])
 def test_a_job_goes_on_after_a_kill_amid_the_rescue(tmp_path, engine, after, monkeypatch):
@@ -397,6 +400,7 @@ def test_a_start_on_a_full_disk_is_one_clear_error(small_disk):
     assert run(small_disk / "model", max_steps=20).tasks["worker:0"].steps == 10, "from step 10"
 
 
+@pytest.mark.nightly
 def test_a_damaged_checkpoint_on_a_full_disk_is_one_clear_error(small_disk):
     run(small_disk / "model", max_steps=10)
     tear(small_disk / "model", "model.ckpt-10")
@@ -474,6 +478,7 @@ def test_a_word_that_finds_no_room_is_one_clear_error(tmp_path, name, monkeypatc
         assert said["state"] == "failed" and "no space left on device" in said["error"]
 
 
+@pytest.mark.gate("events.out")
 @pytest.mark.parametrize("name", ["tasks", "events.out"])
 def test_an_evaluator_on_a_full_disk_is_one_clear_error(tmp_path, name, monkeypatch):
     run(tmp_path / "model", max_steps=10)

@@ -289,6 +289,7 @@ def branching(features, labels, mode):
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
+@pytest.mark.nightly
 def test_a_step_with_branches_and_loops(tmp_path, calls):
     for steps in (1, 100):
         branching.seen = []
