@@ -372,7 +372,7 @@ def test_the_loss_of_the_evaluation_beside_average_loss(tmp_path):
     found = compared(
         estimator(metrics=average, loss_of=tf.reduce_sum), model(metrics=metrics), tmp_path / "2", **options
     )
-    assert [finding.name for finding in found.findings] == ["evaluation"]
+    assert [finding.kind for finding in found.findings] == ["metric"]
     # The same records in other batches have another mean of batch means.
     found = compared(
         estimator(metrics=average), model(metrics=metrics), tmp_path / "3", keras_eval_input_fn=evaluated(batch=48),

@@ -278,6 +278,7 @@ def test_a_look_writes_no_summaries(tmp_path, monkeypatch):
     assert look_at_estimator(estimator, training=feed, evaluation=None, asked=False).variables and not seen
 
 
+@pytest.mark.nightly
 def test_a_look_at_a_canned_estimator_of_two_replicas(tmp_path):
     """Its heads, its columns and its strategy make names of their own; no session is made."""
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -359,7 +360,7 @@ def test_arguments_that_cannot_be(refused, options, says):
         assert f"found: {__file__}, line " in found
 
 
-@pytest.mark.parametrize("kind", ["queue", "iterator"])
+@pytest.mark.parametrize("kind", [pytest.param("queue", marks=pytest.mark.nightly), "iterator"])
 def test_tensors_of_an_input_function(tmp_path, kind):
     """As programs of TensorFlow 1 have them; a session of its own reads them for Keras."""
 
