@@ -45,7 +45,6 @@ __all__ = ["FIRST_DIFFERENCE", "Facts", "Finding", "diagnose"]
 
 FIRST_DIFFERENCE = "first difference"
 _KINDS = {"weights": "weight", "statistics": "moving statistic", "slots": "slot", "step": "variable"}
-_OF_FORM = ("missing", "shape", "dtype")
 
 
 def diagnose(parity: Parity, one: StepReader, other: StepReader, facts: Facts) -> Iterator[Finding]:

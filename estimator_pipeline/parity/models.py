@@ -91,7 +91,7 @@ def compare_models(
         folder: where the runs and their records go; a new temporary one by default.
 
     Returns:
-        The comparison. Where `equal` is False, `findings` says what it comes from.
+        The comparison. Where `equal` is False, `findings` says what it comes from, or what differs first.
 
     Raises:
         ConfigError: names that do not belong together (of variables, metrics, predictions), which is found out before

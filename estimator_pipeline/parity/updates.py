@@ -77,13 +77,22 @@ def factor_of_changes(state: Step) -> float | None:
 
 
 def _mixed_up(sides: tuple[str, str], state: Step) -> Finding | None:
-    """Two variables of which each has the other's gradient."""
+    """Two variables of which each has the other's gradient: it changes as the other one, and so do its slots."""
     weights = state.changes(0, "weights"), state.changes(1, "weights")
     apart = sorted(n for n in weights[0] if distance({n: weights[0][n]}, {n: weights[1][n]}) >= CLOSE)
 
+    def told(side: int, weight: str) -> dict[str, np.ndarray]:
+        slots = {name: value for name, value in state.after[side].items() if name.startswith(f"{weight} @")}
+        return {"": weights[side][weight]} | {
+            name.removeprefix(weight): value.astype(np.float64) for name, value in slots.items()
+        }
+
     def same(one: str, other: str) -> bool:
-        pair = weights[0][one], weights[1][other]
-        return pair[0].shape == pair[1].shape and distance({"": pair[0]}, {"": pair[1]}) < SAME
+        first, second = told(0, one), told(1, other)
+        return first.keys() == second.keys() and all(
+            value.shape == second[name].shape and distance({"": value}, {"": second[name]}) < SAME
+            for name, value in first.items()
+        )
 
     pairs = [
         f"{one} and {other}"

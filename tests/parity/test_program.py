@@ -59,13 +59,14 @@ def test_metrics_that_have_another_threshold_are_explained(parity):
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"mapping": "dense/kernel: [fc/weights]\n"}, "is no mapping of names to names"),
-        pytest.param({"mapping": None}, "weights have no counterpart on the other side", marks=pytest.mark.nightly),
-        pytest.param({"model": "make_estimator"}, "returns an Estimator", marks=pytest.mark.nightly),
-        pytest.param({"model": "nothing"}, "has no function 'nothing'", marks=pytest.mark.nightly),
+        ({"mapping": None}, "weights have no counterpart on the other side"),
+        ({"model": "make_estimator"}, "returns an Estimator"),
+        ({"model": "nothing"}, "has no function 'nothing'"),
     ],
 )
 def test_bad_input(parity, options, says):

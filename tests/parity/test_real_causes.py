@@ -14,6 +14,7 @@ tf = tensorflow_with_three_cpus()
 v1, legacy = tf.compat.v1, tf.keras.optimizers.legacy
 
 pytestmark = pytest.mark.filterwarnings("ignore:.tf.layers:UserWarning")
+nightly = pytest.mark.nightly
 RANDOM = np.random.RandomState(5)
 X = RANDOM.uniform(0, 1, [96, 6]).astype("float32")
 Y = (X.sum(axis=1, keepdims=True) + RANDOM.normal(0, 0.3, [96, 1]) > 3).astype("float32")
@@ -144,7 +145,7 @@ _IN_THE_GATE = ("beta_1", "a rate")
 
 
 @pytest.mark.parametrize(
-    "case", [name if name in _IN_THE_GATE else pytest.param(name, marks=pytest.mark.nightly) for name in OPTIMIZERS]
+    "case", [name if name in _IN_THE_GATE else pytest.param(name, marks=nightly) for name in OPTIMIZERS]
 )
 def test_optimizers(compared, case):
     optimizer, keras, name, says = OPTIMIZERS[case]
@@ -153,13 +154,13 @@ def test_optimizers(compared, case):
     assert finding.name == name and says in finding.message and not found.equal, finding
 
 
-@pytest.mark.nightly
+@nightly
 def test_adams_epsilon_is_spoken_of_where_it_differs(compared, tmp_path):
     found = compared(lambda step: v1.train.AdamOptimizer(0.01), legacy.Adam(0.01, epsilon=1e-8))
     assert found.equal and not any("epsilon" in note for note in found.notes)
 
 
-@pytest.mark.nightly
+@nightly
 def test_another_momentum_of_batch_normalization(compared):
     layer = tf.keras.layers.BatchNormalization(name="norm", center=False, scale=False)
     (finding,) = compared(norm=0.9, keras_layer=layer).findings
@@ -167,7 +168,7 @@ def test_another_momentum_of_batch_normalization(compared):
     assert "every moving mean and variance moves 10 times as far in estimator as in keras" in finding.message
 
 
-@pytest.mark.nightly
+@nightly
 def test_an_update_that_is_made_twice_is_no_scaled_loss(compared):
     adam = legacy.Adam(0.01, epsilon=1e-8)
     (finding,) = compared(lambda step: v1.train.AdamOptimizer(0.01), adam, twice=True).findings
@@ -175,7 +176,7 @@ def test_an_update_that_is_made_twice_is_no_scaled_loss(compared):
 
 
 # When an Estimator sees that it is beyond its last step is no matter here.
-@pytest.mark.parametrize(("counts", "told"), [(2, "2, 4(, 6)?"), pytest.param(0, "0", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(("counts", "told"), [(2, "2, 4(, 6)?"), pytest.param(0, "0", marks=nightly)])
 def test_a_global_step_that_counts_otherwise(compared, counts, told):
     """One that never counts would let an Estimator train for ever."""
     found = compared(counts=counts)
@@ -185,6 +186,7 @@ def test_a_global_step_that_counts_otherwise(compared, counts, told):
     assert not found.metrics.names and not found.equal
 
 
+@nightly
 def test_one_side_that_ends_early(compared):
     found = compared(keras_records=32)
     (finding,) = found.findings
@@ -193,7 +195,7 @@ def test_one_side_that_ends_early(compared):
     assert not found.metrics.names and found.finals["keras"] and "the same" not in text.summary(found).split("\n\n")[0]
 
 
-@pytest.mark.parametrize("side", ["estimator", pytest.param("keras", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("side", ["estimator", pytest.param("keras", marks=nightly)])
 def test_a_clipping_that_one_side_forgets(compared, side):
     options = {"clip": 0.05} if side == "keras" else {}
     keras = legacy.SGD(0.1, **({"global_clipnorm": 0.05} if side == "estimator" else {}))
@@ -211,7 +213,7 @@ def test_biases_that_the_mapping_mixes_up(compared):
     assert "one/bias and two/bias are mixed up" in finding.message
 
 
-@pytest.mark.nightly
+@nightly
 @pytest.mark.parametrize(("theirs", "ours"), [(0.5, None), (None, 0.5), (0.5, 0.5)])
 def test_random_numbers_of_any_layer(compared, theirs, ours):
     """They are known to differ: a note says where they are drawn."""
@@ -235,6 +237,7 @@ def of_metrics(labels, found):
     }
 
 
+@nightly
 def test_metrics_by_what_they_count(compared):
     metrics = tf.keras.metrics
     ours = [metrics.AUC(name="area"), metrics.Recall(name="r"), metrics.BinaryAccuracy(name="hits")]
