@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import exhaustive
 import pytest
 import tiers
 import warm_python
@@ -79,12 +78,9 @@ def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks as `nightly` what the marks `gate` leave out. Clusters come last; first where several processes run the
     tests, one of which is at the clusters all the time."""
-    is_left_out = exhaustive.chooser(exhaustive.LIST.read_text())
     unknown: dict[str, set[str]] = {}  # test -> cases that its mark names, and that were not seen yet
     for item in items:
         item.add_marker(tiers.tier_of(item))
-        if is_left_out(item.nodeid):
-            item.add_marker("nightly")
         gate = item.get_closest_marker("gate")
         if gate is not None:
             case = item.callspec.id  # type: ignore[attr-defined]

@@ -120,10 +120,8 @@ def test_how_far_a_run_is_and_the_first_failure_at_once(run_python, tmp_path):
 
 
 def with_our_conftest(folder):
-    for name in ("conftest.py", "tiers.py", "warm_python.py", "launched_jobs.py", "exhaustive.py"):
-        if (ROOT / "tests" / name).exists():
-            shutil.copy(ROOT / "tests" / name, folder)
-    (folder / "exhaustive.txt").touch()
+    for name in ("conftest.py", "tiers.py", "warm_python.py", "launched_jobs.py"):
+        shutil.copy(ROOT / "tests" / name, folder)
 
 
 def test_units_come_first_and_without_tensorflow(run_python, tmp_path):

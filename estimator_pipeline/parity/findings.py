@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,17 @@ import numpy as np
 from estimator_pipeline.parity.tolerances import kind_of
 
 __all__ = [
-    "CLOSE", "NEAR", "SAME", "SCALED", "Facts", "Finding", "Step", "distance", "length", "rms", "scale_of",
-    "told_by_part", "told_names",
+    "CLOSE", "SAME", "SCALED", "Facts", "Finding", "Step", "distance", "factor_of", "length", "told_names", "variables",
 ]  # fmt: skip
 
-# Gradients of one step, computed by both from the same state: rounding is well below, and a fault above.
+# Two sets of arrays are the same, apart from rounding, below this distance.
 SAME = 1e-4
-# What Bessel's correction leaves of a moving variance is near its rounding.
-NEAR = 0.1
-# Lengths and ratios that are told by a fault: they are measured on changes of float32 weights.
+# Lengths and factors are measured on the changes of float32 weights: they are equal within this.
 CLOSE = 2e-3
-# A rate, or what a loss is divided by, is another one by more than this; less is no factor, but another function.
+# A factor that is nearer to 1 than this is none: another function of the gradient may look like it.
 SCALED = 0.02
+# Where all arrays have one factor in common, a single one is no farther from it than this.
+_EACH = 0.01
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,10 +35,6 @@ class Facts:
         losses: a metric -> what it is with Keras's final weights, by the layers as they infer and as they train.
         options: of each side's optimizer, see :attr:`estimator_pipeline.parity.graph_facts.GraphFacts.options`; empty
             where they are not known.
-        random: of each side, what draws random numbers of its own in training.
-        untrained: variables that no gradient moves on either side, such as counters; None: it is not known which.
-        sixteen_bits: whether the layers compute in 16 bits.
-        constrained: of each side, weight -> what its values are held to after each step.
     """
 
     replicas: int = 1
@@ -47,10 +42,6 @@ class Facts:
     clip_norm: float | None = None
     losses: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     options: tuple[Mapping[str, Any], Mapping[str, Any]] = dataclasses.field(default_factory=lambda: ({}, {}))
-    random: tuple[Sequence[str], Sequence[str]] = ((), ())
-    untrained: frozenset[str] | None = None
-    sixteen_bits: bool = False
-    constrained: tuple[Mapping[str, str], Mapping[str, str]] = dataclasses.field(default_factory=lambda: ({}, {}))
 
     def rates(self, told: tuple[float | None, float | None]) -> list[float | None]:
         """The learning rate of each side at a step: as it tells it, or as its optimizer's options have it."""
@@ -60,14 +51,18 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a difference comes from.
+    """The cause of a difference by its name; or, where none is certain, the first difference.
 
     Attributes:
-        name: see the table of this module.
+        name: see the table of :mod:`estimator_pipeline.parity.diagnosis`.
         message: what was seen, in a sentence.
         step: where; 0 before the first.
         side: which of the two, where that can be told.
         mend: what to look at.
+        variable: of a first difference, the name of what differs.
+        kind: of a first difference: "loss", "learning rate", "update norm", "weight", "moving statistic", "slot",
+            "variable" (such as a counter), "metric" or "prediction".
+        size: of a first difference, the largest absolute difference; None where it has no finite size.
     """
 
     name: str
@@ -75,6 +70,9 @@ class Finding:
     step: int = 0
     side: str | None = None
     mend: str = ""
+    variable: str = ""
+    kind: str = ""
+    size: float | None = None
 
     def __str__(self) -> str:
         return f"{self.name}: {self.message}" + (f"\n  look at: {self.mend}" if self.mend else "")
@@ -88,22 +86,30 @@ class Step:
     before: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
     after: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
 
-    def changes(self, side: int, kind: str, ending: str = "") -> dict[str, np.ndarray]:
+    def changes(self, side: int, kind: str) -> dict[str, np.ndarray]:
         """Variable -> its change, as float64, of those that both sides have."""
+        before = variables(self.before[side], kind)
         both = self.after[0].keys() & self.after[1].keys()
         return {
-            name: value.astype(np.float64) - self.before[side][name].astype(np.float64)
-            for name, value in self.after[side].items()
-            if name in both and kind_of(name) == kind and value.dtype.kind == "f" and name.endswith(ending)
+            name: value - before[name]
+            for name, value in variables(self.after[side], kind).items()
+            if name in both and name in before
         }
 
-    def without(self, weights: Collection[str]) -> Step:
-        """The same, less these weights and their slots."""
+    @property
+    def began_alike(self) -> bool:
+        """Whether both had the same weights before it, apart from rounding; training does not read other variables."""
+        one, other = (variables(side, "weights") for side in self.before)
+        return one.keys() == other.keys() and distance(one, other) < SAME
 
-        def kept(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-            return {name: value for name, value in values.items() if name.partition(" @")[0] not in weights}
 
-        return Step(self.step, (kept(self.before[0]), kept(self.before[1])), (kept(self.after[0]), kept(self.after[1])))
+def variables(values: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
+    """The floating-point variables of a kind, as float64; see :func:`estimator_pipeline.parity.tolerances.kind_of`."""
+    return {
+        name: value.astype(np.float64)
+        for name, value in values.items()
+        if kind_of(name) == kind and value.dtype.kind == "f"
+    }
 
 
 def told_names(names: Iterable[str], most: int = 3) -> str:
@@ -112,12 +118,8 @@ def told_names(names: Iterable[str], most: int = 3) -> str:
     return ", ".join(listed[:most]) + (", …" if len(listed) > most else "")
 
 
-def rms(values: np.ndarray) -> float:
-    """The root of the mean square: an element's size."""
-    return float(np.sqrt(np.mean(values.astype(np.float64) ** 2))) if values.size else 0.0
-
-
 def length(values: Mapping[str, np.ndarray]) -> float:
+    """The Euclidean norm of all arrays together."""
     return float(np.sqrt(sum(float(np.sum(value**2)) for value in values.values())))
 
 
@@ -127,32 +129,18 @@ def distance(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> 
     return length({name: one[name] - other[name] for name in one}) / longest if longest else 0.0
 
 
-def scale_of(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> tuple[float, float]:
-    """The factor that brings the second nearest to the first, and what is left then, relative to the first."""
-    product = sum(float(np.sum(one[name] * other[name])) for name in one)
+def factor_of(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float | None:
+    """How many times the second set of arrays the first one is, all together and each by itself; None: it is not.
+
+    Arrays that are nothing but rounding beside the others may differ. A negative factor is none.
+    """
     square, whole = length(other) ** 2, length(one)
     if not square or not whole:
-        return 0.0, 1.0
-    factor = product / square
-    rest = length({name: one[name] - factor * other[name] for name in one}) / whole
-    return factor, rest
-
-
-def told_by_part(
-    one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], sides: tuple[str, str], *, beyond: float = 0.0
-) -> str:
-    """In words, where each array of one side is as many times the other's, at least one of them by more than so much.
-
-    Args:
-        one, other: the sides' arrays.
-        sides: what they are called.
-        beyond: less than that is no factor.
-    """
-    apart = [name for name in one if distance({name: one[name]}, {name: other[name]}) >= SAME]
-    scales = {name: scale_of({name: one[name]}, {name: other[name]}) for name in apart}
-    if not any(abs(scale - 1) > beyond for scale, _ in scales.values()):
-        return ""
-    if any(rest >= CLOSE or scale <= 0 for scale, rest in scales.values()):
-        return ""
-    factors = ", ".join(f"{name} {scale:.4g} times" for name, (scale, _) in list(scales.items())[:3])
-    return f"each has the same direction in both, {factors} as long in {sides[0]}"
+        return None
+    factor = sum(float(np.sum(one[name] * other[name])) for name in one) / square
+    scaled = {name: factor * value for name, value in other.items()}
+    if factor <= 0 or not distance(one, scaled) < CLOSE:
+        return None
+    pairs = [({name: one[name]}, {name: scaled[name]}) for name in one]
+    large = [pair for pair in pairs if max(map(length, pair)) > SAME * whole]
+    return factor if all(distance(*pair) < _EACH for pair in large) else None

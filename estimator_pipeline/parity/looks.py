@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,6 @@ class Look:
     Attributes:
         variables: of its training, by canonical names, with their shapes.
         untrained: those of them that no gradient moves.
-        constrained: of them, what their values are held to after each step.
         metrics: names of its evaluation's metrics, without `loss`; none where nothing is evaluated.
         predictions: their keys; None: it predicts one array under no name, or was not asked.
         counts: of each metric, what it counts; see :func:`estimator_pipeline.parity.graph_facts.kind_of_metric`.
@@ -43,7 +42,6 @@ class Look:
 
     variables: Shapes
     untrained: frozenset[str] = frozenset()
-    constrained: Mapping[str, str] = dataclasses.field(default_factory=dict)
     metrics: tuple[str, ...] = ()
     predictions: tuple[str, ...] | None = None
     counts: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
@@ -56,14 +54,12 @@ class KerasLook:
     Attributes:
         variables: its weights and slots, by canonical names, with their shapes.
         untrained: those of them that no gradient moves; a weight that is frozen is none.
-        constrained: of them, what their values are held to after each step.
         metrics: names of its metrics, without `loss`; none where nothing is evaluated.
         outputs: names of its outputs.
     """
 
     variables: Shapes
     untrained: frozenset[str] = frozenset()
-    constrained: Mapping[str, str] = dataclasses.field(default_factory=dict)
     metrics: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
@@ -108,7 +104,6 @@ def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None
     tf: Any = compat.install()
     shapes: dict[str, Any] = {}
     still: set[str] = set()
-    held: dict[str, str] = {}
     kept: list[Kept] = []
     specs: dict[str, Any] = {}
     counts: dict[str, Mapping[str, Any]] = {}
@@ -120,7 +115,6 @@ def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None
             variables = tf.compat.v1.global_variables()
             shapes.update({variable.name: variable.shape for variable in variables})
             still.update(variable.name for variable in variables if not variable.trainable)
-            held.update(_constraints((variable.name, variable) for variable in variables))
             kept.append(kept_in_graph(tf.compat.v1.get_default_graph()))
             raise _Seen
 
@@ -163,7 +157,6 @@ def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None
             for name, one in variables.items()
         },
         untrained=frozenset(name for name, one in variables.items() if one in still),
-        constrained={name: held[one] for name, one in variables.items() if one in held},
         metrics=specs[modes.EVAL][0] if evaluation is not None else (),
         predictions=specs[modes.PREDICT][1] if asked else None,
         counts=counts,
@@ -212,11 +205,9 @@ def look_at_keras(model: Any, *, training: Feed, evaluation: Feed | None) -> Ker
     known_as = canonical_of((name for name, _ in named), "the Keras model", kept_by_keras(model).names)
     shapes = {name: tuple(one.shape.as_list()) for name, one in named}
     still = {name for name, one in named if not one.trainable}
-    held = _constraints(named)
     return KerasLook(
         variables={name: shapes[one] for name, one in known_as.items()},
         untrained=frozenset(name for name, one in known_as.items() if one in still),
-        constrained={name: held[one] for name, one in known_as.items() if one in held},
         metrics=metrics,
         outputs=tuple(names),
     )
@@ -274,9 +265,3 @@ def _same_random_numbers() -> Iterator[None]:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-
-
-def _constraints(named: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """Name of a variable -> that of the constraint which it has."""
-    found = {name: getattr(one, "constraint", None) for name, one in named}
-    return {name: getattr(one, "__name__", type(one).__name__) for name, one in found.items() if one is not None}

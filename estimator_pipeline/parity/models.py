@@ -29,7 +29,7 @@ from estimator_pipeline.errors import ConfigError, DivergedError, TaskFailedErro
 from estimator_pipeline.launch.plan import counted
 from estimator_pipeline.parity import about, folders, graph_facts, known, looks, matching
 from estimator_pipeline.parity.answers import Evaluation, evaluation_of, loss_of_batch_means, predicted
-from estimator_pipeline.parity.diagnosis import Facts
+from estimator_pipeline.parity.diagnosis import FIRST_DIFFERENCE, Facts
 from estimator_pipeline.parity.feeds import features_of
 from estimator_pipeline.parity.findings import told_names
 from estimator_pipeline.parity.forms import Forms, common_forms
@@ -42,6 +42,9 @@ from estimator_pipeline.parity.slots import kept_by_keras, kept_in_graph
 from estimator_pipeline.parity.tolerances import Tolerances, kind_of
 
 __all__ = ["compare_models"]
+
+# What a sum that is rounded otherwise shows in first.
+_OF_ROUNDING = ("weight", "slot", "moving statistic", "update norm")
 
 
 def compare_models(
@@ -88,7 +91,7 @@ def compare_models(
         folder: where the runs and their records go; a new temporary one by default.
 
     Returns:
-        The comparison. Where `equal` is False, `findings` says what it comes from.
+        The comparison. Where `equal` is False, `findings` says what it comes from, or what differs first.
 
     Raises:
         ConfigError: names that do not belong together (of variables, metrics, predictions), which is found out before
@@ -216,12 +219,6 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) 
         clip_norm=getattr(model.optimizer, "global_clipnorm", None),
         losses=seen.losses or {},
         options=options,
-        random=random,
-        untrained=pair.ours.untrained.intersection(pair.as_keras(name) for name in pair.theirs.untrained),
-        constrained=(
-            {pair.as_keras(name): held for name, held in pair.theirs.constrained.items()},
-            pair.ours.constrained,
-        ),
     )
     ran = about.of_program(
         pair.estimator, model, options=read.options, steps=pair.steps, feeds=pair.feeds, mapping=pair.mapping,
@@ -275,7 +272,7 @@ def _of_what_came(pair: _Pair, found: Parity, facts: Facts, differing: Iterable[
         # What evaluates other weights comes to other metrics, whatever is counted.
         notes += known.of_metrics(differing)
     if any(step.variables.differences for step in found.steps) and all(
-        finding.name == "rounding" for finding in found.findings
+        finding.name == FIRST_DIFFERENCE and finding.kind in _OF_ROUNDING for finding in found.findings
     ):
         notes += known.of_session(pair.estimator.config.session_config)
     if found.equal and (others := other_options(facts)):

@@ -62,7 +62,7 @@ class Parity:
         answers: what both answer to the same inputs, by signature; None where nothing was exported.
         numbers: step -> comparison of loss, learning rate and update norm.
         tolerances: what was allowed.
-        findings: what the differences come from, by name.
+        findings: the cause of the differences by its name, or the first of them.
         notes: what was not compared and why; where the two differ by nature, and the setting that makes them equal.
         folder: where both runs and their records are.
         only: steps that one engine alone has made, with its name.

@@ -137,10 +137,8 @@ def _compared(
         clip_norm=job.model.clip_norm,
         losses={name: (pair[0], pair[1]) for name, pair in told["losses"].items()},
         options=(options, options),
-        random=(told["random"], told["random"]),
-        sixteen_bits=bool(job.model.mixed_precision),
     )
-    by_nature = known.of_job(job, engines=engines, random=facts.random)
+    by_nature = known.of_job(job, engines=engines, random=(told["random"], told["random"]))
     ran = about(path, job, engines=engines, settings=settings, tolerances=allowed)
     return compare_records(
         base,
@@ -175,11 +173,14 @@ def _options(job: Job) -> dict[str, Any]:
     optimizer = job.model.optimizer
     kind = {"nesterov": "momentum", "adamw": "adam"}.get(optimizer.name, optimizer.name)
     found = {_OPTIONS.get(name, name): value for name, value in optimizer.options.items()}
+    found = {**_BY_DEFAULT.get(kind, {}), **({"nesterov": True} if optimizer.name == "nesterov" else {}), **found}
     return {"kind": kind, **{name: value for name, value in found.items() if isinstance(value, int | float)}}
 
 
 # What tf.compat.v1.train calls an option -> Keras's name.
 _OPTIONS = {"beta1": "beta_1", "beta2": "beta_2", "decay": "rho"}
+# What both engines take where a job says nothing, of what tells a gradient from a slot.
+_BY_DEFAULT = {"momentum": {"momentum": 0.9}, "adam": {"beta_1": 0.9, "beta_2": 0.999}}
 
 
 def _other_variables(base: Path, engines: tuple[str, str]) -> bool:

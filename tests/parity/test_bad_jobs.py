@@ -69,6 +69,7 @@ def entry_point() -> list[str]:
     return [sys.executable, "-P", "-c", "from estimator_pipeline.cli.main import main; main()"]
 
 
+@pytest.mark.nightly
 def test_own_code_beside_its_file_in_every_process(own, run_environment):
     """The tasks of both engines, and the process that asks both models, load it; paths begin where it is started."""
     done = subprocess.run(

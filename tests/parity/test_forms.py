@@ -27,6 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.tf.layers:UserWarning")
 RANDOM = np.random.RandomState(5)
 X = RANDOM.uniform(0, 1, [48, 6]).astype("float32")
 Y = (X.sum(1, keepdims=True) > 3).astype("float32")
+nightly = pytest.mark.nightly
 MAPPING = {"one/kernel": "fc1/kernel", "one/bias": "fc1/bias"}
 
 
@@ -92,10 +93,10 @@ def joined(features):
 @pytest.mark.parametrize(
     ("given", "pick", "theirs", "ours", "says"),
     [
-        ("by the only name", lambda f: f["x"], data({"x": X}), data(), None),
-        ("float64", one, data(), data(X.astype("float64")), None),
-        ("whole numbers as labels", one, data(y=Y.astype("int64")), data(), None),
-        ("labels without a dimension", one, data(), data(y=Y[:, 0]), None),
+        pytest.param("by the only name", lambda f: f["x"], data({"x": X}), data(), None, marks=nightly),
+        pytest.param("float64", one, data(), data(X.astype("float64")), None, marks=nightly),
+        pytest.param("whole numbers as labels", one, data(y=Y.astype("int64")), data(), None, marks=nightly),
+        pytest.param("labels without a dimension", one, data(), data(y=Y[:, 0]), None, marks=nightly),
         (
             "parts",
             joined,
@@ -169,6 +170,7 @@ def test_the_same_form_is_told_as_it_is():
 # Replicas ---------------------------------------------------------------------------------------------------------
 
 
+@nightly
 def test_replicas_on_one_side_alone(tmp_path):
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice())
     config = tf.estimator.RunConfig(train_distribute=strategy)
@@ -273,11 +275,16 @@ def test_slots_of_keras(name):
 @pytest.mark.parametrize(
     ("theirs", "ours", "with_slots"),
     [
-        (lambda: v1.train.AdamOptimizer(0.01, name="opt"), lambda: legacy.Adam(0.01, epsilon=1e-8), True),
+        pytest.param(
+            lambda: v1.train.AdamOptimizer(0.01, name="opt"),
+            lambda: legacy.Adam(0.01, epsilon=1e-8),
+            True,
+            marks=nightly,
+        ),
         (lambda: v1.train.AdamOptimizer(0.01, name="opt"), lambda: newer.Adam(0.01, epsilon=1e-8), True),
         # The velocity means something else there, whatever the optimizer is called.
         (lambda: v1.train.MomentumOptimizer(0.1, 0.9, name="opt"), lambda: legacy.SGD(0.1, momentum=0.9), False),
-        (None, lambda: newer.SGD(0.1, use_ema=True), False),
+        pytest.param(None, lambda: newer.SGD(0.1, use_ema=True), False, marks=nightly),
     ],
     ids=["adam", "newer adam", "momentum", "average"],
 )
@@ -334,9 +341,9 @@ def precisions(*thresholds):
     ("theirs", "ours", "outcome"),
     [
         ([0.4], 0.4, "equal"),
-        ([0.4, 0.5], [0.4, 0.5], "equal"),
-        ([0.45, 0.5], [0.5, 0.5], "not equal"),
-        ([0.4, 0.5], [0.4, 0.5, 0.6], "precision [2] in the Estimator, [3] in Keras"),
+        pytest.param([0.4, 0.5], [0.4, 0.5], "equal", marks=nightly),
+        pytest.param([0.45, 0.5], [0.5, 0.5], "not equal", marks=nightly),
+        pytest.param([0.4, 0.5], [0.4, 0.5, 0.6], "precision [2] in the Estimator, [3] in Keras", marks=nightly),
     ],
 )
 def test_metrics_that_are_arrays(tmp_path, theirs, ours, outcome):
@@ -356,6 +363,7 @@ def test_metrics_that_are_arrays(tmp_path, theirs, ours, outcome):
     assert "precision" in (tmp_path / "report" / "report.html").read_text()
 
 
+@nightly
 def test_the_loss_of_the_evaluation_beside_average_loss(tmp_path):
     def average(labels, found, each):
         return {"average_loss": v1.metrics.mean(each)}
@@ -372,7 +380,7 @@ def test_the_loss_of_the_evaluation_beside_average_loss(tmp_path):
     found = compared(
         estimator(metrics=average, loss_of=tf.reduce_sum), model(metrics=metrics), tmp_path / "2", **options
     )
-    assert [finding.name for finding in found.findings] == ["evaluation"]
+    assert [finding.kind for finding in found.findings] == ["metric"]
     # The same records in other batches have another mean of batch means.
     found = compared(
         estimator(metrics=average), model(metrics=metrics), tmp_path / "3", keras_eval_input_fn=evaluated(batch=48),
@@ -445,6 +453,7 @@ def read_no_more_than(most):
     return lambda: tf.data.Dataset.from_generator(batches, output_signature=spec)
 
 
+@nightly
 def test_an_evaluation_is_read_twice_by_keras(tmp_path):
     """And what comes up in any reading is told as what comes up in the first."""
     split = evaluated(batch=20)
@@ -488,9 +497,11 @@ def without_end():
 @pytest.mark.parametrize(
     "given",
     [
-        without_end,
+        pytest.param(without_end, marks=nightly),
         data(batch=16),
-        v1.estimator.inputs.numpy_input_fn(X, Y, batch_size=20, num_epochs=None, shuffle=False),
+        pytest.param(
+            v1.estimator.inputs.numpy_input_fn(X, Y, batch_size=20, num_epochs=None, shuffle=False), marks=nightly
+        ),
     ],
     ids=["a generator", "a dataset", "tensors"],
 )
@@ -505,6 +516,7 @@ def test_as_many_batches_of_an_evaluation_without_end(tmp_path, given):
     assert found.about["eval_steps"] == 3
 
 
+@nightly
 def test_as_many_batches_on_several_replicas(tmp_path):
     """They are those of the data, and not those of each replica."""
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice())
@@ -520,6 +532,7 @@ def test_as_many_batches_on_several_replicas(tmp_path):
     assert "mse" in found.metrics.names and "mse" not in [fault.name for fault in found.metrics.faults], summary(found)
 
 
+@nightly
 def test_as_many_batches_of_other_sizes_are_other_records(tmp_path):
     found = compared(
         estimator(), model(), tmp_path, eval_input_fn=evaluated(batch=20), keras_eval_input_fn=evaluated(batch=16),
@@ -543,6 +556,7 @@ def test_an_evaluation_without_end(tmp_path, argument):
 # Notes ------------------------------------------------------------------------------------------------------------
 
 
+@nightly
 def test_options_that_did_not_show(tmp_path):
     found = compared(
         estimator(lambda: v1.train.AdamOptimizer(0.01)),
@@ -559,6 +573,7 @@ def test_options_that_did_not_show(tmp_path):
     assert not [note for note in found.notes if "which did not show" in note]
 
 
+@nightly
 def test_notes_that_explain_another_difference_are_left_out(tmp_path):
     """Of metrics where training was the same; of sessions where rounding is all there is."""
 

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.tf.layers:UserWarning")
 RANDOM = np.random.RandomState(2)
 X = RANDOM.uniform(-1, 1, [96, 6]).astype("float32")
 Y = (X @ RANDOM.uniform(-1, 1, [6, 1])).astype("float32")
+nightly = pytest.mark.nightly
 MAPPING = {"dense/kernel": "fc/weights", "dense/bias": "fc/biases"}
 
 
@@ -105,7 +106,8 @@ def refused(tmp_path, monkeypatch):
                     **{**OPTIONS, **options, "folder": folder},
                 )
             # TensorFlow's AutoGraph leaves files of its own there.
-            left = [one.name for one in (tmp_path / "temporary").iterdir() if "autograph" not in one.name]
+            names = [one.name for one in (tmp_path / "temporary").iterdir()]
+            left = [name for name in names if "autograph" not in name and name != "__pycache__"]
             assert not left and not (tmp_path / "given").exists()
         return str(raised.value)
 
@@ -119,14 +121,18 @@ def refused(tmp_path, monkeypatch):
             {"metric_names": {"mae": "absolut"}},
             "the Estimator has no metric absolut\n  found: the Estimator's: absolute",
         ),
-        ({"metric_names": {"mea": "absolute"}}, "the Keras model has no metric mea\n"),
+        pytest.param({"metric_names": {"mea": "absolute"}}, "the Keras model has no metric mea\n", marks=nightly),
         (
             {"metric_names": None},
             "none has a counterpart on the other side\n  found: the Estimator's: absolute; Keras's",
         ),
         ({"metric_names": {"mae": "absolute"}, "eval_input_fn": None}, "names metrics, and nothing is evaluated"),
         ({"predictions": "z"}, "the Estimator's predictions have no z\n  found: they have: y"),
-        ({"predictions": {"out": "y"}}, "predictions names outputs that the Keras model does not have: out"),
+        pytest.param(
+            {"predictions": {"out": "y"}},
+            "predictions names outputs that the Keras model does not have: out",
+            marks=nightly,
+        ),
         (
             {"mapping": {"dense/kernel": "fc/weights"}},
             "in Keras alone: dense/bias [1]; in the Estimator alone: fc/biases",
@@ -135,7 +141,7 @@ def refused(tmp_path, monkeypatch):
             {"mapping": {**MAPPING, "dens/bias": "fc/biases"}},
             "what is not there: the Keras model has no weight dens/bias",
         ),
-        ({"mapping": {**MAPPING, "dense/bias": "fc/bias"}}, "has no variable fc/bias\n"),
+        pytest.param({"mapping": {**MAPPING, "dense/bias": "fc/bias"}}, "has no variable fc/bias\n", marks=nightly),
         (
             {"mapping": {"dense/kernel": "fc/biases", "dense/bias": "fc/weights"}},
             "found: dense/kernel [6, 1] in Keras, fc/biases [1] in the Estimator;",
@@ -152,6 +158,7 @@ def test_a_metric_that_would_take_the_place_of_another(refused):
     assert "gives the Estimator's absolute to several of Keras's\n  found: mae, absolute" in refused(model=model)
 
 
+@nightly
 def test_metrics_of_one_side_are_told_by_name(tmp_path):
     """They do not fail the comparison, and the note says what was compared, and how the others can be."""
     model = make_model(metrics=[tf.keras.metrics.MeanSquaredError("mse")])
@@ -225,7 +232,7 @@ class Subclassed(tf.keras.Model):
         return self.dense(inputs)
 
 
-@pytest.mark.parametrize("kind", ["sequential", "subclassed"])
+@pytest.mark.parametrize("kind", [pytest.param("sequential", marks=nightly), "subclassed"])
 def test_a_model_that_its_first_batch_builds(tmp_path, kind):
     model = tf.keras.Sequential([tf.keras.layers.Dense(1, name="dense")]) if kind == "sequential" else Subclassed()
     model.compile(tf.keras.optimizers.legacy.SGD(0.1), "mse")
@@ -259,6 +266,7 @@ def test_the_looks_change_nothing(tmp_path):
     assert all(np.array_equal(*pair) for pair in zip(before, model.get_weights(), strict=True))
 
 
+@nightly
 def test_a_look_writes_no_summaries(tmp_path, monkeypatch):
     """A thread would write them still, while the look's folder is taken away."""
     seen = []
@@ -278,6 +286,7 @@ def test_a_look_writes_no_summaries(tmp_path, monkeypatch):
     assert look_at_estimator(estimator, training=feed, evaluation=None, asked=False).variables and not seen
 
 
+@nightly
 def test_a_look_at_a_canned_estimator_of_two_replicas(tmp_path):
     """Its heads, its columns and its strategy make names of their own; no session is made."""
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -359,6 +368,7 @@ def test_arguments_that_cannot_be(refused, options, says):
         assert f"found: {__file__}, line " in found
 
 
+@nightly
 @pytest.mark.parametrize("kind", ["queue", "iterator"])
 def test_tensors_of_an_input_function(tmp_path, kind):
     """As programs of TensorFlow 1 have them; a session of its own reads them for Keras."""
@@ -393,8 +403,16 @@ def test_what_an_estimator_fills_by_name(tmp_path):
     ("rates", "says"),
     [
         ((1e20, 0.1), ["estimator: the loss of step 2 is inf", "the numbers of keras are finite"]),
-        ((0.1, 1e20), ["keras: the loss of step 2 is inf", "the numbers of estimator are finite"]),
-        ((1e20, 1e20), ["estimator: the loss of step 2 is inf; keras: the loss of step 2 is inf"]),
+        pytest.param(
+            (0.1, 1e20),
+            ["keras: the loss of step 2 is inf", "the numbers of estimator are finite"],
+            marks=nightly,
+        ),
+        pytest.param(
+            (1e20, 1e20),
+            ["estimator: the loss of step 2 is inf; keras: the loss of step 2 is inf"],
+            marks=nightly,
+        ),
     ],
 )
 def test_a_training_that_diverges(tmp_path, rates, says):
@@ -499,6 +517,7 @@ def program(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
+@nightly
 def test_eval_steps_of_a_program(program):
     done = program("--json", "--eval-steps", "2")
     assert done.exit_code == 0, (done.output[-2000:], done.exception)
@@ -572,6 +591,7 @@ def test_a_program_that_cannot_be(program, tmp_path, changes, more, says):
     assert isinstance(done.exception, SystemExit) and not (tmp_path / "here" / "runs").exists()
 
 
+@nightly
 def test_a_program_that_diverges(program, tmp_path):
     done = program(estimator="{train}:make_diverging", steps="6")
     assert done.exit_code == 3 and done.stderr.startswith("error: training has diverged: estimator: "), done.output
@@ -591,6 +611,7 @@ def test_weights_that_are_no_numbers_are_told(tmp_path):
         )  # fmt: skip
 
 
+@nightly
 def test_a_metric_that_refuses_what_is_no_number(tmp_path):
     """Keras's AUC ends the training with an error of its own, in the step after the one that diverged."""
     model = make_model(rate=3e38, metrics=[tf.keras.metrics.AUC(name="auc")])

@@ -16,9 +16,12 @@ legacy = keras.optimizers.legacy
 
 pytestmark = pytest.mark.filterwarnings("ignore:.tf.layers:UserWarning")
 
+nightly = pytest.mark.nightly
 RANDOM = np.random.RandomState(5)
 X = RANDOM.uniform(0, 1, [48, 6]).astype("float32")
 Y = (X.sum(1, keepdims=True) > 3).astype("float32")
+# The first fills each batch of the evaluation, the second leaves a smaller last one.
+BATCHES = [pytest.param(16, marks=nightly), 20]
 MAPPING = {"one/kernel": "fc1/kernel", "one/bias": "fc1/bias"}
 
 
@@ -88,14 +91,15 @@ class Twice(keras.Model):
         return {**found, "loss": 2 * found["loss"], "times": 2.0}
 
 
-@pytest.mark.parametrize("batch", [16, 20])
+@pytest.mark.parametrize("batch", BATCHES)
 def test_what_a_model_evaluates_by_itself_counts(compared, batch):
     found = compared(model(Twice), eval_input_fn=evaluated(batch=batch))
-    assert [finding.name for finding in found.findings] == ["evaluation"], summary(found)
+    assert [finding.kind for finding in found.findings] == ["metric"], summary(found)
     assert found.finals["keras"]["loss"] == pytest.approx(2 * found.finals["estimator"]["loss"], rel=0.05)
 
 
-@pytest.mark.parametrize("batch", [16, 20])
+@nightly
+@pytest.mark.parametrize("batch", BATCHES)
 def test_the_same_by_both_is_equal(compared, batch):
     found = compared(model(Twice), eval_input_fn=evaluated(batch=batch), params={"times": 2.0})
     assert found.equal and found.metrics.names == ("loss",), summary(found)
@@ -141,15 +145,20 @@ class Counted(Evaluating):
         return loss
 
 
-@pytest.mark.parametrize("batch", [16, 20])
+@pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize(
     ("kind", "compiled", "tells"),
-    [(Forgetful, True, 0.0), (Halved, True, None), (Counted, True, 0.0), (Counted, False, 0.0)],
+    [
+        (Forgetful, True, 0.0),
+        pytest.param(Halved, True, None, marks=nightly),
+        pytest.param(Counted, True, 0.0, marks=nightly),
+        pytest.param(Counted, False, 0.0, marks=nightly),
+    ],
 )
 def test_a_loss_that_is_another_one_in_evaluation_alone(compared, kind, compiled, tells, batch):
     ours = model(kind, compiled=compiled)
     found = compared(ours, eval_input_fn=evaluated(batch=batch))
-    assert [finding.name for finding in found.findings] == ["evaluation"], summary(found)
+    assert [finding.kind for finding in found.findings] == ["metric"], summary(found)
     if tells is not None:
         assert found.finals["keras"]["loss"] == tells, "what `evaluate` tells, and nothing worked out of it"
 
@@ -165,6 +174,7 @@ def two():
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
 
 
+@nightly
 @pytest.mark.parametrize(("shared", "batch"), [(False, 20), (True, 12)], ids=["evaluated on one", "evaluated on both"])
 def test_the_loss_of_an_evaluation_on_two_replicas(compared, tmp_path, shared, batch):
     config = tf.estimator.RunConfig(train_distribute=two(), eval_distribute=two() if shared else None)
@@ -173,9 +183,10 @@ def test_the_loss_of_an_evaluation_on_two_replicas(compared, tmp_path, shared, b
             ours = model(kind)
         found = compared(ours, eval_input_fn=evaluated(batch=batch), config=config, folder=tmp_path / kind.__name__)
         assert found.equal is equal and found.metrics.names == ("loss",), summary(found)
-        assert [finding.name for finding in found.findings] == ([] if equal else ["evaluation"])
+        assert [finding.kind for finding in found.findings] == ([] if equal else ["metric"])
 
 
+@nightly
 def test_rounds_that_two_replicas_cannot_share(compared):
     """Three batches: TensorFlow would lose the last one in some of the runs."""
     config = tf.estimator.RunConfig(train_distribute=two(), eval_distribute=two())
@@ -186,7 +197,8 @@ def test_rounds_that_two_replicas_cannot_share(compared):
     assert any("the same records in other batches" in note for note in found.notes), found.notes
 
 
-@pytest.mark.parametrize("batch", [16, 20])
+@nightly
+@pytest.mark.parametrize("batch", BATCHES)
 def test_a_loss_that_evaluate_tells_rightly(compared, batch):
     found = compared(model(Returned), eval_input_fn=evaluated(batch=batch))
     assert found.equal and found.metrics.names == ("loss",), summary(found)
@@ -201,6 +213,7 @@ class Last(keras.Model):
         return {"loss": loss, "last": 1.0}
 
 
+@nightly
 def test_an_evaluation_that_is_no_mean_of_batches_is_compared_as_it_is(compared):
     found = compared(model(Last), eval_input_fn=evaluated(batch=20))
     assert not found.equal
@@ -234,7 +247,7 @@ class OwnLoop(keras.Model):
         return {"loss": self.told.result()}
 
 
-@pytest.mark.parametrize("batch", [16, 20])
+@pytest.mark.parametrize("batch", BATCHES)
 def test_a_loop_of_ones_own(compared, batch):
     """Whether it tells a mean of records or of batches, its batches say; what its layers do by themselves, nobody."""
     found = compared(model(OwnLoop, compiled=False), eval_input_fn=evaluated(batch=batch))
@@ -267,6 +280,7 @@ class Within(keras.Model):
         return self._step(super().test_step, batch)
 
 
+@nightly
 def test_what_is_not_known_says_why(compared):
     found = compared(model(Within), eval_input_fn=evaluated(batch=20))
     assert found.equal and found.metrics.names == ("loss",), summary(found)
@@ -304,9 +318,10 @@ class Rounded(keras.Model):
 
 def test_a_predict_step_of_ones_own(compared):
     found = compared(model(Rounded), predictions="p")
-    assert [finding.name for finding in found.findings] == ["predictions"]
+    assert [finding.kind for finding in found.findings] == ["prediction"]
 
 
+@nightly
 def test_the_same_predict_step_by_both(compared):
     assert compared(model(Rounded), predictions="p", params={"answer": tf.round}).equal
 
@@ -321,6 +336,7 @@ def test_a_predict_step_that_names_its_outputs_anew(compared, tmp_path):
         compared(model(Named), predictions="p")
 
 
+@nightly
 def test_outputs_by_names_that_are_not_those_of_layers(compared):
     keras.utils.set_random_seed(3)
     inputs = keras.Input((6,))
@@ -369,6 +385,7 @@ class Training(keras.layers.Layer):
         return inputs
 
 
+@nightly
 def test_variables_that_a_look_at_the_training_makes(compared):
     ours = model(layers=[Training(name="look"), keras.layers.Dense(1, "sigmoid", name="one")])
     found = compared(ours)
@@ -386,6 +403,7 @@ def test_a_step_that_does_not_tell_its_loss(compared):
         compared(model(Silent))
 
 
+@nightly
 def test_a_model_that_was_trained_before(compared):
     ours = model()
     ours.fit(evaluated()(), verbose=0)
@@ -393,6 +411,7 @@ def test_a_model_that_was_trained_before(compared):
     assert "keras begins at step 3" in summary(found) and "a model that was trained before" in summary(found)
 
 
+@nightly
 def test_a_loss_scale_is_no_other_optimizer(compared):
     ours = model()
     ours.compile(keras.mixed_precision.LossScaleOptimizer(legacy.SGD(0.1)), "binary_crossentropy")
@@ -403,7 +422,7 @@ def test_a_loss_scale_is_no_other_optimizer(compared):
 # Data ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize("seed", [pytest.param(None, marks=nightly), 7])
 def test_data_shuffled_by_a_seed_are_the_same(compared, seed):
     """Whatever seed the program has set for its Keras model, here 3."""
     config = None if seed is None else tf.estimator.RunConfig(tf_random_seed=seed)
@@ -424,7 +443,7 @@ def test_a_programs_own_seed_stays(compared):
     assert drawn(feed.for_keras()) == drawn(lambda: None)
 
 
-@pytest.mark.parametrize("values", [np.ones(6), np.arange(6)], ids=["the same", "others"])
+@pytest.mark.parametrize("values", [pytest.param(np.ones(6), marks=nightly), np.arange(6)], ids=["the same", "others"])
 def test_values_that_neither_trains_are_told_where_they_were_others(compared, values):
     class Table(keras.layers.Layer):
         def build(self, shape):

@@ -12,14 +12,12 @@ from estimator_pipeline.parity.result import ENGINES, compare_records
 from estimator_pipeline.parity.tolerances import Tolerances
 
 CONSTANT = [0.1] * 6
-DROPPING = [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]
 RANDOM = np.random.default_rng(0)
 SHAPES = {"hidden/kernel": (6, 5), "hidden/bias": (5,), "logits/kernel": (5, 4), "logits/bias": (4,), "more/bias": (4,)}
 START = {name: RANDOM.normal(size=shape) for name, shape in SHAPES.items()}
 GRADIENTS = [{name: RANDOM.normal(size=shape) * 0.1 for name, shape in SHAPES.items()} for _ in range(6)]
 SLOTS = {"sgd": (), "momentum": ("momentum",), "velocity": ("momentum",), "adam": ("m", "v"), "rmsprop": ("rms",),
-         "adagrad": ("accumulator",), "adamax": ("m", "v"), "adadelta": ("accum_grad", "accum_var"),
-         "dual": ("dual_sum",)}  # fmt: skip
+         "adagrad": ("accumulator",)}  # fmt: skip
 
 
 def trained(kind="sgd", *, gradient=None, rate=0.1, rates=None, start=0.0, decay=0.0, frozen=(), **options):
@@ -33,14 +31,10 @@ def trained(kind="sgd", *, gradient=None, rate=0.1, rates=None, start=0.0, decay
         start: of the slots.
         decay: the share of itself that a weight loses in each step.
         frozen: weights that are not trained, and have no slots.
-        times: updates in each step, or one number for each; all of a step by the same gradient.
-        l1: of a proximal optimizer, which shrinks each weight by the rate times this; of `adagrad` over the root of
-            the accumulator.
-        l2: of the same.
+        times: updates in each step, all of them by the same gradient.
         start_weights: others than :data:`START`.
     """
-    times, l1, l2 = options.get("times", 1), options.get("l1", 0.0), options.get("l2", 0.0)
-    times = [times] * 6 if isinstance(times, int) else times
+    times = options.get("times", 1)
     beta_1, beta_2, epsilon = options.get("beta_1", 0.9), options.get("beta_2", 0.999), options.get("epsilon", 1e-7)
     mu, nesterov, rho = options.get("mu", 0.9), options.get("nesterov", False), options.get("rho", 0.9)
     weights = dict(options.get("start_weights", START))
@@ -53,10 +47,10 @@ def trained(kind="sgd", *, gradient=None, rate=0.1, rates=None, start=0.0, decay
     yield state()
     for step in range(6):
         lr = rates[step] if rates else rate
-        for name, again in itertools.product(SHAPES, range(times[step])):
+        for name, again in itertools.product(SHAPES, range(times)):
             if name in frozen:
                 continue
-            made = sum(times[:step]) + again + 1
+            made = times * step + again + 1
             g = GRADIENTS[step][name]
             g = g if gradient is None else gradient(name, step, g)
             if kind == "sgd":
@@ -72,17 +66,6 @@ def trained(kind="sgd", *, gradient=None, rate=0.1, rates=None, start=0.0, decay
                 kept[name, "v"] = v = beta_2 * kept[name, "v"] + (1 - beta_2) * g * g
                 corrected = lr * np.sqrt(1 - beta_2**made) / (1 - beta_1**made)
                 change = -corrected * m / (np.sqrt(v) + epsilon)
-            elif kind == "adamax":
-                kept[name, "m"] = m = beta_1 * kept[name, "m"] + (1 - beta_1) * g
-                kept[name, "v"] = u = np.maximum(beta_2 * kept[name, "v"], np.abs(g))
-                change = -lr / (1 - beta_1**made) * m / (u + epsilon)
-            elif kind == "adadelta":
-                kept[name, "accum_grad"] = a = rho * kept[name, "accum_grad"] + (1 - rho) * g * g
-                change = -lr * np.sqrt(kept[name, "accum_var"] + 1e-6) / np.sqrt(a + 1e-6) * g
-                kept[name, "accum_var"] = rho * kept[name, "accum_var"] + (1 - rho) * change * change
-            elif kind == "dual":
-                kept[name, "dual_sum"] = kept[name, "dual_sum"] + g
-                change = -lr * g
             elif kind == "rmsprop":
                 kept[name, "rms"] = v = rho * kept[name, "rms"] + (1 - rho) * g * g
                 change = -lr * g / (np.sqrt(v) + epsilon)
@@ -90,9 +73,6 @@ def trained(kind="sgd", *, gradient=None, rate=0.1, rates=None, start=0.0, decay
                 kept[name, "accumulator"] = v = kept[name, "accumulator"] + g * g
                 change = -lr * g / (np.sqrt(v) + epsilon)
             weights[name] = weights[name] + change - decay * weights[name]
-            if l1 or l2:
-                of = lr / (np.sqrt(kept[name, "accumulator"]) if kind == "adagrad" else 1.0)
-                weights[name] = np.sign(weights[name]) * np.maximum(np.abs(weights[name]) - of * l1, 0) / (1 + of * l2)
         yield state()
 
 
@@ -119,14 +99,19 @@ def comparing(folder):
 
     def compared(
         estimator, keras, *, rates=(None, None), losses=(None, None), slots=True, tolerances=None, metrics=None,
-        answers=None, **facts,
+        answers=None, modes=None, **facts,
     ):  # fmt: skip
         for engine, states, told, loss in zip(ENGINES, (estimator, keras), rates, losses, strict=True):
             recorded(folder / engine / "record", states, rates=told, losses=loss)
         metrics = {engine: {} for engine in ENGINES} if metrics is None else dict(zip(ENGINES, metrics, strict=True))
         allowed = Tolerances.of(tolerances)
         return compare_records(
-            folder, metrics=metrics, answers=answers, facts=Facts(**facts), slots=slots, tolerances=allowed
+            folder,
+            metrics=metrics,
+            answers=answers,
+            facts=Facts(losses=modes or {}, **facts),
+            slots=slots,
+            tolerances=allowed,
         )
 
     return compared
