@@ -329,7 +329,7 @@ def _without_weight(file):
 
 def test_m4_m5_k11_the_keras_file_trains_on(run, tmp_path):
     """Loaded, it evaluates to what the job said, and trains on to what the job comes to that goes on: bit-equal."""
-    settings = ("run.engine=keras", "model.optimizer.name=momentum")
+    settings = ("run.engine=keras", "model.name=cnn", "model.optimizer.name=momentum")
     result = run(*settings)
     path = tmp_path / "model" / "model.keras"
     assert str(path) in result.exports

@@ -270,7 +270,7 @@ def killed(run, monkeypatch, *settings, at):
 )
 def test_k8_a_run_goes_on_from_its_backup(run, tmp_path, monkeypatch, every, at, goes_on_from):
     """Killed after the step `at`: the second run begins at the newest of backup and checkpoint, and ends bit-equal."""
-    settings = [f"keras.backup={{every: {every}}}", "model.optimizer.name=momentum"]
+    settings = [f"keras.backup={{every: {every}}}", "model.name=resnet", "model.optimizer.name=momentum"]
     run(*settings, folder="whole")
     assert not (tmp_path / "whole" / "backup" / "chief").exists(), "Keras removes it when all went well"
     killed(run, monkeypatch, *settings, at=at)
