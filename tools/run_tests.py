@@ -30,10 +30,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import test_area
+import test_budget
 
 MOST = 10
 # Files in the list of the slowest.
@@ -79,7 +84,9 @@ class Progress:
         self.reporter = config.pluginmanager.get_plugin("terminalreporter")
         self.reporter.showfspath = False
         self.total = 0
+        self.weights: dict[str, float] = {}  # of each test: the seconds that its room's budget has for one
         self.done: set[str] = set()
+        self.weight, self.whole = 0.0, 1.0  # of those, and of all
         self.failed = 0
         self.began = time.monotonic()
         self.told = 0
@@ -89,12 +96,27 @@ class Progress:
         return config.getoption("verbose") == 0 and not config.getoption("collectonly")
 
     def pytest_collection_finish(self, session: Any) -> None:
-        self.total = self.total or len(session.items)
+        if session.items:  # there are none in a process that directs others
+            self._begin([item.nodeid for item in session.items])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Any) -> None:
-        self.total = len(ids)
+        self._begin(ids)
+
+    def _begin(self, names: Sequence[str]) -> None:
+        self.total = len(names)
         self.began = time.monotonic()
+        rooms = collections.Counter(test_budget.room_of(name) for name in names)
+        seconds: collections.Counter[str] = collections.Counter()
+        if test_budget.BUDGET.exists():
+            units = os.environ.get("TESTS_WITHOUT_TENSORFLOW") == "1"
+            for (room, tier), each in test_budget.read(test_budget.BUDGET)[1].items():
+                seconds[room] += each if (tier == "unit") == units else 0
+        # Some for what is in no budget yet.
+        self.weights = {
+            name: seconds[room] / rooms[room] + 0.01 for name in names for room in [test_budget.room_of(name)]
+        }
+        self.whole = sum(self.weights.values())
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(self, report: Any) -> Any:
@@ -109,16 +131,20 @@ class Progress:
                 self._write(f"{report.longreprtext}\n")
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        if nodeid in self.done:
+            return
         self.done.add(nodeid)
-        share = len(self.done) / max(self.total, 1)
-        step = int(share * (1000 if self.reporter.isatty else 20))
+        self.weight += self.weights.get(nodeid, 0.0)
+        is_last = len(self.done) >= self.total
+        share = 1.0 if is_last else min(max(self.weight / self.whole, 0.001), 0.99)
+        step = int(share * (1000 if self.reporter.isatty else 20) + 1e-6)
         if step != self.told:
             self.told = step
             left = (time.monotonic() - self.began) * (1 / share - 1)
-            rest = f", about {left // 60:.0f} min {left % 60:2.0f} s left" if share < 1 else ""
+            rest = "" if is_last else f", about {left // 60:.0f} min {left % 60:2.0f} s left"
             failed = f", {self.failed} failed" if self.failed else ""
             line = f"{share:4.0%}  {len(self.done)} of {self.total} tests{failed}{rest}"
-            self._write(f"\r{line}\033[K" if self.reporter.isatty and share < 1 else f"{line}\n")
+            self._write(f"\r{line}\033[K" if self.reporter.isatty and not is_last else f"{line}\n")
 
     def _write(self, text: str) -> None:
         clear = "\r\033[K" if self.reporter.isatty and not text.startswith("\r") else ""
@@ -134,7 +160,7 @@ def pytest_configure(config: Any) -> None:
 
 def main(arguments: list[str]) -> int:
     # As `python -m pytest` has it, in place of this file's folder.
-    sys.path[0] = os.getcwd()
+    sys.path[:2] = [os.getcwd()]
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--unit-first", action="store_true")
     parser.add_argument("--area", default="")
@@ -143,9 +169,6 @@ def main(arguments: list[str]) -> int:
     if options.budget:
         return _within_budget(options, arguments)
     if options.area:
-        sys.path.insert(0, str(Path(__file__).parent))
-        import test_area
-
         arguments += test_area.files_of(options.area)
     if options.unit_first:
         return _unit_first(arguments)
@@ -191,9 +214,6 @@ def _unit_first(arguments: list[str]) -> int:
 
 def _within_budget(options: argparse.Namespace, arguments: list[str]) -> int:
     """The code of a run of this file, or 1 where it took more seconds than the budget has."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    import test_budget
-
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times"
         command = [sys.executable, __file__, *(["--unit-first"] if options.unit_first else []), *arguments]

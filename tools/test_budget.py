@@ -37,9 +37,14 @@ def sums(times: Times) -> dict[tuple[str, str], float]:
     """Seconds by room and tier."""
     found: collections.Counter[tuple[str, str]] = collections.Counter()
     for seconds, tier, test in times:
-        path = test.partition("::")[0].split("/")
-        found[path[1] if len(path) > 2 else "tests", tier] += seconds
+        found[room_of(test), tier] += seconds
     return dict(found)
+
+
+def room_of(test: str) -> str:
+    """The folder of a test, by its name."""
+    path = test.partition("::")[0].split("/")
+    return path[1] if len(path) > 2 else "tests"
 
 
 def machine_seconds() -> float:

@@ -31,8 +31,8 @@ def recorded(records):
 
 
 @pytest.fixture(scope="module")
-def found(run_python, programs):
-    done = run_python(["-m", "estimator_pipeline", "exec", programs / "run_config_fields.py"])
+def found(run_warm, programs):
+    done = run_warm(["-m", "estimator_pipeline", "exec", programs / "run_config_fields.py"])
     assert done.returncode == 0, done.stderr
     return _expanded(json.loads(done.stdout))
 

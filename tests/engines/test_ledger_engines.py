@@ -249,17 +249,17 @@ def test_signatures_are_kept(tmp_path):
 
 
 @pytest.mark.nightly
-def test_a_parity_record_beside_the_ledger(tmp_path, digits_dir, run_python):
+def test_a_parity_record_beside_the_ledger(tmp_path, digits_dir, run_warm):
     settings = [*SMALL, f"run.model_dir={tmp_path}", f"input.data_dir={digits_dir}"]
     command = ["-m", "estimator_pipeline", "train", SINGLE, "--record", tmp_path / "record", "--quiet"]
-    done = run_python([*command, *(x for s in settings for x in ("--set", s))])
+    done = run_warm([*command, *(x for s in settings for x in ("--set", s))])
     assert done.returncode == 0, done.stderr[-3000:]
     check_plan(tmp_path / "ledger", 23)
 
 
-def test_exec_keeps_a_ledger_of_a_program(run_python, programs, tmp_path):
+def test_exec_keeps_a_ledger_of_a_program(run_warm, programs, tmp_path):
     command = ["-m", "estimator_pipeline", "exec", "--ledger", tmp_path / "ledger", programs / "legacy_cluster.py"]
-    done = run_python([*command, tmp_path / "model", "--strategy", "none"])
+    done = run_warm([*command, tmp_path / "model", "--strategy", "none"])
     assert done.returncode == 0, done.stderr[-3000:]
     found = ledger.read(tmp_path / "ledger")
     assert found.last_step == 40 and found.kind == "fingerprints"

@@ -141,14 +141,14 @@ def test_bad_input_is_one_message(run, tmp_path):
     assert "error: --format 'x': there is no such format." in run(path, "--format", "x", code=2).stderr
 
 
-def test_a_job_that_was_converted_trains(run, run_python, tmp_path):
+def test_a_job_that_was_converted_trains(run, run_warm, tmp_path):
     """From the flags of a job to a run of it: what was taken is what is trained."""
     path, model = tmp_path / "job.yaml", tmp_path / "model"
     flags = f"--train_steps=6\n--batch_size=32\n--learning_rate=0.1\n--optimizer=sgd\n--job-dir={model}\n"
     (tmp_path / "flags").write_text(flags + "--save_checkpoints_steps=3\n--tf_random_seed=1\n")
     settings = ["model.name=linear", "input.source=tfds", "input.name=digits"]
     run(tmp_path / "flags", *(x for s in settings for x in ("--set", s)), "--output", path)
-    done = run_python(["-m", "estimator_pipeline", "train", path, "--json"], timeout=200, cwd=tmp_path)
+    done = run_warm(["-m", "estimator_pipeline", "train", path, "--json"], timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout)["global_step"] == 6
     assert (model / "model.ckpt-3.index").exists() and (model / "model.ckpt-6.index").exists()
