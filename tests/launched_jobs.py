@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from pathlib import Path
 
 import psutil
 
+from estimator_pipeline.launch import hold_ports, new_run_id, plan_local, run_local
+
 CONFIGS = Path(__file__).resolve().parents[1] / "legacy_configs"
 STEPS = 24
 # Asynchronous training overshoots: each training task may finish the step that it is in.
 SMALL = [f"train.max_steps={STEPS}", "run.save_checkpoints_steps=12", "run.log_step_count_steps=12"]
+
+
+def launch_local(command, *, shape, log_dir, environ=None, foreign=True, **options):
+    """A program as every task of a local cluster, to its end: what `launch` does, in this process."""
+    environ = dict(os.environ if environ is None else environ)
+    with hold_ports(shape.ports) as held:
+        plan = plan_local(
+            command,
+            shape=shape,
+            ports=held.ports,
+            log_dir=log_dir,
+            run_id=new_run_id(),
+            environ=environ,
+            foreign=foreign,
+        )
+        return run_local(plan, environ=environ, **options)
 
 
 def tasks_of(document):

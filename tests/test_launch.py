@@ -16,10 +16,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from launched_jobs import launch_local
 
 from estimator_pipeline.cluster.spec import Task, parse_tf_config
 from estimator_pipeline.errors import ClusterError, ConfigError
-from estimator_pipeline.launch import Outcome, Shape, launch_local, plan_local
+from estimator_pipeline.launch import Outcome, Shape, plan_local
 from estimator_pipeline.launch.cores import available_cores, share_cores, thread_environment
 from estimator_pipeline.launch.view import View
 

@@ -25,7 +25,6 @@ from estimator_pipeline.inputs.order import (
     record_ids,
     records_at,
     split_files,
-    step_slice,
     steps_per_epoch,
 )
 from estimator_pipeline.inputs.plan import Replicas, choose_policy, eval_plan, train_plan
@@ -162,9 +161,10 @@ def test_a_finite_stream_ends():
 
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4, 6])
 def test_replicas_share_each_step_whatever_their_number(replicas):
+    plans = _plans(replicas, (37,), "data")
     for step in (0, 1, 17):
-        slices = [step_slice(step, 12, replica, replicas) for replica in range(replicas)]
-        assert [p for cut in slices for p in range(cut.start, cut.stop)] == list(range(step * 12, step * 12 + 12))
+        together = np.concatenate([plan.ids(step).ravel() for plan in plans])
+        assert together.tolist() == record_ids(Order(37, seed=4), step * 12, step * 12 + 12).tolist()
 
 
 def test_remainders_are_counted_and_shared_evenly():
@@ -213,8 +213,6 @@ REFUSED = [
     (lambda: Order(10, block_records=(11, -1), window=3), "one count of at least 0 a block"),
     (lambda: record_ids(Order(10), 5, 4), "stop=4"),
     (lambda: record_ids(Order(10), -1, 4), "start=-1"),
-    (lambda: step_slice(0, 12, 2, 2), "replica must be a whole number from 0 to 1"),
-    (lambda: step_slice(-1, 12), "step=-1"),
     (lambda: check_global_batch(64, 3), "the nearest are 63 and 66"),
     (lambda: check_global_batch(2, 3), "the nearest are 3"),
     (lambda: check_global_batch(0, 3), "global_batch_size=0"),

@@ -11,8 +11,9 @@ import textwrap
 from collections.abc import Sequence
 
 import pytest
+from launched_jobs import launch_local
 
-from estimator_pipeline.launch import Shape, hold_ports, launch_local
+from estimator_pipeline.launch import Shape, hold_ports
 
 _LISTEN = """
 import socket, sys

@@ -14,7 +14,7 @@ import importlib
 import sys
 from types import ModuleType
 
-__all__ = ["resolve", "unresolved"]
+__all__ = ["resolve"]
 
 
 def _loaders() -> list[ModuleType]:
@@ -29,12 +29,6 @@ def _loaders() -> list[ModuleType]:
             names = object.__getattribute__(loaded, "__dict__")
             found |= {id(value): value for value in list(names.values()) if type(value) is kind}
     return list(found.values())
-
-
-def unresolved() -> list[str]:
-    """Names of the Keras modules whose lazy loaders have not been resolved."""
-    every = [object.__getattribute__(loader, "__dict__") for loader in _loaders()]
-    return [own["_tfll_submodule"] or "keras" for own in every if not own["_tfll_initialized"]]
 
 
 def resolve() -> int:

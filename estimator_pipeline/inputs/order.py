@@ -44,7 +44,6 @@ __all__ = [
     "record_ids",
     "records_at",
     "split_files",
-    "step_slice",
     "steps_per_epoch",
 ]
 
@@ -179,29 +178,6 @@ def records_at(order: Order, positions: np.ndarray) -> np.ndarray:
     else:
         ids = _two_level(order, epoch, within)
     return ids.reshape(positions.shape)
-
-
-def step_slice(step: int, global_batch: int, replica: int = 0, num_replicas: int = 1) -> slice:
-    """The stream positions that one replica reads at one step.
-
-    Args:
-        step: The step, from 0.
-        global_batch: Records that all replicas read together at a step; a multiple of `num_replicas`.
-        replica: Which replica, 0 to num_replicas - 1.
-        num_replicas: Replicas that step together.
-
-    Returns:
-        A slice of stream positions, of length global_batch / num_replicas.
-
-    Raises:
-        InputError: The batch doesn't divide, or an argument is out of its range.
-    """
-    _check_int("step", step, 0, 2**62)
-    _check_int("num_replicas", num_replicas, 1, 2**31)
-    _check_int("replica", replica, 0, num_replicas - 1)
-    share = check_global_batch(global_batch, num_replicas)
-    start = step * global_batch + replica * share
-    return slice(start, start + share)
 
 
 def check_global_batch(global_batch: int, num_replicas: int) -> int:

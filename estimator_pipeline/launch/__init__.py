@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from estimator_pipeline.launch.attempts import CommandView, plan_command, supervise_command, supervise_local
     from estimator_pipeline.launch.deadlines import Deadlines
     from estimator_pipeline.launch.history import Attempt, read_events
-    from estimator_pipeline.launch.local import HEARTBEAT_SECS, launch_local, run_local
+    from estimator_pipeline.launch.local import HEARTBEAT_SECS, run_local
     from estimator_pipeline.launch.outcome import Failure, Outcome, TaskEnd
     from estimator_pipeline.launch.plan import Plan, Shape, TaskPlan, new_run_id, plan_local
     from estimator_pipeline.launch.policy import Limits
@@ -34,7 +34,6 @@ __all__ = [
     "TaskPlan",
     "View",
     "hold_ports",
-    "launch_local",
     "new_run_id",
     "plan_command",
     "plan_local",
@@ -57,7 +56,6 @@ _MODULES = {
     "history": ("Attempt", "read_events"),
     "local": (
         "HEARTBEAT_SECS",
-        "launch_local",
         "run_local",
     ),
     "outcome": (

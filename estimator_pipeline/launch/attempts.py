@@ -54,7 +54,7 @@ def supervise_local(
     """Run a program as every task of a local cluster, and all of it again where it fails and that makes sense.
 
     Each attempt has ports and a run id of its own, and its logs in `attempt-N` of `log_dir`. The arguments are those
-    of :func:`~estimator_pipeline.launch.local.launch_local` and :func:`~estimator_pipeline.launch.local.run_local`.
+    of :func:`~estimator_pipeline.launch.plan.plan_local` and :func:`~estimator_pipeline.launch.local.run_local`.
 
     Args:
         limits: How much is tried.

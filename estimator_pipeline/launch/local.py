@@ -4,7 +4,7 @@
         plan = plan_local(command, shape=shape, ports=held.ports, ...)
         outcome = run_local(plan)
 
-:func:`launch_local` is these steps in one. The first task that fails ends the others; so do SIGINT, SIGTERM
+The first task that fails ends the others; so do SIGINT, SIGTERM
 and SIGHUP. Whatever happens, no process of the launch is left: each task has its own process group, the
 kernel ends the tasks of a launcher that dies (`shim.py`), and a guard ends their children (`guard.py`).
 """
@@ -15,24 +15,22 @@ import dataclasses
 import errno
 import os
 import signal
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch import guard as guard_module
 from estimator_pipeline.launch.deadlines import Deadlines, Silence
 from estimator_pipeline.launch.outcome import Failure, Outcome, TaskEnd, combined_result, last_lines
-from estimator_pipeline.launch.plan import Plan, Shape, counted, new_run_id, plan_local
+from estimator_pipeline.launch.plan import Plan, counted
 from estimator_pipeline.launch.policy import BAD_INPUT, DIVERGED, PREEMPTED
-from estimator_pipeline.launch.ports import hold_ports
 from estimator_pipeline.launch.processes import Guard, Interruptions, interruptions
 from estimator_pipeline.launch.progress import PREEMPTED_FILE_VARIABLE
 from estimator_pipeline.launch.running import Room, Running, changed
 from estimator_pipeline.launch.view import SilentView, View
 
-__all__ = ["HEARTBEAT_SECS", "launch_local", "run_local"]
+__all__ = ["HEARTBEAT_SECS", "run_local"]
 
 # How far apart heartbeats are, and how many may be late before it is told.
 HEARTBEAT_SECS = 2.0
@@ -47,51 +45,6 @@ _CULPRIT_SECS = 15.0
 # Tasks that end together, with a checkpoint, are not disturbed at it.
 _PREEMPTED_SECS = 30.0
 _DIVERGED = ("NaN loss during training", "NanLossDuringTrainingError", "training has diverged")
-
-
-def launch_local(
-    command: Sequence[str],
-    *,
-    shape: Shape,
-    log_dir: str | Path | None = None,
-    environ: Mapping[str, str] | None = None,
-    foreign: bool = True,
-    cores: str = "split",
-    view: View | None = None,
-    grace: float = 5.0,
-    timeout: float | None = None,
-    linger: float = 120.0,
-) -> Outcome:
-    """Run a program as every task of a local cluster and wait for its end.
-
-    Args:
-        command: The program and its arguments; it finds its task in TF_CONFIG.
-        shape: The cluster.
-        log_dir: The folder for logs; None for a new temporary one.
-        environ: The environment that the tasks start from; None for this process's.
-        foreign: Whether the program is one that may not know how to end its ps and evaluator tasks.
-        cores: "split" or "share", see :func:`plan_local`.
-        view: Who shows what happens; None for nobody.
-        grace: See :func:`run_local`.
-        timeout: See :func:`run_local`.
-        linger: See :func:`run_local`.
-
-    Returns:
-        How it ended. A task that fails is no exception here: look at `outcome.ok`.
-    """
-    base = dict(os.environ if environ is None else environ)
-    with hold_ports(shape.ports) as held:
-        plan = plan_local(
-            command,
-            shape=shape,
-            ports=held.ports,
-            log_dir=log_dir or tempfile.mkdtemp(prefix="estimator-pipeline-"),
-            run_id=new_run_id(),
-            environ=base,
-            foreign=foreign,
-            cores=cores,
-        )
-        return run_local(plan, view=view, environ=base, grace=grace, timeout=timeout, linger=linger)
 
 
 def run_local(
