@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.abc
+import importlib.machinery
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -50,12 +52,16 @@ def pytest_report_header() -> str:
     return "versions: " + ", ".join(f"{name} {version}" for name, version in versions.report().items() if version)
 
 
-class _NoTensorFlow(importlib.abc.MetaPathFinder):
-    """Refuses TensorFlow to whoever imports it."""
+class _NoTensorFlow(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds TensorFlow, and refuses it to whoever imports it."""
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if fullname.partition(".")[0] in ("tensorflow", "tf_keras", "keras"):
-            raise ImportError(f"a test of the tier `unit` imports {fullname}; mark it with @pytest.mark.tf")
+            return importlib.machinery.ModuleSpec(fullname, self)
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        raise ImportError(f"a test of the tier `unit` imports {module.__name__}; mark it with @pytest.mark.tf")
 
 
 def pytest_configure(config: pytest.Config) -> None:
