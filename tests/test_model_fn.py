@@ -174,7 +174,7 @@ WARMED_UP = {
 @pytest.mark.gate(
     "v1-kind0-value0",
     "v1-<lambda>-value3",
-    "keras-kind0-value0",
+    "keras-kind4-value4",
     "keras-kind1-value1",
     "keras-kind2-value2",
     "keras-<lambda>-value3",

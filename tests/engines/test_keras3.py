@@ -73,14 +73,22 @@ OFTEN = ["run.save_checkpoints_steps=5", "run.keep_checkpoint_max=2", "run.save_
          "eval.during_training=true", f"model.optimizer.learning_rate={HALVED}"]  # fmt: skip
 CLIPPED = ["model.name=dnn", "model.optimizer={name: momentum, learning_rate: 0.5}", "model.clip_norm=0.5",
            "train.max_steps=4"]  # fmt: skip
+HALVES = ["model.optimizer.gradient_accumulation_steps=2", "input.global_batch_size=32", "train.max_steps=8"]
 
 
 @pytest.fixture(scope="module")
 def in_one_process(process, digits_dir, tmp_path_factory):
     """The folder of the jobs of several tests, and what came of each."""
     where, own = tmp_path_factory.mktemp("jobs"), f"input.data_dir={digits_dir}"
-    jobs = [("model", *OFTEN), ("model", *OFTEN), ("one", *CLIPPED), ("two", *CLIPPED, *MIRRORED),
-            ("part", *CLIPPED, "train.max_steps=2"), ("part", *CLIPPED)]  # fmt: skip
+    jobs = [
+        ("model", *OFTEN),
+        ("model", *OFTEN),
+        ("one", *CLIPPED),
+        ("two", *CLIPPED, *MIRRORED),
+        ("part", *CLIPPED, "train.max_steps=2"),
+        ("part", *CLIPPED),
+        ("halves", *CLIPPED, *MIRRORED, *HALVES),
+    ]
     return where, process("jobs", asked(JOB, where, *([folder, own, *rest] for folder, *rest in jobs)))
 
 
@@ -143,6 +151,9 @@ def test_two_replicas_make_the_steps_of_one_and_a_resumed_run_goes_on(in_one_pro
     for name, value in one.items():
         np.testing.assert_allclose(two[name], value, rtol=0, atol=1e-5, err_msg=name)
         np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+    halves = variables(where / "halves", step=8)
+    for name in (name for name in one if name.startswith("model/")):
+        np.testing.assert_allclose(halves[name], one[name], rtol=0, atol=1e-5, err_msg=f"added up: {name}")
 
 
 @keras3
