@@ -173,7 +173,7 @@ WARMED_UP = {
 }
 
 
-@pytest.mark.gate("v1-<lambda>-value3", "keras-kind1-value1")
+@pytest.mark.gate("v1-<lambda>-value3", "keras-kind1-value1", "keras-kind4-value4")
 @pytest.mark.parametrize(
     ("kind", "value"),
     [

@@ -5,12 +5,14 @@ Wherever a program needs no tf.estimator, the same program is run by `python` to
 
 from __future__ import annotations
 
+import sys
 import textwrap
 import zipfile
 
 import pytest
 from typer.testing import CliRunner
 
+from estimator_pipeline import compat
 from estimator_pipeline.cli import main as cli
 from estimator_pipeline.compat import runner
 
@@ -126,6 +128,21 @@ def test_exit_code_and_traceback_are_python_s(body, code, both, tmp_path):
     # TensorFlow may have said something before; the program's own words, traceback included, come last, unchanged.
     assert executed.stderr.endswith(plain.stderr)
     assert "estimator_pipeline" not in executed.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "says"),
+    [("", 0, ""), ("0", 0, ""), ("3", 3, ""), ("-1", 255, ""), ("'the text'", 1, "the text\n")],
+)
+def test_what_a_program_gives_to_exit(given, code, says, monkeypatch, tmp_path, capsys):
+    """The same, in this process."""
+    monkeypatch.setattr(compat, "install", lambda repairs: None)
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in {"__main__", "__mp_main__"} & sys.modules.keys():
+        monkeypatch.setitem(sys.modules, name, sys.modules[name])
+    path = _write(tmp_path / "prog.py", f"import sys\nsys.exit({given})\n")
+    assert (runner.run_script(str(path)), capsys.readouterr().err) == (code, says)
 
 
 def test_interrupt_ends_as_a_shell_sees_it(run_python, tmp_path):

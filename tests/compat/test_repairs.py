@@ -8,6 +8,7 @@ import runpy
 import pytest
 from conftest import ROOT
 
+from estimator_pipeline import compat
 from estimator_pipeline.cluster import peers
 from estimator_pipeline.compat import repairs
 from estimator_pipeline.errors import CompatError, ConfigError
@@ -33,6 +34,18 @@ def test_chosen(asked, chosen):
     assert repairs.chosen(asked, {}) == chosen
     if isinstance(asked, str):
         assert repairs.chosen(None, {"ESTIMATOR_PIPELINE_REPAIRS": asked}) == chosen
+
+
+@pytest.mark.parametrize("asked", ["none", "all", "sigterm,lost-peers", "-sigterm", []])
+def test_child_processes_get_the_same_answer(asked, monkeypatch):
+    monkeypatch.setenv(repairs.VARIABLE, "")
+    for name in ("_native", "_restore"):
+        monkeypatch.setattr(compat, name, lambda version: None)
+    monkeypatch.setattr(repairs, "apply", lambda names: None)
+    monkeypatch.setattr(compat, "_installed", False)
+    monkeypatch.setattr(compat, "_chosen", frozenset())
+    compat.install(asked)
+    assert repairs.chosen(None) == repairs.chosen(asked)
 
 
 def test_refused():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from estimator_pipeline.compat import sessions
 from estimator_pipeline.compat.evaluation import RepeatedEvaluation
 from estimator_pipeline.compat.whole_rounds import whole_rounds
 from estimator_pipeline.engines.board import Board
-from estimator_pipeline.engines.evaluation import EstimatorEvaluator, follow_training
+from estimator_pipeline.engines.evaluation import CheckpointEvaluator, EstimatorEvaluator, follow_training
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.launch import progress as progress_protocol
 
@@ -528,6 +529,36 @@ def test_delays(trained, spec, literal, throttle, delay, newest):
     assert evaluator.seconds_to_wait() == 0
     evaluator.evaluate(checkpoints_of(keras_estimator(trained))[0], final=False)
     assert (evaluator.seconds_to_wait() > 0) == (throttle > 0)
+
+
+class Kept(CheckpointEvaluator):
+    """Metrics and exports are stubs; an exporter is told each time whether it is the end."""
+
+    def __init__(self, folder, *exports):
+        self.asked, self.evaluated = [], []
+        exporters = [types.SimpleNamespace(name=name, export=self.export) for name in exports]
+        spec = types.SimpleNamespace(exporters=exporters, throttle_secs=0, start_delay_secs=0)
+        subject = types.SimpleNamespace(model_dir=str(folder))
+        super().__init__(spec, exported=subject, checkpoint_steps=None, progress=progress_protocol.from_environ({}))
+
+    def metrics_of(self, checkpoint):
+        self.evaluated.append(checkpoint)
+        return {"loss": 1.0, "global_step": 7}
+
+    def export(self, *, export_path, is_the_final_export, **_):
+        name = Path(export_path).name
+        self.asked.append((name, is_the_final_export))
+        return export_path if name == "latest" or is_the_final_export else None
+
+
+def test_a_checkpoint_is_evaluated_and_exported_once(tmp_path):
+    """Also where it is known afterwards alone that it was the last one; who has waited for that is asked again."""
+    evaluator = Kept(tmp_path, "latest", "final")
+    for final in (False, True):
+        evaluator.evaluate(str(tmp_path / "model.ckpt-7"), final=final)
+    assert len(evaluator.evaluated) == len(evaluator.evaluations) == 1
+    assert evaluator.asked == [("latest", False), ("final", False), ("final", True)]
+    assert [Path(path).name for path in evaluator.exports] == ["latest", "final"]
 
 
 TASK = {"task": {"type": "evaluator", "index": 0}, "cluster": {"chief": ["localhost:1"]}}

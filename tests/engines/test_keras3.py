@@ -39,7 +39,7 @@ def digits_dir(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def process(run_python):
     def process(what, asked):
         done = run_python([ROOT / "tests" / "keras3_process.py", what], stdin=json.dumps(asked),
@@ -57,12 +57,39 @@ def run(process, tmp_path, digits_dir):
 
     def run(*jobs, job=JOB):
         own = [] if job is not JOB else [f"input.data_dir={digits_dir}"]
-        asked = [[str(job), [*SMALL, *own, f"run.model_dir={tmp_path / folder}", *rest]] for folder, *rest in jobs]
-        found = process("jobs", asked)
+        found = process("jobs", asked(job, tmp_path, *([folder, *own, *rest] for folder, *rest in jobs)))
         run.told = process.told
         return found
 
     return run
+
+
+def asked(job, where, *jobs):
+    return [[str(job), [*SMALL, f"run.model_dir={where / folder}", *rest]] for folder, *rest in jobs]
+
+
+HALVED = "{kind: exponential, initial_learning_rate: 0.5, decay_steps: 5, decay_rate: 0.5}"
+OFTEN = ["run.save_checkpoints_steps=5", "run.keep_checkpoint_max=2", "run.save_summary_steps=5",
+         "eval.during_training=true", f"model.optimizer.learning_rate={HALVED}"]  # fmt: skip
+CLIPPED = ["model.name=dnn", "model.optimizer={name: momentum, learning_rate: 0.5}", "model.clip_norm=0.5",
+           "train.max_steps=4"]  # fmt: skip
+HALVES = ["model.optimizer.gradient_accumulation_steps=2", "input.global_batch_size=32", "train.max_steps=8"]
+
+
+@pytest.fixture(scope="module")
+def in_one_process(process, digits_dir, tmp_path_factory):
+    """The folder of the jobs of several tests, and what came of each."""
+    where, own = tmp_path_factory.mktemp("jobs"), f"input.data_dir={digits_dir}"
+    jobs = [
+        ("model", *OFTEN),
+        ("model", *OFTEN),
+        ("one", *CLIPPED),
+        ("two", *CLIPPED, *MIRRORED),
+        ("part", *CLIPPED, "train.max_steps=2"),
+        ("part", *CLIPPED),
+        ("halves", *CLIPPED, *MIRRORED, *HALVES),
+    ]
+    return where, process("jobs", asked(JOB, where, *([folder, own, *rest] for folder, *rest in jobs)))
 
 
 def variables(model_dir, step=20):
@@ -116,18 +143,27 @@ def test_what_a_job_says_of_keras_2_is_not_in_the_plan(digits_dir, tmp_path):
 
 
 @keras3
-def test_checkpoints_summaries_and_a_run_that_is_done(run, tmp_path):
-    rate = (
-        "model.optimizer.learning_rate={kind: exponential, initial_learning_rate: 0.5, decay_steps: 5, decay_rate: 0.5}"
-    )
-    settings = ["run.save_checkpoints_steps=5", "run.keep_checkpoint_max=2", "run.save_summary_steps=5",
-                "eval.during_training=true", rate]  # fmt: skip
-    first, again = run(("model", *settings), ("model", *settings))
+def test_two_replicas_make_the_steps_of_one_and_a_resumed_run_goes_on(in_one_process):
+    """Clipped: it is the gradient of all replicas that has the norm."""
+    where, _ = in_one_process
+    one, two, resumed = (variables(where / folder, step=4) for folder in ("one", "two", "part"))
+    assert one.keys() == two.keys() == resumed.keys() and any(name.startswith("optimizer/") for name in one)
+    for name, value in one.items():
+        np.testing.assert_allclose(two[name], value, rtol=0, atol=1e-5, err_msg=name)
+        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+    halves = variables(where / "halves", step=8)
+    for name in (name for name in one if name.startswith("model/")):
+        np.testing.assert_allclose(halves[name], one[name], rtol=0, atol=1e-5, err_msg=f"added up: {name}")
+
+
+@keras3
+def test_checkpoints_summaries_and_a_run_that_is_done(in_one_process):
+    where, (first, again, *_) = in_one_process
     assert [e["global_step"] for e in first["evaluations"]] == [5, 10, 15, 20]
     assert first["ended"] == "max_steps reached" and first["evaluated_by"] == "worker:0"
     assert first["tasks"]["worker:0"] == {"steps": 20, "records": 1280}
     assert again["tasks"]["worker:0"]["steps"] == 0 and again["metrics"] == first["metrics"]
-    model = tmp_path / "model"
+    model = where / "model"
     assert sorted(path.name for path in model.glob("*.index")) == ["keras3-15.index", "keras3-20.index"]
     found = {}
     for file in sorted(model.rglob("events.out.tfevents.*"), key=lambda file: file.stat().st_mtime_ns):

@@ -13,6 +13,7 @@ from conftest import ROOT, tensorflow_with_three_cpus
 import estimator_pipeline as ep
 from estimator_pipeline.engines import keras_callbacks
 from estimator_pipeline.engines.job import run_job
+from estimator_pipeline.engines.keras_backup import Backup
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.log import logger
 
@@ -262,6 +263,19 @@ def killed(run, monkeypatch, *settings, at):
         patched.setattr("estimator_pipeline.engines.keras.stop_callback", killed_at)
         with pytest.raises(Killed):
             run(*settings, folder="parts")
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "max_steps", "epoch_steps", "goes_on_from"),
+    [(10, 20, 5, 12), (10, None, 5, 12), (12, 20, 5, None), (15, 20, 5, None), (10, 12, 5, None), (10, 20, 2, None)],
+)
+def test_which_backup_is_gone_on_from(tmp_path, checkpoint, max_steps, epoch_steps, goes_on_from):
+    """One of step 12, the second of its epoch: later than the checkpoint, before the end, within an epoch."""
+    optimizer = tf.train.Checkpoint(iter=tf.Variable(12))
+    saved = tf.train.Checkpoint(model=tf.train.Checkpoint(optimizer=optimizer), ckpt_saved_batch=tf.Variable(2))
+    tf.train.CheckpointManager(saved, str(tmp_path / "chief"), max_to_keep=1).save()
+    found = Backup(folder=str(tmp_path)).step_after(checkpoint, max_steps=max_steps, epoch_steps=epoch_steps)
+    assert found == goes_on_from
 
 
 @pytest.mark.gate("4-19-16")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
+
+from estimator_pipeline.cluster import from_environ
+from estimator_pipeline.run_config import tf_config_environ
 
 CLUSTER = {"chief": ["localhost:1"], "worker": ["localhost:2"], "ps": ["localhost:3"]}
 
@@ -135,6 +139,19 @@ BAD = [
     ({"communication": {"implementation": "mpi"}}, ["'mpi'", "auto, ring, nccl"]),
     ({"communication": {"timeout_secs": 0}}, ["timeout_secs is 0", "seconds above 0"]),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("task", [None, {"type": "evaluator", "index": 0}, {"type": "worker", "index": 0}])
+def test_the_variable_is_as_it_was_afterwards(task, monkeypatch):
+    """Who reads it next is the same task, and an evaluator is no process by itself."""
+    given = None if task is None else json.dumps({"cluster": CLUSTER, "task": task})
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    if given is not None:
+        monkeypatch.setenv("TF_CONFIG", given)
+    config = from_environ(os.environ)
+    with tf_config_environ(config):
+        assert os.environ["TF_CONFIG"] == (config.to_json() if task and task["type"] == "worker" else "{}")
+    assert os.environ.get("TF_CONFIG") == given
 
 
 @pytest.fixture(scope="module")
