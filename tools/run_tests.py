@@ -177,6 +177,8 @@ def main(arguments: list[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
     failures = Failures()
+    # Percent are Progress's.
+    arguments = ["-o", "console_output_style=classic", *arguments]
     code = pytest.main(arguments, plugins=[failures, sys.modules[__name__]])
     lines = (f"{seconds:.3f} {failures.tiers[name]} {name}\n" for name, seconds in failures.seconds.most_common())
     _append("TEST_TIMES", "".join(lines))

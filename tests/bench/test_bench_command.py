@@ -88,6 +88,7 @@ def test_an_output_that_cannot_be_written(capsys, tmp_path):
     assert "nothing can be written there" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_the_simulated_case_by_itself(run_python, tmp_path):
     """It needs no data, and no TensorFlow."""
     done = run_python([*COMMAND, "simulated", "--size", "tiny", "--json", "--output", tmp_path], timeout=100)

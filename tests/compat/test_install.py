@@ -249,6 +249,7 @@ def test_canned_estimators_with_feature_columns_train_in_a_worker_thread(run_pyt
     assert all("'accuracy'" in line[2] for line in lines)
 
 
+@pytest.mark.nightly
 def test_e7_model_to_estimator_trains_evaluates_and_predicts(run_python, programs, tmp_path):
     done = run_python([*_EXEC, programs / "keras_to_estimator.py", tmp_path])
     assert done.returncode == 0, done.stderr

@@ -402,6 +402,8 @@ SAME_TRAINING = {check.name for check in model_checks.MODEL_CHECKS if re.search(
 FIRST = {check: name for name, (_, _, _, check, _, _) in reversed(BROKEN.items())}
 
 
+# Those that train longest for a check that a shorter one fails as well are for the night.
+@pytest.mark.gate(*(name for name in BROKEN if name not in ("clipped", "weighted")))
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_fault_fails_its_check_alone(name):
     model_fn, data, options, check, found, mend = BROKEN[name]
