@@ -428,6 +428,10 @@ def test_a_search_is_left_to_a_person_by_the_names_of_its_hyperparameters(made):
     assert (
         conversion.job["model"]["optimizer"]["learning_rate"] == conversion.job["input"]["global_batch_size"] == "???"
     )
+    conversion = made({"trainingInput": {"scaleTier": "BASIC", "hyperparameters": {"goal": "MAXIMIZE"}}})
+    assert decided(conversion, "trainingInput.hyperparameters") == [
+        "a search is not converted: run the job once for each value, as submit slurm --array does"
+    ]
 
 
 def sagemaker_job(made, count, hyperparameters, **arguments):

@@ -64,7 +64,7 @@ if __name__ == '__main__':
 
 @pytest.fixture(autouse=True)
 def defects_are_raised(monkeypatch):
-    monkeypatch.setattr(conversion, "DEBUG", True)
+    monkeypatch.setattr(conversion, "DEFECTS", ())
 
 
 def converted(tmp_path, change: dict[str, str] | None = None):

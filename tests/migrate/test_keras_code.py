@@ -14,6 +14,7 @@ from test_corpus import PROGRAMS
 
 from estimator_pipeline.migrate.code import convert, scan, summary
 from estimator_pipeline.migrate.code.keras import conversion
+from estimator_pipeline.migrate.code.keras.conversion import DEFECTS
 
 HERE = Path(__file__).resolve().parent
 # Of the corpus: they are Keras after conversion. How many of their constructs are left, and are none of Estimators.
@@ -45,7 +46,7 @@ STAYS = "inputs/npz.py, line 17: tf, which is of TensorFlow and comes from anoth
 
 @pytest.fixture(autouse=True)
 def defects_are_raised(monkeypatch):
-    monkeypatch.setattr(conversion, "DEBUG", True)
+    monkeypatch.setattr(conversion, "DEFECTS", ())
 
 
 def made_of(name: str):
@@ -1135,7 +1136,7 @@ def test_a_defect_costs_the_conversion_and_not_the_scan(tmp_path, monkeypatch):
     def broken(*arguments, **options):
         raise KeyError("a")
 
-    monkeypatch.setattr(conversion, "DEBUG", False)
+    monkeypatch.setattr(conversion, "DEFECTS", DEFECTS)
     monkeypatch.setattr(conversion.modelling, "write", broken)
     made = old(tmp_path)
     assert not made.keras and "the converter fails at it: KeyError" in made.kept_as_estimator

@@ -107,7 +107,7 @@ if __name__ == '__main__':
 
 @pytest.fixture(autouse=True)
 def defects_are_raised(monkeypatch):
-    monkeypatch.setattr(conversion, "DEBUG", True)
+    monkeypatch.setattr(conversion, "DEFECTS", ())
 
 
 def program(folder: Path, change: dict[str, dict[str, str]] | None = None, **more: str) -> Path:

@@ -74,9 +74,9 @@ def _search(draft: Draft, names: Sequence[str]) -> None:
     item = draft.document.item("trainingInput", "hyperparameters")
     if item is None:
         return
-    said = ", ".join(names)
+    said = f" ({', '.join(names)})" if names else ""
     draft.decide(
-        item, f"a search is not converted ({said}): run the job once for each value, as submit slurm --array does"
+        item, f"a search is not converted{said}: run the job once for each value, as submit slurm --array does"
     )
     for name in names:
         to, _ = KNOWN.get(normal(name), ("", ""))

@@ -45,11 +45,8 @@ from estimator_pipeline.migrate.code.syntax import Tree, dotted_of, parse
 
 __all__ = ["DEFECTS", "Outcome", "convert"]
 
-# Whether a defect of a rule is raised; otherwise it costs the conversion of a file, and not the scan of a program.
-DEBUG = False
-
 _ESTIMATORS = ("estimator", "canned estimator", "model_fn", "keras estimator", "spec")
-# What a defect of a rule may raise.
+# What a defect of a rule may raise. It costs the conversion of a file, and not the scan of a program.
 DEFECTS = (LookupError, AttributeError, TypeError, ValueError, SyntaxError, AssertionError, RecursionError,
             tokenize.TokenError)  # fmt: skip
 _MODES = {"TRAIN": "'train'", "EVAL": "'eval'", "PREDICT": "'infer'"}
@@ -106,8 +103,6 @@ def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Ou
                 line = tree.position(declined.node)[0]
         return Outcome(reason=declined.reason, line=line)
     except DEFECTS as error:
-        if DEBUG:
-            raise
         return Outcome(
             reason=f"the converter fails at it: {type(error).__name__}: {error}", line=tree.position(first.node)[0]
         )

@@ -11,7 +11,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.constructs import find_constructs
 from estimator_pipeline.migrate.code.files import Source
 from estimator_pipeline.migrate.code.keras import conversion
-from estimator_pipeline.migrate.code.keras.conversion import DEFECTS, Outcome, convert
+from estimator_pipeline.migrate.code.keras.conversion import Outcome, convert
 from estimator_pipeline.migrate.code.keras.linking import Linked, link, reached
 from estimator_pipeline.migrate.code.keras.parting import defined, part
 from estimator_pipeline.migrate.code.keras.reading import Declined
@@ -70,9 +70,7 @@ def _convert(program: Program, group: list[Tree]) -> None:
         where, reason, by_itself = _place(group, declined.node), declined.reason, True
         if where is not None:
             line = where.position(declined.node)[0] if declined.node is not where.module else 0
-    except DEFECTS as error:
-        if conversion.DEBUG:
-            raise
+    except conversion.DEFECTS as error:
         where, reason = None, f"the converter fails at it: {type(error).__name__}: {error}"
     for tree in group:
         if tree.keras is None or (by_itself and tree.keras.reason and "this file" not in tree.keras.reason):
