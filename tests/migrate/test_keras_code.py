@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import math
 import re
@@ -48,6 +49,7 @@ def defects_are_raised(monkeypatch):
     monkeypatch.setattr(conversion, "DEBUG", True)
 
 
+@functools.cache
 def made_of(name: str):
     (made,) = convert(HERE / "corpus" / f"{name}.py").files
     return made
