@@ -158,7 +158,10 @@ def build(tf: Any, call: Callable[[], Any]) -> tuple[Any, Any, tuple[Leaf, ...],
 def running(tf: Any) -> Iterator[Any]:
     """A session in which everything of the current graph is initialised and the input queues are being filled."""
     v1 = tf.compat.v1
-    with v1.Session() as session:
+    config = v1.ConfigProto()
+    # A graph that is run a few times takes longer to be optimised than to run. Data sets have optimisers of their own.
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with v1.Session(config=config) as session:
         session.run((v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer()))
         coordinator = tf.train.Coordinator()
         queues = bool(v1.get_collection(v1.GraphKeys.QUEUE_RUNNERS))

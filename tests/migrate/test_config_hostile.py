@@ -215,6 +215,10 @@ def _mutants(text: str, rng: random.Random):
         yield "\n".join(lines[:i] + lines[i + 1 :])
 
 
+@pytest.mark.gate(
+    "cloud_ml_engine/census.yaml", "flags/census.flags", "hparams/dnn.txt", "run_config/estimator_1_15.log",
+    "sagemaker/create_training_job.json", "tfjob/ps_v1beta2.yaml",
+)  # fmt: skip
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.path)
 def test_damaged_files_are_refused_or_converted_whole(example, tmp_path):
     """Never a crash, and never a job file that does not load but for what it says is still to be given."""

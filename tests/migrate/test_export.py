@@ -32,15 +32,22 @@ def columns():
             fc.indicator_column(colour)]  # fmt: skip
 
 
+def quick(model_dir):
+    """Graphs that run a step or two take longer to be optimised than to run."""
+    session = tf.compat.v1.ConfigProto()
+    session.graph_options.rewrite_options.disable_meta_optimizer = True
+    return tf.estimator.RunConfig(str(model_dir), session_config=session, save_summary_steps=None)
+
+
 def estimator_of(kind, model_dir):
-    estimator = tf.estimator
+    estimator, given = tf.estimator, {"config": quick(model_dir)}
     if kind == "multi_class":
-        return estimator.DNNClassifier([4], columns(), model_dir, 3, label_vocabulary=WORDS)
+        return estimator.DNNClassifier([4], columns(), n_classes=3, label_vocabulary=WORDS, **given)
     if kind == "binary":
-        return estimator.DNNClassifier([4], columns(), model_dir)
+        return estimator.DNNClassifier([4], columns(), **given)
     if kind == "regression":
-        return estimator.DNNRegressor([4], columns(), model_dir)
-    return estimator.DNNEstimator(estimator.MultiLabelHead(3), [4], columns(), model_dir)
+        return estimator.DNNRegressor([4], columns(), **given)
+    return estimator.DNNEstimator(estimator.MultiLabelHead(3), [4], columns(), **given)
 
 
 def labels_of(kind):
@@ -55,13 +62,24 @@ def labels_of(kind):
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory):
     """`exports(kind, receiver="parsing", seed=1)`: the folder of a canned Estimator's export."""
-    made = {}
+    trained, made = {}, {}
 
     def make(kind, receiver="parsing", seed=1):
         if (kind, receiver, seed) in made:
             return made[kind, receiver, seed]
-        folder = tmp_path_factory.mktemp(kind)
-        estimator = estimator_of(kind, str(folder / "model"))
+        if (kind, seed) not in trained:
+            trained[kind, seed] = train(kind, seed)
+        functions = {
+            "parsing": tf.estimator.export.build_parsing_serving_input_receiver_fn,
+            "raw": lambda _: raw_receiver,
+        }
+        function = functions[receiver](tf.feature_column.make_parse_example_spec(columns()))
+        folder = tmp_path_factory.mktemp(receiver)
+        made[kind, receiver, seed] = trained[kind, seed].export_saved_model(str(folder), function).decode()
+        return made[kind, receiver, seed]
+
+    def train(kind, seed):
+        estimator = estimator_of(kind, tmp_path_factory.mktemp(kind))
         random = np.random.RandomState(seed)
         features = {
             "size": random.normal(size=[4, 2]).astype("float32"),
@@ -69,14 +87,7 @@ def exports(tmp_path_factory):
             "colour": np.array([[b"red"], [b"green"], [b"red"], [b"blue"]]),
         }
         estimator.train(lambda: tf.data.Dataset.from_tensors((features, labels_of(kind))).repeat(), max_steps=1 + seed)
-        spec = tf.feature_column.make_parse_example_spec(columns())
-        receivers = {
-            "parsing": tf.estimator.export.build_parsing_serving_input_receiver_fn(spec),
-            "raw": raw_receiver,
-        }
-        for name, function in receivers.items():
-            made[kind, name, seed] = estimator.export_saved_model(str(folder / name), function).decode()
-        return made[kind, receiver, seed]
+        return estimator
 
     return make
 
@@ -442,7 +453,7 @@ def own_export(folder, outputs, *, inputs=None, kernel=False):
         features = {"x" if name == "the-x" else name: tensor for name, tensor in tensors.items()}
         return tf.estimator.export.ServingInputReceiver(features, tensors)
 
-    estimator = tf.estimator.Estimator(model_fn, str(folder / "model"))
+    estimator = tf.estimator.Estimator(model_fn, config=quick(folder / "model"))
     x = np.ones([4, 2], np.float32)
     estimator.train(lambda: tf.data.Dataset.from_tensors(({"x": x}, [0] * 4)), max_steps=1)
     return estimator.export_saved_model(str(folder / "old"), receiver).decode()

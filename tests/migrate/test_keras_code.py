@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import math
 import re
@@ -49,6 +50,7 @@ def defects_are_raised(monkeypatch):
     monkeypatch.setattr(conversion, "DEFECTS", ())
 
 
+@functools.cache
 def made_of(name: str):
     (made,) = convert(HERE / "corpus" / f"{name}.py").files
     return made

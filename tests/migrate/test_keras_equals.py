@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import corpus_data
 import numpy as np
 import pytest
 from absl import flags
@@ -34,14 +35,20 @@ tf = tensorflow_with_three_cpus()
 HERE = Path(__file__).resolve().parent
 
 
+class DataSets:
+    """A folder of data sets; `data / NAME` is that of one, which is written when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __truediv__(self, name: str) -> Path:
+        folder = self.folder / name
+        return folder if folder.exists() else corpus_data.write(name, folder)
+
+
 @pytest.fixture(scope="module")
-def data(tmp_path_factory, run_python) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    sets = ("digits", "digit_records", "wine", "housing", "census", "reviews", "demand", "orders", "clicks", "ratings",
-            "turbines", "churn", "tickets")  # fmt: skip
-    done = run_python([HERE / "corpus_data.py", folder, *sets])
-    assert done.returncode == 0, done.stderr[-4000:]
-    return folder
+def data(tmp_path_factory) -> DataSets:
+    return DataSets(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(autouse=True)
