@@ -9,10 +9,12 @@ import importlib.machinery
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -103,9 +105,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """What is loaded by now stays; Python would look through it again and again, for up to a sixth of a test's time."""
+    _told[0] = _cpu_seconds()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+def _cpu_seconds() -> float:
+    """What this process has worked by now, all of its threads, and the processes that it has waited for."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+_told = [0.0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Any:
+    """Each report tells what was worked since the one before; work beside the tests does not count in it."""
+    report = yield
+    now = _cpu_seconds()
+    report.user_properties.append(("cpu_seconds", now - _told[0]))
+    _told[0] = now
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -15,7 +15,7 @@ at once, the first one whole. `-v` gives pytest's own lines.
 --budget: ends red where the tests take more than the file allows (tools/test_budget.py).
 
 Where the environment variable FLAKY_TESTS names a file, the lines of flaky tests are added to it. Where TEST_TIMES
-names one, a line for each test is, with the seconds that it took and its tier: where those of a long run go.
+names one, a line for each test is: the seconds of processors and of the clock that it took, its tier, its name.
 
 With --durations the files that took longest are printed as well: a hundred tests of a second are as long as one of a
 hundred.
@@ -54,10 +54,13 @@ class Failures:
     def __init__(self) -> None:
         self.names: dict[str, None] = {}  # in order, each once: a test can fail in its body and in its teardown
         self.seconds: collections.Counter[str] = collections.Counter()  # of each test
+        self.cpu_seconds: collections.Counter[str] = collections.Counter()  # the same of the processors'
         self.tiers: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self.seconds[report.nodeid] += report.duration
+        # A report has what those before it of the same test have told as well.
+        self.cpu_seconds[report.nodeid] = sum(value for name, value in report.user_properties if name == "cpu_seconds")
         self.tiers[report.nodeid] = next((tier for tier in TIERS if tier in report.keywords), "-")
         if report.failed:
             self.names[report.nodeid] = None
@@ -180,8 +183,11 @@ def _run(arguments: list[str]) -> int:
     # Percent are Progress's.
     arguments = ["-o", "console_output_style=classic", *arguments]
     code = pytest.main(arguments, plugins=[failures, sys.modules[__name__]])
-    lines = (f"{seconds:.3f} {failures.tiers[name]} {name}\n" for name, seconds in failures.seconds.most_common())
-    _append("TEST_TIMES", "".join(lines))
+    times = [
+        f"{failures.cpu_seconds[name]:.3f} {seconds:.3f} {failures.tiers[name]} {name}\n"
+        for name, seconds in failures.seconds.most_common()
+    ]
+    _append("TEST_TIMES", "".join(times))
     if code != TESTS_FAILED or not failures.names:
         return int(code)
     if len(failures.names) > MOST:

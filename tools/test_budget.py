@@ -1,4 +1,4 @@
-"""What the tests of `make test` may take: seconds of each room and tier, in tests/budget.toml.
+"""What the tests of `make test` may take: seconds of processors, by room and tier, in tests/budget.toml.
 
     TEST_TIMES=FILE make test; python tools/test_budget.py FILE     writes the budget anew, from what was measured
 
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import collections
 import os
+import resource
+import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,8 +30,8 @@ Budget = Mapping[tuple[str, str], float]
 
 def read_times(text: str) -> list[tuple[float, str, str]]:
     """What TEST_TIMES holds."""
-    fields = (line.split(" ", 2) for line in text.splitlines())
-    return [(float(seconds), tier, test) for seconds, tier, test in fields]
+    fields = (line.split(" ", 3) for line in text.splitlines())
+    return [(float(seconds), tier, test) for seconds, _, tier, test in fields]
 
 
 def sums(times: Times) -> dict[tuple[str, str], float]:
@@ -48,15 +49,16 @@ def room_of(test: str) -> str:
 
 
 def machine_seconds() -> float:
-    """How long an import of TensorFlow takes here, at its best of three times: what tests do is much like it."""
+    """What an import of TensorFlow takes here, of several the one in the middle: what tests do is much like it."""
 
     def once() -> float:
-        began = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
         subprocess.run([sys.executable, "-c", "import tensorflow"], check=True, env=environ, stderr=subprocess.DEVNULL)
-        return time.perf_counter() - began
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    return min(once() for _ in range(3))
+    return statistics.median(once() for _ in range(3))
 
 
 def read(path: Path) -> tuple[float, dict[tuple[str, str], float]]:
@@ -76,7 +78,10 @@ def read(path: Path) -> tuple[float, dict[tuple[str, str], float]]:
 
 def text_of(machine: float, budget: Budget) -> str:
     """The file."""
-    lines = ["# Seconds that the tests of `make test` take, by room and tier; written by tools/test_budget.py.", ""]
+    lines = [
+        "# Seconds of processors for the tests of `make test`, by room and tier; written by tools/test_budget.py.",
+        "",
+    ]
     lines += [f"machine = {machine:.2f}  # seconds of an import of TensorFlow, where these were measured"]
     rooms = sorted({room for room, _ in budget})
     for room in rooms:

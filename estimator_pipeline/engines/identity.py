@@ -70,17 +70,17 @@ def of_inputs(input_fn: Any, *, seed: Any, num_pipelines: int) -> Identity:
     return Identity(fixed={"seed": seed, _KIND: _ADDRESSED, "input.shard_policy": _BY_RECORD, **data}, open=open_)
 
 
-def of_model_fn(function: Any, params: Mapping[str, Any] | None) -> dict[str, Any]:
+def of_model_fn(function: Any, params: Any) -> dict[str, Any]:
     """What is told of a model that a program brings: its function's name and code, and the plain ones of its params.
 
     Args:
         function: the `model_fn`.
-        params: as the Estimator has them.
+        params: as the Estimator has them: a mapping, a named tuple, an object with attributes such as HParams, or None.
     """
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
-    told: dict[str, Any] = {"params": {name: _brief(one) for name, one in (params or {}).items() if _is_plain(one)}}
+    told: dict[str, Any] = {"params": {name: _brief(one) for name, one in _by_name(params).items() if _is_plain(one)}}
     name = getattr(function, "__qualname__", type(function).__qualname__)
     told["model_fn"] = name
     # What packages bring changes with their versions.
@@ -90,6 +90,18 @@ def of_model_fn(function: Any, params: Mapping[str, Any] | None) -> dict[str, An
         with contextlib.suppress(OSError, TypeError, SyntaxError):
             told["the code of model_fn"] = _code(textwrap.dedent(inspect.getsource(function)))
     return told
+
+
+def _by_name(params: Any) -> Mapping[str, Any]:
+    """An Estimator takes any object for its params, and hands it to the model_fn unseen."""
+    if params is None or isinstance(params, Mapping):
+        return params or {}
+    if hasattr(params, "_asdict"):
+        return params._asdict()
+    values = params.values() if callable(getattr(params, "values", None)) else None  # tf.contrib.training.HParams
+    if not isinstance(values, Mapping):
+        values = getattr(params, "__dict__", {})
+    return {name: value for name, value in values.items() if isinstance(name, str) and not name.startswith("_")}
 
 
 def code_of_reference(reference: str) -> str | None:
