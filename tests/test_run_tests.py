@@ -186,8 +186,9 @@ def test_the_budget_of_seconds(tmp_path):
 @pytest.mark.nightly
 def test_a_budget_that_is_not_kept_is_red(run_python, tmp_path):
     (tmp_path / "budget.toml").write_text(test_budget.text_of(1.0, {("tests", "unit"): 0.001}))
+    with_our_conftest(tmp_path)
     tests = "def test_it():\n    assert sum(range(5_000_000))\n"
-    done = run(run_python, tmp_path, tests, "--budget", "budget.toml")
+    done = run(run_python, tmp_path, tests, "--budget", "budget.toml", "-W", "ignore::pytest.PytestUnknownMarkWarning")
     assert done.returncode == 1 and "1 passed" in done.stdout, done.stdout
     assert "test_of_a_user.py::test_it" in done.stdout.partition("longest tests")[2]
 

@@ -59,8 +59,8 @@ class Failures:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self.seconds[report.nodeid] += report.duration
-        # A report has what those before it of the same test have told as well.
-        self.cpu_seconds[report.nodeid] = sum(value for name, value in report.user_properties if name == "cpu_seconds")
+        told = [value for name, value in report.user_properties if name == "cpu_seconds"]  # by tests/conftest.py
+        self.cpu_seconds[report.nodeid] += sum(told)
         self.tiers[report.nodeid] = next((tier for tier in TIERS if tier in report.keywords), "-")
         if report.failed:
             self.names[report.nodeid] = None
