@@ -66,6 +66,16 @@ def test_equal(compared):
     )
 
 
+@pytest.mark.parametrize("slots", [True, False], ids=["compared", "left out"])
+def test_slots_that_differ_alone(compared, slots):
+    def kept(value):
+        return [{**values, "dense/kernel @momentum": np.full((4, 3), value, np.float32)} for values in sgd()]
+
+    found = compared(kept(0.0), kept(0.5), steps=6, slots=slots)
+    assert found.equal is not slots
+    assert [finding.name for finding in found.findings] == (["optimizer options"] if slots else [])
+
+
 def test_no_step_is_no_proof(compared, tmp_path):
     with pytest.raises(ConfigError, match="holds no record of a run"):
         compare_records(tmp_path, metrics={engine: {} for engine in ENGINES})
