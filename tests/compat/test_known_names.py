@@ -127,7 +127,7 @@ def test_what_takes_the_place_of_contrib_is_there(name):
 
 
 @pytest.fixture
-def executed(run_warm, tmp_path):
+def executed(run_python, tmp_path):
     """What came of `exec` of a program with names that are gone or moved, by its options and arguments."""
     program = tmp_path / "old.py"
     program.write_text(
@@ -137,7 +137,7 @@ def executed(run_warm, tmp_path):
         "from tensorflow.python.util.nest import is_sequence\n"
         "print('ran', is_sequence([]))\n"
     )
-    return lambda *options, of=(): run_warm(["-m", "estimator_pipeline", "exec", *options, program, *of])
+    return lambda *options, of=(): run_python(["-m", "estimator_pipeline", "exec", *options, program, *of])
 
 
 def test_exec_prints_it_below_the_traceback(executed):

@@ -160,7 +160,7 @@ def test_a_canned_regressor(load, data):
             for weight in ("kernel", "bias")
         },
     )
-    assert set(found.metrics.names) == {"average_loss"} and len(found.steps) == 40
+    assert set(found.metrics.names) == {"average_loss", "loss"} and len(found.steps) == 40
 
 
 def test_wide_and_deep(load, data, tmp_path):
