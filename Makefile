@@ -66,6 +66,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/ledger_cost.py
 	$(BIN)/python benchmarks/mirrored_evaluation.py
 	$(BIN)/python benchmarks/restart_time.py
+	$(BIN)/python benchmarks/sparse_gradients.py
 	$(BIN)/python benchmarks/steps_per_execution.py
 
 # Some hundred faults: kills, hangs, torn checkpoints; about an hour. FAULTS=20 for a short one; SEED as the report says.

@@ -31,6 +31,7 @@ TESTS = {
     "early-stopping": _CLUSTERS + "test_early_stopping_stops_every_task[mwm-seconds]",
     "own-model-dir": "tests/compat/test_own_model_dir.py::test_a_torn_checkpoint_is_set_aside",
     "mirrored-cpu": _CLUSTERS + "test_mirrored_over_logical_cpus_trains_and_evaluates",
+    "gather-sizes": "tests/compat/test_gather_sizes.py::test_a_gather_with_another_number_of_rows_at_each_step",
     "optimizer-objects": "tests/compat/test_optimizer_objects.py::test_two_trainings_and_an_evaluation",
     "restored-shapes": "tests/compat/test_restored_shapes.py::test_refused",
     "train-op": "tests/compat/test_train_op.py::test_moving_statistics_that_train_op_leaves_out",

@@ -1,4 +1,4 @@
-"""The sparse gradients of several embeddings travel between workers together.
+"""The sparse gradients of all embeddings travel between workers together.
 
 A sparse gradient goes to the other workers in three collectives: the number of its rows, their values, their indices;
 TensorFlow's function makes one after the other. A model with 16 embeddings waits for the network 48 times a step,
@@ -30,7 +30,7 @@ def apply() -> None:
 
         flat = tf.nest.flatten(value)
         together = [index for index, one in enumerate(flat) if _fits(tf, one)]
-        if len(together) < 2 or not _on_cpus(self, options) or tf.executing_eagerly():
+        if not together or not _on_cpus(self, options) or tf.executing_eagerly():
             return base(self, reduce_op, value, replica_id, options)
         rest = [one for index, one in enumerate(flat) if index not in together]
         found = iter(base(self, reduce_op, rest, replica_id, options) if rest else [])
