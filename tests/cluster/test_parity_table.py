@@ -64,6 +64,7 @@ def test_some_cells_again(topology, tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.tf
 def test_a_stock_optimizer_that_differs_is_found(tmp_path):
     """What is measured can fail: RMSprop of Keras is not that of tf.compat.v1.train."""
     cell = Cell("single", "rmsprop", "cnn", parity_table.V1_KERAS)

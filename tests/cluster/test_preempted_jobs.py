@@ -18,6 +18,8 @@ from conftest import ROOT, environment, tensorflow_with_three_cpus
 from launched_jobs import CONFIGS, wait_for_first_words
 from tasks_by_hand import Tasks
 
+from estimator_pipeline import ledger
+
 tf = tensorflow_with_three_cpus()
 
 pytestmark = pytest.mark.cluster
@@ -34,7 +36,7 @@ def settings_of(model_dir, max_steps, *more):
 
 def two_workers(folder, model_dir, engine, max_steps):
     command = [*TRAIN, CONFIGS / "digits_cnn_two_workers.yaml", "--quiet", "--engine", engine]
-    command += settings_of(model_dir, max_steps, "cluster.evaluator=false")
+    command += settings_of(model_dir, max_steps, "cluster.evaluator=false", "run.ledger=true")
     folder.mkdir()
     return Tasks({"worker": 2}, command, folder)
 
@@ -58,10 +60,18 @@ def wait_a_while(seed):
     time.sleep(random.Random(seed).uniform(0.0, 1.0))
 
 
-@pytest.mark.gate("estimator-whom0")
-@pytest.mark.parametrize(("engine", "whom"), [("estimator", ["worker1"]), ("keras", ["worker0", "worker1"])])
-def test_two_workers_stop_at_the_same_step_and_go_on_bit_equal(tmp_path, engine, whom):
-    """One of the workers is asked, or both at once; an undisturbed run comes to the same weights."""
+@pytest.mark.gate("estimator-whom0-ledger")
+@pytest.mark.parametrize(
+    ("engine", "whom", "against"),
+    [
+        ("estimator", ["worker1"], "ledger"),
+        ("estimator", ["worker1"], "undisturbed"),
+        ("keras", ["worker0", "worker1"], "undisturbed"),
+    ],
+)
+def test_two_workers_stop_at_the_same_step_and_go_on_bit_equal(tmp_path, engine, whom, against):
+    """One of the workers is asked, or both at once; each record is consumed once, and an undisturbed run, which takes
+    a third cluster, comes to the same weights."""
     model_dir, first = tmp_path / "model", "ckpt-40" if engine == "keras" else "model.ckpt-40"
     with two_workers(tmp_path / "first", model_dir, engine, FAR) as tasks:
         tasks.wait_for((model_dir / f"{first}.index").exists, "the first checkpoint")
@@ -79,10 +89,17 @@ def test_two_workers_stop_at_the_same_step_and_go_on_bit_equal(tmp_path, engine,
     end = stop + 25
     with two_workers(tmp_path / "second", model_dir, engine, end) as tasks:
         assert set(tasks.wait().values()) == {0}, tasks.tails()
+    step, ours = saved(model_dir)
+    assert step == end
+    counted = ledger.read(model_dir / "ledger")
+    report = ledger.check(counted)
+    assert report.well and len(list(counted.ids(end))) == 2 and not counted.ids(end + 1), report
+    if against == "ledger":
+        return
     with two_workers(tmp_path / "third", tmp_path / "undisturbed", engine, end) as tasks:
         assert set(tasks.wait().values()) == {0}, tasks.tails()
-    (step, ours), (other_step, theirs) = saved(model_dir), saved(tmp_path / "undisturbed")
-    assert step == other_step == end
+    other_step, theirs = saved(tmp_path / "undisturbed")
+    assert other_step == end
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
         np.testing.assert_array_equal(ours[name], value, err_msg=name)
