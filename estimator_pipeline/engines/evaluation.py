@@ -69,8 +69,11 @@ class CheckpointEvaluator(abc.ABC):
         self.exporters: dict[str, str] = {}
 
     @abc.abstractmethod
-    def metrics_of(self, checkpoint: str) -> Mapping[str, Any]:
-        """Evaluates one checkpoint: name -> value, `loss` and `global_step` among them."""
+    def metrics_of(self, checkpoint: str) -> Mapping[str, Any] | None:
+        """Evaluates one checkpoint: name -> value, `loss` and `global_step` among them.
+
+        None where a program's own `evaluate` gives nothing.
+        """
 
     def close(self) -> None:  # noqa: B027 - an engine that keeps nothing has nothing to close
         """Lets go of what is kept between evaluations. An evaluation after it makes it anew."""
@@ -123,7 +126,10 @@ class CheckpointEvaluator(abc.ABC):
         self._note(checkpoint, step, metrics)
         self._export(checkpoint, step, final=False)
 
-    def _note(self, checkpoint: str, step: int, metrics: Mapping[str, Any]) -> None:
+    def _note(self, checkpoint: str, step: int, metrics: Mapping[str, Any] | None) -> None:
+        if metrics is None:
+            logger.warning("the evaluation of %s gave no metrics", checkpoint)
+            metrics = {}
         evaluation = Evaluation(global_step=step, metrics=plain_metrics(metrics), checkpoint=checkpoint)
         self.evaluations.append(evaluation)
         self._progress.emit("evaluation", step=step, metrics=dict(evaluation.metrics))
