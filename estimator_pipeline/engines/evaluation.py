@@ -20,6 +20,7 @@ from estimator_pipeline.errors import InputError, WaitError
 from estimator_pipeline.inputs.input_fn import InputFn
 from estimator_pipeline.launch.progress import ProgressWriter
 from estimator_pipeline.log import logger
+from estimator_pipeline.strategies import of_this_process
 
 # The defaults of tf.estimator.EvalSpec. A person who wants every checkpoint evaluated writes neither of them, so
 # these two values are read as "not set"; any other value is kept to.
@@ -178,7 +179,8 @@ class EstimatorEvaluator(CheckpointEvaluator):
         needs_data: bool = True,
     ) -> None:
         self._needs_data = needs_data
-        self._estimator = coordinator.bind_to_task(estimator, eval_strategy=estimator._config.eval_distribute)
+        own = of_this_process(estimator._config.eval_distribute)
+        self._estimator = coordinator.bind_to_task(estimator, eval_strategy=own)
         super().__init__(
             eval_spec,
             exported=self._estimator,

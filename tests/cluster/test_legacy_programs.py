@@ -63,6 +63,22 @@ def test_every_task_ends_with_the_final_evaluation(jobs, strategy, inside, tasks
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["same", "mirrored"])
+@pytest.mark.parametrize("evaluator", [0, 1])
+def test_an_evaluation_with_a_strategy(tasks, kind, evaluator):
+    """RunConfig(eval_distribute=): a worker's evaluation looked for the devices of the cluster, and a MirroredStrategy
+    made on a worker ended the process with a segmentation fault."""
+    jobs = {"worker": 2, "evaluator": 1} if evaluator else {"worker": 2}
+    with tasks(jobs, "--eval_strategy", kind) as running:
+        ended = running.wait()
+        assert ended == dict.fromkeys(running.processes, 0), running.tails()
+        found = results(running)
+        (first,), *_ = found.values()
+        assert first["global_step"] == 40 and first["mae"] < 0.2 and first["loss"] > 0
+        assert found == {name: [first] for name in running.processes}
+
+
+@pytest.mark.nightly
 def test_synchronous_training_with_parameter_servers_ends_with_its_last_step(tasks):
     """The chief waited two minutes for the thread that hands out tokens, and all others for the chief's result."""
     jobs = {"chief": 1, "worker": 2, "ps": 1, "evaluator": 1}

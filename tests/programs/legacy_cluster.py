@@ -17,6 +17,7 @@ import tensorflow as tf
 parser = argparse.ArgumentParser()
 parser.add_argument("model_dir")
 parser.add_argument("--strategy", choices=["mwm", "ps", "classic", "mirrored", "none"], default="mwm")
+parser.add_argument("--eval_strategy", choices=["none", "same", "mirrored"], default="none")
 parser.add_argument("--case", default="")
 parser.add_argument("--sync", type=int, default=0, help="Aggregate the gradients of so many training tasks.")
 parser.add_argument("--max_steps", type=int, default=40)
@@ -89,8 +90,17 @@ strategy = {
 if FLAGS.strategy == "mirrored":
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+train_distribute = strategy[FLAGS.strategy]()
+eval_distribute = {
+    "none": lambda: None,
+    "same": lambda: train_distribute,
+    "mirrored": lambda: tf.distribute.MirroredStrategy(),
+}
 config = tf.estimator.RunConfig(
-    train_distribute=strategy[FLAGS.strategy](), save_checkpoints_steps=FLAGS.save_every, log_step_count_steps=10
+    train_distribute=train_distribute,
+    eval_distribute=eval_distribute[FLAGS.eval_strategy](),
+    save_checkpoints_steps=FLAGS.save_every,
+    log_step_count_steps=10,
 )
 estimator = tf.estimator.Estimator(model_fn, FLAGS.model_dir, config)
 hooks = [Case()]
