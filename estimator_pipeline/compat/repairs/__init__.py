@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from estimator_pipeline.compat.repairs import (
+    baseline_features,
     best_exporter,
     early_stopping,
     embedding_gathers,
@@ -28,6 +29,7 @@ from estimator_pipeline.compat.repairs import (
     every_checkpoint,
     gradient_packs,
     graph_text,
+    in_memory_evaluator,
     kept_evaluation,
     keras_averages,
     lost_peers,
@@ -81,6 +83,8 @@ _MODULES = (
     early_stopping,
     own_model_dir,
     best_exporter,
+    in_memory_evaluator,
+    baseline_features,
     mirrored_cpu,
     embedding_gathers,
     gradient_packs,
