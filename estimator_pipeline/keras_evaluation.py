@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import compat, event_files, keras_cluster, moving_averages, replica_means
+from estimator_pipeline.best_results import is_better, is_number
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.errors import ConfigError
 
@@ -264,15 +265,15 @@ class BestExporter(LatestExporter):
         self._compare = compare or _of_smaller_loss
 
     def is_due(self, results: Sequence[Result]) -> bool:
-        """Whether the last result is the best of all, or the first."""
+        """Whether the last result is the best of all, or the first; one that is NaN is neither."""
         *before, last = results
         if not before:
-            return True
+            return is_number(self._compare, last)
         best = functools.reduce(lambda one, other: other if self._is_better(one, other) else one, before)
         return self._is_better(best, last)
 
     def _is_better(self, best: Result, found: Result) -> bool:
-        return bool(self._compare(best_eval_result=best, current_eval_result=found))
+        return is_better(self._compare, best, found)
 
 
 def _of_smaller_loss(best_eval_result: Result, current_eval_result: Result) -> bool:

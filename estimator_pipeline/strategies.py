@@ -112,6 +112,37 @@ def make(
     return _parameter_server(config)
 
 
+def of_this_process(strategy: Any) -> Any:
+    """A strategy of one process for a session that knows this process alone.
+
+    In a process that has joined a cluster (MultiWorkerMirroredStrategy) the devices of every strategy bear the names
+    that they have there, `/job:worker/task:0/...`, which only a session of the cluster knows. The strategy that this
+    gives is over the same devices by their names in the process; MultiWorkerMirroredStrategy becomes MirroredStrategy.
+
+    Args:
+        strategy: such as is given for an evaluation. None, or one of another kind, is given back, and so is one whose
+            devices are named as those of a process by itself.
+    """
+    tf = compat.install()
+    if strategy is None or not type(strategy).__name__.startswith(_OF_ONE_PROCESS):
+        return strategy
+    devices = [tf.DeviceSpec.from_string(device) for device in strategy.extended.worker_devices]
+    if all(device.job in (None, "localhost") for device in devices):
+        return strategy
+    own = [f"/device:{device.device_type}:{device.device_index}" for device in devices]
+    with tf.Graph().as_default():  # where a device is not looked up in the cluster
+        if type(strategy).__name__.startswith("OneDevice"):
+            return tf.distribute.OneDeviceStrategy(own[0])
+        made = tf.distribute.MirroredStrategy(own, cross_device_ops=tf.distribute.ReductionToOneDevice())
+    # A graph's strategy would leave out what one made in eager mode makes of the end of the data.
+    made.extended.experimental_enable_get_next_as_optional = True
+    return made
+
+
+# Names of classes; those of TensorFlow 1's API have an ending more. (The third is MultiWorkerMirroredStrategy.)
+_OF_ONE_PROCESS = ("MirroredStrategy", "OneDeviceStrategy", "CollectiveAllReduceStrategy")
+
+
 def logical_cpus(names: Sequence[str], *, devices: Sequence[str] | None = None, num_devices: int | None = None) -> int:
     """How many logical devices of this machine's CPU these strategies need, in the runtime and in each session.
 

@@ -212,6 +212,15 @@ def test_exporters(tmp_path, monkeypatch):
         assert os.path.basename(path.decode()) == written(tmp_path, name)[-1]
 
 
+def test_nan_is_never_the_best():
+    """Not the first result either; one after it is the best of the numbers."""
+    best = BestExporter("best", lambda model, folder: b"")
+    losses = [float("nan"), 3.0, float("nan"), 2.0, 2.5]
+    results = [{"loss": loss} for loss in losses]
+    due = [best.is_due(results[: number + 1]) for number in range(len(results))]
+    assert due == [False, True, False, True, False]
+
+
 def test_a_worker_evaluates_and_keeps_nothing(tmp_path):
     exports = []
 

@@ -30,6 +30,8 @@ TESTS = {
     "sync-replicas": "tests/compat/test_sync_replicas.py::test_the_session_closes_at_once_and_its_threads_end",
     "early-stopping": _CLUSTERS + "test_early_stopping_stops_every_task[mwm-seconds]",
     "own-model-dir": "tests/compat/test_own_model_dir.py::test_a_torn_checkpoint_is_set_aside",
+    "in-memory-evaluator": "tests/compat/test_in_memory_evaluator.py::test_every_evaluation_sees_all_data",
+    "baseline-features": "tests/compat/test_baseline_features.py::test_it_learns_the_frequencies",
     "mirrored-cpu": _CLUSTERS + "test_mirrored_over_logical_cpus_trains_and_evaluates",
     "gather-sizes": "tests/compat/test_gather_sizes.py::test_a_gather_with_another_number_of_rows_at_each_step",
     "optimizer-objects": "tests/compat/test_optimizer_objects.py::test_two_trainings_and_an_evaluation",

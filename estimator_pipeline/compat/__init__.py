@@ -28,6 +28,7 @@ from estimator_pipeline.compat import (
     absent,
     aliases,
     exports,
+    input_checkpoints,
     keras_3,
     keras_seeds,
     keras_symbols,
@@ -223,6 +224,8 @@ def _restore(version: str) -> ModuleType:
         _steps.append(Step("aliases", "tensorflow.estimator, tensorflow.python.estimator.* and the removed modules"))
     if absent.bind_public_names():
         _steps.append(Step("tpu-embedding", "names of the removed TPU embedding API, which say that they are gone"))
+    if input_checkpoints.bind():
+        _steps.append(Step("input-checkpoints", "tf.data.experimental.CheckpointInputPipelineHook, written anew"))
     bound = aliases.bind_attributes()
     _steps.append(Step("attributes", f"`estimator` set on {', '.join(bound)}"))
     return tf

@@ -29,6 +29,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from estimator_pipeline.compat import saving_listeners
 from estimator_pipeline.errors import ClusterError
 
 __all__ = [
@@ -201,11 +202,15 @@ def train_and_evaluate(estimator: Any, train_spec: Any, eval_spec: Any, executor
     def train(strategy: Any) -> Any:
         context = dc_context.get_current_worker_context()
         local = bind_to_task(estimator, train_strategy=strategy, eval_strategy=None, context=context)
+        hooks, listeners = list(train_spec.hooks), train_spec.saving_listeners
+        if listeners and saving_listeners.are_refused(strategy):
+            hooks.append(saving_listeners.listeners_hook(listeners, is_chief=context is None or context.is_chief))
+            listeners = ()
         return local.train(
             input_fn=train_spec.input_fn,
             max_steps=train_spec.max_steps,
-            hooks=list(train_spec.hooks),
-            saving_listeners=train_spec.saving_listeners,
+            hooks=hooks,
+            saving_listeners=listeners,
         )
 
     def evaluate(strategy: Any) -> Any:

@@ -25,7 +25,7 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
-from estimator_pipeline.compat import coordinator, sessions
+from estimator_pipeline.compat import coordinator, saving_listeners, sessions
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator, EstimatorEvaluator
 from estimator_pipeline.engines.hooks import (
     checkpoint_hook,
@@ -222,7 +222,11 @@ class _EstimatorTask(TaskLife):
             asynchronous = self.tf_config.cluster is not None and self.tf_config.cluster.num_ps > 0
             every = None if asynchronous else config.save_checkpoints_steps
             hooks.append(checkpoint_hook(self.evaluate_during, model_dir=self.model_dir, every_steps=every))
-        listeners = tuple(self.train_spec.saving_listeners) if self.tf_config.is_chief else ()
+        given = tuple(self.train_spec.saving_listeners)
+        listeners = given if self.tf_config.is_chief else ()
+        if given and self._saves_by_coordinator() and saving_listeners.are_refused(self.strategy):
+            hooks.append(saving_listeners.listeners_hook(given, is_chief=self.tf_config.is_chief))
+            listeners = ()
         if self._saves_by_coordinator():
             hooks.append(finite_hook(every_steps=config.save_checkpoints_steps))
         elif self.tf_config.is_chief:
@@ -273,8 +277,7 @@ class _EstimatorTask(TaskLife):
         return dataclasses.replace(seen, told=of_model_fn(made_by, self.estimator.params))
 
     def _saves_by_coordinator(self) -> bool:
-        """Whether checkpoints are written by a hook of the distribute coordinator's, which takes no listeners and
-        comes after all other hooks."""
+        """Whether checkpoints are written by a hook of the distribute coordinator's, which comes after all others."""
         return not self.tf_config.is_single_process and not self.classic
 
     @contextlib.contextmanager

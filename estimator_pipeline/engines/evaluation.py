@@ -20,6 +20,7 @@ from estimator_pipeline.errors import InputError, WaitError
 from estimator_pipeline.inputs.input_fn import InputFn
 from estimator_pipeline.launch.progress import ProgressWriter
 from estimator_pipeline.log import logger
+from estimator_pipeline.strategies import of_this_process
 
 # The defaults of tf.estimator.EvalSpec. A person who wants every checkpoint evaluated writes neither of them, so
 # these two values are read as "not set"; any other value is kept to.
@@ -69,8 +70,11 @@ class CheckpointEvaluator(abc.ABC):
         self.exporters: dict[str, str] = {}
 
     @abc.abstractmethod
-    def metrics_of(self, checkpoint: str) -> Mapping[str, Any]:
-        """Evaluates one checkpoint: name -> value, `loss` and `global_step` among them."""
+    def metrics_of(self, checkpoint: str) -> Mapping[str, Any] | None:
+        """Evaluates one checkpoint: name -> value, `loss` and `global_step` among them.
+
+        None where a program's own `evaluate` gives nothing.
+        """
 
     def close(self) -> None:  # noqa: B027 - an engine that keeps nothing has nothing to close
         """Lets go of what is kept between evaluations. An evaluation after it makes it anew."""
@@ -123,7 +127,10 @@ class CheckpointEvaluator(abc.ABC):
         self._note(checkpoint, step, metrics)
         self._export(checkpoint, step, final=False)
 
-    def _note(self, checkpoint: str, step: int, metrics: Mapping[str, Any]) -> None:
+    def _note(self, checkpoint: str, step: int, metrics: Mapping[str, Any] | None) -> None:
+        if metrics is None:
+            logger.warning("the evaluation of %s gave no metrics", checkpoint)
+            metrics = {}
         evaluation = Evaluation(global_step=step, metrics=plain_metrics(metrics), checkpoint=checkpoint)
         self.evaluations.append(evaluation)
         self._progress.emit("evaluation", step=step, metrics=dict(evaluation.metrics))
@@ -172,7 +179,8 @@ class EstimatorEvaluator(CheckpointEvaluator):
         needs_data: bool = True,
     ) -> None:
         self._needs_data = needs_data
-        self._estimator = coordinator.bind_to_task(estimator, eval_strategy=estimator._config.eval_distribute)
+        own = of_this_process(estimator._config.eval_distribute)
+        self._estimator = coordinator.bind_to_task(estimator, eval_strategy=own)
         super().__init__(
             eval_spec,
             exported=self._estimator,

@@ -120,6 +120,8 @@ def better(metric: str, mode: str) -> Callable[[Mapping[str, Any], Mapping[str, 
                     found=f"metrics: {', '.join(sorted(known or ()))}",
                 )
         best, current = best_eval_result[metric], current_eval_result[metric]
-        return bool(current < best if mode == "min" else current > best)
+        if current != current:
+            return False  # NaN is never the best, and any number is better
+        return bool(best != best or (current < best if mode == "min" else current > best))
 
     return compare

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.best_results import is_number
 from estimator_pipeline.engines.exporting import better, require_features_spec
+from estimator_pipeline.log import logger
 
 __all__ = ["BestExporter", "EvaluationSpec", "FinalExporter", "LatestExporter", "make_exporter"]
 
@@ -121,7 +123,11 @@ class BestExporter(LatestExporter):
         best = _best_so_far(record, self._metric)
         current = {name: float(value) for name, value in eval_result.items()}
         # A result against itself tells a metric that was not evaluated.
-        if not self._better(best if best is not None else current, current) and best is not None:
+        better = self._better(best if best is not None else current, current)
+        if not is_number(self._better, current):
+            logger.warning("%s is not exported as the best model: its %s is NaN", checkpoint_path, self._metric)
+            return None
+        if not better and best is not None:
             return None
         path = super().export(estimator, export_path, checkpoint_path, eval_result, is_the_final_export)
         gfile = compat.install().io.gfile

@@ -63,6 +63,49 @@ def test_every_task_ends_with_the_final_evaluation(jobs, strategy, inside, tasks
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["same", "mirrored"])
+@pytest.mark.parametrize("evaluator", [0, 1])
+def test_an_evaluation_with_a_strategy(tasks, kind, evaluator):
+    """RunConfig(eval_distribute=): a worker's evaluation looked for the devices of the cluster, and a MirroredStrategy
+    made on a worker ended the process with a segmentation fault."""
+    jobs = {"worker": 2, "evaluator": 1} if evaluator else {"worker": 2}
+    with tasks(jobs, "--eval_strategy", kind) as running:
+        ended = running.wait()
+        assert ended == dict.fromkeys(running.processes, 0), running.tails()
+        found = results(running)
+        (first,), *_ = found.values()
+        assert first["global_step"] == 40 and first["mae"] < 0.2 and first["loss"] > 0
+        assert found == {name: [first] for name in running.processes}
+
+
+def told_of_saves(running):
+    return {name: re.findall(r"^(before|after) save (\d+)$", running.log(name), re.M) for name in running.processes}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("repaired", [True, False])
+def test_a_saving_listener_on_the_chief_stops_every_worker(tasks, repaired):
+    """Estimator refuses listeners under MultiWorkerMirroredStrategy; the end that one asks for is everybody's."""
+    env = {"ESTIMATOR_PIPELINE_REPAIRS": "all" if repaired else "-train-and-evaluate"}
+    with tasks({"chief": 1, "worker": 2}, "--listener_stops_at", "20", env=env) as running:
+        ended = running.wait()
+        assert ended == dict.fromkeys(running.processes, 0), running.tails()
+        saves = [(when, step) for step in ("0", "20") for when in ("before", "after")]
+        assert told_of_saves(running) == {"chief0": saves, "worker0": [], "worker1": []}
+        if repaired:
+            assert {name: one["global_step"] for name, (one,) in results(running).items()} == dict.fromkeys(ended, 20)
+
+
+@pytest.mark.nightly
+def test_a_saving_listener_that_fails_ends_every_worker(tasks):
+    options = ["--listener_stops_at", "100", "--case", "listener fails:chief0"]
+    with tasks({"chief": 1, "worker": 1}, *options, env=PEER_SECS) as running:
+        ended = running.wait(timeout=100)
+        assert all(ended.values()), running.tails()
+        assert "ArithmeticError: planted failure" in running.log("chief0")
+
+
+@pytest.mark.nightly
 def test_synchronous_training_with_parameter_servers_ends_with_its_last_step(tasks):
     """The chief waited two minutes for the thread that hands out tokens, and all others for the chief's result."""
     jobs = {"chief": 1, "worker": 2, "ps": 1, "evaluator": 1}

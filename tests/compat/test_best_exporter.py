@@ -268,6 +268,49 @@ def test_a_compare_function_of_ones_own(runs, warnings):
     assert "cannot be compared" in text and "'weight'" in text
 
 
+NAN = float("nan")
+
+
+def higher(best_eval_result, current_eval_result):
+    return current_eval_result["score"] > best_eval_result["score"]
+
+
+def scored(runs, **scores):
+    """The evaluations with another metric, step_1=... and so on; None: one that gave nothing at all."""
+    runs.evaluated = dict(runs.evaluated)
+    for name, score in scores.items():
+        metrics, events = runs.evaluated[int(name[5:])]
+        value = None if score is None else {**metrics, "score": np.float32(score)}
+        runs.evaluated[int(name[5:])] = value, events
+
+
+def test_a_nan_is_never_the_best(runs, warnings):
+    """tensorflow#47396, #30276: nothing is greater than NaN, so that as the best so far it would stay that for ever."""
+    scored(runs, step_1=NAN, step_2=0.3, step_3=NAN, step_4=0.7, step_5=0.5)
+    assert runs.process(1, compare_fn=higher) == {1: False}
+    assert runs.process(2, 3, 4, compare_fn=higher) == {2: True, 3: False, 4: True}
+    assert runs.process(3, 5, compare_fn=higher) == {3: False, 5: False}
+    (text,) = warnings
+    assert "model.ckpt-1 is not exported as the best model" in text and "(score)" in text
+
+
+def test_a_nan_of_an_earlier_version_is_replaced(runs):
+    """It was exported and recorded as the best one, which no later result could then be."""
+    record = best_exporter._Record(str(runs.directory))
+    (runs.directory / "1600000000").mkdir(parents=True)
+    record.begin({"loss": np.float32(0.1), "score": np.float32(NAN)}, "model.ckpt-1")
+    record.finish(str(runs.directory / "1600000000"))
+    scored(runs, step_2=NAN, step_3=0.1, step_4=0.05)
+    assert runs.process(2, 3, 4, compare_fn=higher) == {2: False, 3: True, 4: False}
+
+
+def test_an_evaluation_without_metrics(runs):
+    """As in tf.estimator it is exported where nothing has been, and it is no best result."""
+    scored(runs, step_1=None, step_3=None)
+    assert runs.process(1, 2, 3, 4) == {1: True, 2: True, 3: False, 4: False}
+    assert runs.process(3, 5) == {3: False, 5: True}
+
+
 def test_applied_once():
     best_exporter.apply()
     assert tf.estimator.BestExporter.export is REPAIRED

@@ -561,6 +561,15 @@ def test_a_checkpoint_is_evaluated_and_exported_once(tmp_path):
     assert [Path(path).name for path in evaluator.exports] == ["latest", "final"]
 
 
+def test_an_evaluation_that_gives_nothing_ends_nothing(tmp_path, warnings):
+    """Such as that of a program's own `evaluate`, which gives None."""
+    evaluator = Kept(tmp_path, "latest")
+    evaluator.metrics_of = lambda checkpoint: None
+    found = evaluator.evaluate(str(tmp_path / "model.ckpt-7"), final=True)
+    assert found.metrics == {} and found.global_step == 7 and evaluator.exporters
+    assert warnings == [f"the evaluation of {tmp_path}/model.ckpt-7 gave no metrics"]
+
+
 TASK = {"task": {"type": "evaluator", "index": 0}, "cluster": {"chief": ["localhost:1"]}}
 CHIEF = {"type": "chief", "index": 0}
 

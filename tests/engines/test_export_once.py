@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 from conftest import ROOT
 
 from estimator_pipeline import compat
+from estimator_pipeline.engines import keras3_exporters
 from estimator_pipeline.engines.export_once import once, tidy
 from estimator_pipeline.engines.job import exporters_of
 from estimator_pipeline.job import load_job
@@ -45,6 +48,29 @@ def export(exporter, folder):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
+
+
+def test_keras_3_exports_no_nan_as_the_best(tmp_path, warnings):
+    def export_saved_model(path, checkpoint_path):
+        (tmp_path / "best" / checkpoint_path).mkdir(parents=True)
+        return f"{path}/{checkpoint_path}"
+
+    def exported(*results):
+        """By a process that evaluates these."""
+        exporter = keras3_exporters.BestExporter("best", metric="auc", mode="max")
+        model = types.SimpleNamespace(export_saved_model=export_saved_model)
+        return [
+            exporter.export(model, str(tmp_path / "best"), f"17000000{step}", {"auc": auc}, False) is not None
+            for step, auc in results
+        ]
+
+    assert exported((10, float("nan"))) == [False]
+    assert exported((11, 0.5), (12, float("nan")), (13, 0.7)) == [True, False, True]
+    assert exported((14, float("nan")), (15, 0.6)) == [False, False]
+    # As an earlier version wrote it.
+    (tmp_path / "best.best.json").write_text('{"metrics": {"auc": NaN}, "export": "best/1700000013"}')
+    assert exported((16, 0.1), (17, 0.05)) == [True, False]
+    assert len(warnings) == 3 and "its auc is NaN" in warnings[0]
 
 
 def test_what_was_left_is_taken_away_by_the_next_export(folder):

@@ -6,6 +6,7 @@ import json
 import os
 
 import pytest
+from conftest import free_ports
 
 from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.run_config import tf_config_environ
@@ -164,3 +165,70 @@ def errors(configs):
 def test_bad_combinations(errors, number):
     for fragment in BAD[number][1]:
         assert fragment in errors[number]
+
+
+EVALUATED = """
+import json, os, sys
+import numpy as np
+import estimator_pipeline as ep
+from estimator_pipeline import strategies
+tf = ep.compat.install()
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+folder, cluster, *asked = sys.argv[1:]
+os.environ["TF_CONFIG"] = cluster
+train = tf.distribute.MultiWorkerMirroredStrategy()
+makes = {
+    "none": lambda: None, "same": lambda: train, "mirrored": tf.distribute.MirroredStrategy,
+    "mirrored of V1": tf.compat.v1.distribute.MirroredStrategy,
+    "one_device": lambda: tf.distribute.OneDeviceStrategy("/cpu:1"),
+}
+kinds = {name: makes[name]() for name in ("none", *asked)}
+os.environ["TF_CONFIG"] = "{}"
+X = np.arange(20, dtype=np.float32)[:, None] / 20
+
+def model_fn(features, labels, mode):
+    weight = tf.compat.v1.get_variable("weight", [1, 1])
+    loss = tf.reduce_mean(tf.square(features @ weight - labels))
+    step = tf.compat.v1.train.get_or_create_global_step()
+    train_op = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, step) if mode == "train" else None
+    metrics = {"mean": tf.compat.v1.metrics.mean(features @ weight)}
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op, eval_metric_ops=metrics)
+
+def input_fn(repeat=None):
+    return tf.data.Dataset.from_tensor_slices((X, X)).repeat(repeat).batch(4)
+
+told = {}
+for name, strategy in kinds.items():
+    if not told:
+        alone = tf.estimator.Estimator(model_fn, folder, tf.estimator.RunConfig(tf_random_seed=1))
+        alone.train(input_fn, steps=3)
+    config = tf.estimator.RunConfig(eval_distribute=strategy)
+    own = strategies.of_this_process(strategy)
+    result = ep.train_and_evaluate(
+        tf.estimator.Estimator(model_fn, folder, config),
+        tf.estimator.TrainSpec(input_fn, max_steps=3),
+        tf.estimator.EvalSpec(lambda: input_fn(1), steps=None), environ={}, accept_changes=True)
+    devices = [list(one.extended.worker_devices) if one else [] for one in (strategy, own)]
+    told[name] = {"metrics": result.metrics, "as it is": own is strategy, "given": devices[0], "own": len(devices[1])}
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.gate("mirrored")
+@pytest.mark.parametrize("kind", ["same", "mirrored", "mirrored of V1", "one_device"])
+def test_a_worker_evaluates_on_its_own_devices(run_warm, tmp_path, kind):
+    """In a process of a cluster, whose devices bear the cluster's names; each strategy comes to the same metrics."""
+    cluster = {"worker": [f"localhost:{port}" for port in free_ports(1)]}
+    task = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
+    done = run_warm(["-c", EVALUATED, tmp_path, task, kind])
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    numbers = {"same": [0], "one_device": [1]}.get(kind, [0, 1])
+    assert told["none"]["as it is"] and not told[kind]["as it is"]
+    assert told[kind]["given"] == [f"/job:worker/replica:0/task:0/device:CPU:{number}" for number in numbers]
+    assert told[kind]["own"] == len(numbers)
+    metrics, found = told["none"]["metrics"], told[kind]["metrics"]
+    # The loss is the mean of the batches' means, and two replicas share the last batch.
+    for name in ("mean",) if len(numbers) == 2 else metrics:
+        assert found[name] == pytest.approx(metrics[name], rel=1e-6), name

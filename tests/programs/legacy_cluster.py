@@ -17,11 +17,13 @@ import tensorflow as tf
 parser = argparse.ArgumentParser()
 parser.add_argument("model_dir")
 parser.add_argument("--strategy", choices=["mwm", "ps", "classic", "mirrored", "none"], default="mwm")
+parser.add_argument("--eval_strategy", choices=["none", "same", "mirrored"], default="none")
 parser.add_argument("--case", default="")
 parser.add_argument("--sync", type=int, default=0, help="Aggregate the gradients of so many training tasks.")
 parser.add_argument("--max_steps", type=int, default=40)
 parser.add_argument("--save_every", type=int, default=20)
 parser.add_argument("--step_secs", type=float, default=0.0, help="What a step of a real model would take.")
+parser.add_argument("--listener_stops_at", type=int, default=None)
 parser.add_argument("--stop_every_secs", type=float, default=None)
 parser.add_argument("--stop_every_steps", type=int, default=None)
 FLAGS = parser.parse_args()
@@ -79,6 +81,19 @@ class Case(tf.estimator.SessionRunHook):
                 raise ArithmeticError("planted failure")
 
 
+class Listener(tf.estimator.CheckpointSaverListener):
+    """Tells of checkpoints, and of one that it has enough."""
+
+    def before_save(self, session, step):
+        print("before save", step, flush=True)
+
+    def after_save(self, session, step):
+        if FLAGS.case == f"listener fails:{TASK['type']}{TASK['index']}":
+            raise ArithmeticError("planted failure")
+        print("after save", step, flush=True)
+        return step >= FLAGS.listener_stops_at
+
+
 strategy = {
     "mwm": lambda: tf.distribute.experimental.MultiWorkerMirroredStrategy(),
     "ps": lambda: tf.compat.v1.distribute.experimental.ParameterServerStrategy(),
@@ -89,11 +104,21 @@ strategy = {
 if FLAGS.strategy == "mirrored":
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+train_distribute = strategy[FLAGS.strategy]()
+eval_distribute = {
+    "none": lambda: None,
+    "same": lambda: train_distribute,
+    "mirrored": lambda: tf.distribute.MirroredStrategy(),
+}
 config = tf.estimator.RunConfig(
-    train_distribute=strategy[FLAGS.strategy](), save_checkpoints_steps=FLAGS.save_every, log_step_count_steps=10
+    train_distribute=train_distribute,
+    eval_distribute=eval_distribute[FLAGS.eval_strategy](),
+    save_checkpoints_steps=FLAGS.save_every,
+    log_step_count_steps=10,
 )
 estimator = tf.estimator.Estimator(model_fn, FLAGS.model_dir, config)
 hooks = [Case()]
+listeners = [] if FLAGS.listener_stops_at is None else [Listener()]
 if FLAGS.stop_every_secs or FLAGS.stop_every_steps:
     hooks.append(
         tf.estimator.experimental.stop_if_lower_hook(
@@ -110,7 +135,7 @@ if FLAGS.case == "train alone":
 else:
     result = tf.estimator.train_and_evaluate(
         estimator,
-        tf.estimator.TrainSpec(input_fn, FLAGS.max_steps, hooks=hooks),
+        tf.estimator.TrainSpec(input_fn, FLAGS.max_steps, hooks=hooks, saving_listeners=listeners),
         tf.estimator.EvalSpec(eval_input_fn, steps=None),
     )
     print("result", result if result is None else json.dumps({k: float(v) for k, v in result[0].items()}), flush=True)

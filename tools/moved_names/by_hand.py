@@ -33,10 +33,12 @@ MODULES = _pairs(
 )
 
 # None of the table's: compat/absent.py has classes in these modules' place, which complain on use, not at the import;
-# compat/exports.py puts the constant back.
+# compat/exports.py puts the constant back, compat/input_checkpoints.py the hook.
 NOT_BY_TABLE = {
     _full(name)
     for name in (
+        ".data.experimental.CheckpointInputPipelineHook",
+        ".data.experimental.ops.iterator_ops.CheckpointInputPipelineHook",
         ".tpu.session_support",
         ".tpu.tpu_embedding",
         ".tpu.tpu_embedding_gradient",

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from estimator_pipeline.compat.repairs import (
+    baseline_features,
     best_exporter,
     early_stopping,
     embedding_gathers,
@@ -29,6 +30,7 @@ from estimator_pipeline.compat.repairs import (
     gather_sizes,
     gradient_packs,
     graph_text,
+    in_memory_evaluator,
     kept_evaluation,
     keras_averages,
     lost_peers,
@@ -82,6 +84,8 @@ _MODULES = (
     early_stopping,
     own_model_dir,
     best_exporter,
+    in_memory_evaluator,
+    baseline_features,
     mirrored_cpu,
     gather_sizes,
     embedding_gathers,

@@ -13,6 +13,10 @@ Where there are exports and no such file (an older program made them), the best 
 takes its place, that of the checkpoint in hand left out. Where there is neither, the model is exported, and the log
 says why. Results that the program's `compare_fn` cannot compare count as none.
 
+A result with NaN in what `compare_fn` looks at is not exported, and never stands in the way of a later one
+(:mod:`estimator_pipeline.best_results`). An evaluation without metrics is exported where nothing has been yet, as in
+tf.estimator, and left alone after that.
+
 Private use: the attributes of the estimator package's `BestExporter`, which has no public way to ask for them.
 """
 
@@ -26,10 +30,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from estimator_pipeline.best_results import is_better, is_number, nan_metrics
 from estimator_pipeline.log import logger
 
 NAME = "best-exporter"
-WHAT = "BestExporter keeps its best result in a file beside the exports, and does not export a worse model on restart"
+WHAT = "BestExporter remembers its best result over a restart, and never takes a NaN for the best"
 
 _VERSION = 1
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, IndexError)  # what reading a file may end in
@@ -48,23 +53,22 @@ def apply() -> None:
         estimator: Any,
         export_path: str,
         checkpoint_path: str,
-        eval_result: Mapping[str, Any],
+        eval_result: Mapping[str, Any] | None,
         is_the_final_export: bool,
     ) -> Any:
-        record = _Record(export_path)
+        record, result = _Record(export_path), eval_result or {}
         if self._model_dir != estimator.model_dir:
             self._model_dir = estimator.model_dir
-            self._best_eval_result = _best_so_far(self, record, eval_result)
-        best = self._best_eval_result
-        if best is not None and not self._compare_fn(best_eval_result=best, current_eval_result=eval_result):
+            self._best_eval_result = _best_so_far(self, record, result)
+        if not _is_due(self, result, checkpoint_path):
             return None
         logger.info("Performing best model export.")
-        record.begin(eval_result, checkpoint_path)
+        record.begin(result, checkpoint_path)
         path = self._saved_model_exporter.export(
             estimator, export_path, checkpoint_path, eval_result, is_the_final_export
         )
         record.finish(path)
-        self._best_eval_result = eval_result
+        self._best_eval_result = result or None
         self._has_exported = True
         self._garbage_collect_exports(export_path)
         return path
@@ -73,12 +77,30 @@ def apply() -> None:
     exporter.BestExporter.export = export
 
 
+def _is_due(exporter: Any, result: Mapping[str, Any], checkpoint: str) -> bool:
+    """Whether a result is better than the best one; the first one: whether it can be compared with a later one."""
+    best, compare = exporter._best_eval_result, exporter._compare_fn
+    if not result:
+        return best is None
+    if best is not None:
+        return is_better(compare, best, result)
+    if is_number(compare, result):
+        return True
+    logger.warning(
+        "%s is not exported as the best model: of the metrics that are compared some are NaN (%s).",
+        *(checkpoint, ", ".join(nan_metrics(result))),
+    )
+    # Not on disk, and a later one may be better than it for all that: by another metric of those that are compared.
+    exporter._best_eval_result = result
+    return False
+
+
 def _best_so_far(exporter: Any, record: _Record, result: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The best result of what is on disk, or None where there is nothing, or nothing to compare with."""
     exports = record.exports()
     if not exports:
         return None
-    best = record.best(exports)
+    best = record.best(exports) or None
     source = record.path
     if best is None and exporter._event_file_pattern:
         source = "the event files"
@@ -90,7 +112,7 @@ def _best_so_far(exporter: Any, record: _Record, result: Mapping[str, Any]) -> M
             *(record.directory, record.path),
         )
         return None
-    if not _comparable(exporter, best, result):
+    if result and not _comparable(exporter, best, result):
         logger.warning(
             "The best result so far, from %s, cannot be compared with the one in hand, as after a change of the "
             "metrics. The model in hand is exported whether it is better or not. Best so far: %s",
@@ -208,7 +230,7 @@ def _best_of_events(exporter: Any, result: Mapping[str, Any]) -> Mapping[str, An
     for step, candidate in _evaluations(exporter._model_dir, exporter._event_file_pattern):
         if step == result.get("global_step") or not _comparable(exporter, candidate, result):
             continue
-        if best is None or exporter._compare_fn(best_eval_result=best, current_eval_result=candidate):
+        if best is None or is_better(exporter._compare_fn, best, candidate):
             best = candidate
     return best
 

@@ -61,8 +61,8 @@ _HOOKS = (
         ),
     ),
     Row("tf.data.experimental.CheckpointInputPipelineHook", "hook", "BackupAndRestore",
-        "tf.keras.callbacks.BackupAndRestore(folder)", runs=False,
-        because="TensorFlow 2.21 no longer has it"),
+        "tf.keras.callbacks.BackupAndRestore(folder)",
+        because="it keeps the place in the data, which BackupAndRestore does not"),
     Row("SessionRunHook subclass", "hook", "a tf.keras.callbacks.Callback subclass",
         "class Mine(tf.keras.callbacks.Callback):\n"
         "    def on_train_begin(self, logs=None): ...        # begin, after_create_session\n"
