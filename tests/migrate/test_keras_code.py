@@ -338,7 +338,7 @@ def test_comments_between_arguments_are_kept(tmp_path, monkeypatch):
 
 def test_a_comment_that_has_no_place_is_declined_at_its_line(tmp_path):
     made = old(tmp_path, LOSS="tf.losses.mean_squared_error(\n        labels,  # of one kind\n        logits)")
-    line = made.after[: made.after.index("# of one kind")].count("\n") + 1
+    line = made.before[: made.before.index("# of one kind")].count("\n") + 1
     assert made.kept_as_estimator.startswith(f"line {line}: a comment within brackets has no place")
 
 
