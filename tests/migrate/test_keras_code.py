@@ -168,6 +168,15 @@ def old(tmp_path, **parts: str):
     return made
 
 
+def test_the_scan_says_what_the_conversion_does(tmp_path):
+    """Of a program of TensorFlow 1 too, at the places where its constructs are before the conversion."""
+    made, found = old(tmp_path), scan(tmp_path / "old.py")
+    assert found.findings and found.count("automatic") == len(found.findings)
+    assert {(one.line, one.column) for one in found.findings if one.rule == "keras"} <= {
+        (one.line, one.column) for one in made.changes
+    }
+
+
 def test_a_program_of_tensorflow_1(tmp_path):
     """Its names first, then all of it to Keras: nothing is left, and comments are kept."""
     made = old(tmp_path)
@@ -338,7 +347,7 @@ def test_comments_between_arguments_are_kept(tmp_path, monkeypatch):
 
 def test_a_comment_that_has_no_place_is_declined_at_its_line(tmp_path):
     made = old(tmp_path, LOSS="tf.losses.mean_squared_error(\n        labels,  # of one kind\n        logits)")
-    line = made.after[: made.after.index("# of one kind")].count("\n") + 1
+    line = made.before[: made.before.index("# of one kind")].count("\n") + 1
     assert made.kept_as_estimator.startswith(f"line {line}: a comment within brackets has no place")
 
 

@@ -132,6 +132,41 @@ def test_imports_in_a_circle_end(tmp_path):
     assert RUN_CONFIG in names(scanned(tmp_path, files), "b.py")
 
 
+TF = "import tensorflow as tf\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"plots.py": f"{TF}from plots import figure\nfigure(tf.estimator.Estimator)\n"}, ["tf.estimator.Estimator"]),
+        (
+            {
+                "a.py": f"{TF}from b import tool\ntool(tf.estimator.Estimator)\n",
+                "b.py": f"{TF}from a import tool\nEP = tf.estimator.Estimator\n",
+            },
+            ["tf.estimator.Estimator"] * 2,
+        ),
+        (
+            {
+                "pkg/__init__.py": "from . import nets\n",
+                "pkg/nets.py": f"{TF}make = tf.estimator.DNNClassifier\n",
+                "train.py": f"{TF}from pkg import nets\nmodel = nets.make([8], [])\n",
+            },
+            ["tf.estimator.DNNClassifier"] * 2,
+        ),
+    ],
+    ids=["itself", "each-other", "package"],
+)
+def test_modules_that_import_from_each_other_end(tmp_path, files, found):
+    assert names(scanned(tmp_path, files)) == found
+
+
+def test_names_of_a_programs_own_are_converted_where_they_are_given(tmp_path):
+    text = f"{TF}make = tf.train.AdamOptimizer if True else tf.train.AdagradOptimizer\ntrain = make(0.1)\n"
+    found = scanned(tmp_path, text)
+    assert found.count("automatic") == len(found.findings) == 3
+
+
 def test_a_function_that_returns_itself_ends(tmp_path):
     found = scanned(tmp_path, "import tensorflow as tf\ndef f(): return f()\nf().train(input_fn=g)\nx = x or tf\n")
     assert names(found) == ["tf.estimator.Estimator.train"]

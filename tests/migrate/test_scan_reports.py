@@ -120,6 +120,26 @@ def test_nothing_is_imported_or_executed(tmp_path, run_python):
     assert json.loads(done.stdout)["findings"] and not (tmp_path / "ran").exists()
 
 
+def test_a_file_that_the_scan_fails_at_leaves_the_others(tmp_path, monkeypatch):
+    from estimator_pipeline.migrate.code import scanning
+
+    real = scanning.find_constructs
+
+    def broken(program, tree):
+        if tree.source.path == "bad.py":
+            raise RuntimeError("a defect")
+        return real(program, tree)
+
+    monkeypatch.setattr(scanning, "find_constructs", broken)
+    for name in ("bad.py", "good.py"):
+        (tmp_path / name).write_text("import tensorflow as tf\nc = tf.estimator.RunConfig()\n")
+    bad, good = scan(tmp_path).findings
+    assert (bad.path, bad.name, good.path, good.name) == (
+        "bad.py", "unreadable file", "good.py", "tf.estimator.RunConfig"
+    )  # fmt: skip
+    assert bad.treatment == "by hand" and "the scan fails at it: RuntimeError: a defect" in bad.reason
+
+
 @pytest.mark.nightly
 def test_deeply_nested_code_is_no_crash(tmp_path):
     (tmp_path / "deep.py").write_text(

@@ -5,8 +5,9 @@ syntax.py                one file as a tree with scopes and bindings
 names.py                 what an expression means, over all files
 catalogue/               the constructs, their Keras successors
 constructs.py, functions.py, modes.py   what is found
-rules.py                 what the converter converts; respelling.py, contrib.py: names of TensorFlow 1
-scanning.py, result.py   all of it together
+rules.py                 what the converter converts
+respelling.py, respelled_text.py, contrib.py   names of TensorFlow 1
+scanning.py, result.py   all of it together; failures.py: files that it fails at
 converting.py, edits.py, notes.py, writing.py   from a program to the converted one
 reports/                 how it is told: text, SARIF, HTML, a diff
 """

@@ -6,12 +6,9 @@ the places that the rules name and nowhere else: comments, layout, line ends and
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import io
 import os
 import tokenize
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +21,8 @@ from estimator_pipeline.migrate.code.edits import Edit, Lines, apply
 from estimator_pipeline.migrate.code.files import Skipped, Source
 from estimator_pipeline.migrate.code.keras.rule import KERAS
 from estimator_pipeline.migrate.code.notes import MARK, note_lines
+from estimator_pipeline.migrate.code.respelled_text import Change
+from estimator_pipeline.migrate.code.respelling import ON_THE_WAY
 from estimator_pipeline.migrate.code.result import BY_HAND, STAYS, Finding
 from estimator_pipeline.migrate.code.scanning import Analysis, analyse, analyse_sources, deep
 from estimator_pipeline.migrate.code.syntax import Tree
@@ -38,17 +37,6 @@ NOTES = {"by-hand": (BY_HAND,), "all": (BY_HAND, STAYS), "none": ()}
 
 TARGETS = ("keras", "estimator")
 """What a program becomes."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """A place that was converted; line and column are those of the program as it was, counted from 1."""
-
-    line: int
-    column: int
-    before: str
-    after: str
-    rule: str
 
 
 @dataclass
@@ -155,7 +143,7 @@ def convert(root: str | os.PathLike[str], *, notes: str = "by-hand", to: str = "
         raise ConfigError(f"notes {notes!r}: there are none of that kind", found=", ".join(NOTES), mend="name one")
     if to not in TARGETS:
         raise ConfigError(f"to {to!r}: nothing of that kind is written", found=", ".join(TARGETS), mend="name one")
-    analysis = analyse(root)
+    analysis = analyse(root, to_keras=to == "keras")
     by_path: dict[str, list[Finding]] = analysis.scan.by_file()
     trees = {tree.source.path: tree for tree in analysis.trees}
     switches = respelling.switches_behavior(analysis.trees)
@@ -170,70 +158,54 @@ def convert(root: str | os.PathLike[str], *, notes: str = "by-hand", to: str = "
                 made.kept = "notebooks are not converted" if findings else ""
             elif source.problems:
                 made.kept = "it cannot be read"
-            elif source.path in trees:
-                _convert(made, trees[source.path], analysis, switches)
+            elif source.path in analysis.respelled:
+                respelled = analysis.respelled[source.path]
+                made.after, made.changes, made.kept = respelled.text, list(respelled.changes), respelled.kept
+                outcome = analysis.outcomes.get(source.path)
+                if not made.kept and outcome is not None and outcome.text:
+                    _to_keras(made, outcome.text, findings)
+                elif not made.kept:
+                    made.kept_as_estimator = f"line {outcome.line}: {outcome.reason}" if outcome is not None else ""
+                    _switch(made, trees[source.path], analysis, switches)
             files.append(made)
-        written = _again(files, analysis)
-        if to == "keras" and _to_keras(files, written):
-            written = _again(files, analysis)
-        _note(files, written, NOTES[notes])
+        _note(files, _again(files, analysis), NOTES[notes])
     return Converted(os.fspath(root), str(analysis.base), files, analysis.scan.skipped)
 
 
-def _convert(made: ConvertedFile, tree: Tree, analysis: Analysis, switches: bool) -> None:
-    if tree.module.code != tree.source.text:
-        made.kept = "it would not be kept byte for byte"
-        return
-    lines = Lines(tree.source.text)
-    edits = [*_respelled(made, tree, lines), *_switched(made, tree, lines, analysis, switches)]
-    after = apply(tree.source.text, edits)
-    why = _does_not_read(tree.source.text, after)
-    if why:  # a defect: the program stays as it was, and says so
-        made.changes, made.kept = [], f"what was written cannot be read: {why}"
-        return
+def _to_keras(made: ConvertedFile, text: str, findings: list[Finding]) -> None:
+    gone = [one for one in findings if one.rule == KERAS]
+    places = {(one.line, one.column) for one in gone}
+    # Of the names of TensorFlow 1 those that were on the way to Keras are no change of their own.
+    made.changes = [one for one in made.changes if (one.line, one.column) not in places
+                    and (one.after in text or not ON_THE_WAY.match(one.after))]  # fmt: skip
+    made.changes += [Change(one.line, one.column, one.spelled, one.successor, KERAS) for one in gone]
     made.changes.sort(key=lambda change: (change.line, change.column))
-    made.after = after
+    made.keras, made.after = True, text
 
 
-def _to_keras(files: list[ConvertedFile], done: Analysis) -> bool:
-    """Files that can become Keras as a whole, of the program as it is after the names of TensorFlow 1; if any has."""
-    outcomes = {tree.source.path: tree.keras for tree in done.trees}
-    for made in files:
-        outcome = outcomes.get(made.path)
-        if outcome is None or made.kept:
-            continue
-        if not outcome.text:
-            made.kept_as_estimator = f"line {outcome.line}: {outcome.reason}"
-            continue
-        made.keras, inserted = True, made.after.count("\n") - made.before.count("\n")
-        made.after = outcome.text
-        findings = [_as_it_was(one, made, inserted) for one in done.scan.by_file().get(made.path, [])]
-        # Of the names of TensorFlow 1 those that were on the way to Keras are no change of their own.
-        between = ("tf.compat.v1.", "tf.estimator.")
-        made.changes = [one for one in made.changes if not one.after.startswith(between) and one.before]
-        made.changes += [Change(one.line, one.column, one.spelled, one.successor, KERAS) for one in findings
-                         if one.rule == KERAS and not one.name.endswith("disable_v2_behavior")]  # fmt: skip
-        made.changes.sort(key=lambda change: (change.line, change.column))
-        made.left = [one for one in findings if one.treatment == BY_HAND]
-        made.stays = [one for one in findings if one.treatment == STAYS]
-    return any(made.keras for made in files)
-
-
-def _as_it_was(finding: Finding, made: ConvertedFile, inserted: int) -> Finding:
-    """A finding by its line before a switch of behaviour was put behind the imports."""
-    switch = next((one.line for one in made.changes if not one.before), 0)
-    if not inserted or finding.line <= switch:
-        return finding
-    return dataclasses.replace(finding, line=finding.line - inserted, end_line=finding.end_line - inserted)
+def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, switches: bool) -> None:
+    """`tf.compat.v1.disable_v2_behavior()` behind the imports of a program of TensorFlow 1."""
+    last = respelling.switch(analysis.program, tree, switches)
+    if last is None:
+        return
+    line, lines = tree.position(last)[2], Lines(made.after)
+    newline = lines.newline(line)
+    root = respelling.root_of_tensorflow(analysis.program, tree)
+    text = f"{root}.compat.v1.disable_v2_behavior()"
+    at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
+    made.after = apply(made.after, [Edit(at, at, f"{newline}{text}{newline}")])
+    made.changes.append(Change(line, 1, "", text, "tensorflow-1-behavior"))
+    made.changes.sort(key=lambda change: (change.line, change.column))
 
 
 def _again(files: list[ConvertedFile], analysis: Analysis) -> Analysis:
-    """The analysis of what has been written so far."""
+    """The analysis of what is written."""
     if not any(made.changed for made in files):
         return analysis
     sources = [Source(made.path, made.after, one.cells, list(one.problems), one.encoding)
                for made, one in zip(files, analysis.sources, strict=True)]  # fmt: skip
-    return analyse_sources(analysis.scan.root, analysis.base, sources, analysis.scan.skipped)
+    outcomes = {path: outcome for path, outcome in analysis.outcomes.items() if not outcome.text}
+    return analyse_sources(analysis.scan.root, analysis.base, sources, analysis.scan.skipped, outcomes)
 
 
 def _note(files: list[ConvertedFile], done: Analysis, noted: tuple[str, ...]) -> None:
@@ -243,54 +215,6 @@ def _note(files: list[ConvertedFile], done: Analysis, noted: tuple[str, ...]) ->
         if made.path in trees and not made.kept:
             text = made.after
             made.after = apply(text, _noted(trees[made.path], Lines(text), done, noted))
-
-
-def _does_not_read(before: str, after: str) -> str:
-    """Why Python cannot read the converted text; nothing to say where it could not read the one before."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            ast.parse(before)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return ""
-        try:
-            ast.parse(after)
-        except (SyntaxError, ValueError) as error:
-            return str(error)
-    return ""
-
-
-def _respelled(made: ConvertedFile, tree: Tree, lines: Lines) -> Iterator[Edit]:
-    done: set[cst.CSTNode] = set()
-    for found in tree.respelled.values():
-        if found.node in done:
-            continue  # an import of several names
-        done.add(found.node)
-        line, column, end_line, end_column = tree.position(found.node)
-        start, end = lines.offset(line, column), lines.offset(end_line, end_column)
-        yield Edit(start, end, found.after)
-        for node, before, behind in found.spans:
-            at, column_at, to, column_to = tree.position(node)
-            yield Edit(lines.offset(at, column_at), lines.offset(at, column_at), before)
-            if behind:
-                yield Edit(lines.offset(to, column_to), lines.offset(to, column_to), behind)
-        made.changes.append(Change(line, column, found.before, found.after, "tensorflow-1-name"))
-
-
-def _switched(
-    made: ConvertedFile, tree: Tree, lines: Lines, analysis: Analysis, switches: bool
-) -> Iterator[Edit]:  # fmt: skip
-    """`tf.compat.v1.disable_v2_behavior()` behind the imports of a program of TensorFlow 1."""
-    last = respelling.switch(analysis.program, tree, switches)
-    if last is None:
-        return
-    line = tree.position(last)[2]
-    newline = lines.newline(line)
-    root = respelling.root_of_tensorflow(analysis.program, tree)
-    text = f"{root}.compat.v1.disable_v2_behavior()"
-    at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
-    yield Edit(at, at, f"{newline}{text}{newline}")
-    made.changes.append(Change(line, 1, "", text, "tensorflow-1-behavior"))
 
 
 def _noted(tree: Tree, lines: Lines, analysis: Analysis, noted: tuple[str, ...]) -> Iterator[Edit]:

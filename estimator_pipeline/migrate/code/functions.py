@@ -14,8 +14,9 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code import modes
 from estimator_pipeline.migrate.code.constructs import BY_NAME, BY_USE, RESOLVED, Construct, arguments, own
+from estimator_pipeline.migrate.code.failures import Each, plainly
 from estimator_pipeline.migrate.code.names import FunctionOf, Program
-from estimator_pipeline.migrate.code.syntax import Scope
+from estimator_pipeline.migrate.code.syntax import Scope, Tree
 
 __all__ = ["find_functions"]
 
@@ -55,23 +56,28 @@ _INPUT_NAME = re.compile(r"(^|_)input_?fn(_|$)", re.IGNORECASE)
 _SERVING_NAME = re.compile(r"(^|_)serving_input(_receiver)?(_fn|_receiver)?$", re.IGNORECASE)
 
 
-def find_functions(program: Program, constructs: list[Construct]) -> Iterator[Construct]:
+def find_functions(program: Program, constructs: list[Construct], each: Each = plainly) -> Iterator[Construct]:
     """Every function that plays a part, once, with all places where it is handed over."""
     uses: dict[tuple[Any, str], tuple[FunctionOf, list[_Use]]] = {}
-    for construct in constructs:
-        for function, use in _handed_over(program, construct):
+    for handed in each(constructs, lambda one: list(_handed_over(program, one)), lambda one: one.tree):
+        for function, use in handed:
             uses.setdefault((function.node, use.role), (function, []))[1].append(use)
     taken = {node for node, _ in uses}
     makers = {above for one in constructs if one.row.name in _SPECS for above in one.tree.above(one.node)}
-    for tree in program.trees.values():
+
+    def in_file(tree: Tree) -> None:
         for node in tree.functions:
             role = None if node in taken else _by_signature(node, node in makers)
             if role is None:
                 continue
             # A factory is none itself: what it returns is.
-            made = [value for value in _returned(program, FunctionOf(node, tree)) if value.node not in taken]
-            for function in made or ([] if _returned(program, FunctionOf(node, tree)) else [FunctionOf(node, tree)]):
+            returned = _returned(program, FunctionOf(node, tree))
+            made = [value for value in returned if value.node not in taken]
+            for function in made or ([] if returned else [FunctionOf(node, tree)]):
                 uses.setdefault((function.node, role), (function, [_Use(role, BY_NAME, "")]))
+
+    for _ in each(program.trees.values(), in_file, lambda tree: tree):
+        pass
     for (node, role), (function, found) in uses.items():
         certainty = RESOLVED if any(use.certainty == RESOLVED for use in found) else found[0].certainty
         details: dict[str, Any] = {"function": _name(node), "parameters": _parameters(node)}

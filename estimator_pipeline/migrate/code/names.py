@@ -7,6 +7,7 @@ assignments, `self.x` through the class, calls through what their functions retu
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -21,6 +22,8 @@ __all__ = ["ClassOf", "FunctionOf", "Instance", "Member", "ModuleOf", "Outside",
 
 # Of one question: names in circles (`x = f(x)` in many branches) would be followed along every path.
 _STEPS = 2_000
+# Of questions within questions: each takes some eight frames of Python's stack.
+_DEPTH = 300
 _OUTSIDE = ("tensorflow", "tensorflow_estimator", "tensorflow_core", "keras", "tf_keras", "absl")
 
 
@@ -93,22 +96,33 @@ class Program:
             return ()
         if node in self._known:
             return self._known[node]
-        if not self._asked:
-            self._steps = 0
-        self._steps += 1
-        if node in self._asked or self._steps > _STEPS:
-            self._cuts += 1
-            return ()
         before = self._cuts
-        self._asked.add(node)
-        try:
+        with self._asking(node) as new:
+            if not new:
+                return ()
             found = tuple(dict.fromkeys(self._expression(node, tree, scope)))
-        finally:
-            self._asked.discard(node)
         # Within a circle an answer may be a part of it, and is another one when asked from elsewhere.
         if not self._asked or self._cuts == before:
             self._known[node] = found
         return found
+
+    @contextlib.contextmanager
+    def _asking(self, question: Any) -> Iterator[bool]:
+        """Whether a question is answered: not within itself, as in a circle of names, nor too far from the first."""
+        self._steps = self._steps + 1 if self._asked else 1
+        if question in self._asked or self._steps > _STEPS or len(self._asked) >= _DEPTH:
+            self._cuts += 1
+            yield False
+            return
+        self._asked.add(question)
+        try:
+            yield True
+        finally:
+            self._asked.discard(question)
+
+    def begin_anew(self) -> None:
+        """After an exception: no question is open."""
+        self._asked.clear()
 
     def _expression(self, node: cst.CSTNode, tree: Tree, scope: Scope) -> Iterator[Value]:
         if isinstance(node, cst.Name):
@@ -199,20 +213,13 @@ class Program:
             yield from self._from_stars(name, scope.tree)
 
     def _from_stars(self, name: str, tree: Tree) -> Iterator[Value]:
-        key = (tree.source.path, name)
-        if key in self._asked:
-            self._cuts += 1
-            return
-        self._asked.add(key)
-        try:
-            for star in tree.scope.stars:
+        with self._asking((tree.source.path, name)) as new:
+            for star in tree.scope.stars if new else ():
                 for value in self._module(star, tree):
                     if isinstance(value, ModuleOf) and value.tree is not None:
                         yield from self._public(value, name)
                     elif isinstance(value, Outside) and self._is_outside_name(f"{value.dotted}.{name}"):
                         yield Outside(f"{value.dotted}.{name}")
-        finally:
-            self._asked.discard(key)
 
     @staticmethod
     def _is_outside_name(dotted: str) -> bool:
@@ -231,7 +238,11 @@ class Program:
             yield from self.module(binding.module, 0, tree)
         elif binding.kind == "from":
             for base in self._module(binding, tree):
-                yield from self.attribute(base, binding.name)
+                if isinstance(base, ModuleOf) and base.tree is tree and binding.name == name:
+                    # `from . import nets` in a package's __init__: no name of it yet, but its module.
+                    yield from self._at(_within(base.path, name))
+                else:
+                    yield from self.attribute(base, binding.name)
         elif binding.kind == "def":
             yield FunctionOf(binding.node, tree)
         elif binding.kind == "class":
@@ -288,19 +299,17 @@ class Program:
 
     def _public(self, module: ModuleOf, name: str) -> Iterator[Value]:
         if module.tree is not None:
-            found = list(self.look_up(name, module.tree.scope))
-            if found or name in module.tree.scope.names:
+            with self._asking((module.path, name, "public")) as new:
+                found = list(self.look_up(name, module.tree.scope)) if new else []
+            if found or (new and name in module.tree.scope.names):
                 yield from found
                 return
         yield from self._at(_within(module.path, name))
 
     def _of_class(self, own: ClassOf, name: str) -> Iterator[Value]:
-        key = (own.node, name)
-        if key in self._asked:
-            self._cuts += 1
-            return
-        self._asked.add(key)
-        try:
+        with self._asking((own.node, name)) as new:
+            if not new:
+                return
             scope = own.tree.scopes[own.node]
             found = [*scope.names.get(name, ()), *scope.attributes.get(name, ())]
             for binding in found:
@@ -319,8 +328,6 @@ class Program:
                         yield from self._of_class(base, name)
                     else:
                         yield Member(base.dotted, name)
-        finally:
-            self._asked.discard(key)
 
     def bases(self, own: ClassOf) -> Iterator[Outside | ClassOf]:
         """The classes that a class is made of, as it names them."""
@@ -357,15 +364,15 @@ class Program:
             return
         if parts and parts[0] not in _OUTSIDE:
             for folder in (here, *here.parents):
-                found = list(self._at("/".join([*folder.parts, *parts])))
+                found = self._other("/".join([*folder.parts, *parts]), tree)
                 if found:
                     yield from found
                     return
             # A package whose sources lie in a folder of their own: src/package.
             tail = "/" + "/".join(parts)
             fits = [name for name in self._modules if name.removesuffix("/__init__").endswith(tail)]
-            if len(fits) == 1:
-                yield from self._at(fits[0].removesuffix("/__init__"))
+            if len(fits) == 1 and (found := self._other(fits[0].removesuffix("/__init__"), tree)):
+                yield from found
                 return
             if parts[0] == self.package:
                 found = list(self._at("/".join(parts[1:])))
@@ -378,6 +385,11 @@ class Program:
         """The file of that name within a package, where there is one."""
         found = self._at(_within(module.path, name))
         return next((one.tree for one in found if isinstance(one, ModuleOf)), None)
+
+    def _other(self, path: str, tree: Tree) -> list[Value]:
+        """The module at a path; none for a file itself: `import plots` in plots.py means an installed package."""
+        return [one for one in self._at(path) if not (isinstance(one, ModuleOf) and one.tree is tree)
+                or PurePosixPath(tree.source.path).stem == "__init__"]  # fmt: skip
 
     def _at(self, path: str) -> Iterator[Value]:
         path = path.removeprefix("./")

@@ -10,6 +10,7 @@ Where the call has no argument by which the two things of a shared name differ, 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import libcst as cst
@@ -24,10 +25,14 @@ from estimator_pipeline.migrate.code.syntax import Scope, Tree, dotted_of
 if TYPE_CHECKING:
     from estimator_pipeline.migrate.code.constructs import Construct
 
-__all__ = ["Respelled", "plan", "plan_classes", "root_of_tensorflow", "switch", "switches_behavior"]
+__all__ = ["ON_THE_WAY", "Respelled", "plan", "plan_aliases", "plan_classes", "root_of_tensorflow", "switch",
+           "switches_behavior"]  # fmt: skip
 
 _ITERATORS = ("make_one_shot_iterator", "make_initializable_iterator")
 _SWITCHES = ("disable_v2_behavior", "enable_v2_behavior", "disable_eager_execution", "enable_eager_execution")
+
+ON_THE_WAY = re.compile(r"\w+\.(compat\.v1|estimator)\b")
+"""What a file that becomes Keras has of these names afterwards is Keras's, and not the new spelling."""
 
 # Functions of tf and tf.compat.v1 that are one by these arguments: (how many by position, which by name). The V1
 # function has further ones, older names of them, or another order behind; the defaults are the same.
@@ -118,6 +123,16 @@ def plan_classes(program: Program, trees: list[Tree]) -> None:
         found = of(node)
         if found is not None:
             tree.respelled_parts[node.name] = found
+
+
+def plan_aliases(trees: list[Tree]) -> None:
+    """Keeps the new spellings by the old names: for what a program reaches by names of its own."""
+    names = {
+        found.before.partition(".")[2]: found
+        for tree in trees for node, found in tree.respelled.items() if isinstance(node, cst.Attribute)
+    }  # fmt: skip
+    for tree in trees:
+        tree.respelled_names = names
 
 
 def _made_by(
@@ -284,7 +299,11 @@ class _Respelling:
     name = "tensorflow-1-name"
 
     def concerns(self, construct: Construct) -> bool:
-        return self._at(construct) is not None or (construct.tree.tensorflow_1 and not construct.match.exists)
+        found = self._at(construct)
+        if found is None:
+            return construct.tree.tensorflow_1 and not construct.match.exists
+        keras = construct.tree.keras
+        return keras is None or construct.node not in keras.gone or ON_THE_WAY.match(found.after) is None
 
     def refuses(self, construct: Construct) -> str:
         if construct.tree.source.cells:
@@ -307,18 +326,28 @@ class _Respelling:
             return None
         if construct.call is not None and node is not construct.call.func and construct.call.func in planned:
             return planned[construct.call.func]  # a field of a class that is spelled anew
-        return _by_its_root(tree, node)
+        by_its_root = _by_its_root(tree, node if construct.call is None else construct.call.func)
+        if by_its_root is None:
+            return None
+        below = construct.match.spelled.removeprefix("tf.")
+        return by_its_root if isinstance(by_its_root, Respelled) else tree.respelled_names.get(below)
 
 
-def _by_its_root(tree: Tree, node: cst.CSTNode) -> Respelled | None:
-    """`layers.dense` of `from tensorflow import layers`, `losses.log_loss` of `losses = tf.losses`."""
+def _by_its_root(tree: Tree, node: cst.CSTNode) -> Respelled | bool | None:
+    """`layers.dense` of `from tensorflow import layers`, `losses.log_loss` of `losses = tf.losses`.
+
+    True for another name of the program's own: `Cell(8)` of `Cell = tf.nn.rnn_cell.GRUCell if small else ...`.
+    """
     scope: Scope | None = tree.where.get(node)
     while isinstance(node, cst.Attribute):
         node = node.value
     while scope is not None and isinstance(node, cst.Name):
         if node.value in scope.names:
-            found = [tree.respelled.get(binding.node) for binding in scope.names[node.value]]
-            return found[0] if len(found) == 1 else None
+            bindings = scope.names[node.value]
+            found = [tree.respelled.get(binding.node) for binding in bindings]
+            if len(found) == 1 and found[0] is not None:
+                return found[0]
+            return True if not any(one.module.split(".")[0] == "tensorflow" for one in bindings) else None
         scope = scope.parent
     return None
 

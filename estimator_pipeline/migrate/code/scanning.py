@@ -11,18 +11,22 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
-from estimator_pipeline.migrate.code import catalogue, respelling
+from estimator_pipeline.migrate.code import catalogue, respelled_text, respelling
 from estimator_pipeline.migrate.code.constructs import RESOLVED, Construct, find_constructs
+from estimator_pipeline.migrate.code.failures import Failures
 from estimator_pipeline.migrate.code.files import Skipped, Source, read_tree
 from estimator_pipeline.migrate.code.functions import find_functions
 from estimator_pipeline.migrate.code.guards import is_guarded
 from estimator_pipeline.migrate.code.keras import rule as keras
+from estimator_pipeline.migrate.code.keras.conversion import Outcome
 from estimator_pipeline.migrate.code.names import Program
 from estimator_pipeline.migrate.code.notebooks import Problem
+from estimator_pipeline.migrate.code.respelled_text import RespelledText
 from estimator_pipeline.migrate.code.result import AUTOMATIC, BY_HAND, STAYS, Finding, Scan
 from estimator_pipeline.migrate.code.rules import decide
 from estimator_pipeline.migrate.code.syntax import Tree, parse
@@ -33,6 +37,7 @@ _OF_INTEREST = re.compile(r"tensorflow|TF_CONFIG|\btf\.(estimator|contrib|layers
 # Deeply nested expressions of generated code; the default is 1,000.
 _RECURSION = 10_000
 _RUNS = "runs unchanged under exec and compat.install()"
+_Found = TypeVar("_Found")
 
 
 @dataclass
@@ -42,6 +47,8 @@ class Analysis:
     Attributes:
         base: the folder that paths are relative to.
         constructs: each with its finding; what cannot be read has a finding of `scan` alone.
+        respelled: path -> the text with the names of TensorFlow 2.
+        outcomes: path -> what becomes of a file as a Keras program.
     """
 
     base: Path
@@ -50,6 +57,8 @@ class Analysis:
     program: Program
     trees: list[Tree]
     constructs: list[tuple[Construct, Finding]]
+    respelled: Mapping[str, RespelledText]
+    outcomes: Mapping[str, Outcome]
 
 
 def scan(root: str | os.PathLike[str]) -> Scan:
@@ -67,38 +76,108 @@ def scan(root: str | os.PathLike[str]) -> Scan:
     return analyse(root).scan
 
 
-def analyse(root: str | os.PathLike[str]) -> Analysis:
-    """Scans a file or a folder, and keeps what the scan was made from; for the converter. See :func:`scan`."""
+def analyse(root: str | os.PathLike[str], *, to_keras: bool = True) -> Analysis:
+    """Scans a file or a folder, and keeps what the scan was made from; for the converter. See :func:`scan`.
+
+    Args:
+        to_keras: whether a file becomes Keras that can; else all stay Estimator programs.
+    """
     base, sources, skipped = read_tree(root)
-    return analyse_sources(root, base, sources, skipped)
+    return analyse_sources(root, base, sources, skipped, None if to_keras else {})
 
 
 def analyse_sources(
-    root: str | os.PathLike[str], base: Path, sources: list[Source], skipped: list[Skipped]
+    root: str | os.PathLike[str],
+    base: Path,
+    sources: list[Source],
+    skipped: list[Skipped],
+    outcomes: Mapping[str, Outcome] | None = None,
 ) -> Analysis:
-    """The same of texts; their problems are added to them."""
+    """The same of texts; their problems are added to them.
+
+    Args:
+        outcomes: path -> what becomes of a file as a Keras program, where that is known already.
+    """
     found = Scan(root=os.fspath(root), skipped=skipped, files=len(sources))
     found.lines = sum(source.text.count("\n") + (not source.text.endswith("\n")) for source in sources if source.text)
     with deep():
-        trees = _trees(sources, found)
-        program = Program(trees, [source.path for source in sources], base.resolve().name)
-        constructs = [construct for tree in trees for construct in find_constructs(program, tree)]
-        constructs += find_functions(program, constructs)
-        constructs = _without_tensorflow_2(constructs)
-        for construct in constructs:
-            if _is_tensorflow_1(construct) and not is_guarded(construct.tree, construct.node):
-                construct.tree.tensorflow_1 = True
-        for tree in trees:
-            respelling.plan(program, tree)
-        respelling.plan_classes(program, trees)
-        old = any(_is_tensorflow_1(construct) for construct in constructs)
-        keras.plan(program, trees, constructs)
-        pairs = [(construct, _finding(construct, old)) for construct in constructs]
+        read = _read(sources, base)
+        found.without = read.without
+        respelled = _respelled(read)
+        if outcomes is None:
+            outcomes = _outcomes(read, sources, base, respelled)
+        pairs = _decided(read, outcomes)
     findings = [finding for _, finding in pairs]
     findings += [_unreadable(source, problem) for source in sources for problem in source.problems]
     found.findings = sorted(_once(findings), key=_order)
     _keep_texts(found, sources)
-    return Analysis(base, sources, found, program, trees, pairs)
+    return Analysis(base, sources, found, read.program, read.trees, pairs, respelled, outcomes)
+
+
+@dataclass
+class _Read:
+    """A code base: its files, what their names mean, what is found in them, and how many have no TensorFlow."""
+
+    trees: list[Tree]
+    program: Program
+    constructs: list[Construct]
+    failures: Failures
+    without: int
+
+    def each(self, step: Callable[[Tree], _Found]) -> Iterator[_Found]:
+        """What a step gives for each file."""
+        return self.failures.each(self.trees, step, lambda tree: tree)
+
+
+def _read(sources: list[Source], base: Path) -> _Read:
+    trees, without = _trees(sources)
+    program = Program(trees, [source.path for source in sources], base.resolve().name)
+    read = _Read(trees, program, [], Failures(then=program.begin_anew), without)
+    for found in read.each(lambda tree: list(find_constructs(program, tree))):
+        read.constructs += found
+    read.constructs += find_functions(program, read.constructs, read.failures.each)
+    read.constructs = _without_tensorflow_2(read.constructs)
+
+    def mark(construct: Construct) -> None:
+        if _is_tensorflow_1(construct) and not is_guarded(construct.tree, construct.node):
+            construct.tree.tensorflow_1 = True
+
+    _all(read.failures.each(read.constructs, mark, lambda construct: construct.tree))
+    return read
+
+
+def _respelled(read: _Read) -> dict[str, RespelledText]:
+    """Path -> the text of a file with TensorFlow 2's names for those of TensorFlow 1."""
+    _all(read.each(lambda tree: respelling.plan(read.program, tree)))
+    respelling.plan_classes(read.program, read.trees)
+    respelling.plan_aliases(read.trees)
+    return dict(read.each(lambda tree: (tree.source.path, respelled_text.of(tree))))
+
+
+def _outcomes(
+    read: _Read, sources: list[Source], base: Path, respelled: Mapping[str, RespelledText]
+) -> dict[str, Outcome]:
+    """Path -> what becomes of a file as a Keras program. Files of TensorFlow 1 get there by their new names."""
+    if any(one.changes for one in respelled.values()):
+        texts = {path: one.text for path, one in respelled.items()}
+        sources = [Source(one.path, texts.get(one.path, one.text), one.cells, list(one.problems), one.encoding)
+                   for one in sources]  # fmt: skip
+        read = _read(sources, base)
+    keras.plan(read.program, read.trees, read.constructs, read.failures.each)
+    return {tree.source.path: tree.keras for tree in read.trees if tree.keras is not None}
+
+
+def _decided(read: _Read, outcomes: Mapping[str, Outcome]) -> list[tuple[Construct, Finding]]:
+    by_tree = keras.by_tree(read.constructs)
+    _all(read.each(lambda tree: keras.adopt(tree, outcomes.get(tree.source.path), by_tree.get(tree, []))))
+    old = any(_is_tensorflow_1(construct) for construct in read.constructs)
+    pairs = list(read.failures.each(read.constructs, lambda one: (one, _finding(one, old)), lambda one: one.tree))
+    return [(construct, finding) for construct, finding in pairs if construct.tree not in read.failures.files]
+
+
+def _all(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass
 
 
 @contextlib.contextmanager
@@ -127,8 +206,8 @@ def _once(findings: Iterable[Finding]) -> list[Finding]:
 # Files
 
 
-def _trees(sources: list[Source], found: Scan) -> list[Tree]:
-    """The trees of what has to do with TensorFlow: libcst is slow, and most files of a code base have not."""
+def _trees(sources: list[Source]) -> tuple[list[Tree], int]:
+    """The trees of what has to do with TensorFlow, and how many files have not: libcst is slow."""
     waiting = {source.path: source for source in sources if not source.problems}
     imports = {path: _imported(source) for path, source in waiting.items()}
     chosen = {path for path, source in waiting.items() if imports[path] is None or _OF_INTEREST.search(source.text)}
@@ -143,8 +222,7 @@ def _trees(sources: list[Source], found: Scan) -> list[Tree]:
     for path in sorted(chosen):
         source = waiting[path]
         trees += [tree for tree in _parsed(source) if tree is not None]
-    found.without = len(waiting) - len(chosen)
-    return trees
+    return trees, len(waiting) - len(chosen)
 
 
 def _parsed(source: Source) -> list[Tree | None]:

@@ -113,7 +113,8 @@ class Tree:
         where: expression that may be a construct -> the scope in which it is evaluated.
         tensorflow_1: whether the file was written for TensorFlow 1, by `import tensorflow as tf`.
         keras: what becomes of the file as a Keras program.
-        respelled: node -> how the converter spells it; respelled_parts: what else is another thing by that.
+        respelled: node -> how the converter spells it; respelled_parts: what else is another thing by that;
+            respelled_names: of the whole program, by the name below tf.
     """
 
     def __init__(self, source: Source, module: cst.Module) -> None:
@@ -132,6 +133,7 @@ class Tree:
         self.tensorflow_1 = False
         self.respelled: dict[cst.CSTNode, Any] = {}
         self.respelled_parts: dict[cst.CSTNode, Any] = {}
+        self.respelled_names: dict[str, Any] = {}
         self.keras: Any = None
         self._positions: Any = None
         _Walk(self).statements(module.body, self.scope, module)
@@ -435,6 +437,8 @@ def parse(source: Source) -> Tree | None:
         source.problems.append(_problem(source.text, error))
     except RecursionError:
         source.problems.append(Problem(1, 1, "its expressions are nested too deeply"))
+    except Exception as error:  # a defect, of libcst or of ours, costs this file
+        source.problems.append(Problem(1, 1, f"the scan fails at it: {type(error).__name__}: {error}"))
     return None
 
 

@@ -18,6 +18,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code import respelling
 from estimator_pipeline.migrate.code.constructs import Construct, arguments, find_constructs
 from estimator_pipeline.migrate.code.files import Source
+from estimator_pipeline.migrate.code.guards import is_guarded
 from estimator_pipeline.migrate.code.keras import (
     arithmetic,
     canned,
@@ -95,7 +96,7 @@ def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Ou
         lowered = subclasses.lower(program, tree)
         if lowered is not None:
             return _of_classes(program, tree, lowered)
-        return Outcome(_written(program, tree, first.node))
+        return Outcome(_written(program, tree, first.node, constructs))
     except Declined as declined:
         line = declined.line or tree.position(first.node)[0]
         if not declined.line:
@@ -108,9 +109,13 @@ def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Ou
         )
 
 
-def _written(program: Program, tree: Tree, first: cst.CSTNode) -> str:
+def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Sequence[Construct]) -> str:
     tf = respelling.root_of_tensorflow(program, tree)
     old = None if tf else _v1_import(tree)
+    if tree.tensorflow_1:
+        for one in constructs:
+            if one.match.spelled.startswith("tf.") and not one.match.exists and not is_guarded(tree, one.node):
+                raise Declined(f"{one.match.spelled}, which TensorFlow 2 has under no other name", one.node)
     if tree.tensorflow_1 or (tf is None and old is None):
         raise Declined("it does not import tensorflow as TensorFlow 2", first)
     if tf is None:

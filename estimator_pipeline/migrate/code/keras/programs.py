@@ -36,11 +36,16 @@ def convert_together(program: Program, chosen: Sequence[Tree]) -> None:
                 _check_others(program, {tree: tree.keras.text})
             except Declined as declined:
                 tree.keras = Outcome(reason=declined.reason, line=_line(tree, declined.node))
+            except conversion.DEFECTS as error:
+                tree.keras = Outcome(reason=_defect(error), line=_first_line(tree))
     groups: list[list[Tree]] = []
     for tree in chosen:
         if tree.keras is not None and tree.keras.text:
             continue
-        group = reached(program, tree, set(chosen))
+        try:
+            group = reached(program, tree, set(chosen))
+        except conversion.DEFECTS:
+            continue
         if all(one.keras is None or one.keras.text for one in group):
             continue
         for other in [one for one in groups if set(one) & set(group)]:
@@ -71,7 +76,7 @@ def _convert(program: Program, group: list[Tree]) -> None:
         if where is not None:
             line = where.position(declined.node)[0] if declined.node is not where.module else 0
     except conversion.DEFECTS as error:
-        where, reason = None, f"the converter fails at it: {type(error).__name__}: {error}"
+        where, reason = None, _defect(error)
     for tree in group:
         if tree.keras is None or (by_itself and tree.keras.reason and "this file" not in tree.keras.reason):
             continue  # what a file is declined for by itself says more than why it is not joined with others
@@ -81,6 +86,10 @@ def _convert(program: Program, group: list[Tree]) -> None:
             said = f"it is one program with {_named(group, tree)}; {at}{reason}"
         own = line if tree is where and line else tree.keras.line or _first_line(tree)
         tree.keras = Outcome(reason=said, line=own)
+
+
+def _defect(error: Exception) -> str:
+    return f"the converter fails at it: {type(error).__name__}: {error}"
 
 
 def _check_size(group: list[Tree]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code.constructs import Construct, find_constructs
+from estimator_pipeline.migrate.code.failures import Each, plainly
 from estimator_pipeline.migrate.code.files import Source
 from estimator_pipeline.migrate.code.functions import find_functions
 from estimator_pipeline.migrate.code.keras.conversion import Outcome, convert
@@ -16,28 +18,42 @@ from estimator_pipeline.migrate.code.names import Program
 from estimator_pipeline.migrate.code.rules import register_general
 from estimator_pipeline.migrate.code.syntax import Tree, parse
 
-__all__ = ["KERAS", "plan"]
+__all__ = ["KERAS", "adopt", "by_tree", "plan"]
 
 KERAS = "keras"
 
 
-def plan(program: Program, trees: Sequence[Tree], constructs: Sequence[Construct]) -> None:
+def plan(
+    program: Program, trees: Sequence[Tree], constructs: Sequence[Construct], each: Each = plainly
+) -> None:  # fmt: skip
     """Works out what becomes of each file, and keeps it in `tree.keras`."""
-    by_tree: dict[Tree, list[Construct]] = {}
-    for construct in constructs:
-        by_tree.setdefault(construct.tree, []).append(construct)
-    for tree in trees:
-        found = by_tree.get(tree, [])
+    found = by_tree(constructs)
+
+    def alone(tree: Tree) -> None:
         tree.keras = None
-        if found and not tree.source.cells and tree.module.code == tree.source.text:
-            tree.keras = convert(program, tree, found)
-    convert_together(program, [tree for tree in trees if tree in by_tree])
-    for tree in trees:
-        if tree.keras is not None and tree.keras.text:
-            tree.keras.gone = _gone(tree, tree.keras, by_tree.get(tree, []))
+        if tree in found and not tree.source.cells and tree.module.code == tree.source.text:
+            tree.keras = convert(program, tree, found[tree])
+
+    for _ in each(trees, alone, lambda tree: tree):
+        pass
+    convert_together(program, [tree for tree in trees if tree in found])
 
 
-def _gone(tree: Tree, outcome: Outcome, constructs: list[Construct]) -> set[cst.CSTNode]:
+def adopt(tree: Tree, outcome: Outcome | None, constructs: Sequence[Construct]) -> None:
+    """Keeps what becomes of a file in `tree.keras`, with the constructs that go: of its text, or of a respelled one."""
+    gone = _gone(tree, outcome, constructs) if outcome is not None and outcome.text else set()
+    tree.keras = outcome and dataclasses.replace(outcome, gone=gone)
+
+
+def by_tree(constructs: Sequence[Construct]) -> dict[Tree, list[Construct]]:
+    """The constructs of each file."""
+    found: dict[Tree, list[Construct]] = {}
+    for construct in constructs:
+        found.setdefault(construct.tree, []).append(construct)
+    return found
+
+
+def _gone(tree: Tree, outcome: Outcome, constructs: Sequence[Construct]) -> set[cst.CSTNode]:
     """The nodes of the constructs that the new text has no more."""
     made = parse(Source(tree.source.path, outcome.text))
     if made is None:
