@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, label_checks
 from estimator_pipeline.errors import ConfigError
 
 HEADS = ("multi_class", "one_hot", "binary", "multi_label", "regression")
@@ -133,11 +133,16 @@ class Head:
                 )
             found = table.lookup(labels)
             unknown = tf.boolean_mask(labels, found < 0)
-            told = ["a label is not one of label_vocabulary:", unknown, "known:", names]
+            told = [label_checks.UNKNOWN_NAME, unknown, "known:", names]
             with tf.control_dependencies([tf.debugging.Assert(tf.equal(tf.size(unknown), 0), told, summarize=5)]):
                 return tf.identity(found)
 
         return numbered
+
+    @property
+    def asks_yes_or_no(self) -> bool:
+        """Whether labels are 0, 1 or, of what is not certain, between; a loss of one's own may know others."""
+        return self.kind in ("binary", "multi_label") and isinstance(self.loss, str)
 
     def per_example_loss(self, labels: Any, logits: Any) -> Any:
         """The loss of each example: float32 [B].

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, label_checks
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, Head, head_of, of_rank
 from estimator_pipeline.weighting import ClassWeights, Weighting, weighting_of
@@ -127,6 +127,8 @@ class Outputs:
                     _, _, of_class = part.classes.apart(None, found[name])
                 both = [one for one in (own, of_class) if one is not None]
                 weights[name] = both[0] * both[1] if len(both) == 2 else next(iter(both), None)
+                if part.head.asks_yes_or_no:
+                    found[name] = label_checks.zero_or_one(found[name], weights[name], output=name)
             return features, found, weights
 
         return read
@@ -387,7 +389,7 @@ def keras_batches(
         class_weights=class_weights,
         label_vocabulary=label_vocabulary,
     )
-    if meant.alone and not meant.weighted and not label_vocabulary:
+    if meant.alone and not (meant.weighted or label_vocabulary or meant.parts[_ALONE].head.asks_yes_or_no):
         return dataset
     tf = compat.install()
     read = meant.reader()

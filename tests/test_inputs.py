@@ -597,6 +597,21 @@ REFUSED = {
         ),
         "a, record 0 has label, x",
     ),
+    "a SequenceExample": (
+        lambda tf, p: _tfrecord(
+            tf, p, train=_record(tf, p, _sequence(tf)), features={"ids": "varlen int64", "label": "int64"}
+        ),
+        "record 0 has ids in its feature_lists",
+    ),
+    "a SequenceExample, by another name": (
+        lambda tf, p: _tfrecord(
+            tf,
+            p,
+            train=_record(tf, p, _sequence(tf)),
+            features={"x": tf.io.RaggedFeature(tf.int64, value_key="ids"), "label": "int64"},
+        ),
+        "record 0 has ids in its feature_lists",
+    ),
     "another type": (
         lambda tf, p: _tfrecord(
             tf, p, train=write_examples(tf, p / "a", range(2)), features={"x": "int64[2]", "label": "int64"}
@@ -718,6 +733,21 @@ def _record(tf, folder, data):
     with tf.io.TFRecordWriter(str(folder / "r")) as writer:
         writer.write(data)
     return str(folder / "r")
+
+
+def _sequence(tf):
+    """A record with the label in its context, and a list."""
+    number = tf.train.Feature(int64_list=tf.train.Int64List(value=[1]))
+    return tf.train.SequenceExample(
+        context=tf.train.Features(feature={"label": number}),
+        feature_lists=tf.train.FeatureLists(feature_list={"ids": tf.train.FeatureList(feature=[number] * 3)}),
+    ).SerializeToString()
+
+
+def test_the_context_of_a_sequence_example_is_read_as_an_example(tf, tmp_path):
+    spec = {"label": "int64", "x": tf.io.FixedLenFeature([], tf.float32, 0.5)}
+    data = _tfrecord(tf, tmp_path, train=_record(tf, tmp_path, _sequence(tf)), features=spec)
+    assert data.num_train_records == 1
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -54,6 +54,7 @@ FLOORS = {
     "keras_variables": 2,
     "keras_names": 2,
     "keras_weights": 2,
+    "label_checks": 2,
     "loss_scale": 2,
     "model_fn": 2,
     "moving_averages": 2,

@@ -44,11 +44,15 @@ class Identity:
         fixed: name -> plain value. A change of one of these between two runs is refused.
         told: name -> plain value. A change is meant (a smaller learning rate, say), and said in the log.
         open: what a resumed run cannot promise, in words.
+        epochs: how often the data are read in all, where that says when training ends.
+        max_steps: the global step at which it ends then.
     """
 
     fixed: Mapping[str, Any]
     told: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     open: tuple[str, ...] = ()
+    epochs: float | None = None
+    max_steps: int | None = None
 
 
 def of_inputs(input_fn: Any, *, seed: Any, num_pipelines: int) -> Identity:
@@ -166,6 +170,7 @@ def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> Non
         changes.append({"step": step, "time": time.time(), "changed": [f"not known: {lost}"]})
     if before is not None:
         changed = _changed(_completed(before.get("fixed", {})), fixed)
+        _refuse_to_train_nothing(identity, changed, step=step, model_dir=model_dir)
         if changed and not accept:
             raise ConfigError(
                 f"this run is not the one that trained to step {step} in {model_dir}: {_words(changed)}",
@@ -184,6 +189,23 @@ def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> Non
         return
     tf.io.gfile.makedirs(os.path.dirname(path))
     write_whole(path, json.dumps(document, indent=1, sort_keys=True))
+
+
+def _refuse_to_train_nothing(
+    identity: Identity, changed: list[tuple[str, Any, Any]], *, step: int, model_dir: str
+) -> None:
+    """New data are given to be trained on, and epochs are counted from the first step, not from theirs."""
+    epochs, end = identity.epochs, identity.max_steps
+    ours = [one for one in changed if one[0].startswith(("input.", "global_batch_size"))]
+    if epochs is None or end is None or step < end or not ours:
+        return
+    raise ConfigError(
+        f"train.epochs {epochs:g} ends at step {end}, and training stands at step {step} in {model_dir}: nothing would "
+        f"be trained on what is given now",
+        found=_words(ours),
+        mend=f"for {epochs:g} more give train.epochs {epochs * (step + end) / end:g} and --accept-changes, or give a "
+        "model_dir of its own",
+    )
 
 
 def _read(tf: Any, path: str, *, accept: bool) -> tuple[dict[str, Any] | None, str | None]:

@@ -119,7 +119,13 @@ def identity_of(job: Job, data: Any, tf_config: TFConfig) -> Callable[[], Identi
         if job.model.function is not None:
             told["the code of model.function"] = code_of_reference(job.model.function)
         told |= {f"model.optimizer.{name}": value for name, value in optimizer.items()}
-        return dataclasses.replace(seen, fixed={**seen.fixed, **fixed}, told=told)
+        return dataclasses.replace(
+            seen,
+            fixed={**seen.fixed, **fixed},
+            told=told,
+            epochs=job.train.epochs,
+            max_steps=max_steps_of(job, data),
+        )
 
     return tell
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, label_checks
 from estimator_pipeline.cluster import EVALUATOR, Task, TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat import coordination
@@ -30,12 +30,7 @@ from estimator_pipeline.engines.preemption import Preemption, seconds_of, signal
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.engines.settings import Settings, Trained
 from estimator_pipeline.engines.stopping import Alone, BoardMail, stopping_for
-from estimator_pipeline.errors import (
-    DivergedError,
-    PreemptedError,
-    TaskFailedError,
-    WaitError,
-)
+from estimator_pipeline.errors import DivergedError, PipelineError, PreemptedError, TaskFailedError, WaitError
 from estimator_pipeline.launch import progress as progress_protocol
 from estimator_pipeline.log import logger
 
@@ -143,7 +138,7 @@ class TaskLife(abc.ABC):
             try:
                 if self.tf_config.is_chief:
                     return self.run_chief()
-                with self._told_of_the_disk(), self.board.attending():
+                with self._explaining(), self.board.attending():
                     return self._run_other_task()
             finally:
                 self.board.end()
@@ -151,20 +146,23 @@ class TaskLife(abc.ABC):
                     self._evaluator.close()
 
     @contextlib.contextmanager
-    def _told_of_the_disk(self) -> Iterator[None]:
-        """In the block, the error of a disk that is full or cannot be written is one message, told to the others."""
+    def _explaining(self) -> Iterator[None]:
+        """In the block, the error of a full disk, or of labels that do not fit, is one message, told to the others."""
         try:
             yield
         except Exception as error:
-            plain = disk.explained(error, model_dir=self.model_dir)
+            plain = self._explained(error)
             if plain is None:
                 raise
             self._say_failed(str(plain))
             raise plain from error
 
+    def _explained(self, error: BaseException) -> PipelineError | None:
+        return disk.explained(error, model_dir=self.model_dir) or label_checks.explained(error)
+
     def _run_other_task(self) -> TrainResult:
         try:
-            with self._told_of_the_disk():
+            with self._explaining():
                 if self.tf_config.is_evaluator:
                     with self.preemption.interruptible("training goes on without it"):
                         return self.run_evaluator()
@@ -183,7 +181,7 @@ class TaskLife(abc.ABC):
 
     def run_chief(self) -> TrainResult:
         # Checkpoints after this step are this run's, for an evaluator that comes late.
-        with self._own_model_dir() as self.from_step, self._told_of_the_disk(), self.board.attending():
+        with self._own_model_dir() as self.from_step, self._explaining(), self.board.attending():
             self._say("running")
             return self._train_and_conclude()
 
@@ -242,7 +240,7 @@ class TaskLife(abc.ABC):
             self._leave_preempted()
             raise
         except Exception as error:
-            plain = disk.explained(error, model_dir=self.model_dir)
+            plain = self._explained(error)
             self._say_failed(
                 str(plain) if plain else f"{type(error).__name__}: {error}",
                 status=_STATUS.get(type(error), "failed"),

@@ -180,8 +180,22 @@ class ExampleSource(Source):
                 found=f"{self.place(0)}: {error}",
                 mend="write records with tf.train.Example(...).SerializeToString()",
             ) from error
+        self._check_lists(tf, serialized, held)
         for name, field in self._fields.items():
             self._check_field(tf, name, field.spec, held)
+
+    def _check_lists(self, tf: Any, serialized: bytes, held: Mapping[str, Any]) -> None:
+        """A tf.train.SequenceExample is read as an Example that has its context alone, without an error."""
+        lists = tf.train.SequenceExample.FromString(serialized).feature_lists.feature_list
+        lost = [key for name, field in self._fields.items() for key in _keys(name, field.spec)
+                if key in lists and key not in held]  # fmt: skip
+        if lost:
+            raise InputError(
+                "The records are tf.train.SequenceExample, and tf.train.Example are read here",
+                found=f"{self.place(0)} has {', '.join(sorted(lost))} in its feature_lists, which would be empty",
+                mend="write each list as a feature of a tf.train.Example (read as 'varlen' or with its shape), or read "
+                "the files in an input function of your own with tf.io.parse_sequence_example",
+            )
 
     def _check_field(self, tf: Any, name: str, spec: Any, held: Mapping[str, Any]) -> None:
         fixed = isinstance(spec, tf.io.FixedLenFeature)
@@ -212,6 +226,16 @@ class ExampleSource(Source):
                 found=f"{self.place(0)} holds {count} value(s), the spec's shape is {list(spec.shape)}",
                 mend="correct the shape in features",
             )
+
+
+def _keys(name: str, spec: Any) -> list[str]:
+    """The features of an Example that a spec reads."""
+    keys = [key for one in ("index_key", "value_key") for key in _listed(getattr(spec, one, None))]
+    return [key for key in keys if key] or [name]
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else (value,)
 
 
 def _reader(
