@@ -15,7 +15,7 @@ estimator_pipeline alone: a model of your own looks the same.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -77,6 +77,7 @@ def for_data(
     shapes: Mapping[str, Sequence[int | None] | None] | None = None,
     classes: int | None = None,
     loss: str | None = None,
+    text: Collection[str] = (),
 ) -> dict[str, Any]:
     """`params` with what the data tell of those that are not given: the shape of the input, the number of classes.
 
@@ -86,6 +87,7 @@ def for_data(
         shapes: of one record's features by name, without the batch axis; None: not known.
         classes: how many the labels have; None: not known.
         loss: the loss; None: the model's own.
+        text: the names of the features that are text.
 
     Raises:
         ConfigError: what is given does not fit the data, or the data do not fit the model.
@@ -103,7 +105,14 @@ def for_data(
         if shape is not None:
             told["input_shape"] = _input_shape(name, params, shape)
     if hasattr(module, "columns"):
-        _check_columns(name, module.columns(complete(name, params)), shapes or {})
+        columns = module.columns(complete(name, params))
+        _check_columns(name, columns, shapes or {})
+        text = [column for column in columns if column in text]
+    if text:
+        raise ConfigError(
+            f"the model {name!r} takes numbers, and the data give text: {', '.join(sorted(text))}",
+            mend="give the column a type of numbers, write ids in its place, or take a model.function that looks it up",
+        )
     # With another loss, `classes` are outputs.
     if classes is not None and (loss or module.LOSS) == "sparse_categorical_crossentropy":
         told["classes"] = classes

@@ -253,6 +253,23 @@ _JOBS: list[tuple[str, str, tuple[str, ...]]] = [
         ),
     ),
     (
+        "default_of_another_type",
+        _input(
+            "  source: csv\n  train: a.csv\n  eval: b.csv\n"
+            "  columns: {x: [float32, old], y: {dtype: int64, default: 1.5}, label: int64}\n"
+        ),
+        (
+            "input.columns.x.default: this is no value of a column of the type float32",
+            "'old'",
+            "input.columns.y.default",
+        ),
+    ),
+    (
+        "type_of_a_column",
+        _input("  source: csv\n  train: a.csv\n  eval: b.csv\n  columns: {x: {dtype: float}, label: int64}\n"),
+        ("input.columns.x.dtype: this value is not allowed", "float32, float64, int32", "to mend it"),
+    ),
+    (
         "weight_not_a_column",
         _input(
             "  source: csv\n  train: a.csv\n  eval: b.csv\n  columns: {x: float32, label: int64}\n  weight_key: w\n"

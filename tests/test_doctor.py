@@ -801,6 +801,31 @@ def test_the_model_fits_the_data(tmp_path):
     assert has(table, "ok", "wide_deep: columns x")
 
 
+def test_cells_of_csv_files_are_read_before_anything_starts(tmp_path):
+    (tmp_path / "t.csv").write_text("x,age,city,label\n" + "1,2,a,0\n" * 20 + ",old,b,1\n")
+    source = {
+        "source": "csv",
+        "train": str(tmp_path / "t.csv"),
+        "eval": str(tmp_path / "t.csv"),
+        "global_batch_size": 4,
+    }
+
+    def found(check, columns, numeric=("x",)):
+        model = {"name": "wide_deep", "params": {"numeric": list(numeric)}}
+        columns = {"label": "int64", "city": "string", **columns}
+        return told(check, doctor.Context(job=job(tmp_path, model=model, input={**source, "columns": columns})))
+
+    empty = found(data.check_data, {"x": "float32"})
+    assert has(empty, "error", "'x' is empty", "t.csv, line 22")
+    for filled in ({"dtype": "float32", "default": 40}, ["float32", 40]):
+        assert has(found(data.check_data, {"x": filled}), "ok", "21 records")
+        text = found(data.check_data, {"x": filled, "age": "int64"})
+        assert has(text, "error", "'age' is no int64", "line 22: 'old'")
+        assert has(found(fit.check_model, {"x": filled}), "ok")
+        of_text = found(fit.check_model, {"x": filled}, numeric=("x", "city"))
+        assert has(of_text, "error", "'wide_deep' takes numbers, and the data give text: city")
+
+
 def test_own_functions_are_looked_for_and_not_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     context = doctor.Context(job=job(tmp_path))

@@ -138,6 +138,11 @@ SOURCES = [
         " delimiter: ';', header: false}",
         CsvInput,
     ),
+    (
+        "{source: csv, train: a.csv, eval: b.csv, columns: {x: {dtype: float32, default: 40}, n: [int64, -1],"
+        " s: [string, none], label: int64}}",
+        CsvInput,
+    ),
     ("{source: arrays, train: a.npz, eval: b.npz}", ArraysInput),
     ("{source: function, train: 'a.b:train_fn', eval: path/to/in.py:eval_fn, params: {n: 3}}", FunctionInput),
 ]

@@ -1,7 +1,8 @@
 """The data: whether the files are there, how many records they hold, and whether the workers' shares are even.
 
 Without `deep` only what can be told without TensorFlow is: names, sizes, the description of a prepared TFDS data set,
-the record counts of uncompressed TFRecord files up to :data:`COUNTED_BYTES`, and of .npz files.
+the record counts of uncompressed TFRecord files up to :data:`COUNTED_BYTES`, and of .npz files; the first cells of CSV
+files.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, of_error, ok, warning
 from estimator_pipeline.errors import InputError, PipelineError
+from estimator_pipeline.inputs import csv_files
 from estimator_pipeline.inputs.downloads import silent_host
 from estimator_pipeline.inputs.files import find_files
 from estimator_pipeline.inputs.order import split_files
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 COUNTED_BYTES = 2**30
+_PARSED_BYTES = 2**22  # Of CSV files: a second or two.
 _UNEVEN = 1.05  # From this ratio on a person should know.
 
 
@@ -87,7 +90,7 @@ def _files_of(context: Context) -> list[Files]:
     if isinstance(section, TFRecordInput):
         return [_tfrecord(use, find_files(getattr(section, key), what=use), section.compression) for use, key in _USES]
     if isinstance(section, CsvInput):
-        return [_csv(use, find_files(getattr(section, key), what=use)) for use, key in _USES]
+        return [_csv(use, find_files(getattr(section, key), what=use), section) for use, key in _USES]
     raise NotLookedAt("an own input function; see `inspect` and estimator_pipeline.testing")
 
 
@@ -189,8 +192,12 @@ def _tfrecord(use: str, paths: tuple[str, ...], compression: str) -> Files:
     return Files(use, f"{len(paths)} TFRecord file(s), {size} bytes", paths, records)
 
 
-def _csv(use: str, paths: tuple[str, ...]) -> Files:
-    return Files(use, f"{len(paths)} CSV file(s), {sum(map(os.path.getsize, paths))} bytes", paths)
+def _csv(use: str, paths: tuple[str, ...], section: CsvInput) -> Files:
+    records = csv_files.examine(
+        paths, columns=section.types(), header=section.header, delimiter=section.delimiter, limit=_PARSED_BYTES
+    )
+    begun = "" if records is not None else f", the first {_PARSED_BYTES} of them read"
+    return Files(use, f"{len(paths)} CSV file(s), {sum(map(os.path.getsize, paths))} bytes{begun}", paths, records)
 
 
 def array_shapes(use: str, path: str) -> dict[str, tuple[int, ...]]:

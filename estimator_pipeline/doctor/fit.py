@@ -27,10 +27,12 @@ class _Records:
     Attributes:
         shapes: of the features; None for one whose shape is not known.
         classes: how many the label has; None: not known.
+        text: the features that are text.
     """
 
     shapes: Mapping[str, Sequence[int | None] | None]
     classes: int | None = None
+    text: Sequence[str] = ()
 
 
 def check_model(context: Context) -> Iterator[Finding]:
@@ -50,7 +52,14 @@ def check_model(context: Context) -> Iterator[Finding]:
         Head(kind, loss, job.model.label_smoothing, job.model.label_vocabulary)
         weighting = weighting_of(kind, weight_column=job.input.weight_key, class_weights=job.model.weights_of_classes)
         model_fns.complete(name, job.model.params)
-        params = model_fns.for_data(name, job.model.params, shapes=shapes, classes=classes, loss=job.model.loss)
+        params = model_fns.for_data(
+            name,
+            job.model.params,
+            shapes=shapes,
+            classes=classes,
+            loss=job.model.loss,
+            text=() if records is None else records.text,
+        )
         if weighting is not None:
             weighting.check_units({**model_fns.complete(name, params)}.get("classes"))
     except ConfigError as problem:
@@ -72,9 +81,11 @@ def _records(context: Context) -> _Records | None:
         features = {
             name: feature.shape if feature.kind != "varlen" else None for name, feature in section.features.items()
         }
-        return _chosen(features, section.features_key, section)
+        types: dict[str, str] = {name: feature.dtype for name, feature in section.features.items()}
+        return _chosen(features, section.features_key, section, types)
     if isinstance(section, CsvInput):
-        return _chosen(dict.fromkeys(section.columns, ()), section.features_key, section)
+        types = {name: dtype for name, (dtype, _) in section.types().items()}
+        return _chosen(dict.fromkeys(section.columns, ()), section.features_key, section, types)
     if isinstance(section, ArraysInput):
         try:
             shapes = array_shapes("training", section.train)
@@ -85,13 +96,15 @@ def _records(context: Context) -> _Records | None:
 
 
 def _chosen(
-    shapes: Mapping[str, Sequence[int] | None], features_key: Any, section: TFRecordInput | CsvInput | ArraysInput
+    shapes: Mapping[str, Sequence[int] | None],
+    features_key: Any,
+    section: TFRecordInput | CsvInput | ArraysInput,
+    types: Mapping[str, str] | None = None,
 ) -> _Records:
     names = [features_key] if isinstance(features_key, str) else features_key
     others = (*section.labels, section.weight_key)
-    return _Records(
-        {name: shape for name, shape in shapes.items() if name not in others and (not names or name in names)}
-    )
+    features = {name: shape for name, shape in shapes.items() if name not in others and (not names or name in names)}
+    return _Records(features, text=[name for name in features if (types or {}).get(name) == "string"])
 
 
 def _of_data_set(context: Context, section: TfdsInput) -> _Records | None:

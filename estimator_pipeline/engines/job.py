@@ -278,8 +278,11 @@ def model_params(job: Job, data: Any) -> dict[str, Any]:
             name: shape.as_list() if shape is not None and shape.rank is not None else None
             for name, shape in known.items()
         }
+    text = [name for name, one in (spec or {}).items() if getattr(getattr(one, "dtype", None), "name", "") == "string"]
     classes = len(model.label_vocabulary) or data.num_classes
-    return model_fns.for_data(model.name or "", model.params, shapes=shapes, classes=classes, loss=model.loss)
+    return model_fns.for_data(
+        model.name or "", model.params, shapes=shapes, classes=classes, loss=model.loss, text=text
+    )
 
 
 def job_model_fn(job: Job, data: Any) -> Callable[..., Any]:
@@ -406,7 +409,7 @@ def job_inputs(job: Job) -> Any:
         return inputs.from_csv(
             train=section.train,
             eval=section.eval,
-            columns=dict(section.columns),
+            columns=section.types(),
             label_key=section.label_key,
             weight_key=section.weight_key,
             features_key=section.features_key,

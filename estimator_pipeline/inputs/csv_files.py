@@ -19,7 +19,7 @@ from estimator_pipeline.inputs.options import make_options
 from estimator_pipeline.inputs.packing import labels_of
 from estimator_pipeline.inputs.sources import ArraySource, Source, raw_tensor_specs, tensorflow
 
-__all__ = ["CsvSource", "from_csv"]
+__all__ = ["CsvSource", "examine", "from_csv"]
 
 _TYPES = ("float32", "float64", "int32", "int64", "string")
 _STORED_BYTES = 4  # Text of a CSV file takes about as much again once it is parsed; strings up to four times.
@@ -179,11 +179,7 @@ class CsvSource(Source):
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     if line.count(b'"') % 2:
-                        raise InputError(
-                            "A cell in quotes runs over the end of its line, which cannot be read by record",
-                            found=f"{path}, line {number}",
-                            mend="replace the line breaks within cells",
-                        )
+                        raise _broken_line(path, number)
                     if names is None:
                         names = _cells(line, self._delimiter, path, number, first=True)
                         self._check_names(path, names)
@@ -192,17 +188,49 @@ class CsvSource(Source):
                         numbers.append(number)
                 position += len(line)
         if names is None:
-            raise InputError(
-                "A CSV file has no header",
-                found=f"{path}: empty",
-                mend="remove the file, or pass header=False",
-            )
+            raise _no_header(path)
         lines = np.array(starts, dtype=np.int64), np.array(numbers, dtype=np.int64), names
         with self._lock:
             self._open[path] = lines
             while len(self._open) > _OPEN_FILES:
                 self._open.popitem(last=False)
         return lines
+
+    def count(self, path: str, limit: int) -> int:
+        """Reads the rows of a file up to `limit` bytes, in one pass, and gives back how many there are."""
+        names: list[str] | None = None if self._header else [column.name for column in self._columns]
+        places = [] if names is None else list(range(len(names)))
+        count = position = 0
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                if position >= limit:
+                    break
+                position += len(line)
+                if not line.strip():
+                    continue
+                if line.count(b'"') % 2:
+                    raise _broken_line(path, number)
+                if names is None:
+                    names = _cells(line, self._delimiter, path, number, first=True)
+                    self._check_names(path, names)
+                    places = [names.index(column.name) for column in self._columns]
+                    continue
+                self._values(line, names, places, path, number)
+                count += 1
+        if names is None:
+            raise _no_header(path)
+        return count
+
+    def _values(self, line: bytes, names: list[str], places: list[int], path: str, number: int) -> list[Any]:
+        """The values of a row, one for each column."""
+        cells = _cells(line, self._delimiter, path, number)
+        if len(cells) != len(names):
+            raise InputError(
+                "A row has a wrong number of cells",
+                found=f"{path}, line {number}: {len(cells)} cells, {len(names)} columns",
+                mend="correct the line, or the delimiter",
+            )
+        return [_value(cells[i], column, path, number) for i, column in zip(places, self._columns, strict=True)]
 
     def _check_names(self, path: str, names: list[str]) -> None:
         for column in self._columns:
@@ -225,16 +253,46 @@ class CsvSource(Source):
                     file.seek(starts[record])
                 line, number = file.readline(), int(numbers[record])
                 expected = starts[record] + len(line) if record + 1 < len(numbers) else -1
-                cells = _cells(line, self._delimiter, path, number)
-                if len(cells) != len(names):
-                    raise InputError(
-                        "A row has a wrong number of cells",
-                        found=f"{path}, line {number}: {len(cells)} cells, {len(names)} columns",
-                        mend="correct the line, or the delimiter",
-                    )
-                for values, column, place in zip(made, self._columns, places, strict=True):
-                    values.append(_value(cells[place], column, path, number))
+                for values, value in zip(made, self._values(line, names, places, path, number), strict=True):
+                    values.append(value)
         return made
+
+
+def _broken_line(path: str, number: int) -> InputError:
+    return InputError(
+        "A cell in quotes runs over the end of its line, which cannot be read by record",
+        found=f"{path}, line {number}",
+        mend="replace the line breaks within cells",
+    )
+
+
+def _no_header(path: str) -> InputError:
+    return InputError("A CSV file has no header", found=f"{path}: empty", mend="remove the file, or pass header=False")
+
+
+def examine(
+    paths: Sequence[str], *, columns: Mapping[str, Any], header: bool, delimiter: str, limit: int
+) -> tuple[int, ...] | None:
+    """Reads files as :func:`from_csv` does, without keeping anything.
+
+    Args:
+        paths: The files.
+        columns: As for :func:`from_csv`.
+        header: Whether the first line of each file names its columns.
+        delimiter: What stands between the cells.
+        limit: How many bytes are read; of each of several files an equal part.
+
+    Returns:
+        How many records each file holds; None where the limit left some out.
+
+    Raises:
+        InputError: A row is not as `columns` says.
+    """
+    wanted = [_column(name, kind) for name, kind in columns.items()]
+    source = CsvSource([], columns=wanted, header=header, delimiter=delimiter, what="the CSV files")
+    each = limit // len(paths)
+    counts = tuple(source.count(path, each) for path in paths)
+    return counts if all(os.path.getsize(path) <= each for path in paths) else None
 
 
 def _header(path: str, delimiter: str) -> list[str]:
@@ -270,6 +328,12 @@ def _column(name: str, kind: Any) -> _Column:
             found=repr(kind),
             mend=f"use {', '.join(_TYPES)}, or (type, default)",
         )
+    if default is not None and (isinstance(default, str) != (dtype == "string")):
+        raise InputError(
+            f"The default of the column {name!r} is no value of its type",
+            found=repr(kind),
+            mend="give text for a string column, and a number for another",
+        )
     return _Column(name, dtype, default)
 
 
@@ -283,7 +347,8 @@ def _value(cell: str, column: _Column, path: str, number: int) -> Any:
         raise InputError(
             f"A cell of the column {column.name!r} is empty",
             found=f"{path}, line {number}",
-            mend=f"fill it, or give a default: columns={{{column.name!r}: ({column.dtype!r}, 0)}}",
+            mend=f"fill it, or give a default: columns={{{column.name!r}: ({column.dtype!r}, 0)}}; in a job file "
+            f"columns: {{{column.name}: [{column.dtype}, 0]}}",
         )
     try:
         value = float(cell) if column.dtype.startswith("float") else int(cell)
@@ -293,6 +358,7 @@ def _value(cell: str, column: _Column, path: str, number: int) -> Any:
         raise InputError(
             f"A cell of the column {column.name!r} is no {column.dtype}",
             found=f"{path}, line {number}: {cell!r}",
-            mend=f"correct the cell, or give the column another type: columns={{{column.name!r}: 'string'}}",
+            mend=f"correct the cell, or give the column another type: columns={{{column.name!r}: 'string'}}; in a job "
+            f"file columns: {{{column.name}: string}}",
         ) from None
     return value

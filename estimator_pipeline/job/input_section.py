@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from estimator_pipeline.job.base import Factor, FunctionRef, Paths, Problem, Section, nearest
 
@@ -180,13 +180,54 @@ class TFRecordInput(InputCommon):
         yield from _label_problems(self, list(self.features), "features")
 
 
+_CsvType = Literal["float32", "float64", "int32", "int64", "string"]
+
+
+class CsvColumn(Section):
+    """A column of CSV files with a value for its empty cells.
+
+    Fields:
+        dtype: Its type.
+        default: What an empty cell stands for.
+    """
+
+    dtype: _CsvType
+    default: Any = None
+
+    def problems(self) -> Iterator[Problem]:
+        numbers: Any = str if self.dtype == "string" else int if self.dtype.startswith("int") else int | float
+        if self.default is not None and (not isinstance(self.default, numbers) or isinstance(self.default, bool)):
+            yield Problem(
+                ("default",),
+                f"this is no value of a column of the type {self.dtype}.",
+                repr(self.default),
+                "give the default as the column's cells are, or the column another dtype.",
+            )
+
+
+def _csv_column(value: Any) -> Any:
+    """[float32, 40] -> the mapping that it stands for."""
+    return {"dtype": value[0], "default": value[1]} if isinstance(value, list) and len(value) == 2 else value
+
+
+def _csv_column_tag(value: Any) -> str:
+    return "~column" if isinstance(value, dict | CsvColumn) else "~type"
+
+
+_CsvColumn = Annotated[
+    Annotated[Annotated[CsvColumn, Tag("~column")] | Annotated[_CsvType, Tag("~type")], Discriminator(_csv_column_tag)],
+    BeforeValidator(_csv_column),
+]
+
+
 class CsvInput(InputCommon):
     """CSV files.
 
     Fields:
         train: File names or glob patterns; one, or a list.
         eval: The same for evaluation.
-        columns: From column names to dtypes, in the order of the file.
+        columns: From column names to dtypes, in the order of the file; or to {dtype, default} or [dtype, default],
+            with a value for empty cells.
         label_key: Which column is the label; several, and the model gets a dict of them.
         features_key: As for TFRecord files.
         header: Whether each file's first line holds the column names.
@@ -195,7 +236,7 @@ class CsvInput(InputCommon):
     source: Literal["csv"]
     train: Paths
     eval: Paths
-    columns: Annotated[dict[str, Literal["float32", "float64", "int32", "int64", "string"]], Field(min_length=1)]
+    columns: Annotated[dict[str, _CsvColumn], Field(min_length=1)]
     label_key: _Labels = "label"
     features_key: _Text | list[_Text] | None = None
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
@@ -204,6 +245,13 @@ class CsvInput(InputCommon):
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
         yield from _label_problems(self, list(self.columns), "columns")
+
+    def types(self) -> dict[str, tuple[str, Any]]:
+        """Column name -> its type, and the value of an empty cell; None where it has none."""
+        return {
+            name: (column.dtype, column.default) if isinstance(column, CsvColumn) else (column, None)
+            for name, column in self.columns.items()
+        }
 
 
 class ArraysInput(InputCommon):

@@ -93,9 +93,9 @@ def into_folder(folder: str, written: str, *, run: str, told: Mapping[str, Any])
     gfile = tf.io.gfile
     base = os.path.basename(written)
     prefix = os.path.join(folder, base)
-    for stale in [f"{prefix}.index", *gfile.glob(f"{prefix}.data-*")]:
-        if gfile.exists(stale):
-            gfile.remove(stale)
+    for stale in gfile.listdir(folder):
+        if stale == f"{base}.index" or stale.startswith(f"{base}.data-"):
+            gfile.remove(os.path.join(folder, stale))
     names = [name for name in gfile.listdir(os.path.dirname(written)) if name.startswith(f"{base}.")]
     for name in sorted(names, key=lambda name: name.endswith(".index")):
         gfile.rename(os.path.join(os.path.dirname(written), name), os.path.join(folder, name), overwrite=True)

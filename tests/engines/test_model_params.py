@@ -168,6 +168,14 @@ def test_columns_that_the_data_do_not_give_are_refused(job, tmp_path):
         model_fns.for_data("wide_deep", {"numeric": ["c"]}, shapes=shapes)
 
 
+def test_text_to_a_model_that_takes_numbers_is_refused():
+    with pytest.raises(ConfigError, match="'dnn' takes numbers, and the data give text: city"):
+        model_fns.for_data("dnn", {}, shapes={"city": []}, text=["city"])
+    # A column of the data that the model does not take may be of any type.
+    columns = {"numeric": ["a"]}
+    assert model_fns.for_data("wide_deep", columns, shapes={"a": [], "city": []}, text=["city"]) == columns
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [

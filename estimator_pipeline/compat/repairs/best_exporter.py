@@ -31,6 +31,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from estimator_pipeline.best_results import is_better, is_number, nan_metrics
+from estimator_pipeline.compat.repairs import literal_paths
 from estimator_pipeline.log import logger
 
 NAME = "best-exporter"
@@ -240,6 +241,7 @@ def _evaluations(model_dir: str, pattern: str) -> list[tuple[int, dict[str, floa
     import tensorflow as tf
 
     gfile: Any = tf.io.gfile
+    model_dir = literal_paths.folder(model_dir)
     files = sorted(gfile.glob(os.path.join(model_dir, pattern)))
     if not files and pattern == "eval/*.tfevents.*":
         # The default misses evaluations with a name. One such folder is no riddle, several would be.
