@@ -137,7 +137,14 @@ def config_of(estimator: Any) -> Any:
     return estimator.config if own is None else own
 
 
-def bind_to_task(estimator: Any, *, train_strategy: Any = None, eval_strategy: Any = None, context: Any = None) -> Any:
+def bind_to_task(
+    estimator: Any,
+    *,
+    train_strategy: Any = None,
+    eval_strategy: Any = None,
+    context: Any = None,
+    model_dir: str | None = None,
+) -> Any:
     """A shallow copy of an Estimator that stands for one task of the cluster.
 
     Args:
@@ -145,11 +152,14 @@ def bind_to_task(estimator: Any, *, train_strategy: Any = None, eval_strategy: A
         train_strategy: the coordinator's own copy of the training strategy, already configured for the task.
         eval_strategy: the same for evaluation.
         context: the coordinator's worker context. None: a process by itself.
+        model_dir: where it looks for a checkpoint and writes; None: in the Estimator's own.
 
     Returns:
         The copy. Its `train` and `evaluate` run at once, without going through the coordinator again.
     """
     local = copy.copy(estimator)
+    if model_dir is not None:
+        local._model_dir = model_dir
     config = copy.copy(config_of(estimator))
     config._train_distribute, config._eval_distribute = train_strategy, eval_strategy
     config._distribute_coordinator_mode = None
@@ -303,6 +313,7 @@ def run_training_task(
     jobs: dict[str, list[str]],
     task_type: str,
     task_id: int,
+    model_dir: str | None = None,
 ) -> Any:
     """Runs `run(bound estimator)` as one training task (chief or worker) and gives back what it returns.
 
@@ -316,6 +327,7 @@ def run_training_task(
         jobs: the training cluster: job name -> addresses. No evaluator.
         task_type: "chief" or "worker".
         task_id: index within the job.
+        model_dir: see :func:`bind_to_task`.
 
     Returns:
         What `run` returned.
@@ -333,7 +345,7 @@ def run_training_task(
 
     def on_task(configured: Any) -> Any:
         context = dc_context.get_current_worker_context()
-        return run(bind_to_task(estimator, train_strategy=configured, context=context))
+        return run(bind_to_task(estimator, train_strategy=configured, context=context, model_dir=model_dir))
 
     return dc.run_distribute_coordinator(
         on_task,

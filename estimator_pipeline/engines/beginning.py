@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat import coordination
-from estimator_pipeline.engines import checkpoints, disk, identity, lock
+from estimator_pipeline.engines import checkpoint_files, checkpoints, disk, identity, lock
 from estimator_pipeline.engines.board import POLL_SECS, Board, in_state
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.identity import Identity
+from estimator_pipeline.engines.keras_checkpoints import write_dir
 from estimator_pipeline.errors import ClusterError, PipelineError
+from estimator_pipeline.log import logger
 
-__all__ = ["agree_on_start", "check_devices", "follow_chief", "latest_step", "own_model_dir"]
+__all__ = [
+    "agree_on_start",
+    "check_devices",
+    "fetch_start",
+    "files_of_start",
+    "follow_chief",
+    "latest_step",
+    "meet",
+    "own_model_dir",
+]
 
 # How long a shared file system may take to show every task the same checkpoints.
 AGREE_SECS = 60.0
+# How often a task looks for the chief's first word, which the others wait for as well.
+_MEET_SECS = 0.05
 
 
 @contextlib.contextmanager
@@ -70,6 +85,70 @@ def own_model_dir(
             on_failure(str(error) if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}")
             raise
         yield step
+
+
+def meet(board: Board, model_dir: str, *, asked: Callable[[], bool], timeout: float) -> str:
+    """Until the chief has answered this task, by files or at its server. For a worker.
+
+    Args:
+        board: of this run, which this task attends.
+        model_dir: this task's.
+        asked: whether this task is asked to end; then it waits no longer.
+        timeout: seconds for the chief's server to appear.
+
+    Returns:
+        Where this task trains: `model_dir`; where that is not the chief's, a folder in it that is removed in the end.
+
+    Raises:
+        TaskFailedError, PreemptedError, WaitError: see :meth:`Board.wait`.
+    """
+    cluster = board.tf_config.cluster
+    assert cluster is not None
+    watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=timeout)
+
+    def look(said: Mapping[str, Any] | None) -> Any:
+        return in_state(said, "running", "finished") or asked() or None
+
+    board.wait("the chief's first word", look, timeout=float("inf"), watch=watch, poll=_MEET_SECS)
+    if not board.apart:
+        return model_dir
+    logger.warning(
+        "%s: %s is not the model_dir of %s. Training goes on from the chief's checkpoint, and what the tasks tell each "
+        "other goes through the chief's TensorFlow server",
+        *(board.tf_config.task, model_dir, cluster.chief),
+    )
+    return write_dir(model_dir, board.tf_config)
+
+
+def files_of_start(model_dir: str) -> dict[str, int]:
+    """The files of the checkpoint that training goes on from: name -> bytes; empty without one. For the chief."""
+    tf = compat.install()
+    latest = tf.train.latest_checkpoint(model_dir)
+    found = [] if latest is None else checkpoint_files.files_of(latest)
+    return {os.path.basename(p): tf.io.gfile.stat(p).length for p in found if not p.endswith(".meta")}
+
+
+def fetch_start(board: Board, to: str, *, timeout: float) -> None:
+    """Copies the checkpoint that training goes on from into a folder, for a task that does not see the chief's.
+
+    Args:
+        board: of this run.
+        to: the folder; what is in it goes.
+        timeout: seconds for the chief to say which one it is.
+
+    Raises:
+        TaskFailedError, PreemptedError, WaitError: see :meth:`Board.wait`.
+    """
+    tf = compat.install()
+    if tf.io.gfile.exists(to):
+        tf.io.gfile.rmtree(to)
+    tf.io.gfile.makedirs(to)
+    said = board.wait("the chief's checkpoint", lambda said: in_state(said, "running", "finished"), timeout=timeout)
+    files = said.get("start", {})
+    board.files.fetch(files, to=to)
+    for name in files:
+        if name.endswith(".index"):
+            tf.compat.v1.train.update_checkpoint_state(to, os.path.join(to, name.removesuffix(".index")))
 
 
 def latest_step(model_dir: str) -> int:

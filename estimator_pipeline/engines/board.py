@@ -31,15 +31,15 @@ peers.grace_secs`) and is what this task's own training would have come to.
 
 Under our launcher (or a scheduler that sets ESTIMATOR_PIPELINE_RUN_ID) every file bears the run's id, and those of
 other runs are ignored from the start.
+
+Where a task's model directory is not the chief's, it reads and writes in the chief's through the chief's server
+(:mod:`~estimator_pipeline.engines.board_files`); all else is the same.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
 import os
-import socket
 import threading
 import time
 import uuid
@@ -50,27 +50,25 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster import EVALUATOR, Task, TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch, grace_secs
 from estimator_pipeline.cluster.resolving import RUN_ID_VARIABLE
+from estimator_pipeline.engines.board_files import DIRECTORY, BoardFiles
+from estimator_pipeline.engines.chiefs_server import ChiefsServer
 from estimator_pipeline.errors import PreemptedError, TaskFailedError, WaitError
 from estimator_pipeline.log import logger
 
 __all__ = ["DIRECTORY", "POLL_SECS", "Board", "in_state"]
 
-DIRECTORY = "estimator_pipeline"
-
 POLL_SECS = 0.2
 # How often a task looks for another's greeting: while one is awaited, and once all have met.
 _GREETING_SECS = 0.25
 _MET_SECS = 2.0
+# How long tasks look for each other in the model directory alone.
+_APART_SECS = 1.0
 # For a look that is under way, on a file system that may not answer.
 _CLOSING_SECS = 10.0
-# A part of a file that is older was left by a process that was killed while it wrote.
-_ABANDONED_SECS = 24 * 3600.0
 
 _TRAINING = "training.json"
 _RESULT = "result.json"
 _REFUSED = "refused.json"
-_TEMPORARY = ".tmp"
-
 
 # Sessions that a task of this process has come to the end of: its next training is of another one, though their chief
 # may still be there to answer.
@@ -85,6 +83,8 @@ class Board:
         tf_config: which task this process is.
         environ: where the run's id is looked up, and the seconds after which a silent chief counts as gone.
         max_steps: the global step at which this task's training ends, if any.
+        server: the chief's; None: all tasks share the model directory.
+        evaluator: whether the job has an evaluator, as far as anybody says so.
 
     Attributes:
         directory: where the files are.
@@ -100,20 +100,22 @@ class Board:
         tf_config: TFConfig,
         environ: Mapping[str, str],
         max_steps: int | None = None,
+        server: ChiefsServer | None = None,
+        evaluator: bool = False,
     ) -> None:
-        self._gfile = compat.install().io.gfile
-        self.directory = os.path.join(model_dir, DIRECTORY)
         self.tf_config = tf_config
         given = environ.get(RUN_ID_VARIABLE, "")
         self._has_run_id = bool(given)
         self.run_id = given or (tf_config.cluster.fingerprint() if tf_config.cluster else "single")
+        self.files = BoardFiles(model_dir, run_id=self.run_id, server=server)
+        self.directory = self.files.directory
+        self._expected = evaluator
         self._max_steps = max_steps
         self._grace = grace_secs(environ)
         self._nonce = uuid.uuid4().hex
         self.session: str | None = self._nonce if tf_config.is_chief else None
         self.answered = tf_config.is_chief
         self._lock = threading.RLock()
-        self._temporary = itertools.count()
         self._own: dict[str, Any] = {}
         # The session that this task's file bears; whether all that was heard is written; whether writing fails.
         self._confirmed: str | None = None
@@ -135,44 +137,17 @@ class Board:
         return os.path.join(self.directory, name)
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
-        """Writes a file whole: readers see the old one or the new one, never a part."""
-        path = self.path(name)
-        self._gfile.makedirs(os.path.dirname(path))
-        temporary = f"{path}.{socket.gethostname()}.{os.getpid()}.{next(self._temporary)}{_TEMPORARY}"
-        try:
-            with self._gfile.GFile(temporary, "w") as file:
-                file.write(json.dumps({**document, "run_id": self.run_id, "written": time.time()}, indent=1))
-            self._gfile.rename(temporary, path, overwrite=True)
-        except Exception:
-            # On a full disk there would be one with each try.
-            with contextlib.suppress(Exception):
-                self._gfile.remove(temporary)
-            raise
+        """See :meth:`BoardFiles.write`."""
+        self.files.write(name, document)
 
     def read(self, name: str) -> dict[str, Any] | None:
         """A file of this run, or None where there is none yet (or only one of another run)."""
-        # A network file system may show a file before its content; the next look will find it.
         document = self.read_any(name)
         return document if document is not None and document.get("run_id") == self.run_id else None
 
     def read_any(self, name: str) -> dict[str, Any] | None:
-        """A file of whatever run wrote it last, or None."""
-        tf = compat.install()
-        try:
-            with self._gfile.GFile(self.path(name), "r") as file:
-                document = json.loads(file.read())
-        except (ValueError, tf.errors.OpError):
-            return None
-        return document if isinstance(document, dict) else None
-
-    def _remove_abandoned(self) -> None:
-        """Removes what processes have left that were killed while they wrote, here or in an earlier run."""
-        tf = compat.install()
-        with contextlib.suppress(OSError, tf.errors.OpError):
-            for folder, _, names in self._gfile.walk(self.directory):
-                for path in (os.path.join(folder, name) for name in names if name.endswith(_TEMPORARY)):
-                    if time.time() - self._gfile.stat(path).mtime_nsec / 1e9 > _ABANDONED_SECS:
-                        self._gfile.remove(path)
+        """See :meth:`BoardFiles.read_any`."""
+        return self.files.read_any(name)
 
     # -- meeting --------------------------------------------------------------------------------------------------
 
@@ -180,7 +155,7 @@ class Board:
     def attending(self) -> Iterator[None]:
         """In the block, this task is there: it greets, and answers greetings, whatever else it does."""
         if self.tf_config.is_chief:
-            self._remove_abandoned()
+            self.files.remove_abandoned()
             # They may be an earlier run's. Whoever is there still will hear the answer, and say so.
             self._before = _nonces(self._reports())
         self.report("here")
@@ -193,8 +168,33 @@ class Board:
             self._thread.join(_CLOSING_SECS)
 
     def _attend(self) -> None:
+        begun = time.monotonic()
         while not self._closing.wait(_MET_SECS if self._all_met() else _GREETING_SECS):
             self.attend()
+            if time.monotonic() - begun > _APART_SECS:
+                # The server may not be there yet, or no longer.
+                with contextlib.suppress(OSError, compat.install().errors.OpError):
+                    self._reach()
+
+    def _reach(self) -> None:
+        """Looks for the others at the chief's server, where they have not been met by files."""
+        if self.tf_config.is_chief:
+            if not self._all_met() or (self._expected and str(EVALUATOR) not in self._answers):
+                self.files.announce(self._nonce)
+            return
+        own_file = _task_file(self.tf_config.task)
+        if not self.answered and self.files.look_elsewhere(own_file, self._nonce, ended=_ended):
+            self.report(self._own["state"], apart=True)
+
+    @property
+    def apart(self) -> bool:
+        """Whether this task's model directory is not the chief's, as far as it knows."""
+        return self.files.elsewhere is not None and self.answered
+
+    def apart_tasks(self) -> list[Task]:
+        """The tasks of this session that have a model directory of their own. For the chief."""
+        found = self._reports().items()
+        return [task for task, report in found if report.get("apart") and self._is_of_session(task, report)]
 
     def attend(self) -> dict[str, Any] | None:
         """Looks for greetings, or for the answer to this task's own; gives the chief's last word, see `training`."""

@@ -211,6 +211,8 @@ class _EstimatorTask(TaskLife):
 
     def train(self) -> Trained:
         tf = compat.install()
+        if self._is_over():
+            return Trained(steps=0, data_ended=False)
         config = self.estimator._config
         hook = progress_hook(self.progress)
         hooks = [hook, stop_hook(self.stopping.after_step, self.preemption.rearm), *self.train_spec.hooks]
@@ -266,10 +268,17 @@ class _EstimatorTask(TaskLife):
                     jobs=self.tf_config.cluster.as_dict(),
                     task_type=self.task.type,
                     task_id=self.task.index,
+                    model_dir=self.model_dir,
                 )
         if telling is not None:
             telling.look()
         return Trained(steps=hook.steps, data_ended=hook.data_ended)
+
+    def _is_over(self) -> bool:
+        """Whether parameter servers are not to be trained any more. A worker that sees the chief's checkpoints is told
+        so by them."""
+        apart = self.board.apart and self._is_asynchronous
+        return apart and self.max_steps is not None and self.agree_on_start() >= self.max_steps
 
     def _own_identity(self) -> Identity:
         seed, made_by = self.estimator._config.tf_random_seed, self.estimator._model_fn

@@ -271,7 +271,7 @@ def follow_training(
     board: Board,
     model_dir: str,
     checkpoint_timeout: float,
-) -> Mapping[str, Any]:
+) -> Mapping[str, Any] | None:
     """The evaluator's life: evaluates each checkpoint as it appears and the final one last, then returns.
 
     Args:
@@ -281,7 +281,7 @@ def follow_training(
         checkpoint_timeout: seconds without any new checkpoint or word from the chief after which it gives up.
 
     Returns:
-        The chief's last word: state, global step, final checkpoint.
+        The chief's last word: state, global step, final checkpoint. None: its model directory is another one.
 
     Raises:
         TaskFailedError: training failed.
@@ -297,6 +297,8 @@ def follow_training(
     while True:
         # Read before the checkpoints: what is finished then has written all of them.
         said = board.training()
+        if board.apart:
+            return None
         training = in_state(said, "finished")
         pending = queue.pending()
         if training is not None:

@@ -11,19 +11,22 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from estimator_pipeline import compat
 from estimator_pipeline.cluster import Task
 from estimator_pipeline.cluster.peers import PeerWatch, answers
 from estimator_pipeline.engines.board import Board
 from estimator_pipeline.engines.result import TaskReport
-from estimator_pipeline.errors import WaitError
+from estimator_pipeline.errors import TaskFailedError, WaitError
 from estimator_pipeline.log import logger
 
-__all__ = ["LEAVING_SECS", "UNMET_SECS", "end_last", "reports_of", "wait_until_left"]
+__all__ = ["LEAVING_SECS", "UNMET_SECS", "end_last", "is_echo", "let_hear", "reports_of", "wait_until_left"]
 
 # How long a training task that this session has not seen at all is waited for.
 UNMET_SECS = 30.0
 # How long one may take that has the result, and has nothing left to do but end.
 LEAVING_SECS = 300.0
+# How long a chief that fails stays, for tasks that read of it at its server alone.
+_HEARD_SECS = 2.0
 # From a task's last word to the end of its process.
 _EXIT_SECS = 30.0
 _EXIT_POLL_SECS = 0.05
@@ -72,12 +75,30 @@ def wait_until_left(board: Board, tasks: Iterable[Task], *, timeout: float = LEA
         _awaited(board, task, f"{task} to end", has_left, timeout=timeout, unmet=0.0)
 
 
+def is_echo(error: BaseException) -> bool:
+    """Whether a task fails by what happened to another one, as far as its error can tell."""
+    errors = compat.install().errors
+    if isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError | WaitError):
+        return True
+    return isinstance(error, TaskFailedError) and error.because is not None
+
+
+def let_hear(board: Board) -> None:
+    """Stays until tasks that are apart have read the chief's last word, which goes with its server; for a moment."""
+    deadline = time.monotonic() + _HEARD_SECS
+    while time.monotonic() < deadline:
+        reports = [board.task_report(task) for task in board.apart_tasks()]
+        if all(report is None or report.get("left") or report["state"] == "failed" for report in reports):
+            return
+        time.sleep(_EXIT_POLL_SECS)
+
+
 def _awaited(
     board: Board, task: Task, what: str, done: Callable[[Mapping[str, Any]], Any], *, timeout: float, unmet: float
 ) -> Mapping[str, Any] | None:
     cluster = board.tf_config.cluster
     watch = None
-    if cluster is not None and task != board.tf_config.task:
+    if cluster is not None and task in cluster.tasks and task != board.tf_config.task:
         watch = PeerWatch(task, cluster.address(task), known=True)
     begun = time.monotonic()
 

@@ -24,7 +24,7 @@ __all__ = ["Handover", "told_of_evaluator"]
 # How much longer the other tasks wait for the result than the chief waits for the evaluator's.
 MARGIN_SECS = 60.0
 # States of the evaluator's after which it brings no result.
-_BRINGS_NONE = ("failed", "preempted")
+_BRINGS_NONE = ("failed", "preempted", "apart")
 
 
 def told_of_evaluator(settings: Settings, tf_config: TFConfig, environ: Mapping[str, str]) -> bool | None:
@@ -97,6 +97,21 @@ class Handover:
         self._wait("the end of training", lambda said: in_state(said, "finished"), timeout=float("inf"))
         result = self._wait("the result of the final evaluation", lambda _: self._board.result())
         return TrainResult.from_dict(result, self._task)
+
+    def stand_by(self, model_dir: str) -> TrainResult:
+        """The result, for an evaluator that does not see the chief's checkpoints.
+
+        Args:
+            model_dir: its own.
+        """
+        assert self._board.tf_config.cluster is not None
+        chief = self._board.tf_config.cluster.chief
+        why = f"{model_dir} is not the model_dir of {chief}, and an evaluator needs that one"
+        logger.warning("%s evaluates nothing: %s. %s evaluates the final checkpoint", self._task, why, chief)
+        self._board.report("apart", error=why)
+        outcome = self.wait()
+        self._board.leave()
+        return outcome
 
     def _wait(self, what: str, look: Callable[[Mapping[str, Any] | None], Any], timeout: float | None = None) -> Any:
         cluster = self._board.tf_config.cluster

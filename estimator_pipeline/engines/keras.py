@@ -41,7 +41,7 @@ from estimator_pipeline.engines.result import Evaluation, TrainResult
 from estimator_pipeline.engines.run_lengths import Every
 from estimator_pipeline.engines.settings import Settings, Trained
 from estimator_pipeline.engines.several_steps import SeveralSteps
-from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.launch.progress import ProgressWriter
 from estimator_pipeline.log import logger
 
@@ -204,6 +204,12 @@ class KerasTask(TaskLife):
     def _start_after(self, saved: int) -> int:
         """The step to begin at, after the latest checkpoint's: the data begin there."""
         start, backup = saved, self.plan.backup
+        if backup is not None and self.board.apart:
+            raise ClusterError(
+                "keras.backup needs a folder that all tasks share: all workers restore from it",
+                found=f"{self.task} and the chief have each a model_dir of their own",
+                mend="give a run.model_dir that all tasks share, or leave keras.backup out",
+            )
         if backup is not None:
             newer = backup.step_after(saved, max_steps=self.max_steps, epoch_steps=self.plan.epoch_steps or 0)
             if newer is not None:

@@ -32,6 +32,20 @@ def write_dir(model_dir: str, tf_config: TFConfig) -> str:
     return os.path.join(model_dir, f"tmp_{tf_config.task.type}_{tf_config.task.index}")
 
 
+def remove_temporary(model_dir: str, tf_config: TFConfig, *, apart: bool) -> None:
+    """Removes what a worker had to write beside the chief's checkpoints (saving is a collective operation).
+
+    Args:
+        model_dir: where this task trains.
+        tf_config: which task this is.
+        apart: whether that is a folder for this training alone, as the chief's is another one.
+    """
+    gfile = compat.install().io.gfile
+    path = model_dir if apart else write_dir(model_dir, tf_config)
+    if not tf_config.is_chief and gfile.exists(path):
+        gfile.rmtree(path)
+
+
 def refuse_others(model_dir: str, *, engine: str) -> None:
     """Raises where the directory holds checkpoints of another engine than `engine`.
 

@@ -9,7 +9,6 @@ import abc
 import contextlib
 import dataclasses
 import functools
-import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
@@ -19,9 +18,10 @@ from estimator_pipeline.cluster import EVALUATOR, Task, TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat import coordination
 from estimator_pipeline.compat.repairs import lost_peers
-from estimator_pipeline.engines import beginning, disk, farewell, identity
+from estimator_pipeline.engines import beginning, disk, farewell, identity, keras_checkpoints
 from estimator_pipeline.engines import result as results
 from estimator_pipeline.engines.board import POLL_SECS, Board, in_state
+from estimator_pipeline.engines.chiefs_server import ChiefsServer
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator, follow_training, seen_here
 from estimator_pipeline.engines.handover import Handover, told_of_evaluator
 from estimator_pipeline.engines.hooks import checkpoint_step
@@ -30,7 +30,7 @@ from estimator_pipeline.engines.preemption import Preemption, seconds_of, signal
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.engines.settings import Settings, Trained
 from estimator_pipeline.engines.stopping import Alone, BoardMail, stopping_for
-from estimator_pipeline.errors import DivergedError, PipelineError, PreemptedError, TaskFailedError, WaitError
+from estimator_pipeline.errors import DivergedError, PipelineError, PreemptedError, TaskFailedError
 from estimator_pipeline.launch import progress as progress_protocol
 from estimator_pipeline.log import logger
 
@@ -49,7 +49,7 @@ class TaskLife(abc.ABC):
     """One task's view of the job.
 
     Args:
-        model_dir: shared by all tasks.
+        model_dir: of this task; the chief's counts, where they are not one folder.
         tf_config: which task this is.
         environ: for the board and the launcher's progress file.
         input_fn: of training.
@@ -79,7 +79,14 @@ class TaskLife(abc.ABC):
             alone = tf_config.is_single_process or tf_config.dialect == "master"
             during = not told and alone
         self.evaluate_during_training = during
-        self.board = Board(model_dir, tf_config=tf_config, environ=environ, max_steps=max_steps)
+        self.board = Board(
+            model_dir,
+            tf_config=tf_config,
+            environ=environ,
+            max_steps=max_steps,
+            server=None if tf_config.is_single_process else ChiefsServer(tf_config),
+            evaluator=bool(told),
+        )
         self.handover = Handover(self.board, told=told, timeout=settings.result_timeout)
         self.progress = progress_protocol.from_environ(environ)
         self._environ = environ
@@ -171,10 +178,10 @@ class TaskLife(abc.ABC):
                 return self.run_worker()
         except PreemptedError:
             with contextlib.suppress(OSError, compat.install().errors.OpError):
-                self.board.report("preempted")
+                self.board.report("preempted", left=True)
             raise
         except Exception as error:
-            self._say_failed(f"{type(error).__name__}: {error}", echo=_is_echo(error))
+            self._say_failed(f"{type(error).__name__}: {error}", echo=farewell.is_echo(error))
             raise
 
     # -- the training tasks -------------------------------------------------------------------------------------
@@ -182,10 +189,12 @@ class TaskLife(abc.ABC):
     def run_chief(self) -> TrainResult:
         # Checkpoints after this step are this run's, for an evaluator that comes late.
         with self._own_model_dir() as self.from_step, self._explaining(), self.board.attending():
-            self._say("running")
+            self._say("running", start=beginning.files_of_start(self.model_dir))
             return self._train_and_conclude()
 
     def run_worker(self) -> TrainResult:
+        asked, timeout = lambda: self.preemption.asked, self.settings.startup_timeout
+        self.model_dir = beginning.meet(self.board, self.model_dir, asked=asked, timeout=timeout)
         if self._came_too_late():
             logger.warning("%s: training had ended before this task came", self.task)
             self.board.report("done", steps=0, records=self._records(0))
@@ -229,7 +238,7 @@ class TaskLife(abc.ABC):
             trained = self._train_until_asked()
             # From here on no step is to be expected of this task.
             self.progress.emit("trained")
-            self._remove_temporary_checkpoints()
+            keras_checkpoints.remove_temporary(self.model_dir, self.tf_config, apart=self.board.apart)
             report = {"steps": trained.steps, "records": self._records(trained.steps)}
             if self.preemption.asked:
                 self._end_with_checkpoint(report)
@@ -244,7 +253,7 @@ class TaskLife(abc.ABC):
             self._say_failed(
                 str(plain) if plain else f"{type(error).__name__}: {error}",
                 status=_STATUS.get(type(error), "failed"),
-                echo=_is_echo(error),
+                echo=farewell.is_echo(error),
             )
             if plain is not None:
                 raise plain from error
@@ -288,6 +297,8 @@ class TaskLife(abc.ABC):
             self.board.leave()
 
     def _where_it_stands(self) -> str:
+        if self.board.apart:
+            return "training stands in the chief's last checkpoint"
         latest = compat.install().train.latest_checkpoint(self.model_dir)
         if latest is None:
             return "there is no checkpoint yet"
@@ -335,6 +346,7 @@ class TaskLife(abc.ABC):
         try:
             if self.tf_config.is_chief:
                 self.board.say_failed(error[:2000], status=status, echo=echo, from_step=self.from_step)
+                farewell.let_hear(self.board)
             else:
                 self.board.report_failed(error[:2000], status=status, echo=echo)
         except (OSError, compat.install().errors.OpError) as second:
@@ -353,6 +365,8 @@ class TaskLife(abc.ABC):
     def agree_on_start(self) -> int:
         """The step of the checkpoint that all workers go on from; see :func:`beginning.agree_on_start`."""
         timeout = self.settings.startup_timeout
+        if self.board.apart and not self._is_asynchronous:
+            beginning.fetch_start(self.board, self.model_dir, timeout=timeout)
         if self._is_asynchronous and not self.tf_config.is_chief:
             return beginning.follow_chief(
                 self.board, self.model_dir, asked=lambda: self.preemption.asked, timeout=timeout
@@ -376,13 +390,6 @@ class TaskLife(abc.ABC):
             return steps * batch
         own = len(self.strategy.extended.worker_devices)
         return steps * batch * own // self.strategy.num_replicas_in_sync
-
-    def _remove_temporary_checkpoints(self) -> None:
-        """Removes what a worker had to write beside the chief's checkpoints (saving is a collective operation)."""
-        gfile = compat.install().io.gfile
-        path = os.path.join(self.model_dir, f"tmp_{self.task.type}_{self.task.index}")
-        if not self.tf_config.is_chief and gfile.exists(path):
-            gfile.rmtree(path)
 
     # -- evaluation ---------------------------------------------------------------------------------------------
 
@@ -408,6 +415,8 @@ class TaskLife(abc.ABC):
                 model_dir=self.model_dir,
                 checkpoint_timeout=self.settings.checkpoint_timeout,
             )
+            if training is None:
+                return self.handover.stand_by(self.model_dir)
             outcome = self.handover.through_chief(training, functools.partial(self._conclude, evaluator))
             if outcome is not None:
                 return outcome
@@ -454,7 +463,8 @@ class TaskLife(abc.ABC):
 
     def _leave_last(self, timeout: float = farewell.LEAVING_SECS) -> None:
         others = [task for task in self._training_tasks() if task != self.task]
-        farewell.wait_until_left(self.board, others, timeout=timeout)
+        # Those that are apart read the result at this task's server.
+        farewell.wait_until_left(self.board, dict.fromkeys([*others, *self.board.apart_tasks()]), timeout=timeout)
         cluster = self.tf_config.cluster
         if cluster is not None and cluster.num_ps == 0 and others and coordination.available():
             farewell.end_last({str(task): cluster.address(task) for task in others if self.board.has_met(task)})
@@ -475,7 +485,9 @@ class TaskLife(abc.ABC):
             raise self.preemption.error(self._where_it_stands())
         with self.preemption.interruptible(_BEFORE_RESULT):
             # The chief publishes it when every training task has left training: until then variables are served.
-            return self.handover.wait()
+            outcome = self.handover.wait()
+            self.board.leave()
+            return outcome
 
     def _still_training(self) -> bool:
         reports = [self.board.task_report(task) for task in self._training_tasks()]
@@ -484,11 +496,3 @@ class TaskLife(abc.ABC):
 
 def _end_of_training(said: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return in_state(said, "preempted", "finished")
-
-
-def _is_echo(error: BaseException) -> bool:
-    """Whether a task fails by what happened to another one, as far as its error can tell."""
-    errors = compat.install().errors
-    if isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError | WaitError):
-        return True
-    return isinstance(error, TaskFailedError) and error.because is not None

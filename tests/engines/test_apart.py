@@ -1,0 +1,202 @@
+"""Tasks whose model directory is not the chief's: found out, and all that is said goes through the chief's server.
+
+The chief's TensorFlow server is a real one, in this process; the boards are those of the tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+from conftest import free_ports
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import parse_tf_config
+from estimator_pipeline.engines import beginning, board_files, chiefs_server, farewell
+from estimator_pipeline.engines import board as board_module
+from estimator_pipeline.engines.board import Board
+from estimator_pipeline.engines.chiefs_server import ChiefsServer
+from estimator_pipeline.engines.handover import Handover
+from estimator_pipeline.engines.stopping import BoardMail
+from estimator_pipeline.errors import TaskFailedError
+
+tf = compat.install()
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    """A cluster whose chief has a server, and whose other tasks have none."""
+    ports = free_ports(3)
+    jobs = {"chief": [f"localhost:{ports[0]}"], "worker": [f"localhost:{ports[1]}"], "ps": [f"localhost:{ports[2]}"]}
+    server = tf.distribute.Server(tf.train.ClusterSpec(jobs), job_name="chief", task_index=0)
+    yield jobs
+    del server
+
+
+@pytest.fixture
+def board_of(jobs, monkeypatch, tmp_path):
+    """`board_of("worker", "folder")`: the board of a task in a folder."""
+    monkeypatch.setattr(board_module, "_APART_SECS", 0.1)
+    monkeypatch.setattr(board_files, "_LOOK_SECS", 0.05)
+
+    def make(job, folder, **options):
+        tf_config = parse_tf_config({"cluster": jobs, "task": {"type": job, "index": 0}})
+        (tmp_path / folder).mkdir(exist_ok=True)
+        return Board(str(tmp_path / folder), tf_config=tf_config, environ={}, server=ChiefsServer(tf_config), **options)
+
+    return make
+
+
+def never():
+    return False
+
+
+def wait_for(done, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not (found := done()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def meet(worker, folder):
+    return beginning.meet(worker, str(folder), asked=never, timeout=60)
+
+
+def checkpoint_at(folder, step):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("weights", [1000], initializer=tf.compat.v1.ones_initializer())
+        session.run(variable.initializer)
+        tf.compat.v1.train.Saver().save(session, str(folder / "model.ckpt"), global_step=step)
+
+
+def test_files_are_read_written_and_copied_where_the_server_runs(jobs, tmp_path, monkeypatch):
+    monkeypatch.setattr(chiefs_server, "_PART_BYTES", 1000)
+    server = ChiefsServer(parse_tf_config({"cluster": jobs, "task": {"type": "worker", "index": 0}}))
+    server.write(str(tmp_path / "new" / "a [1]\\.json"), "text")
+    assert (tmp_path / "new" / "a [1]\\.json").read_text() == "text"
+    assert server.read(str(tmp_path / "new" / "a [1]\\.json")) == b"text"
+    assert server.read(str(tmp_path / "none")) is None and server.read(str(tmp_path / "new" / "*")) is None
+    for size in (0, 1, 999, 1000, 2500):
+        (tmp_path / "from").write_bytes(bytes(i % 251 for i in range(size)))
+        server.copy(str(tmp_path / "from"), str(tmp_path / "to"), size=size)
+        assert (tmp_path / "to").read_bytes() == (tmp_path / "from").read_bytes()
+
+
+def test_a_server_that_is_not_there_is_told_at_once(jobs):
+    gone = {**jobs, "chief": jobs["worker"]}
+    gone["worker"] = jobs["chief"]
+    server = ChiefsServer(parse_tf_config({"cluster": gone, "task": {"type": "worker", "index": 0}}))
+    with pytest.raises(OSError, match="does not answer"):
+        server.announced()
+
+
+def test_a_worker_with_a_folder_of_its_own_hears_and_is_heard(board_of, tmp_path):
+    chief, worker = board_of("chief", "c"), board_of("worker", "w")
+    with chief.attending(), worker.attending():
+        chief.say("running", from_step=0)
+        assert meet(worker, tmp_path / "w") == str(tmp_path / "w" / "tmp_worker_0")
+        assert worker.apart and not chief.apart
+        assert chief.apart_tasks() == [worker.tf_config.task]
+        worker.report("done", steps=3, records=None)
+        done = farewell.reports_of(chief, [worker.tf_config.task], timeout=60)
+        assert done["worker:0"].steps == 3
+        mail = BoardMail(worker, ["decision"]), BoardMail(chief, ["ask"])
+        mail[0].post("ask", "worker:0")
+        mail[1].post("decision", "7")
+        assert (mail[1].wait("ask", 60), mail[0].wait("decision", 60)) == ("worker:0", "7")
+        chief.say("finished", global_step=3, checkpoint=None, result_by="chief:0")
+        chief.publish({"global_step": 3})
+        assert wait_for(worker.result) == {"global_step": 3}
+    assert json.loads((tmp_path / "c/estimator_pipeline/tasks/worker-0.json").read_text())["apart"] is True
+
+
+def test_a_shared_folder_is_used_as_it_is(board_of, tmp_path):
+    """Also where a file system is slow to show what the others write, and the chief has announced its folder."""
+    chief, worker, other = board_of("chief", "c"), board_of("worker", "c"), board_of("worker", "w")
+    chief.files.announce("a session")
+    for each, elsewhere in ((worker, False), (other, True)):
+        each.report("here")
+        assert each.files.look_elsewhere("tasks/worker-0.json", each._nonce, ended=set()) is elsewhere
+    with chief.attending(), worker.attending():
+        chief.say("running", from_step=0)
+        assert meet(worker, tmp_path / "c") == str(tmp_path / "c")
+        assert not worker.apart and chief.apart_tasks() == []
+
+
+def test_what_an_earlier_training_has_announced_does_not_last(board_of, monkeypatch, tmp_path):
+    monkeypatch.setattr(board_files, "_STALE_SECS", 0.2)
+    board_of("chief", "old").files.announce("an earlier session")
+    worker = board_of("worker", "w")
+    with worker.attending():
+        wait_for(lambda: worker.files.elsewhere == str(tmp_path / "old" / "estimator_pipeline"))
+        assert not worker.apart
+        chief = board_of("chief", "new")
+        with chief.attending():
+            chief.say("running", from_step=0)
+            meet(worker, tmp_path / "w")
+            assert worker.files.elsewhere == str(tmp_path / "new" / "estimator_pipeline")
+
+
+def test_the_failure_of_the_chief_is_heard(board_of, tmp_path):
+    chief, worker = board_of("chief", "c"), board_of("worker", "w")
+    with chief.attending(), worker.attending():
+        chief.say("running", from_step=0)
+        meet(worker, tmp_path / "w")
+        heard = []
+
+        def work():
+            with pytest.raises(TaskFailedError, match="the disk is full") as raised:
+                worker.wait("something", lambda said: None, timeout=60)
+            worker.report_failed(str(raised.value), status="failed", echo=True)
+            heard.append(raised.value.because)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        chief.say_failed("the disk is full", status="failed", echo=False)
+        farewell.let_hear(chief)
+        thread.join(60)
+        assert heard == ["chief:0"]
+
+
+def test_the_checkpoint_that_training_goes_on_from_comes_from_the_chief(board_of, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    chief, worker = board_of("chief", "c"), board_of("worker", "w")
+    checkpoint_at(tmp_path / "c", 40)
+    checkpoint_at(tmp_path / "w", 90)  # a copy of another time, which nobody goes on from
+    start = beginning.files_of_start(str(tmp_path / "c"))
+    assert set(start) == {"model.ckpt-40.index", "model.ckpt-40.data-00000-of-00001"}
+    with chief.attending(), worker.attending():
+        chief.say("running", from_step=40, start=start)
+        own = meet(worker, "w")
+        beginning.fetch_start(worker, own, timeout=60)
+        assert beginning.latest_step(own) == 40
+        assert tf.train.load_checkpoint(own).get_tensor("weights").sum() == 1000
+        # And where the chief has none, neither has the worker.
+        chief.say("running", from_step=0, start={})
+        beginning.fetch_start(worker, own, timeout=60)
+        assert tf.train.latest_checkpoint(own) is None
+
+
+def test_an_evaluator_with_a_folder_of_its_own_leaves_it_to_the_chief(board_of, tmp_path, caplog):
+    chief, evaluator = board_of("chief", "c", evaluator=True), board_of("evaluator", "e")
+    with chief.attending(), evaluator.attending():
+        chief.say("running", from_step=0)
+        wait_for(lambda: evaluator.apart)
+        results = []
+        standing_by = threading.Thread(
+            target=lambda: results.append(Handover(evaluator, told=True, timeout=60).stand_by(str(tmp_path / "e")))
+        )
+        standing_by.start()
+        handover = Handover(chief, told=True, timeout=60)
+        wait_for(lambda: not handover.is_evaluators())
+        chief.say("finished", global_step=3, checkpoint=None, result_by="chief:0")
+        chief.publish(
+            {"global_step": 3, "metrics": {}, "checkpoint": None, "exports": [], "evaluations": [], "tasks": {}}
+        )
+        standing_by.join(60)
+        assert results[0].global_step == 3
+        farewell.wait_until_left(chief, chief.apart_tasks(), timeout=0.0)
+    assert "evaluator:0 evaluates nothing" in caplog.text and "is not the model_dir of chief:0" in caplog.text
