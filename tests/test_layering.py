@@ -24,6 +24,7 @@ FLOORS = {
     "log": 0,
     "seams": 0,
     "startup": 0,
+    "allocator": 0,
     "cluster": 0,
     "job": 0,
     "launch": 0,

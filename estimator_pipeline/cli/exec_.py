@@ -57,6 +57,7 @@ def command(
     import os
 
     from estimator_pipeline.cli.environment import enter, parse_shape, warn_of_tasks
+    from estimator_pipeline.cluster import proxies
     from estimator_pipeline.compat import runner
 
     given = list(arguments or [])
@@ -69,6 +70,7 @@ def command(
         enter(os.environ, cluster, environment=environment, ports=ports, directory=shared_dir)
     elif environment is None:
         warn_of_tasks(os.environ)
+    proxies.bypass(os.environ)
     if ledger is not None:
         from estimator_pipeline import compat
         from estimator_pipeline.engines.ledger import keep_for_every_training

@@ -26,7 +26,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from estimator_pipeline import startup
+from estimator_pipeline import allocator, startup
 from estimator_pipeline.errors import PipelineError, PreemptedError
 
 __all__ = ["COMMANDS", "CommandEntry", "app", "main"]
@@ -186,4 +186,5 @@ def _start(
 def main() -> None:
     """The console script."""
     startup.own_process()
+    allocator.keep_memory()
     app(prog_name="estimator-pipeline")

@@ -98,7 +98,7 @@ def _train(
     environment: str | None,
 ) -> None:
     from estimator_pipeline.cli.environment import enter
-    from estimator_pipeline.cluster import from_environ
+    from estimator_pipeline.cluster import from_environ, proxies
     from estimator_pipeline.job import load_job
 
     # Both are checked before TensorFlow is imported: a mistake is told in half a second, not in ten.
@@ -112,6 +112,7 @@ def _train(
         dialect=loaded.cluster.dialect,
     )
     from_environ(os.environ)
+    proxies.bypass(os.environ)
 
     from estimator_pipeline.cli.quiet import leave_out_own_deprecations
     from estimator_pipeline.engines.job import prepare_process, run_job

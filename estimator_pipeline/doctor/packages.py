@@ -7,7 +7,6 @@ not, with the reason. It says the same as setup.py, which a test holds.
 from __future__ import annotations
 
 import importlib.metadata
-import ipaddress
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
+from estimator_pipeline.cluster import proxies
 from estimator_pipeline.compat import versions
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, error, info, ok, warning
@@ -296,34 +296,16 @@ def _thread_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def _proxies(context: Context) -> Iterator[Finding]:
     """gRPC sends its connections through a proxy that is set in lower case, those between tasks too."""
-    name = next((n for n in ("grpc_proxy", "https_proxy", "http_proxy") if context.environ.get(n)), None)
-    if name is None:
-        return
-    addresses = context.part.addresses.values()
-    hosts = sorted({address.rpartition(":")[0].strip("[]") for address in addresses}) or sorted(
-        context.part.hosts or ()
-    )
-    # The first of the two that is set counts alone.
-    chosen = next((n for n in ("no_grpc_proxy", "no_proxy") if context.environ.get(n)), "no_proxy")
-    through = [host for host in hosts if not _spared(host, context.environ.get(chosen, ""))]
-    if through:
-        yield warning(
-            f"{name}={context.environ[name]} is set, and {chosen} does not except {_few(through)}",
-            "gRPC connects through the proxy, which usually refuses: tasks then wait for each other for ever",
-            f"no_grpc_proxy={','.join(through[:8])}{',...' if len(through) > 8 else ''}, or unset {name} on every task",
+    addresses = list(context.part.addresses.values()) or [f"{host}:0" for host in context.part.hosts or ()]
+    name = proxies.proxy_of(context.environ)
+    for variable in proxies.exempted(context.environ, addresses):
+        through = sorted(proxies.not_exempt(context.environ, addresses))
+        yield info(
+            f"{name}={context.environ[name or '']} is set, and {variable} does not except {_few(through)}",
+            "train, launch and exec except them themselves; tasks that are started otherwise connect through the "
+            "proxy, and wait for each other for ever",
+            f"for those: {variable}={','.join(through[:8])}{',...' if len(through) > 8 else ''}, or unset {name}",
         )
-
-
-def _spared(host: str, exceptions: str) -> bool:
-    for entry in filter(None, (part.strip() for part in exceptions.split(","))):
-        if host == entry or host.endswith(entry if entry.startswith(".") else f".{entry}"):
-            return True
-        try:
-            if ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False):
-                return True
-        except ValueError:
-            continue
-    return False
 
 
 def _few(names: Sequence[str], most: int = 4) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.cluster.resolving import EVALUATOR_VARIABLE
 from estimator_pipeline.engines import keras_checkpoints
 from estimator_pipeline.engines.estimator import train_and_evaluate
 from estimator_pipeline.engines.export_once import fingerprint, once, tidy
@@ -53,7 +54,7 @@ def run_job(
     """
     environ = os.environ if environ is None else environ
     evaluation = job.eval
-    has_evaluator = job.cluster.evaluator or None
+    has_evaluator = _has_evaluator(job, environ)
     during = True if evaluation.during_training and not has_evaluator else None
     tf = prepare_process(job)
     if job.run.engine != "keras" and (given := sorted(job.keras.model_fields_set)):
@@ -90,6 +91,24 @@ def run_job(
         steps_per_execution=job.train.steps_per_execution,
         environ=environ,
     )
+
+
+def _has_evaluator(job: Job, environ: Mapping[str, str]) -> bool | None:
+    """Whether a task of the job evaluates beside training; None: one may, and shows itself by then.
+
+    A process without a cluster is the whole job: it would wait for an evaluator that nobody has started.
+    """
+    if not job.cluster.evaluator:
+        return None
+    task = from_environ(environ)
+    if task.cluster is not None or task.is_evaluator:
+        return True
+    if environ.get(EVALUATOR_VARIABLE, "") == "":
+        logger.warning(
+            "There is no TF_CONFIG, so this process runs the whole job: it also evaluates and exports, which "
+            "evaluator:0 of cluster.evaluator does in a cluster (estimator-pipeline launch starts one)"
+        )
+    return None
 
 
 # Of the input section: what becomes a feature, a label and a weight, and which numbers.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from estimator_pipeline import compat, label_checks
+from estimator_pipeline import allocator, compat, label_checks
 from estimator_pipeline.cluster import EVALUATOR, Task, TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat import coordination
@@ -119,6 +119,7 @@ class TaskLife(abc.ABC):
 
     def live(self) -> TrainResult:
         """Runs the task from its first word to the launcher to its last."""
+        allocator.keep_memory()
         progress_protocol.start_heartbeat(self._environ)
         try:
             with self.preemption.listening():

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from estimator_pipeline.cluster.proxies import exempted
 from estimator_pipeline.cluster.resolving import EVALUATOR_VARIABLE
 from estimator_pipeline.cluster.spec import Task, TFConfig, local_cluster
 from estimator_pipeline.errors import ClusterError, ConfigError
@@ -192,6 +193,11 @@ def new_run_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
 
+def _addresses(document: Mapping[str, Any]) -> list[str]:
+    """Of all tasks, as a TF_CONFIG document has them."""
+    return [address for listed in document.get("cluster", {}).values() for address in listed]
+
+
 def plan_local(
     command: Sequence[str],
     *,
@@ -241,6 +247,7 @@ def plan_local(
         pinned.update(shares)
     common = {RUN_ID_VARIABLE: run_id, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     common[EVALUATOR_VARIABLE] = "1" if shape.evaluator else "0"
+    common |= exempted(environ, [one for document in documents.values() for one in _addresses(document)])
     if hold_ports:
         common[REUSE_VARIABLE] = "1"
     if "TF_CPP_MIN_LOG_LEVEL" not in environ:

@@ -33,7 +33,9 @@ SHAPES = [
 
 @pytest.mark.gate("e3_chief_worker_two_ps_evaluator")
 @pytest.mark.parametrize(("job", "options", "evaluated_by"), SHAPES)
-def test_shape(launch, job, options, evaluated_by):
+def test_shape(launch, job, options, evaluated_by, monkeypatch):
+    # gRPC would ask it for its connections between the tasks, and each would wait for the others.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     settings = [*SMALL, "input.global_batch_size=48"]
     if "--evaluator" in options:
         settings.append("eval.during_training=false")

@@ -180,7 +180,7 @@ def test_the_checkpoint_that_training_goes_on_from_comes_from_the_chief(board_of
         assert tf.train.latest_checkpoint(own) is None
 
 
-def test_an_evaluator_with_a_folder_of_its_own_leaves_it_to_the_chief(board_of, tmp_path, caplog):
+def test_an_evaluator_with_a_folder_of_its_own_leaves_it_to_the_chief(board_of, tmp_path, logged):
     chief, evaluator = board_of("chief", "c", evaluator=True), board_of("evaluator", "e")
     with chief.attending(), evaluator.attending():
         chief.say("running", from_step=0)
@@ -199,4 +199,4 @@ def test_an_evaluator_with_a_folder_of_its_own_leaves_it_to_the_chief(board_of, 
         standing_by.join(60)
         assert results[0].global_step == 3
         farewell.wait_until_left(chief, chief.apart_tasks(), timeout=0.0)
-    assert "evaluator:0 evaluates nothing" in caplog.text and "is not the model_dir of chief:0" in caplog.text
+    assert "evaluator:0 evaluates nothing" in logged.text and "is not the model_dir of chief:0" in logged.text

@@ -33,6 +33,7 @@ def test_params_of_any_kind_are_told(params):
     assert told == ({} if params is None else {"rate": 0.1})
 
 
+@pytest.mark.tf
 def test_epochs_that_are_over_are_not_over_for_other_data(tmp_path):
     """They count from the first step of all: training on new data came to no step, and ended as if it had."""
 

@@ -13,6 +13,7 @@ import model_fns
 from estimator_pipeline import inputs
 from estimator_pipeline.engines import exporting
 from estimator_pipeline.engines import result as results
+from estimator_pipeline.engines.job import run_job
 from estimator_pipeline.errors import ConfigError
 
 tf = tensorflow_with_three_cpus()
@@ -247,3 +248,15 @@ def test_classification_signature_takes_examples(tmp_path):
     reader = tf.train.load_checkpoint(outcome.checkpoint)
     logits = FEATURES[:1].reshape(1, -1) @ reader.get_tensor("dense/kernel") + reader.get_tensor("dense/bias")
     np.testing.assert_allclose(raw["logits"].numpy(), logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["estimator", "keras"])
+def test_a_job_with_an_evaluator_is_whole_in_one_process(engine, tmp_path, logged):
+    """Nobody else evaluates: it waited, without a word, for an evaluator that nobody had started."""
+    changes = [f"run.model_dir={tmp_path}", f"run.engine={engine}", "model.name=linear", "train.max_steps=4"]
+    job = ep.load_job(
+        "legacy_configs/digits_cnn_two_workers.yaml", overrides=[*changes, "run.save_checkpoints_steps=2"]
+    )
+    outcome = run_job(job, environ={})
+    assert [each.global_step for each in outcome.evaluations] == [2, 4] and outcome.evaluated_by == "worker:0"
+    assert "There is no TF_CONFIG, so this process runs the whole job" in logged.text

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 NAME = "embedding-gathers"
-WHAT = "sparse gradients of several embeddings go to the other workers in two collectives, not in three for each"
+WHAT = "sparse gradients of all embeddings go to the other workers in two collectives, not in three for each"
 
 
 def apply() -> None:
