@@ -157,6 +157,7 @@ def _several_steps_hook(several: SeveralSteps) -> Any:
             self._train_op: Any = None
             self._loss: Any = None
             self._loop: Any = None
+            self._end: Any = None
             self._pace: Any = None
             self._coming, self._made, self._checked = 1, 0, False
             self._steps = self._calls = 0
@@ -166,13 +167,16 @@ def _several_steps_hook(several: SeveralSteps) -> Any:
 
         def sees_hooks(self, hooks: list[Any]) -> None:
             self._hooks = hooks
+            # The hook that sees data end on one of several workers.
+            self._end = next((hook for hook in hooks if hasattr(hook, "following")), None)
 
         def begin(self) -> None:
             self._global_step = v1.train.get_global_step()
             self._why_not = step_loop.why_not(self._train_op, self._loss) or ""
             self._loop = None
             if not self._why_not:
-                self._loop = step_loop.StepLoop(self._train_op, self._loss, self._global_step)
+                following = None if self._end is None else self._end.following
+                self._loop = step_loop.StepLoop(self._train_op, self._loss, self._global_step, following)
 
         def after_create_session(self, session, coord):
             self.step = int(session.run(self._global_step))
@@ -201,7 +205,8 @@ def _several_steps_hook(several: SeveralSteps) -> Any:
         def _run_ahead(self, session: Any, count: int) -> None:
             before = self.step
             try:
-                made, is_nan, step = self._loop.run(session, count)
+                asks = self._end is not None and self._end.watching
+                made, is_nan, step, counts = self._loop.run(session, count, asks=asks)
             except tf.errors.OutOfRangeError:
                 self._pass(int(session.run(self._global_step)) - before)
                 for hook in self._hooks:
@@ -212,6 +217,8 @@ def _several_steps_hook(several: SeveralSteps) -> Any:
             if is_nan:
                 v1.logging.error("Model diverged with loss = NaN.")
                 raise tf.estimator.NanLossDuringTrainingError
+            if asks and self._end.ends(session, counts):
+                raise tf.errors.OutOfRangeError(None, None, "the data of a worker have ended")
             self._check_step(step)
 
         def _pass(self, count: int) -> None:

@@ -45,9 +45,9 @@ class Calls:
 
         original = step_loop.StepLoop.run
 
-        def run(loop, session, count):
+        def run(loop, session, count, **more):
             self.several.append(count)
-            return original(loop, session, count)
+            return original(loop, session, count, **more)
 
         monkeypatch.setattr(step_loop.StepLoop, "run", run)
 

@@ -22,8 +22,10 @@ from dataclasses import dataclass
 
 from estimator_pipeline.compat.repairs import (
     best_exporter,
+    common_end,
     early_stopping,
     embedding_gathers,
+    endless_evaluation,
     evaluator_strategy,
     every_checkpoint,
     gradient_packs,
@@ -72,9 +74,12 @@ _MODULES = (
     train_and_evaluate,
     every_checkpoint,
     kept_evaluation,
+    # Before what makes others of the datasets.
+    endless_evaluation,
     whole_rounds,
     evaluator_strategy,
     lost_peers,
+    common_end,
     short_waits,
     sync_replicas,
     sigterm,
