@@ -56,7 +56,8 @@ class StepsTogether:
         )
         if not endless or told is None or set(told.values()) == {"True"}:
             return dataset
-        return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.UNKNOWN_CARDINALITY))
+        # What is filtered may have an end.
+        return dataset.filter(tf.autograph.experimental.do_not_convert(lambda *element: True))
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:

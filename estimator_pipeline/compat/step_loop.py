@@ -16,9 +16,6 @@ On several workers the loss that an Estimator shows is the sum of theirs: a coll
 nobody reads before the call's last step, but to see whether it is one. The copies leave it out, and look at the loss of
 their own worker; behind the loop the workers agree, in one collective, on the first step that had none.
 
-Where the data of one worker may end before the others', each step of the loop asks whether another can follow on all of
-them (:mod:`~estimator_pipeline.compat.common_end`), and the loop ends where none can. Where no data end nobody asks.
-
 Private use: `op_def_registry` (whether an operation of a function keeps a state), `FuncGraph.capture`; both the same
 from 2.15 to 2.21.
 """
@@ -55,11 +52,9 @@ class StepLoop:
         train_op: an operation or tensor.
         loss: a floating tensor, [].
         global_step: the variable.
-        following: which workers have a batch for another step, a
-            :class:`~estimator_pipeline.compat.common_end.Following`; None: it is not known.
     """
 
-    def __init__(self, train_op: Any, loss: Any, global_step: Any, following: Any = None) -> None:
+    def __init__(self, train_op: Any, loss: Any, global_step: Any) -> None:
         import tensorflow as tf
 
         v1 = tf.compat.v1
@@ -68,40 +63,36 @@ class StepLoop:
         operations = _needed(train_op, own.op)
         shared = [tensor for op in operations if _is_shared(op) for tensor in op.outputs]
         step = _graph_def([op for op in operations if not _is_shared(op)])
-        asked = _Asked(following, operations)
 
-        def run_step(done: Any, bad: Any, counts: Any) -> tuple[Any, Any, Any]:
+        def run_step(done: Any, bad: Any) -> tuple[Any, Any]:
             body = v1.get_default_graph()
             given = {tensor.name: body.capture(tensor) for tensor in shared}
-            trained, value, *told = tf.import_graph_def(
-                step, input_map=given, return_elements=[train_op.name, own.name, *asked.of], name="step"
+            trained, value = tf.import_graph_def(
+                step, input_map=given, return_elements=[train_op.name, own.name], name="step"
             )
             value = tf.reshape(value, [])
-            if following is not None:
-                counts = tf.cond(self._asks, lambda: asked.ask(told), lambda: counts)
             # Nothing of the next step begins before all of this one is done.
-            with tf.control_dependencies([trained, value, counts]):
+            with tf.control_dependencies([trained, value]):
                 is_first = tf.logical_and(tf.equal(bad, 0), tf.math.is_nan(value))
-                return done + 1, tf.where(is_first, done + 1, bad), tf.identity(counts)
+                return done + 1, tf.where(is_first, done + 1, bad)
 
-        def goes_on(done: Any, bad: Any, counts: Any) -> Any:
+        def goes_on(done: Any, bad: Any) -> Any:
             # A loss that is NaN ends the call with its step. A worker cannot do so by itself: others would wait for it.
-            more = tf.logical_and(done < self._count, tf.reduce_all(counts >= asked.replicas))
+            more = done < self._count
             return more if agreeing is not None else tf.logical_and(more, bad < 1)
 
         with tf.name_scope("estimator_pipeline_steps"):
             self._count = v1.placeholder(tf.int32, [], name="count")
-            self._asks = v1.placeholder_with_default(False, [], name="asks")
-            done, bad, counts = tf.while_loop(
+            done, bad = tf.while_loop(
                 goes_on,
                 run_step,
-                [tf.constant(0), tf.constant(0), asked.all_of_them()],
+                [tf.constant(0), tf.constant(0)],
                 parallel_iterations=1,
             )
             if agreeing is not None:
                 bad = self._first_of_all(agreeing, bad)
             with tf.control_dependencies([done, bad]):
-                self._fetches = (done, bad, tf.identity(global_step.read_value()), counts)
+                self._fetches = (done, bad, tf.identity(global_step.read_value()))
 
     def _first_of_all(self, agreeing: Any, bad: Any) -> Any:
         """The first bad step of any worker, 0 if there is none."""
@@ -120,61 +111,18 @@ class StepLoop:
         most = tf.cast(tf.reshape(most, []), tf.int32)
         return tf.where(most > 0, self._count + 1 - most, 0)
 
-    def run(self, session: Any, count: int, *, asks: bool = False) -> tuple[int, bool, int, Any]:
-        """Makes `count` steps, or those for which all workers have a batch.
-
-        Args:
-            session: of the graph.
-            count: how many.
-            asks: whether each step asks for others that can follow.
+    def run(self, session: Any, count: int) -> tuple[int, bool, int]:
+        """Makes `count` steps.
 
         Returns:
-            How many were made; whether the last of these has a loss that is NaN, of any worker; the global step; and of
-            each worker how many of its replicas have a batch for another, float32 [workers]. With a NaN on several
-            workers the global step is that of all `count`.
+            How many were made; whether the last of these has a loss that is NaN, of any worker; and the global step.
+            With a NaN on several workers the global step is that of all `count`.
 
         Raises:
             tf.errors.OutOfRangeError: the data have ended; the steps before stand.
         """
-        done, bad, step, counts = session.run(self._fetches, {self._count: count, self._asks: asks})
-        return int(bad or done), bool(bad), int(step), counts
-
-
-class _Asked:
-    """What is copied of a :class:`Following`, apart from a step, to be asked only where data can end.
-
-    Attributes:
-        of: names of the tensors of the step that it goes by.
-        replicas: how many of a worker must have a batch.
-    """
-
-    def __init__(self, following: Any, step: list[Any]) -> None:
-        self.of: list[str] = []
-        self.replicas = 0
-        self._following = following
-        if following is None:
-            return
-        self.replicas = following.replicas
-        own = {op.name for op in step}
-        more = [op for op in _needed(following.counts.op) if op.name not in own]
-        self.of = sorted({tensor.name for op in more for tensor in op.inputs if tensor.op.name in own})
-        self._graph_def = _graph_def(more)
-
-    def all_of_them(self) -> Any:
-        import tensorflow as tf
-
-        workers = 1 if self._following is None else self._following.counts.shape[0]
-        return tf.fill([workers], float(self.replicas))
-
-    def ask(self, told: list[Any]) -> Any:
-        """Sums up who has a batch; `told` are the copies of the tensors `of`."""
-        import tensorflow as tf
-
-        given = dict(zip(self.of, told, strict=True))
-        (counts,) = tf.import_graph_def(
-            self._graph_def, input_map=given, return_elements=[self._following.counts.name], name="ask"
-        )
-        return tf.ensure_shape(counts, self._following.counts.shape)
+        done, bad, step = session.run(self._fetches, {self._count: count})
+        return int(bad or done), bool(bad), int(step)
 
 
 def why_not(train_op: Any, loss: Any) -> str | None:

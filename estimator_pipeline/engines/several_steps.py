@@ -175,8 +175,7 @@ def _several_steps_hook(several: SeveralSteps) -> Any:
             self._why_not = step_loop.why_not(self._train_op, self._loss) or ""
             self._loop = None
             if not self._why_not:
-                following = None if self._end is None else self._end.following
-                self._loop = step_loop.StepLoop(self._train_op, self._loss, self._global_step, following)
+                self._loop = step_loop.StepLoop(self._train_op, self._loss, self._global_step)
 
         def after_create_session(self, session, coord):
             self.step = int(session.run(self._global_step))
@@ -205,8 +204,7 @@ def _several_steps_hook(several: SeveralSteps) -> Any:
         def _run_ahead(self, session: Any, count: int) -> None:
             before = self.step
             try:
-                asks = self._end is not None and self._end.watching
-                made, is_nan, step, counts = self._loop.run(session, count, asks=asks)
+                made, is_nan, step = self._loop.run(session, count)
             except tf.errors.OutOfRangeError:
                 self._pass(int(session.run(self._global_step)) - before)
                 for hook in self._hooks:
@@ -217,8 +215,6 @@ def _several_steps_hook(several: SeveralSteps) -> Any:
             if is_nan:
                 v1.logging.error("Model diverged with loss = NaN.")
                 raise tf.estimator.NanLossDuringTrainingError
-            if asks and self._end.ends(session, counts):
-                raise tf.errors.OutOfRangeError(None, None, "the data of a worker have ended")
             self._check_step(step)
 
         def _pass(self, count: int) -> None:
@@ -230,6 +226,9 @@ def _several_steps_hook(several: SeveralSteps) -> Any:
         def after_run(self, run_context, run_values):
             self.step += 1
             self._steps, self._calls = self._steps + self._made, self._calls + 1 + (self._made > 1)
+            if self._end is not None and self._end.watching and not self._pace.single:
+                # The loop does not ask who has a batch. The same is seen on all workers.
+                self._pace.becomes_single("the data of one worker may end before the others'")
             if not self._checked and not self._pace.single:
                 self._checked = True
                 self._check_step(int(run_context.session.run(self._global_step)))

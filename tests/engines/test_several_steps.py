@@ -45,9 +45,9 @@ class Calls:
 
         original = step_loop.StepLoop.run
 
-        def run(loop, session, count, **more):
+        def run(loop, session, count):
             self.several.append(count)
-            return original(loop, session, count, **more)
+            return original(loop, session, count)
 
         monkeypatch.setattr(step_loop.StepLoop, "run", run)
 

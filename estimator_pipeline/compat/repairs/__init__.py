@@ -25,7 +25,6 @@ from estimator_pipeline.compat.repairs import (
     common_end,
     early_stopping,
     embedding_gathers,
-    endless_evaluation,
     evaluator_strategy,
     every_checkpoint,
     gradient_packs,
@@ -74,8 +73,6 @@ _MODULES = (
     train_and_evaluate,
     every_checkpoint,
     kept_evaluation,
-    # Before what makes others of the datasets.
-    endless_evaluation,
     whole_rounds,
     evaluator_strategy,
     lost_peers,
