@@ -26,6 +26,7 @@ TESTS = {
     "whole-rounds": "tests/compat/test_whole_rounds.py::test_every_record_is_counted",
     "evaluator-strategy": _CLUSTERS + "test_every_task_ends_with_the_final_evaluation[mwm]",
     "lost-peers": _CLUSTERS + "test_a_worker_that_is_killed_ends_the_others",
+    "common-end": "tests/cluster/test_uneven_data.py::test_an_unchanged_program[two]",
     "short-waits": "tests/compat/test_short_waits.py",
     "sync-replicas": "tests/compat/test_sync_replicas.py::test_the_session_closes_at_once_and_its_threads_end",
     "early-stopping": _CLUSTERS + "test_early_stopping_stops_every_task[mwm-seconds]",

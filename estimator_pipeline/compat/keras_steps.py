@@ -11,7 +11,7 @@ fix the number.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from estimator_pipeline import compat
@@ -29,6 +29,22 @@ def prepare(model: Any) -> None:
 def set_steps(model: Any, steps: int) -> None:
     """The next call makes so many steps."""
     model._steps_per_execution.assign(steps)
+
+
+def trace_in(model: Any, block: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+    """Has the train function be called, and so traced, in a block; before `fit`."""
+    make = model.make_train_function
+
+    def make_train_function(force: bool = False) -> Any:
+        function = make(force)
+
+        def called(iterator: Any) -> Any:
+            with block():
+                return function(iterator)
+
+        return called
+
+    model.make_train_function = make_train_function
 
 
 def why_not(model: Any, *, random_by_step: bool) -> str:

@@ -29,7 +29,7 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0) -> An
             self.steps = 0
             self.loss: float | None = None
             self.data_ended = False
-            self._in_run = False
+            self._in_run = self._told_end = False
             self._due = 0.0
             self._mark: tuple[float, int] | None = None
             self._start, self._read = (0, 0), 0
@@ -76,11 +76,11 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0) -> An
             self.steps += count
 
         def data_ends(self) -> None:
-            self._in_run = True
+            self._told_end = True
 
         def end(self, session):
             # A run that was begun and has no end ran out of data: the session swallows that error itself.
-            self.data_ended = self._in_run
+            self.data_ended = self._in_run or self._told_end
             step = int(session.run(self._fetches["step"])) if not self._in_run else None
             if step is not None:
                 progress.emit("step", step=step, loss=self.loss, steps=self.steps)

@@ -15,7 +15,9 @@ from typing import Any
 
 from estimator_pipeline import compat, event_files, keras_optimizers, moving_averages
 from estimator_pipeline.cluster import TFConfig
-from estimator_pipeline.compat import keras_steps, sessions, step_random
+from estimator_pipeline.compat import coordination, keras_steps, sessions, step_random
+from estimator_pipeline.compat.common_end import told_end
+from estimator_pipeline.compat.keras_common_end import StepsTogether
 from estimator_pipeline.compat.repairs import lost_peers
 from estimator_pipeline.engines import keras_checkpoints
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator
@@ -157,6 +159,8 @@ class KerasTask(TaskLife):
             settings=settings,
         )
         self.plan, self._endless = plan, False
+        # Of several workers, whose data may end one before the other.
+        self._together: StepsTogether | None = None
         # The global step at which training begins.
         self.start_step = 0
         self.ledger: TaskLedger | None = None
@@ -190,7 +194,8 @@ class KerasTask(TaskLife):
         progress = progress_callback(self.progress, start_step=start, log_every=log_every)
         with sessions.short_waits(), self._watching(progress):
             input_fn = noting_endless(self._told_input_fn(), self._note_endless)
-            data = distributed(self.strategy, input_fn, self.plan.weighted)
+            self._together = self._step_together()
+            data = distributed(self.strategy, input_fn, self._read)
             self.fit(
                 model,
                 data,
@@ -199,7 +204,28 @@ class KerasTask(TaskLife):
                 steps_per_epoch=self._epoch_steps(start),
                 callbacks=self._callbacks(model, manager, progress, start, restored=start > saved),
             )
+        if self._together is not None and self.tf_config.is_chief:
+            lacking = self._together.lacking()
+            if lacking is not None and not all(lacking) and progress.step != self.max_steps:
+                tasks = [str(task) for task in self._training_tasks()]
+                logger.warning("%s", told_end(tasks, lacking, progress.step))
         return Trained(steps=progress.finished, data_ended=not model.stop_training)
+
+    def _step_together(self) -> StepsTogether | None:
+        tasks = [str(task) for task in self._training_tasks()]
+        # Input functions of this package give every worker as many batches.
+        if len(tasks) < 2 or getattr(self.input_fn, "as_many_for_all", False) or not coordination.available():
+            return None
+        timeout = self.settings.startup_timeout
+        return StepsTogether(self.strategy, tasks=tasks, own=str(self.task), timeout=timeout)
+
+    def _read(self, dataset: Any) -> Any:
+        found = self.plan.weighted(dataset)
+        return found if self._together is None else self._together.alike(found)
+
+    def tracing(self) -> contextlib.AbstractContextManager[None]:
+        """The block in which a step of training is traced."""
+        return contextlib.nullcontext() if self._together is None else self._together.tracing()
 
     def _start_after(self, saved: int) -> int:
         """The step to begin at, after the latest checkpoint's: the data begin there."""
@@ -242,6 +268,7 @@ class KerasTask(TaskLife):
         """Trains; every callback is called as `Model.fit` calls it."""
         if self.plan.seed is not None:
             self._draw_by_step(model, self.plan.seed)
+        keras_steps.trace_in(model, self.tracing)
         with left_whole(callbacks):
             model.fit(
                 data,

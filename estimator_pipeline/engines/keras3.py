@@ -83,6 +83,7 @@ class _Keras3Task(KerasTask):
             own=list(self._variables.own.values()),
             steps=lambda: self._steps,
             record=self._record if "gradients" in self.plan.histograms and self.plan.summary_steps else None,
+            tracing=self.tracing,
         )
 
     def why_single(self, model: Any) -> str:

@@ -14,6 +14,7 @@ optimizer's `apply`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ def fit(
     own: Sequence[Any] = (),
     steps: Callable[[], int] = lambda: 1,
     record: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
+    tracing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> None:
     """Trains a compiled, built model; callbacks are called as `Model.fit` calls them, and may set `stop_training`.
 
@@ -52,6 +54,7 @@ def fit(
             data, and the same on all workers.
         record: `record(variables, gradients)`, called in the context of a replica while a step is traced, with the
             gradients of the step, dense and summed over the replicas. None on all workers, or on none.
+        tracing: the block in which the compiled function is called, and so traced.
     """
     tf = compat.install()
     step, several = _step(model, strategy, own, record)
@@ -68,7 +71,8 @@ def fit(
                 callback.on_train_batch_begin(in_epoch, {})
             made = steps()
             try:
-                shares = step(iterator) if made == 1 else several(iterator, tf.constant(made - 1))
+                with tracing():
+                    shares = step(iterator) if made == 1 else several(iterator, tf.constant(made - 1))
             except tf.errors.OutOfRangeError:
                 ended = True
                 break

@@ -157,6 +157,7 @@ def _several_steps_hook(several: SeveralSteps) -> Any:
             self._train_op: Any = None
             self._loss: Any = None
             self._loop: Any = None
+            self._end: Any = None
             self._pace: Any = None
             self._coming, self._made, self._checked = 1, 0, False
             self._steps = self._calls = 0
@@ -166,6 +167,8 @@ def _several_steps_hook(several: SeveralSteps) -> Any:
 
         def sees_hooks(self, hooks: list[Any]) -> None:
             self._hooks = hooks
+            # The hook that sees data end on one of several workers.
+            self._end = next((hook for hook in hooks if hasattr(hook, "following")), None)
 
         def begin(self) -> None:
             self._global_step = v1.train.get_global_step()
@@ -223,6 +226,9 @@ def _several_steps_hook(several: SeveralSteps) -> Any:
         def after_run(self, run_context, run_values):
             self.step += 1
             self._steps, self._calls = self._steps + self._made, self._calls + 1 + (self._made > 1)
+            if self._end is not None and self._end.watching and not self._pace.single:
+                # The loop does not ask who has a batch. The same is seen on all workers.
+                self._pace.becomes_single("the data of one worker may end before the others'")
             if not self._checked and not self._pace.single:
                 self._checked = True
                 self._check_step(int(run_context.session.run(self._global_step)))

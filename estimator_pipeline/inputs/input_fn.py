@@ -335,9 +335,11 @@ class InputFn:
             call. Set it before training starts to go on where a checkpoint ends.
         ledger: For training, what is told the ids of the records as they are fetched
             (:class:`estimator_pipeline.ledger.LedgerWriter`).
+        as_many_for_all: every worker of a synchronous training gets as many batches.
     """
 
     ledger: Any = None
+    as_many_for_all = True
 
     def __init__(self, data: Inputs, *, training: bool) -> None:
         self._data = data

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from estimator_pipeline.compat.repairs import (
     baseline_features,
     best_exporter,
+    common_end,
     early_stopping,
     embedding_gathers,
     evaluator_strategy,
@@ -79,6 +80,7 @@ _MODULES = (
     whole_rounds,
     evaluator_strategy,
     lost_peers,
+    common_end,
     short_waits,
     sync_replicas,
     sigterm,
