@@ -2,15 +2,18 @@
 has a batch.
 
 A step of MultiWorkerMirroredStrategy is one of all workers: whoever has no batch for it leaves the others waiting for
-his gradients, for ever. So with each batch goes whether another round follows it (the dataset is read one round ahead),
-and with each step the workers sum up who has one: a collective of one number a worker, which nobody waits for before
-the step's end. Where one has none the step is the last one, on all of them, and the checkpoint is written together as
-ever. Data that are endless on every worker, as TensorFlow sees by `cardinality()`, are looked at before the first step
-alone: a shard may be empty.
+his gradients, for ever. Before the first step the workers tell each other how many batches each has, as `cardinality()`
+knows it: where all know it, or have data without an end, so is the last step, and training costs nothing more.
+
+Where one does not know (files of records, a filter), with each batch goes whether another round follows it (the dataset
+is read one round ahead), and with each step the workers sum up who has one: a collective of one number a worker, which
+nobody waits for before the step's end. Where one has none the step is the last one, on all of them, and the checkpoint
+is written together as ever. That is asked before the first step in any case: a shard may be empty.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,27 +97,33 @@ class Following:
     Args:
         strategy: the training strategy, in whose scope this is made.
         follows: of each local replica whether it has one; bool [].
-        endless: whether the data of this worker have no end; bool [].
+        batches: how many this worker has, as `Dataset.cardinality` has it; int64 [].
         worker: the number of this worker.
         workers: how many there are.
 
     Attributes:
         counts: of each worker how many of its replicas have one, float32 [workers]; a collective.
         replicas: of a worker.
-        endless: of all replicas how many have data without an end, float32 [1]; a collective.
+        batches: of each worker how many batches each of its replicas has, as `cardinality` has it, int64 [workers]; a
+            collective.
     """
 
-    def __init__(self, strategy: Any, follows: Any, endless: Any, *, worker: int, workers: int) -> None:
+    def __init__(self, strategy: Any, follows: Any, batches: Any, *, worker: int, workers: int) -> None:
         import tensorflow as tf
 
-        def of_replica(has_one: Any) -> Any:
-            own = tf.one_hot(worker, workers, dtype=tf.float32) * tf.cast(has_one, tf.float32)
-            return own, tf.reshape(tf.cast(endless, tf.float32), [1])
+        replicas = len(strategy.extended.worker_devices)
+        # Sums of numbers of which all workers but one have 0; UNKNOWN_CARDINALITY is the least there is.
+        least = tf.data.UNKNOWN_CARDINALITY
 
-        counts, endless = strategy.extended.call_for_each_replica(of_replica, args=(follows,))
-        self.replicas = len(strategy.extended.worker_devices)
+        def of_replica(has_one: Any) -> Any:
+            one_of = functools.partial(tf.one_hot, worker, workers)
+            share = tf.where(batches < 0, batches, batches // replicas) - least
+            return one_of(dtype=tf.float32) * tf.cast(has_one, tf.float32), one_of(dtype=tf.int64) * share
+
+        counts, shares = strategy.extended.call_for_each_replica(of_replica, args=(follows,))
+        self.replicas = replicas
         self.counts = strategy.reduce(tf.distribute.ReduceOp.SUM, counts, axis=None)
-        self.endless = strategy.reduce(tf.distribute.ReduceOp.SUM, endless, axis=None)
+        self.batches = strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None) // replicas + least
 
 
 class CommonEnd:
@@ -125,14 +134,22 @@ class CommonEnd:
         tasks: the names of all training tasks, in the order of their pipelines.
         on_end: called when training stops because data ended.
         last: whether training stops at a global step whatever the data.
+        starts_within: whether training may begin behind the first batch, so that how many there are tells no end.
     """
 
     def __init__(
-        self, strategy: Any, *, tasks: Sequence[str], on_end: Callable[[], None], last: Callable[[int], bool]
+        self,
+        strategy: Any,
+        *,
+        tasks: Sequence[str],
+        on_end: Callable[[], None],
+        last: Callable[[int], bool],
+        starts_within: bool = False,
     ) -> None:
         self._strategy, self._tasks, self._on_end, self._last = strategy, list(tasks), on_end, last
+        self.starts_within = starts_within
         self._worker: int | None = None
-        self._endless: Any = None
+        self._batches: Any = None
         # Of the graph that is being built, once it has its input.
         self.following: Any = None
 
@@ -152,7 +169,7 @@ class CommonEnd:
             logger.info("Elements of this dataset cannot be read ahead: %s", found.element_spec)
             return found
         self._worker = context.input_pipeline_id
-        self._endless = tf.equal(found.cardinality(), tf.data.INFINITE_CARDINALITY)
+        self._batches = found.cardinality()
         return made
 
     def next_of(self, iterator: Any) -> Any:
@@ -162,7 +179,7 @@ class CommonEnd:
             return element
         element, follows = element
         self.following = Following(
-            self._strategy, follows, self._endless, worker=self._worker, workers=len(self._tasks)
+            self._strategy, follows, self._batches, worker=self._worker, workers=len(self._tasks)
         )
         return element
 
@@ -176,7 +193,9 @@ class CommonEnd:
 
         class CommonEndHook(base):
             def __init__(self) -> None:
-                self.watching = False
+                # Whether the data of a worker may end; how many steps all have batches for, where that is known.
+                self.watching, self._most = False, None
+                self._made = 0
 
             @property
             def following(self) -> Following | None:
@@ -188,29 +207,40 @@ class CommonEnd:
             def after_create_session(self, session, coord):
                 if end.following is None:
                     return
-                counts, endless = session.run([end.following.counts, end.following.endless])
-                self.watching = endless[0] < len(end._tasks) * end.following.replicas
-                if self.ends(session, counts):
+                counts, batches = session.run([end.following.counts, end.following.batches])
+                self._batches, self._made = list(batches), 0
+                known = [count for count in batches if count >= 0]
+                self.watching = bool(known) or tensorflow.data.UNKNOWN_CARDINALITY in batches
+                if tensorflow.data.UNKNOWN_CARDINALITY not in batches and not end.starts_within:
+                    self._most = min(known, default=None)
+                if self.ends(session, [count < end.following.replicas for count in counts]):
                     coord.request_stop()
 
             def before_run(self, run_context):
-                return v1.train.SessionRunArgs(end.following.counts) if self.watching else None
+                asks = self.watching and self._most is None
+                return v1.train.SessionRunArgs(end.following.counts) if asks else None
 
             def after_run(self, run_context, run_values):
-                if self.watching and self.ends(run_context.session, run_values.results):
+                self._made += 1
+                if not self.watching:
+                    return
+                if self._most is None:
+                    lacking = [count < end.following.replicas for count in run_values.results]
+                else:
+                    lacking = [0 <= count <= self._made for count in self._batches]
+                if self.ends(run_context.session, lacking):
                     run_context.request_stop()
 
             def steps_passed(self, count):
                 """It looks at the steps of a longer call when that has ended."""
 
-            def ends(self, session: Any, counts: Any) -> bool:
+            def ends(self, session: Any, lacking: Sequence[bool]) -> bool:
                 """Whether no step can follow; tells why.
 
                 Args:
                     session: to read the global step.
-                    counts: of each worker how many of its replicas have a batch.
+                    lacking: of each worker whether it has no batch.
                 """
-                lacking = [count < end.following.replicas for count in counts]
                 if not any(lacking):
                     return False
                 step = int(session.run(self._global_step))

@@ -47,14 +47,15 @@ class Steps(tf.compat.v1.train.SessionRunHook):
         self.made += 1
 
 
-def trained(data, *, most=6, alone=True, last=()):
+def trained(data, *, most=6, alone=True, last=(), within=False):
     """Trains one worker of two replicas: (steps, times that it was told of the end, whether it looks at each step)."""
     v1, told = tf.compat.v1, []
     with tf.Graph().as_default():
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         # The other worker's part of the sum is never there.
         tasks = ["chief:0"] if alone else ["chief:0", "worker:0"]
-        end = CommonEnd(strategy, tasks=tasks, on_end=lambda: told.append(1), last=lambda step: step in last)
+        end = CommonEnd(strategy, tasks=tasks, on_end=lambda: told.append(1), last=lambda step: step in last,
+                        starts_within=within)  # fmt: skip
         with strategy.scope():
             iterator = strategy.make_input_fn_iterator(lambda context: end.watched(data(), context))
             step = v1.train.get_or_create_global_step()
@@ -87,10 +88,16 @@ def numbers(count):
     return lambda: tf.data.Dataset.range(count)
 
 
-def test_training_stops_after_the_last_whole_round(warnings):
+def of_unknown_length(count):
+    return lambda: tf.data.Dataset.range(count).filter(lambda n: True)
+
+
+@pytest.mark.parametrize("data", [numbers, of_unknown_length])
+def test_training_stops_after_the_last_whole_round(data, warnings):
     """No step fails for want of data: the session is asked to stop after the one before."""
-    assert trained(numbers(5)) == (2, 1, True)
-    assert trained(numbers(4)) == (2, 1, True)
+    assert trained(data(5)) == (2, 1, True)
+    assert trained(data(4)) == (2, 1, True)
+    assert trained(data(5), within=True) == (2, 1, True)
     # All have ended: nothing is warned of.
     assert warnings == []
 

@@ -24,6 +24,7 @@ WHAT = (
 
 
 def apply() -> None:
+    import tensorflow
     from tensorflow_estimator.python.estimator import estimator as module
 
     original = module.Estimator._actual_train_model_distributed
@@ -42,7 +43,9 @@ def apply() -> None:
         def last(step: int) -> bool:
             return any(step == getattr(hook, "_last_step", None) for hook in hooks)
 
-        end = CommonEnd(strategy, tasks=tasks, on_end=tell, last=last)
+        restoring = getattr(tensorflow.data.experimental, "CheckpointInputPipelineHook", ())
+        within = any(isinstance(hook, restoring) for hook in hooks)
+        end = CommonEnd(strategy, tasks=tasks, on_end=tell, last=last, starts_within=within)
         self._get_iterator_from_input_fn = functools.partial(_iterator, self, end)
         try:
             return original(self, strategy, input_fn, hooks, saving_listeners)
