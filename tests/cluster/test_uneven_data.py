@@ -67,10 +67,11 @@ def evaluate(input_context=None):
 
 
 def test_a_job_of_keras(tmp_path):
-    (tmp_path / "own.py").write_text(INPUTS)
+    own = tmp_path / "own.py"
+    own.write_text(INPUTS)
     job = {
         "model": {"name": "linear", "params": {"classes": 2, "input_shape": [8, 8, 1]}},
-        "input": {"source": "function", "train": "own.py:train", "eval": "own.py:evaluate", "global_batch_size": 8},
+        "input": {"source": "function", "train": f"{own}:train", "eval": f"{own}:evaluate", "global_batch_size": 8},
         "train": {"max_steps": 20},
         "run": {"model_dir": str(tmp_path / "model"), "save_checkpoints_steps": 4, "engine": "keras",
                 "train_distribute": "multi_worker_mirrored"},
