@@ -83,13 +83,18 @@ def measured(allocator: str, *, workers: int, **case: Any) -> dict[str, Any]:
         environ = {**os.environ, "ESTIMATOR_PIPELINE_MALLOC": allocator, "ESTIMATOR_PIPELINE_REPAIRS": "none"}
         environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
         environ["PYTHONPATH"] = os.pathsep.join([str(common.ROOT), str(Path(__file__).parent)])
+        # One process on one core, as a worker of two has it.
+        alone = dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"), "1") | {"TF_NUM_INTEROP_THREADS": "2"}
         command = [sys.executable, "-m", "estimator_pipeline"]
-        shown = [*command, "launch", "--workers", str(workers), "--log-dir", folder, "--"]
-        shown += [*command, "exec", __file__, "--measure", json.dumps(case)]
+        shown = [*command, "exec", __file__, "--measure", json.dumps(case)]
+        if workers > 1:
+            shown = [*command, "launch", "--workers", str(workers), "--log-dir", folder, "--", *shown]
+        core = min(os.sched_getaffinity(0))
         done = subprocess.run(
-            shown, env=environ, cwd=folder, capture_output=True, text=True, timeout=3600, check=False
+            shown, env=environ if workers > 1 else {**environ, **alone}, cwd=folder, capture_output=True, text=True,
+            timeout=3600, check=False, preexec_fn=None if workers > 1 else lambda: os.sched_setaffinity(0, {core}),
         )  # fmt: skip
-        logs = [path.read_text() for path in Path(folder).glob("worker-*.log")]
+        logs = [path.read_text() for path in Path(folder).glob("worker-*.log")] if workers > 1 else [done.stdout]
         told = [line.split(" ", 1)[1] for log in logs for line in log.splitlines() if line.startswith("MEASURED ")]
         if len(told) != workers:
             raise SystemExit(f"{done.stdout[-2000:]}{done.stderr[-2000:]}\n{''.join(log[-3000:] for log in logs)}")
