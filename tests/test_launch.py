@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -359,6 +360,28 @@ def test_a_legacy_program_is_followed_by_its_log(tmp_path):
     assert outcome.result["global_step"] == 200
     assert outcome.result["metrics"] == {"accuracy": 0.97, "loss": 0.1}
     assert outcome.tasks[0].step == 100
+
+
+def test_a_warning_of_several_tasks_is_shown_once(tmp_path):
+    class Notes(View):
+        seen: ClassVar[list[str]] = []
+
+        def note(self, text):
+            self.seen.append(text)
+
+    _run(
+        tmp_path,
+        """
+        with open(os.environ["ESTIMATOR_PIPELINE_PROGRESS"], "a") as file:
+            for text in ("the data ended", ["no", "text"], "of " + me):
+                print(json.dumps({"time": 1.0, "event": "warning", "text": text}), file=file)
+        """,
+        shape=Shape(workers=2),
+        view=Notes(),
+    )
+    of_all = [text for text in Notes.seen if text.endswith(" warns: the data ended")]
+    assert len(of_all) == 1 and sorted(set(Notes.seen) - set(of_all)) == [
+        "worker:0 warns: of worker-0", "worker:1 warns: of worker-1"]  # fmt: skip
 
 
 def test_a_log_folder_that_cannot_be_is_refused(tmp_path):

@@ -13,15 +13,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from estimator_pipeline import compat, event_files, keras_optimizers, moving_averages
+from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat import coordination, keras_steps, sessions, step_random
 from estimator_pipeline.compat.common_end import told_end
 from estimator_pipeline.compat.keras_common_end import StepsTogether
 from estimator_pipeline.compat.repairs import lost_peers
 from estimator_pipeline.engines import keras_checkpoints
-from estimator_pipeline.engines.evaluation import CheckpointEvaluator
-from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.identity import Identity, of_inputs
 from estimator_pipeline.engines.keras_backup import Backup
 from estimator_pipeline.engines.keras_callbacks import (
@@ -35,19 +33,19 @@ from estimator_pipeline.engines.keras_callbacks import (
     tensorboard_callback,
 )
 from estimator_pipeline.engines.keras_data import distributed, scope, steps_of
+from estimator_pipeline.engines.keras_evaluator import KerasEvaluator
 from estimator_pipeline.engines.keras_serving import KerasServing
 from estimator_pipeline.engines.keras_steps import executions_callback, noting_endless, wanted_by
 from estimator_pipeline.engines.ledger import TaskLedger
 from estimator_pipeline.engines.life import TaskLife
-from estimator_pipeline.engines.result import Evaluation, TrainResult
+from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.engines.run_lengths import Every
 from estimator_pipeline.engines.settings import Settings, Trained
 from estimator_pipeline.engines.several_steps import SeveralSteps
 from estimator_pipeline.errors import ClusterError, ConfigError
-from estimator_pipeline.launch.progress import ProgressWriter
 from estimator_pipeline.log import logger
 
-__all__ = ["KerasEvaluator", "KerasPlan", "KerasTask", "train_and_evaluate"]
+__all__ = ["KerasPlan", "KerasTask", "train_and_evaluate"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -437,84 +435,3 @@ class KerasTask(TaskLife):
             mend="engine keras trains with none, one_device, mirrored or multi_worker_mirrored; for parameter "
             "servers keep the engine estimator",
         )
-
-
-# The final checkpoint's model, with its layers and how it was compiled.
-KERAS_FILE = "model.keras"
-
-
-class KerasEvaluator(CheckpointEvaluator):
-    """Evaluates checkpoints of the Keras engine in this process alone.
-
-    Args:
-        plan: the job's.
-        progress: told of each evaluation and export.
-    """
-
-    def __init__(self, plan: KerasPlan, *, progress: ProgressWriter) -> None:
-        super().__init__(plan.eval_spec, exported=plan.serving, checkpoint_steps=plan.epoch_steps, progress=progress)
-        self._plan = plan
-        name = plan.eval_spec.name
-        self._summaries = os.path.join(plan.model_dir, f"eval_{name}" if name else "eval")
-        self._model: Any = None
-        self._writer: Any = None
-
-    def metrics_of(self, checkpoint: str) -> Mapping[str, Any]:
-        if self._model is None:
-            with scope(self._plan.eval_strategy):
-                self._model = self.build()
-                self._checkpoint = self.checkpoint_of(self._model)
-            self._data = distributed(self._plan.eval_strategy, self._spec.input_fn, self._plan.weighted)
-            self._steps = self._spec.steps or steps_of(
-                self._plan.eval_strategy, self._spec.input_fn, mend="give eval.steps"
-            )
-        keras_checkpoints.restore(self._checkpoint, checkpoint, whole=False)
-        moving_averages.take(self._model)
-        found = self._model.evaluate(self._data, steps=self._steps, return_dict=True, verbose=0)
-        step = checkpoint_step(checkpoint)
-        metrics = {**self._plan.completed({name: float(v) for name, v in found.items()}), "global_step": step}
-        self._summarise(metrics, step)
-        return metrics
-
-    def build(self) -> Any:
-        """The compiled model, made in the scope of the strategy of evaluation."""
-        return self._plan.build_model()
-
-    def checkpoint_of(self, model: Any) -> Any:
-        """The `tf.train.Checkpoint` of what evaluation needs of the model."""
-        if moving_averages.keeps(model):
-            keras_optimizers.create_slots(model)
-        return keras_checkpoints.of(model)
-
-    def evaluate(self, checkpoint: str, *, final: bool) -> Evaluation:
-        found = super().evaluate(checkpoint, final=final)
-        if final:
-            self._save_keras_file(checkpoint)
-        return found
-
-    def _save_keras_file(self, checkpoint: str) -> None:
-        path = os.path.join(self._plan.model_dir, KERAS_FILE)
-        try:
-            self._plan.serving.save_keras_file(checkpoint, path)
-        except (NotImplementedError, TypeError, ValueError) as error:
-            # A model whose layers have no get_config; the checkpoint holds all that is needed to build it again.
-            logger.warning("%s was not written: %s", path, str(error).strip().splitlines()[0])
-            return
-        self.exports.append(path)
-        self._progress.emit("export", path=path)
-
-    def take(self, checkpoint: str, metrics: Mapping[str, Any]) -> None:
-        super().take(checkpoint, metrics)
-        self._summarise(metrics, checkpoint_step(checkpoint))
-
-    def _summarise(self, metrics: Mapping[str, Any], step: int) -> None:
-        tf = compat.install()
-        if self._writer is None:
-            self._writer = tf.summary.create_file_writer(self._summaries)
-        event_files.write_scalars(self._writer, metrics, step=step)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        self._model = None

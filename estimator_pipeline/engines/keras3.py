@@ -15,9 +15,10 @@ from typing import Any
 from estimator_pipeline import moving_averages
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.engines import keras3_loop, keras_checkpoints
-from estimator_pipeline.engines.keras import KerasEvaluator, KerasPlan, KerasTask
+from estimator_pipeline.engines.keras import KerasPlan, KerasTask
 from estimator_pipeline.engines.keras3_variables import ModelVariables
 from estimator_pipeline.engines.keras_callbacks import summary_callback
+from estimator_pipeline.engines.keras_evaluator import KerasEvaluator
 from estimator_pipeline.engines.keras_serving import KerasServing
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.engines.settings import Settings

@@ -32,7 +32,7 @@ from estimator_pipeline.engines.settings import Settings, Trained
 from estimator_pipeline.engines.stopping import Alone, BoardMail, stopping_for
 from estimator_pipeline.errors import DivergedError, PipelineError, PreemptedError, TaskFailedError
 from estimator_pipeline.launch import progress as progress_protocol
-from estimator_pipeline.log import logger
+from estimator_pipeline.log import logger, warnings_told
 
 # How long tasks have to leave that are asked to end: whoever asked may not wait.
 PREEMPTED_SECS = 30.0
@@ -122,7 +122,7 @@ class TaskLife(abc.ABC):
         allocator.keep_memory()
         progress_protocol.start_heartbeat(self._environ)
         try:
-            with self.preemption.listening():
+            with self.preemption.listening(), warnings_told(lambda text: self.progress.emit("warning", text=text)):
                 # Told when signals are heard: whoever waits for this may send one.
                 self.progress.emit("start")
                 outcome = self.run()

@@ -18,6 +18,7 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch import guard as guard_module
@@ -123,6 +124,7 @@ class _Job:
     ) -> None:
         self.plan = plan
         self.running = running
+        self._warned: set[str] = set()
         self.view = view
         self._grace = grace
         self._timeout = timeout
@@ -205,7 +207,14 @@ class _Job:
         for one in self.running:
             for event in one.news():
                 self.view.event(one.state, event)
+                self._warn(one.state.task, event)
         self.view.refresh()
+
+    def _warn(self, task: str, event: Mapping[str, Any]) -> None:
+        # What all tasks warn of is told once.
+        if event["event"] == "warning" and isinstance(text := event.get("text"), str) and text not in self._warned:
+            self._warned.add(text)
+            self.view.note(f"{task} warns: {text}")
 
     def _ended(self, fresh: list[Running]) -> None:
         # Of several that ended since the last look, the one that fell silent first comes first: the others

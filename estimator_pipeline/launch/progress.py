@@ -11,6 +11,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task
 | evaluation | step, metrics {name: value} |
 | checkpoint | step, path |
 | export | path |
+| warning | text: what a person should know, in the words of the log |
 | trained | none: this task has left its last step, and waits for the others or evaluates |
 | result | status, global_step, metrics, exports [paths], steps (this task's own) |
 | heartbeat | none: the process is there, whatever it is at; or a touch of the file beside, see below. preempting (who |
@@ -71,7 +72,7 @@ PROGRESS_VARIABLE = "ESTIMATOR_PIPELINE_PROGRESS"
 HEARTBEAT_VARIABLE = "ESTIMATOR_PIPELINE_HEARTBEAT_SECS"
 HEARTBEAT_FOLDER_VARIABLE = "ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER"
 PREEMPTED_FILE_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTED_FILE"
-EVENTS = ("start", "step", "evaluation", "checkpoint", "export", "trained", "result", "heartbeat", "end")
+EVENTS = ("start", "step", "evaluation", "checkpoint", "export", "warning", "trained", "result", "heartbeat", "end")
 
 
 def from_environ(environ: Mapping[str, str]) -> ProgressWriter:
