@@ -102,6 +102,8 @@ def check_data(context: Context) -> Iterator[Finding]:
     job = context.needed_job()
     yield from _functions(job)
     if isinstance(job.input, FunctionInput):
+        if context.deep:
+            yield from _called(context)
         return
     if context.deep:
         yield from _deep(context)
@@ -384,6 +386,20 @@ def _functions(job: Job) -> Iterator[Finding]:
     for field, reference in named:
         if reference is not None:
             yield from _function(field, reference)
+
+
+def _called(context: Context) -> Iterator[Finding]:
+    """What the input functions give, looked at as the job does."""
+    from estimator_pipeline.doctor.machine import import_tensorflow
+    from estimator_pipeline.engines.job import job_inputs
+
+    try:
+        import_tensorflow(context)
+        data = job_inputs(context.needed_job())
+        for input_fn in (data.train_input_fn, data.eval_input_fn):
+            input_fn()
+    except PipelineError as problem:
+        yield of_error(problem, "every task that reads it ends with this error")
 
 
 def _function(field: str, reference: str) -> Iterator[Finding]:

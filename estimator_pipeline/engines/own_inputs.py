@@ -79,6 +79,12 @@ class OwnInputs:
                     found=f"elements {_short(spec)}",
                     mend=f"{mend}; weights of records go into them, see input.weight_key",
                 )
+            if to_the_end and tf.executing_eagerly() and int(found.cardinality()) == tf.data.INFINITE_CARDINALITY:
+                raise ConfigError(
+                    f"{who} gives data without an end, and an evaluation reads to the end",
+                    found="a dataset that is repeated for ever, and eval.steps null",
+                    mend="leave repeat() out of it, or set eval.steps",
+                )
             return
         if self._engine != "estimator":
             raise ConfigError(
