@@ -479,3 +479,12 @@ def test_a_task_of_a_broken_cluster_is_not_accused(cluster):
     told = tf_config_problems({"cluster": cluster, "task": {"type": next(iter(cluster)), "index": 0}})
     first_lines = [str(problem).split("\n")[0] for problem in told]
     assert told and not any(line.startswith("TF_CONFIG: the task") for line in first_lines)
+
+
+def test_the_environment_is_read_where_none_is_given(monkeypatch):
+    monkeypatch.setenv(
+        "TF_CONFIG", json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}})
+    )
+    assert (num_workers(), own_index()) == (2, 1)
+    monkeypatch.delenv("TF_CONFIG")
+    assert (num_workers(), own_index()) == (1, 0)

@@ -42,6 +42,7 @@ TESTS = {
     "moved-names": "tests/compat/test_real_programs.py::test_adanet",
     "keras-averages": "tests/compat/surface/test_surface_keras_model.py::"
     "test_averages_of_batch_normalization_are_taken_along",
+    "weights-h5": "tests/compat/test_weights_h5.py",
     "pandas-text": "tests/compat/test_pandas_text.py::test_pandas_input_fn_takes_text",
     "literal-paths": "tests/compat/test_literal_paths.py::test_a_second_start_goes_on_and_old_checkpoints_are_removed",
     "graph-text": "tests/compat/test_graph_text.py::test_what_a_training_writes",

@@ -15,6 +15,7 @@ The environment is an argument everywhere; nothing here reads `os.environ`. Impo
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -56,25 +57,31 @@ def from_environ(environ: Mapping[str, str]) -> TFConfig:
     return parse_tf_config(environ.get("TF_CONFIG", ""))
 
 
-def num_workers(environ: Mapping[str, str]) -> int:
+def num_workers(environ: Mapping[str, str] | None = None) -> int:
     """How many tasks share the training data: the chief and the workers; 1 without TF_CONFIG.
+
+    Args:
+        environ: where TF_CONFIG is read; `os.environ` by default.
 
     Raises:
         ClusterError: See :func:`parse_tf_config`.
     """
-    return from_environ(environ).num_training_tasks
+    return from_environ(os.environ if environ is None else environ).num_training_tasks
 
 
-def own_index(environ: Mapping[str, str]) -> int:
+def own_index(environ: Mapping[str, str] | None = None) -> int:
     """Which share of the training data is this task's, from 0; 0 without TF_CONFIG.
 
     With a `chief` job the chief has 0 and worker i has i + 1, so that every task has its own. This is not the
     same as the document's task index.
 
+    Args:
+        environ: where TF_CONFIG is read; `os.environ` by default.
+
     Raises:
         ClusterError: This task is a ps or an evaluator, which have no share; or see :func:`parse_tf_config`.
     """
-    return from_environ(environ).rank
+    return from_environ(os.environ if environ is None else environ).rank
 
 
 def build_tf_config(

@@ -189,6 +189,7 @@ def _native(version: str) -> ModuleType:
     _ = tf.keras.layers, tf.compat.v1.keras.layers, tf.compat.v1.estimator.Estimator
     if os.environ.get(LEGACY_KERAS) not in _TRUE and keras_symbols.keep():
         _steps.append(Step("keras-symbols", "tf_keras, if it is imported, does not take the exported names of keras"))
+    _name_keras_version(tf)
     return tf
 
 
@@ -217,6 +218,7 @@ def _restore(version: str) -> ModuleType:
     # Lazy loaders that a worker thread touches first end in a RecursionError or in Keras 3: resolve them now.
     _ = tf.keras.layers, tf.compat.v1.keras.layers, tf.compat.v2.keras.layers
     count = lazy_loaders.resolve()
+    _name_keras_version(tf)
     _steps.append(Step("keras-resolved", f"tf.keras and {count} lazy modules of it resolved on the importing thread"))
     if keras_seeds.mend():
         _steps.append(Step("keras-seeds", "tf_keras draws its seeds as integers, which Python 3.12 asks for"))
@@ -231,6 +233,15 @@ def _restore(version: str) -> ModuleType:
     bound = aliases.bind_attributes()
     _steps.append(Step("attributes", f"`estimator` set on {', '.join(bound)}"))
     return tf
+
+
+def _name_keras_version(tf: ModuleType) -> None:
+    """`tf.keras.__version__`, which TensorFlow 2.13 left out and programs print."""
+    for name in (tf.keras.__name__, tf.compat.v1.keras.__name__):
+        module = sys.modules[name]
+        if not hasattr(module, "__version__"):
+            package = sys.modules[name.partition(".")[0]]
+            module.__version__ = package.__version__  # type: ignore[attr-defined]
 
 
 def _refuse_keras_3(version: str) -> None:

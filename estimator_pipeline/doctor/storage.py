@@ -174,10 +174,14 @@ def _remote(folder: str) -> Iterator[Finding]:
         gfile.rename(path, path + ".b")
         gfile.remove(path + ".b")
     except (errors.OpError, OSError, NotImplementedError) as problem:
+        said = str(getattr(problem, "message", None) or problem)
         yield error(
-            f"{folder} cannot be written: {getattr(problem, 'message', None) or problem}",
+            f"{folder} cannot be written: {said}",
             "no checkpoint can be written there",
-            "see the credentials of this host, and whether this TensorFlow knows the file system (tensorflow-io)",
+            "see the credentials of this host"
+            if "not implemented" not in said
+            else "TensorFlow itself knows folders and gs://; others came with tensorflow-io, which TensorFlow 2.18 and "
+            "later cannot load: mount the storage as a folder",
         )
         return
     yield ok(f"{folder}: a file could be written, renamed and removed")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from estimator_pipeline.cluster import EVALUATOR, TFConfig
+from estimator_pipeline.cluster import EVALUATOR, TFConfig, from_environ
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.cluster.resolving import EVALUATOR_VARIABLE
 from estimator_pipeline.engines.board import Board, in_state
@@ -19,7 +19,7 @@ from estimator_pipeline.engines.settings import Settings
 from estimator_pipeline.errors import ConfigError, WaitError
 from estimator_pipeline.log import logger
 
-__all__ = ["Handover", "told_of_evaluator"]
+__all__ = ["Handover", "evaluator_of_job", "told_of_evaluator"]
 
 # How much longer the other tasks wait for the result than the chief waits for the evaluator's.
 MARGIN_SECS = 60.0
@@ -44,6 +44,28 @@ def told_of_evaluator(settings: Settings, tf_config: TFConfig, environ: Mapping[
     if given:
         return given == "1"
     return True if tf_config.cluster is not None and tf_config.cluster.evaluator is not None else None
+
+
+def evaluator_of_job(wanted: bool, environ: Mapping[str, str]) -> bool | None:
+    """Whether a task of the job evaluates beside training; None: one may, and shows itself by then.
+
+    A process without a cluster is the whole job: it would wait for an evaluator that nobody has started.
+
+    Args:
+        wanted: what the job file says.
+        environ: of this task.
+    """
+    if not wanted:
+        return None
+    task = from_environ(environ)
+    if task.cluster is not None or task.is_evaluator:
+        return True
+    if environ.get(EVALUATOR_VARIABLE, "") == "":
+        logger.warning(
+            "There is no TF_CONFIG, so this process runs the whole job: it also evaluates and exports, which "
+            "evaluator:0 of cluster.evaluator does in a cluster (estimator-pipeline launch starts one)"
+        )
+    return None
 
 
 class Handover:

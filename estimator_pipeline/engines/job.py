@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
-from estimator_pipeline.cluster.resolving import EVALUATOR_VARIABLE
 from estimator_pipeline.engines import keras_checkpoints
 from estimator_pipeline.engines.estimator import train_and_evaluate
 from estimator_pipeline.engines.export_once import fingerprint, once, tidy
 from estimator_pipeline.engines.exporting import make_exporter
 from estimator_pipeline.engines.functions import load_function as load_function
+from estimator_pipeline.engines.handover import evaluator_of_job
 from estimator_pipeline.engines.identity import Identity, code_of_reference, of_inputs
 from estimator_pipeline.engines.mismatch import mismatch
 from estimator_pipeline.engines.own_inputs import OwnInputs
@@ -54,9 +54,10 @@ def run_job(
     """
     environ = os.environ if environ is None else environ
     evaluation = job.eval
-    has_evaluator = _has_evaluator(job, environ)
+    has_evaluator = evaluator_of_job(job.cluster.evaluator, environ)
     during = True if evaluation.during_training and not has_evaluator else None
     tf = prepare_process(job)
+    _set_threads(job, tf)
     if job.run.engine != "keras" and (given := sorted(job.keras.model_fields_set)):
         logger.warning("The engine %s reads nothing of the section keras: %s", job.run.engine, ", ".join(given))
     if job.run.engine != "estimator":
@@ -91,24 +92,6 @@ def run_job(
         steps_per_execution=job.train.steps_per_execution,
         environ=environ,
     )
-
-
-def _has_evaluator(job: Job, environ: Mapping[str, str]) -> bool | None:
-    """Whether a task of the job evaluates beside training; None: one may, and shows itself by then.
-
-    A process without a cluster is the whole job: it would wait for an evaluator that nobody has started.
-    """
-    if not job.cluster.evaluator:
-        return None
-    task = from_environ(environ)
-    if task.cluster is not None or task.is_evaluator:
-        return True
-    if environ.get(EVALUATOR_VARIABLE, "") == "":
-        logger.warning(
-            "There is no TF_CONFIG, so this process runs the whole job: it also evaluates and exports, which "
-            "evaluator:0 of cluster.evaluator does in a cluster (estimator-pipeline launch starts one)"
-        )
-    return None
 
 
 # Of the input section: what becomes a feature, a label and a weight, and which numbers.
@@ -165,6 +148,23 @@ def prepare_process(job: Job) -> ModuleType:
             mend="run the job in a process of its own",
         )
     return tf
+
+
+def _set_threads(job: Job, tf: ModuleType) -> None:
+    """Sizes of TensorFlow's thread pools, of which it makes one for the process with the first device.
+
+    A session's `intra_op_parallelism_threads` comes too late for that one.
+    """
+    threads = job.run.threads
+    for name, count, settle in (
+        ("intra_op", threads.intra_op, tf.config.threading.set_intra_op_parallelism_threads),
+        ("inter_op", threads.inter_op, tf.config.threading.set_inter_op_parallelism_threads),
+    ):
+        try:
+            if count is not None:
+                settle(count)
+        except RuntimeError as error:
+            logger.warning("run.threads.%s has no effect in this process: %s", name, error)
 
 
 def eval_spec_of(job: Job, data: Any) -> Any:

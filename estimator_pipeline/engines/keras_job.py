@@ -355,13 +355,6 @@ def tell_of_ignored(job: Job) -> None:
 def prepare_runtime(job: Job) -> None:
     """Settings that TensorFlow takes before its runtime starts, and no later."""
     tf = compat.install()
-    threads = job.run.threads
-    for count, settle in (
-        (threads.intra_op, tf.config.threading.set_intra_op_parallelism_threads),
-        (threads.inter_op, tf.config.threading.set_inter_op_parallelism_threads),
-    ):
-        if count is not None:
-            settle(count)
     if job.model.mixed_precision and not tf.config.list_physical_devices("GPU"):
         # As in an Estimator's session: bfloat16 convolutions do not survive the graph optimizer's fusion on CPUs.
         tf.config.optimizer.set_experimental_options({"remapping": False})

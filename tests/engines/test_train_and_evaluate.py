@@ -260,3 +260,24 @@ def test_a_job_with_an_evaluator_is_whole_in_one_process(engine, tmp_path, logge
     outcome = run_job(job, environ={})
     assert [each.global_step for each in outcome.evaluations] == [2, 4] and outcome.evaluated_by == "worker:0"
     assert "There is no TF_CONFIG, so this process runs the whole job" in logged.text
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("engine", ["estimator", "keras"])
+def test_the_threads_of_a_job_file_are_those_of_the_process(engine, tmp_path, run_python):
+    """TensorFlow makes its pool with the first device; what a session asks for later had no effect."""
+    program = """
+import glob, sys
+import estimator_pipeline as ep
+from estimator_pipeline.engines.job import run_job
+changes = ["model.name=linear", "train.max_steps=2", *sys.argv[1:]]
+run_job(ep.load_job("legacy_configs/single.yaml", overrides=changes), environ={})
+print(sum(open(name).read().startswith("python") for name in glob.glob("/proc/self/task/*/comm")))
+"""
+    found = []
+    for threads in (1, 4):
+        changes = [f"run.engine={engine}", f"run.model_dir={tmp_path / str(threads)}"]
+        done = run_python(["-c", program, *changes, f"run.threads={{intra_op: {threads}, inter_op: 2}}"])
+        assert done.returncode == 0, done.stderr[-3000:]
+        found.append(int(done.stdout.split()[-1]))
+    assert found[1] - found[0] == 3

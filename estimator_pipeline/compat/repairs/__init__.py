@@ -49,6 +49,7 @@ from estimator_pipeline.compat.repairs import (
     sync_replicas,
     train_and_evaluate,
     train_op,
+    weights_h5,
     whole_rounds,
 )
 from estimator_pipeline.errors import CompatError
@@ -100,6 +101,7 @@ _MODULES = (
     restored_shapes,
     train_op,
     keras_averages,
+    weights_h5,
     literal_paths,
     pandas_text,
     graph_text,
