@@ -204,6 +204,15 @@ def test_the_result_is_the_chiefs_with_the_steps_of_each_worker():
     }
 
 
+def test_the_steps_of_a_result_are_not_those_seen_last():
+    states = [TaskState("worker:0"), TaskState("worker:1")]
+    states[1].apply({"event": "step", "step": 1})
+    states[0].apply({"event": "step", "step": 1})
+    reports = {"worker:0": {"steps": 6, "records": 60}, "worker:1": {"steps": 5}}
+    states[0].apply({"event": "result", "global_step": 6, "tasks": reports})
+    assert combined_result(states)["steps"] == {"worker:0": 6, "worker:1": 5}
+
+
 def test_the_result_of_a_chief_comes_before_that_of_a_worker():
     states = [TaskState("worker:1"), TaskState("chief:0")]
     states[0].apply({"event": "result", "global_step": 1})
@@ -331,6 +340,12 @@ def _outcome() -> Outcome:
             "steps": {"worker:0": 101, "worker:1": 99},
         },
     )
+
+
+def test_a_summary_says_that_the_data_ended():
+    outcome = _outcome()
+    outcome.result["status"] = "data ended"
+    assert "\nresult at step 200 (data ended): accuracy" in summary(outcome)
 
 
 def test_the_summary_of_a_launch():

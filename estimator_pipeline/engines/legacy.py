@@ -13,7 +13,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.engines import checkpoints, disk, lock
 from estimator_pipeline.engines import estimator as engine
-from estimator_pipeline.engines.result import TrainResult
+from estimator_pipeline.engines.result import DATA_ENDED, TrainResult
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.log import logger
 
@@ -56,6 +56,9 @@ def train_and_evaluate(
         needs_evaluation_data=False,
         keep_evaluation=keep_evaluation,
     )
+    if result.ended == DATA_ENDED and train_spec.max_steps is not None and from_environ(os.environ).is_single_process:
+        logger.warning("training ended at step %d, before max_steps=%d: its data have no more batches",
+                       result.global_step, train_spec.max_steps)  # fmt: skip
     return old_result(result, [exporter.name for exporter in eval_spec.exporters or ()])
 
 

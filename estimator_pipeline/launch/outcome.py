@@ -156,6 +156,9 @@ def combined_result(states: Sequence[TaskState]) -> dict[str, Any] | None:
     told = next((state.result for state in ordered if state.result is not None), None)
     if told is not None:
         exports = told.get("exports") or [path for state in states for path in state.exports]
+        # What a task was last seen at may be some steps old.
+        reports = told.get("tasks") or {}
+        steps = {task: reports.get(task, {}).get("steps", seen) for task, seen in steps.items()}
         return {**told, "exports": exports, "steps": steps, "source": "result"}
     evaluations = [state.evaluation for state in states if state.evaluation is not None]
     if not steps and not evaluations:

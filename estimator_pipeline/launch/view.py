@@ -217,6 +217,7 @@ def summary(outcome: Outcome) -> str:
     result = outcome.result
     if result is not None:
         at = "" if result.get("global_step") is None else f" at step {result['global_step']}"
+        at += f" ({result['status']})" if result.get("status") in ("data ended", "stopped") else ""
         metrics = result.get("metrics") or {}
         lines += ["", f"result{at}: {_metrics(metrics) or 'no evaluation'}"]
         if len(result["steps"]) > 1:

@@ -1,4 +1,4 @@
-"""The repair `endless-evaluation`: an evaluation that would never end is refused, or tells how far it is."""
+"""Data without an end, of an evaluation (the repair `endless-evaluation`), and data that end, of a training."""
 
 from __future__ import annotations
 
@@ -86,3 +86,11 @@ def test_the_doctor_finds_it(run_warm, tmp_path):
     done = run_warm(doctor, cwd=tmp_path)
     assert done.returncode != 0 and "data without an end" in " ".join(done.stdout.split())
     assert run_warm([*doctor, "--set", "eval.steps=2"], cwd=tmp_path).returncode == 0
+
+
+def test_a_training_whose_data_end_before_max_steps_says_so(tmp_path, warnings):
+    estimator = tf.estimator.Estimator(model_fn, str(tmp_path))
+    specs = tf.estimator.TrainSpec(numbers, max_steps=9), tf.estimator.EvalSpec(numbers)
+    metrics, _ = tf.estimator.train_and_evaluate(estimator, *specs)
+    assert metrics["global_step"] == 3
+    assert "training ended at step 3, before max_steps=9: its data have no more batches" in warnings
