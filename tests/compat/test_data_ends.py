@@ -15,7 +15,8 @@ v1 = tf.compat.v1
 
 def model_fn(features, labels, mode):
     weight = v1.get_variable("weight", [], initializer=v1.zeros_initializer())
-    train_op = tf.group(v1.assign_add(weight, 1.0), v1.assign_add(v1.train.get_or_create_global_step(), 1))
+    with tf.control_dependencies([features]):
+        train_op = tf.group(v1.assign_add(weight, 1.0), v1.assign_add(v1.train.get_or_create_global_step(), 1))
     metrics = {"count": v1.metrics.mean(features)}
     loss = weight + 0 * tf.reduce_sum(features)
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op, eval_metric_ops=metrics)
