@@ -322,6 +322,14 @@ _JOBS: list[tuple[str, str, tuple[str, ...]]] = [
         ("input.worker_seeds: distinct seeds are for workers that all read", "shard_policy file", "off"),
     ),
     (
+        "a_backup_on_one_device",
+        _job("multi_worker_mirrored", "one_device\n  engine: keras").replace(
+            "cluster:\n  workers: 2", "cluster:\n  workers: 1"
+        )
+        + "keras:\n  backup: {every: 5}\n",
+        ("keras.backup: Keras backs up no training under one_device", "train_distribute one_device", "mirrored"),
+    ),
+    (
         "ps_strategy_without_ps",
         _job("multi_worker_mirrored", "parameter_server"),
         (

@@ -111,6 +111,10 @@ _BELOW_CONTRIB = re.compile(r"\bcontrib((?:\.\w+)*)(?:\s+import\s+\(?(\w+))?")
 _CANNOT_IMPORT = re.compile(r"cannot import name '([^']+)' from (?:partially initialized module )?'([^']+)'")
 
 
+# RunConfig's words for a TF_CONFIG of workers alone, where no strategy trains on them.
+_NO_CHIEF = 'If "cluster" is set in TF_CONFIG, it must have one "chief" node.'
+
+
 def of(error: BaseException) -> str | None:
     """What is known of the name on which a program failed: one line, or None.
 
@@ -129,6 +133,11 @@ def of(error: BaseException) -> str | None:
             return _name(error.obj.__name__, error.name, error)
         if type(error.obj).__module__.startswith("tensorflow.") and error.name in _METHODS:
             return f"TensorFlow 2 removed {error.name}: {_METHODS[error.name]}"
+    if isinstance(error, ValueError) and _NO_CHIEF in str(error):
+        return (
+            "without a strategy in RunConfig(train_distribute=...) a cluster has a chief: launch --chief, or one in "
+            "TF_CONFIG; workers that train together need tf.distribute.MultiWorkerMirroredStrategy"
+        )
     return None
 
 

@@ -133,6 +133,13 @@ def _single_process_strategies(job: Job) -> Iterator[Problem]:
                 f"num_devices {devices}" if job.run.num_devices else f"devices {job.run.devices}",
                 "set mirrored, or keep one device.",
             )
+    if job.run.train_distribute == "one_device" and job.keras.backup is not None:
+        yield Problem(
+            ("keras", "backup"),
+            "Keras backs up no training under one_device.",
+            "run.train_distribute one_device",
+            "leave train_distribute out (none), or set mirrored or multi_worker_mirrored.",
+        )
 
 
 def _batches(job: Job) -> Iterator[Problem]:

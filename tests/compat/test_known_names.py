@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 
 import pytest
@@ -161,3 +162,11 @@ def test_exec_without_the_repair_says_what_would_find_the_name(executed):
         "estimator-pipeline: tensorflow.python.util.nest.is_sequence moved: it is tensorflow.python.util.nest.is_nested"
         " today; the repair moved-names, which is left out, finds it"
     )
+
+
+def test_a_cluster_without_a_chief(monkeypatch):
+    cluster = {"worker": ["a:1", "b:1"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
+    with pytest.raises(ValueError, match="chief") as error:
+        tf.estimator.RunConfig()
+    assert "a cluster has a chief: launch --chief" in (known_names.of(error.value) or "")
