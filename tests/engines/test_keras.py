@@ -417,3 +417,11 @@ def test_a_model_fn_is_none_of_keras(run, own_job):
 def test_parameter_servers_are_refused_with_the_line(run):
     with pytest.raises(ConfigError, match="no training with parameter servers"):
         run("run.engine=keras", "run.train_distribute=parameter_server", "cluster.ps=1")
+
+
+def test_an_evaluation_of_some_batches(run):
+    """`validation_steps` of `Model.fit`: `eval.steps`."""
+    keras = ["run.engine=keras", "model.name=linear", "eval.during_training=true"]
+    whole, some = run(*keras, folder="whole"), run(*keras, "eval.steps=2", folder="some")
+    assert len(some.evaluations) == len(whole.evaluations) > 1
+    assert some.metrics["average_loss"] != whole.metrics["average_loss"]
