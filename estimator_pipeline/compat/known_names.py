@@ -156,6 +156,8 @@ def _name(module: str, name: str, error: BaseException) -> str | None:
     """What is known of `module.name`."""
     if module == "keras" or module.startswith("keras."):
         return _keras(f"{module}.{name}")
+    if name.startswith("BoostedTrees"):
+        return f"tensorflow-estimator 2.15 has no {name}: the package tensorflow-decision-forests took its place"
     if module == "collections" and name in _OF_COLLECTIONS:
         return f"Python 3.10 removed collections.{name}: it is collections.abc.{name}"
     if (module, name) in _OF_PYTHON:

@@ -64,6 +64,10 @@ def told(tmp_path, monkeypatch):
             "tensorflow.examples is not installed: TensorFlow 2.0 removed its",
         ),
         ("from collections import Mapping", "Python 3.10 removed collections.Mapping: it is collections.abc.Mapping"),
+        (
+            "import tensorflow as tf\ntf.estimator.BoostedTreesClassifier",
+            "tensorflow-estimator 2.15 has no BoostedTreesClassifier: the package tensorflow-decision-forests",
+        ),
         ("import time\ntime.clock()", "time.clock: Python 3.8 removed it: time.perf_counter takes its place"),
     ],
 )
