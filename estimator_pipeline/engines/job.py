@@ -19,7 +19,7 @@ from estimator_pipeline.engines.exporting import make_exporter
 from estimator_pipeline.engines.functions import load_function as load_function
 from estimator_pipeline.engines.handover import evaluator_of_job
 from estimator_pipeline.engines.identity import Identity, code_of_reference, of_inputs
-from estimator_pipeline.engines.mismatch import mismatch
+from estimator_pipeline.engines.mismatch import mismatch, refuse_text
 from estimator_pipeline.engines.own_inputs import OwnInputs
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.errors import CompatError, ConfigError
@@ -349,7 +349,9 @@ def _telling_of_mismatches(layers: Callable[..., Any], options: Mapping[str, Any
 
     def model_fn(features: Any, labels: Any, mode: str, params: Any = None, config: Any = None) -> Any:
         try:
-            return inner(features, labels, mode, params, config)
+            spec = inner(features, labels, mode, params, config)
+            refuse_text(made[0] if made else None, features)
+            return spec
         except (ValueError, TypeError, KeyError) as error:
             found = mismatch(made[0], features) if made else None
             if found is None:

@@ -16,7 +16,7 @@ from estimator_pipeline.engines import keras
 from estimator_pipeline.engines.functions import call_function, require_no_arguments
 from estimator_pipeline.engines.keras_backup import Backup
 from estimator_pipeline.engines.keras_serving import KerasServing
-from estimator_pipeline.engines.mismatch import mismatch
+from estimator_pipeline.engines.mismatch import mismatch, refuse_text
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.engines.settings import Settings
 from estimator_pipeline.errors import ConfigError
@@ -100,11 +100,14 @@ def telling_of_mismatches(plan: keras.KerasPlan) -> tuple[keras.KerasPlan, conte
 
     def build_model() -> Any:
         models[:] = [plan.build_model()]
+        for spec in specs:
+            refuse_text(models[0], spec)
         return models[0]
 
     def weighted(dataset: Any) -> Any:
         if isinstance(dataset.element_spec, tuple):
             specs.append(dataset.element_spec[0])
+            refuse_text(models[0] if models else None, specs[-1])
         return plan.weighted(dataset)
 
     @contextlib.contextmanager

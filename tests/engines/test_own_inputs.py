@@ -56,6 +56,9 @@ def a_list(input_context=None):
 def named(input_context=None):
     return tf.data.Dataset.from_tensor_slices(({"a": X}, Y)).batch(16)
 
+def text(input_context=None):
+    return tf.data.Dataset.from_tensor_slices(({"a": X, "b": tf.strings.as_string(X)}, Y)).batch(16)
+
 def needs(input_context=None, *, split):
     return good()
 
@@ -186,6 +189,13 @@ def test_features_that_the_model_does_not_take(run, engine, settings, what, foun
     error = refused(run, *settings, engine=engine)
     assert what in error.what and found in error.found and error.exit_code == 2
     assert error.__cause__ is not None, "what Keras said is kept"
+
+
+@BOTH
+def test_text_for_a_model_that_takes_numbers(run, engine):
+    error = refused(run, "model.function=OWN:columns", "input.train=OWN:text", engine=engine)
+    assert error.what == "the data have text for 'b', and the model takes numbers there"
+    assert error.found == "b of float32" and error.exit_code == 2
 
 
 @BOTH
