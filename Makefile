@@ -61,6 +61,7 @@ BENCH ?= runs/bench-tf$(TF)-$(shell date +%Y%m%d-%H%M%S)
 BENCH_ARGS ?=
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.suite --output $(BENCH) $(BENCH_ARGS)
+	$(BIN)/python benchmarks/allocator.py
 	$(BIN)/python benchmarks/evaluation_memory.py
 	$(BIN)/python benchmarks/exec_startup.py
 	$(BIN)/python benchmarks/ledger_cost.py
