@@ -36,6 +36,9 @@ def hook(model_dir: str, *, accept: bool, telling: bool) -> Any:
     tf: Any = compat.install()
 
     class OtherOptimizer(tf.compat.v1.train.SessionRunHook):
+        def __init__(self) -> None:
+            pass  # TensorFlow's says that it is deprecated
+
         def begin(self) -> None:
             own, settings = _names(tf, OF_OPTIMIZER), _names(tf, SETTINGS)
             savers = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SAVERS)
