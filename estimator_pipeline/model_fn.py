@@ -42,6 +42,10 @@ __all__ = ["Optimizer", "build_model_fn"]
 
 # The collection in which a training graph has the learning rate of the step.
 LEARNING_RATE = "estimator_pipeline/learning_rate"
+# The collections in which it has the names of the variables that are the optimizer's and not the model's, and of those
+# among them that hold what a Keras optimizer was made with.
+OF_OPTIMIZER = "estimator_pipeline/of_optimizer"
+SETTINGS = "estimator_pipeline/settings_of_optimizer"
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -184,6 +188,8 @@ def build_model_fn(
                 found="each worker changes the variables by itself, while others' gradients are added up",
                 mend="train with multi_worker_mirrored, or give smaller batches and a lower learning rate",
             )
+        tf.compat.v1.train.get_or_create_global_step()
+        of_model = _identities(tf.compat.v1.global_variables())
         train_op, scaffold = _train_op(
             trained,
             updates,
@@ -196,6 +202,7 @@ def build_model_fn(
             momentum=momentum,
             histograms=shown,
         )
+        _collect_names(OF_OPTIMIZER, [v for v in tf.compat.v1.global_variables() if id(v) not in of_model])
         # Estimator reports the sum over the replicas, for the optimizer has not scaled the loss: each gives its share.
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         return tf.estimator.EstimatorSpec(
@@ -293,6 +300,7 @@ def _train_op(
     else:
         step = optimizer.apply_gradients(pairs)
         _collect_as_one(optimizer.variables())
+        _collect_names(SETTINGS, [one for one in optimizer._hyper.values() if isinstance(one, tf.Variable)])
     scaffold = None
     if momentum is not None:
         averages, begin = moving_averages.begin_with(variables)
@@ -329,6 +337,11 @@ def _collect_as_one(variables: Sequence[Any]) -> None:
             collection[:] = [v for v in collection if id(v) not in copies]
             if id(variable) not in _identities(collection):
                 collection.append(variable)
+
+
+def _collect_names(key: str, variables: Sequence[Any]) -> None:
+    for variable in variables:
+        compat.install().compat.v1.add_to_collection(key, variable.name.partition(":")[0].encode())
 
 
 def _identities(values: Sequence[Any]) -> set[int]:

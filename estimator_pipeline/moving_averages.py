@@ -25,12 +25,14 @@ from estimator_pipeline import compat
 from estimator_pipeline.compat.renamed_saver import renamed_saver
 
 __all__ = [
-    "AVERAGE", "averaged_weights", "averages", "averaging", "averaging_of_keras_3", "begin_with", "exchange",
+    "AVERAGE", "BEGIN", "averaged_weights", "averages", "averaging", "averaging_of_keras_3", "begin_with", "exchange",
     "keeps", "move", "restored", "take",
 ]  # fmt: skip
 
 # The name of an average: after its variable's in an Estimator, and as a slot's in Keras.
 AVERAGE = "ExponentialMovingAverage"
+# The collection of an Estimator's graph with the operations that give averages their variables' values.
+BEGIN = "estimator_pipeline/begin_averages"
 
 
 # -- in an Estimator's graph -------------------------------------------------------------------------------------------
@@ -59,6 +61,8 @@ def begin_with(variables: Sequence[Any]) -> tuple[list[Any], Callable[[Any, Any]
         for variable in variables
     ]
     begun = _updated(made, variables, lambda average, variable: average.assign(variable.read_value()))
+    for one in begun:
+        tf.compat.v1.add_to_collection(BEGIN, one)
     return made, lambda scaffold, session: session.run(begun)
 
 

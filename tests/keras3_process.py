@@ -30,9 +30,19 @@ tf = ep.compat.use_keras_3()
 
 
 def jobs(asked: Any) -> Any:
-    """[[job file, [setting, ...]], ...] -> a result, or an error's text and exit code, for each."""
+    """[[job file, [setting, ...]], ...] -> a result, or an error's text and exit code, for each.
+
+    With FIRST_VALUES in the environment, what each training begins with is written there (programs/first_values.py).
+    """
     from estimator_pipeline.engines.job import run_job
 
+    if "FIRST_VALUES" in os.environ:
+        from programs import first_values
+
+        fit = keras3_loop.fit
+        keras3_loop.fit = lambda *args, callbacks, **given: fit(
+            *args, callbacks=[first_values.callback(), *callbacks], **given
+        )
     found = []
     for path, settings in asked:
         try:

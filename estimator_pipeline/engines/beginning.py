@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ __all__ = [
     "follow_chief",
     "latest_step",
     "meet",
+    "optimizer_changes",
     "own_model_dir",
 ]
 
@@ -187,6 +189,22 @@ def agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> in
             mend="give a model_dir that all tasks share, by the same path; clear copies that a task has of its own",
         )
     return step
+
+
+def optimizer_changes(model_dir: str, tf_config: TFConfig, *, step: int, timeout: float) -> dict[str, list[Any]]:
+    """:func:`identity.optimizer_changes`, as the chief sees them; for all workers of synchronous training.
+
+    Raises:
+        WaitError: a task did not say what it sees in time.
+    """
+    own, cluster = identity.optimizer_changes(model_dir, step=step), tf_config.cluster
+    if cluster is None:
+        return own
+    tasks = [str(task) for task in cluster.training_tasks]
+    told = coordination.exchange(
+        "changes of the optimizer", json.dumps(own), own=str(tf_config.task), tasks=tasks, timeout=timeout
+    )
+    return own if told is None else json.loads(told[str(cluster.chief)])
 
 
 def follow_chief(board: Board, model_dir: str, *, asked: Callable[[], bool], timeout: float) -> int:

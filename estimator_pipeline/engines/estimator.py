@@ -26,6 +26,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.compat import coordinator, saving_listeners, sessions
+from estimator_pipeline.engines import other_optimizer
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator, EstimatorEvaluator
 from estimator_pipeline.engines.hooks import (
     checkpoint_hook,
@@ -216,6 +217,8 @@ class _EstimatorTask(TaskLife):
         config = self.estimator._config
         hook = progress_hook(self.progress)
         hooks = [hook, stop_hook(self.stopping.after_step, self.preemption.rearm), *self.train_spec.hooks]
+        accept = self.settings.accept_changes
+        hooks.append(other_optimizer.hook(self.model_dir, accept=accept, telling=self.tf_config.is_chief))
         telling = None
         if self.tf_config.is_chief and self.progress.enabled:
             telling = checkpoint_hook(self._tell_checkpoint, model_dir=self.model_dir, every_steps=None)

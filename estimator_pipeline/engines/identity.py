@@ -27,13 +27,14 @@ from estimator_pipeline.engines.disk import write_whole
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.log import logger
 
-__all__ = ["Identity", "check"]
+__all__ = ["Identity", "check", "optimizer_changes"]
 
 _FILE = "identity.json"
 # Which kind of input function it is, and what is promised of it; the names that earlier versions did not write.
 _KIND = "input"
 _ADDRESSED, _OWN = "records addressed by step", "a function of one's own"
 _BY_RECORD = "by record"
+_OPTIMIZER = "model.optimizer"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -180,7 +181,9 @@ def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> Non
         meant = changed + _changed(before.get("told", {}), told)
         if meant:
             logger.warning("Training goes on at step %d with a change: %s", step, _words(meant))
-            changes.append({"step": step, "time": time.time(), "changed": [one[0] for one in meant]})
+            of_optimizer = {name: [old, new] for name, old, new in meant if name.startswith(_OPTIMIZER)}
+            names = [one[0] for one in meant]
+            changes.append({"step": step, "time": time.time(), "changed": names, "optimizer": of_optimizer})
     for words in identity.open:
         logger.info("Not promised when this run is resumed: %s", words)
     document = {"fixed": fixed, "told": told, "open": list(identity.open), "changes": changes}
@@ -189,6 +192,23 @@ def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> Non
         return
     tf.io.gfile.makedirs(os.path.dirname(path))
     write_whole(path, json.dumps(document, indent=1, sort_keys=True))
+
+
+def optimizer_changes(model_dir: str, *, step: int) -> dict[str, list[Any]]:
+    """How the optimizer of training from a step on differs from that of the checkpoint: name -> what it was and is.
+
+    Args:
+        model_dir: the model directory, which :func:`check` has seen.
+        step: of the checkpoint.
+    """
+    path = os.path.join(model_dir, DIRECTORY, _FILE)
+    document, _ = _read(compat.install(), path, accept=True)
+    found: dict[str, list[Any]] = {}
+    # A run may have ended before it wrote a checkpoint of its own.
+    for change in (document or {}).get("changes", []):
+        for name, (old, new) in change.get("optimizer", {}).items() if change["step"] == step else ():
+            found[name] = [found.get(name, [old])[0], new]
+    return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
 
 
 def _refuse_to_train_nothing(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from estimator_pipeline import compat
@@ -19,7 +19,8 @@ from estimator_pipeline.compat import coordination, keras_steps, sessions, step_
 from estimator_pipeline.compat.common_end import told_end
 from estimator_pipeline.compat.keras_common_end import StepsTogether
 from estimator_pipeline.compat.repairs import lost_peers
-from estimator_pipeline.engines import keras_checkpoints
+from estimator_pipeline.engines import keras_checkpoints, other_optimizer
+from estimator_pipeline.engines.beginning import optimizer_changes
 from estimator_pipeline.engines.identity import Identity, of_inputs
 from estimator_pipeline.engines.keras_backup import Backup
 from estimator_pipeline.engines.keras_callbacks import (
@@ -187,7 +188,9 @@ class KerasTask(TaskLife):
                 checkpoint_name=keras_checkpoints.PREFIXES[self.engine],
             )
             if saved:
-                keras_checkpoints.restore(checkpoint, tf.train.latest_checkpoint(self.model_dir), whole=True)
+                timeout = self.settings.startup_timeout
+                changed = optimizer_changes(self.model_dir, self.tf_config, step=saved, timeout=timeout)
+                self.restore(model, checkpoint, tf.train.latest_checkpoint(self.model_dir), changed)
         log_every = self.plan.log_steps if self.tf_config.is_chief else None
         progress = progress_callback(self.progress, start_step=start, log_every=log_every)
         with sessions.short_waits(), self._watching(progress):
@@ -252,6 +255,26 @@ class KerasTask(TaskLife):
     def checkpoint_of(self, model: Any) -> Any:
         """The `tf.train.Checkpoint` of the model and its optimizer."""
         return keras_checkpoints.of(model)
+
+    def restore(self, model: Any, checkpoint: Any, path: str, changed: Mapping[str, Sequence[Any]]) -> None:
+        """Restores what training goes on from.
+
+        Args:
+            model: compiled.
+            checkpoint: its own.
+            path: of what was saved.
+            changed: of the optimizer since then, see :func:`~estimator_pipeline.engines.identity.optimizer_changes`.
+        """
+        if not changed:
+            keras_checkpoints.restore(checkpoint, path, whole=True)
+            return
+        momentum = other_optimizer.keeps_momentum(changed)
+        self.tell_slots(path, *keras_checkpoints.restore_changed(model, checkpoint, path, momentum=momentum))
+
+    def tell_slots(self, path: str, there: Set[str], here: Set[str], kept: Set[str]) -> None:
+        """Says in the chief's log what becomes of the slots in a checkpoint and of the model's."""
+        if self.tf_config.is_chief and not there == here == kept:
+            other_optimizer.tell(path, kept=kept, new=here - kept, gone=there - kept)
 
     def fit(
         self,

@@ -14,9 +14,9 @@ from typing import Any
 
 from estimator_pipeline import moving_averages
 from estimator_pipeline.cluster import TFConfig
-from estimator_pipeline.engines import keras3_loop, keras_checkpoints
+from estimator_pipeline.engines import keras3_loop, keras_checkpoints, other_optimizer
 from estimator_pipeline.engines.keras import KerasPlan, KerasTask
-from estimator_pipeline.engines.keras3_variables import ModelVariables
+from estimator_pipeline.engines.keras3_variables import ModelVariables, optimizer_in
 from estimator_pipeline.engines.keras_callbacks import summary_callback
 from estimator_pipeline.engines.keras_evaluator import KerasEvaluator
 from estimator_pipeline.engines.keras_serving import KerasServing
@@ -57,6 +57,21 @@ class _Keras3Task(KerasTask):
     def checkpoint_of(self, model: Any) -> Any:
         self._variables = ModelVariables(model, strategy=self.strategy)
         return self._variables.checkpoint()
+
+    def restore(self, model: Any, checkpoint: Any, path: str, changed: Mapping[str, Sequence[Any]]) -> None:
+        there, here = optimizer_in(path), set(self._variables.optimizer)
+        if here - there and not self.settings.accept_changes:
+            raise other_optimizer.refused(path, here - there)
+        kept = here & there
+        if not other_optimizer.keeps_momentum(changed):
+            kept = {name for name in kept if not name.endswith("/momentum")}
+        new = here - kept
+        keras_checkpoints.restore(self._variables.checkpoint(without=new) if new else checkpoint, path, whole=True)
+        if any(name.endswith(f"/{moving_averages.AVERAGE}") for name in new):
+            for variable, average in moving_averages.averages(model):
+                average.assign(variable)
+        step = {"iter"}
+        self.tell_slots(path, there - step, here - step, kept - step)
 
     def fit(
         self,

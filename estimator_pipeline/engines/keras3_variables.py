@@ -17,7 +17,8 @@ its own; the first replica's is what a checkpoint holds.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from estimator_pipeline import compat, keras3_optimizers, keras_optimizers
@@ -52,9 +53,14 @@ class ModelVariables:
         self._seeds = [v.value for v in rest if v.name == _SEED]
         self._means: Callable[[], list[Any]] | None = None
 
-    def checkpoint(self) -> Any:
-        """The `tf.train.Checkpoint` of the model and its optimizer."""
-        return compat.install().train.Checkpoint(model=self.model, optimizer=self.optimizer)
+    def checkpoint(self, *, without: Collection[str] = ()) -> Any:
+        """The `tf.train.Checkpoint` of the model and its optimizer.
+
+        Args:
+            without: names of the optimizer's variables that are left out.
+        """
+        optimizer = {name: variable for name, variable in self.optimizer.items() if name not in without}
+        return compat.install().train.Checkpoint(model=self.model, optimizer=optimizer)
 
     def checkpoint_of_model(self) -> Any:
         """The part of it that evaluation needs."""
@@ -106,6 +112,18 @@ class ModelVariables:
 
         run = tf.function(lambda: strategy.run(in_replica))
         return lambda: [strategy.experimental_local_results(mean)[0] for mean in run()]
+
+
+def optimizer_in(path: str) -> set[str]:
+    """The names of the optimizer's variables in a checkpoint.
+
+    Args:
+        path: of the checkpoint.
+    """
+    parts = (name.split("/") for name, _ in compat.install().train.list_variables(path))
+    # TensorFlow writes a slash within a name as ".S", and a dot as two.
+    escaped = {".S": "/", "..": "."}
+    return {re.sub(r"\.[.S]", lambda found: escaped[found[0]], one[1]) for one in parts if one[0] == "optimizer"}
 
 
 def built(model: Any, input_fn: Callable[..., Any]) -> Any:

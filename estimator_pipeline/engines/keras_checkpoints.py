@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, keras_optimizers
 from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.compat import object_graph
 from estimator_pipeline.errors import ConfigError
 
 # Engine -> how its checkpoints are called, before a dash and the step.
@@ -95,3 +96,48 @@ def restore(checkpoint: Any, path: str, *, whole: bool) -> None:
         ) from error
     if not whole:
         status.expect_partial()
+
+
+def restore_changed(model: Any, checkpoint: Any, path: str, *, momentum: bool) -> tuple[set[str], set[str], set[str]]:
+    """Restores a checkpoint of Keras 2 that was written with another optimizer, or with the same made otherwise.
+
+    Slots that are in the checkpoint are kept, others begin. What the optimizer was made with, such as its learning
+    rate, is a part of the checkpoint, and stays what it is now.
+
+    Args:
+        model: compiled, whose optimizer has made no step.
+        checkpoint: its `tf.train.Checkpoint`.
+        path: of what was saved.
+        momentum: whether slots "momentum" are kept.
+
+    Returns:
+        The names of the slots there, of those here, and of those that were kept: "dense/kernel/momentum".
+
+    Raises:
+        ConfigError: see :func:`restore`.
+    """
+    tf = compat.install()
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    made_with = {name: value for name, value in optimizer._hyper.items() if isinstance(value, int | float)}
+    twin = type(optimizer).from_config(optimizer.get_config())
+    twin._create_all_weights([tf.Variable(0.0)])
+    kinds = set(twin.get_slot_names()) - (set() if momentum else {"momentum"})
+    theirs = optimizer._create_or_restore_slot_variable
+
+    def of_these(*, slot_name: str, **given: Any) -> Any:
+        # Keras makes what the checkpoint has, whatever the optimizer is.
+        return theirs(slot_name=slot_name, **given) if slot_name in kinds else None
+
+    optimizer._create_or_restore_slot_variable = of_these
+    restore(checkpoint, path, whole=False)
+    # They would come with the first step, and be filled then.
+    keras_optimizers.create_slots(model)
+    del optimizer._create_or_restore_slot_variable
+    for name, value in made_with.items():
+        setattr(optimizer, name, value)
+    saved = object_graph.variables_in(tf.train.load_checkpoint(path).get_tensor(object_graph.KEY))
+    owners = {one.key: one.full_name for one in saved}
+    there = {f"{owners[one.slot_of]}/{one.slot}" for one in saved if one.slot and one.slot_of in owners}
+    variables = [variable.name.partition(":")[0] for variable in model.trainable_variables]
+    here = {f"{variable}/{slot}" for variable in variables for slot in optimizer.get_slot_names()}
+    return there, here, {name for name in there & here if name.rpartition("/")[2] in kinds}
