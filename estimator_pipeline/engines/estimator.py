@@ -231,7 +231,8 @@ class _EstimatorTask(TaskLife):
                     self.board,
                     [task for task in self._training_tasks() if task != self.task],
                     timeout=self.settings.result_timeout,
-                    asked=lambda: self.stopping.after_step(0),
+                    asked=lambda: self.preemption.asked,
+                    stand_still=lambda: self.stopping.after_step(0),
                     on_wait=lambda: self.progress.emit("trained"),
                 )
             )

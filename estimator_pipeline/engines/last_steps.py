@@ -27,7 +27,13 @@ _LOOK_SECS = 1.0
 
 
 def last_steps_hook(
-    board: Board, tasks: Iterable[Task], *, timeout: float, asked: Callable[[], bool], on_wait: Callable[[], None]
+    board: Board,
+    tasks: Iterable[Task],
+    *,
+    timeout: float,
+    asked: Callable[[], bool],
+    stand_still: Callable[[], object],
+    on_wait: Callable[[], None],
 ) -> Any:
     """A hook of the chief's that waits for the others' last steps before the last checkpoint is written.
 
@@ -35,7 +41,9 @@ def last_steps_hook(
         board: of the run.
         tasks: the other training tasks.
         timeout: seconds without a step of any task after which they are waited for no longer.
-        asked: whether this task is asked to end; where it is, the call itself waits until the others stand still.
+        asked: whether this task is asked to end.
+        stand_still: waits until the others stand still, once this task is asked to end. Where that is what has ended
+            training, it was called before.
         on_wait: called when the wait begins.
     """
     tf: Any = compat.install()
@@ -64,7 +72,11 @@ def last_steps_hook(
             self._in_run = False
 
         def end(self, session):
-            if self._together or asked():
+            if self._together:
+                return
+            if asked():
+                if self._in_run:
+                    stand_still()
                 return
             on_wait()
             # A run that was begun and has no end ran out of data.
@@ -75,7 +87,10 @@ def last_steps_hook(
             farewell.wait_until_trained(board, tasks, given_up=self._given_up)
 
         def _given_up(self):
-            if self._over or asked():
+            if self._over:
+                return True
+            if asked():
+                stand_still()
                 self._over = True
             elif (now := time.monotonic()) >= self._next:
                 self._next = now + _LOOK_SECS

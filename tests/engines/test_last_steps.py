@@ -33,7 +33,9 @@ def boards(tmp_path):
         yield chief, worker
 
 
-def last_checkpoint(chief, folder, *, waits, batches=2, stop_at=None, asked=lambda: False, timeout=60.0):
+def last_checkpoint(
+    chief, folder, *, waits, batches=2, stop_at=None, asked=lambda: False, stand_still=None, timeout=60.0
+):
     """The name of the checkpoint of a chief that trains two steps.
 
     Args:
@@ -43,6 +45,7 @@ def last_checkpoint(chief, folder, *, waits, batches=2, stop_at=None, asked=lamb
         batches: how many data the chief has.
         stop_at: its `max_steps`.
         asked: see `last_steps_hook`.
+        stand_still: likewise.
         timeout: likewise.
     """
     held = {}
@@ -54,7 +57,9 @@ def last_checkpoint(chief, folder, *, waits, batches=2, stop_at=None, asked=lamb
     def step_by(count):
         held["session"].run(held["others"], {held["count"]: count})
 
-    hook = last_steps_hook(chief, [Task("worker")], timeout=timeout, asked=asked, on_wait=lambda: waits(step_by))
+    hook = last_steps_hook(
+        chief, [Task("worker")], timeout=timeout, asked=asked, stand_still=stand_still, on_wait=lambda: waits(step_by)
+    )
     with tf.Graph().as_default():
         step = v1.train.create_global_step()
         data = v1.data.make_one_shot_iterator(tf.data.Dataset.range(1, 1 + batches)).get_next()
@@ -109,6 +114,18 @@ def test_a_worker_that_makes_no_step_any_more_is_not_waited_for(boards, tmp_path
     assert "not all workers have left training" in logged.text
 
 
-def test_a_job_that_is_asked_to_end_is_not_waited_for(boards, tmp_path):
+@pytest.mark.parametrize("during", [True, False])
+def test_a_job_that_is_asked_to_end_is_not_waited_for(boards, tmp_path, during):
+    """But until the others stand still, whose steps are in its checkpoint."""
     chief, _ = boards
-    assert last_checkpoint(chief, tmp_path, waits=None, asked=lambda: True)[-1] == "2"
+    asked, still = threading.Event(), []
+    if not during:
+        asked.set()
+    found = last_checkpoint(
+        chief,
+        tmp_path,
+        waits=lambda step_by: asked.set(),
+        asked=asked.is_set,
+        stand_still=lambda: still.append("still"),
+    )
+    assert found[-1] == "2" and still == ["still"]
