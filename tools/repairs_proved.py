@@ -28,6 +28,7 @@ TESTS = {
     "lost-peers": _CLUSTERS + "test_a_worker_that_is_killed_ends_the_others",
     "common-end": "tests/cluster/test_uneven_data.py::test_an_unchanged_program[two]",
     "short-waits": "tests/compat/test_short_waits.py",
+    "init-fn": "tests/compat/test_init_fn.py::test_a_worker_waits_for_the_chiefs_init_fn",
     "sync-replicas": "tests/compat/test_sync_replicas.py::test_the_session_closes_at_once_and_its_threads_end",
     "early-stopping": _CLUSTERS + "test_early_stopping_stops_every_task[mwm-seconds]",
     "own-model-dir": "tests/compat/test_own_model_dir.py::test_a_torn_checkpoint_is_set_aside",

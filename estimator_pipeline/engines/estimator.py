@@ -38,6 +38,7 @@ from estimator_pipeline.engines.hooks import (
     stop_hook,
 )
 from estimator_pipeline.engines.identity import Identity, of_inputs, of_model_fn
+from estimator_pipeline.engines.last_steps import last_steps_hook
 from estimator_pipeline.engines.ledger import TaskLedger
 from estimator_pipeline.engines.life import TaskLife
 from estimator_pipeline.engines.result import TrainResult
@@ -227,6 +228,17 @@ class _EstimatorTask(TaskLife):
             asynchronous = self.tf_config.cluster is not None and self.tf_config.cluster.num_ps > 0
             every = None if asynchronous else config.save_checkpoints_steps
             hooks.append(checkpoint_hook(self.evaluate_during, model_dir=self.model_dir, every_steps=every))
+        if self.tf_config.is_chief and self._is_asynchronous:
+            hooks.append(
+                last_steps_hook(
+                    self.board,
+                    [task for task in self._training_tasks() if task != self.task],
+                    timeout=self.settings.result_timeout,
+                    asked=lambda: self.preemption.asked,
+                    stand_still=lambda: self.stopping.after_step(0),
+                    on_wait=lambda: self.progress.emit("trained"),
+                )
+            )
         given = tuple(self.train_spec.saving_listeners)
         listeners = given if self.tf_config.is_chief else ()
         if given and self._saves_by_coordinator() and saving_listeners.are_refused(self.strategy):

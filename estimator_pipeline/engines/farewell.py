@@ -7,6 +7,7 @@ loses it before its own end is torn down as if the job had failed.
 from __future__ import annotations
 
 import atexit
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -19,7 +20,16 @@ from estimator_pipeline.engines.result import TaskReport
 from estimator_pipeline.errors import TaskFailedError, WaitError
 from estimator_pipeline.log import logger
 
-__all__ = ["LEAVING_SECS", "UNMET_SECS", "end_last", "is_echo", "let_hear", "reports_of", "wait_until_left"]
+__all__ = [
+    "LEAVING_SECS",
+    "UNMET_SECS",
+    "end_last",
+    "is_echo",
+    "let_hear",
+    "reports_of",
+    "wait_until_left",
+    "wait_until_trained",
+]
 
 # How long a training task that this session has not seen at all is waited for.
 UNMET_SECS = 30.0
@@ -52,6 +62,22 @@ def reports_of(board: Board, tasks: Iterable[Task], *, timeout: float) -> dict[s
         if report is not None:
             reports[str(task)] = TaskReport(steps=report["steps"], records=report["records"])
     return reports
+
+
+def wait_until_trained(board: Board, tasks: Iterable[Task], *, given_up: Callable[[], bool]) -> None:
+    """Until each of these tasks has left training, is gone, or was never there: its steps are made by then.
+
+    Args:
+        board: of the run.
+        tasks: the other training tasks.
+        given_up: called at each look at one that trains: whether none is waited for any longer.
+    """
+
+    def has_trained(report: Mapping[str, Any]) -> bool:
+        return report["state"] not in ("here", "failed") or given_up()
+
+    for task in tasks:
+        _awaited(board, task, f"the last step of {task}", has_trained, timeout=math.inf, unmet=UNMET_SECS)
 
 
 def wait_until_left(board: Board, tasks: Iterable[Task], *, timeout: float = LEAVING_SECS) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -141,6 +142,9 @@ def _other_cluster(config: Any, tf_config: TFConfig) -> str | None:
     jobs = config.cluster_spec.as_dict() if config.cluster_spec else {}
     if tf_config.is_single_process:
         return "RunConfig has a cluster, and TF_CONFIG has none" if jobs else None
+    if threading.current_thread() is not threading.main_thread():
+        # Several tasks in one process share its environment: what TF_CONFIG says is one task's, or none's.
+        return "a task of a cluster is run on a thread, as one of several in this process may be"
     if tf_config.is_evaluator:
         return None
     assert tf_config.cluster is not None

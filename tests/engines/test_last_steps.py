@@ -1,0 +1,131 @@
+"""With parameter servers the chief's last checkpoint has the steps that the others make after its own last one."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from conftest import free_ports
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import Task, parse_tf_config
+from estimator_pipeline.engines.board import Board
+from estimator_pipeline.engines.last_steps import last_steps_hook
+
+tf = compat.install()
+v1 = tf.compat.v1
+
+
+@pytest.fixture
+def boards(tmp_path):
+    """The chief's, which attends, and that of a worker which trains."""
+    jobs = {job: [f"localhost:{port}"] for job, port in zip(("chief", "worker", "ps"), free_ports(3), strict=True)}
+    chief, worker = (
+        Board(
+            str(tmp_path), tf_config=parse_tf_config({"cluster": jobs, "task": {"type": job, "index": 0}}), environ={}
+        )
+        for job in ("chief", "worker")
+    )
+    with chief.attending():
+        chief.say("running")
+        worker.report("here")
+        yield chief, worker
+
+
+def last_checkpoint(
+    chief, folder, *, waits, batches=2, stop_at=None, asked=lambda: False, stand_still=None, timeout=60.0
+):
+    """The name of the checkpoint of a chief that trains two steps.
+
+    Args:
+        chief: its board.
+        folder: for checkpoints.
+        waits: called with a function that makes steps of the others, when the chief waits for them.
+        batches: how many data the chief has.
+        stop_at: its `max_steps`.
+        asked: see `last_steps_hook`.
+        stand_still: likewise.
+        timeout: likewise.
+    """
+    held = {}
+
+    class Held(v1.train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            held["session"] = session
+
+    def step_by(count):
+        held["session"].run(held["others"], {held["count"]: count})
+
+    hook = last_steps_hook(
+        chief, [Task("worker")], timeout=timeout, asked=asked, stand_still=stand_still, on_wait=lambda: waits(step_by)
+    )
+    with tf.Graph().as_default():
+        step = v1.train.create_global_step()
+        data = v1.data.make_one_shot_iterator(tf.data.Dataset.range(1, 1 + batches)).get_next()
+        with tf.control_dependencies([data]):
+            train_op = step.assign_add(1)
+        held["count"] = v1.placeholder(tf.int64, [])
+        held["others"] = step.assign_add(held["count"])
+        hooks = [Held(), hook, *([v1.train.StopAtStepHook(last_step=stop_at)] if stop_at else [])]
+        with v1.train.MonitoredTrainingSession(
+            checkpoint_dir=str(folder), hooks=hooks, save_checkpoint_steps=100, save_checkpoint_secs=None
+        ) as session:
+            while not session.should_stop():
+                session.run(train_op)
+    return [path.rpartition("-")[2] for path in tf.train.get_checkpoint_state(str(folder)).all_model_checkpoint_paths]
+
+
+@pytest.mark.parametrize("case", [{}, {"stop_at": 2, "batches": 5}], ids=["data ended", "max_steps"])
+def test_the_last_checkpoint_has_the_steps_of_all(boards, tmp_path, case):
+    chief, worker = boards
+
+    def waits(step_by):
+        def train():
+            step_by(3)
+            worker.report("done", steps=3, records=None)
+
+        threading.Timer(0.1, train).start()
+
+    assert last_checkpoint(chief, tmp_path, waits=waits, **case)[-1] == "5"
+
+
+def test_checkpoints_are_written_meanwhile(boards, tmp_path):
+    """An evaluator waits for them, and a job that fails goes on from them."""
+    chief, worker = boards
+
+    def waits(step_by):
+        def train():
+            step_by(200)
+            # Written: the chief waits for this task.
+            while not list(tmp_path.glob("model.ckpt-202.index")):
+                time.sleep(0.05)
+            step_by(1)
+            worker.report("done", steps=201, records=None)
+
+        threading.Thread(target=train).start()
+
+    assert last_checkpoint(chief, tmp_path, waits=waits)[-2:] == ["202", "203"]
+
+
+def test_a_worker_that_makes_no_step_any_more_is_not_waited_for(boards, tmp_path, logged):
+    chief, _ = boards
+    assert last_checkpoint(chief, tmp_path, waits=lambda step_by: None, timeout=0.5)[-1] == "2"
+    assert "not all workers have left training" in logged.text
+
+
+@pytest.mark.parametrize("during", [True, False])
+def test_a_job_that_is_asked_to_end_is_not_waited_for(boards, tmp_path, during):
+    """But until the others stand still, whose steps are in its checkpoint."""
+    chief, _ = boards
+    asked, still = threading.Event(), []
+    if not during:
+        asked.set()
+    found = last_checkpoint(
+        chief,
+        tmp_path,
+        waits=lambda step_by: asked.set(),
+        asked=asked.is_set,
+        stand_still=lambda: still.append("still"),
+    )
+    assert found[-1] == "2" and still == ["still"]
