@@ -15,6 +15,7 @@ __all__ = [
     "ConfigError",
     "DivergedError",
     "InputError",
+    "OtherJobError",
     "PipelineError",
     "PreemptedError",
     "TaskFailedError",
@@ -68,6 +69,10 @@ class ConfigError(PipelineError):
 
 class ClusterError(PipelineError):
     """A TF_CONFIG, a cluster description or a task that cannot work."""
+
+
+class OtherJobError(ConfigError):
+    """The tasks of one cluster were started with different jobs."""
 
 
 class InputError(PipelineError):

@@ -22,7 +22,7 @@ EXEC = (sys.executable, "-m", "estimator_pipeline", "exec")
 class Tasks:
     """Running tasks: name ("worker0") -> process and log. Ends all of them on leaving the block.
 
-    The command is the same for all tasks, or a function of job and index.
+    The command is the same for all tasks, or a function of job and index; so is the folder that each is started in.
     """
 
     def __init__(
@@ -33,7 +33,9 @@ class Tasks:
         *,
         env: dict[str, str] | None = None,
         evaluator_inside: bool = False,
+        cwd: Callable[[str, int], Path] | None = None,
     ) -> None:
+        self._cwd = cwd
         self._jobs, self._command, self._folder = jobs, command, folder
         self._env, self._inside = env or {}, evaluator_inside
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -59,6 +61,7 @@ class Tasks:
             self.processes[name] = subprocess.Popen(
                 [str(part) for part in command],
                 env=environment(variables),
+                cwd=self._cwd and self._cwd(job, index),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

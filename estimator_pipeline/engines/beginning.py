@@ -14,7 +14,8 @@ from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat import coordination
 from estimator_pipeline.engines import checkpoint_files, checkpoints, disk, identity, lock
-from estimator_pipeline.engines.board import POLL_SECS, Board, in_state
+from estimator_pipeline.engines.board import POLL_SECS, Board
+from estimator_pipeline.engines.chiefs_word import in_state
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.identity import Identity
 from estimator_pipeline.engines.keras_checkpoints import write_dir

@@ -52,10 +52,12 @@ from estimator_pipeline.cluster.peers import PeerWatch, grace_secs
 from estimator_pipeline.cluster.resolving import RUN_ID_VARIABLE
 from estimator_pipeline.engines.board_files import DIRECTORY, BoardFiles
 from estimator_pipeline.engines.chiefs_server import ChiefsServer
-from estimator_pipeline.errors import PreemptedError, TaskFailedError, WaitError
+from estimator_pipeline.engines.chiefs_word import in_state, raise_if_over
+from estimator_pipeline.engines.same_job import OTHER_JOB, refuse_other
+from estimator_pipeline.errors import OtherJobError, WaitError
 from estimator_pipeline.log import logger
 
-__all__ = ["DIRECTORY", "POLL_SECS", "Board", "in_state"]
+__all__ = ["DIRECTORY", "POLL_SECS", "Board"]
 
 POLL_SECS = 0.2
 # How often a task looks for another's greeting: while one is awaited, and once all have met.
@@ -85,6 +87,7 @@ class Board:
         max_steps: the global step at which this task's training ends, if any.
         server: the chief's; None: all tasks share the model directory.
         evaluator: whether the job has an evaluator, as far as anybody says so.
+        job: what this task's job is made of, which the others compare (:mod:`~estimator_pipeline.engines.same_job`).
 
     Attributes:
         directory: where the files are.
@@ -102,8 +105,9 @@ class Board:
         max_steps: int | None = None,
         server: ChiefsServer | None = None,
         evaluator: bool = False,
+        job: Mapping[str, Any] | None = None,
     ) -> None:
-        self.tf_config = tf_config
+        self.tf_config, self.job = tf_config, job
         given = environ.get(RUN_ID_VARIABLE, "")
         self._has_run_id = bool(given)
         self.run_id = given or (tf_config.cluster.fingerprint() if tf_config.cluster else "single")
@@ -237,22 +241,36 @@ class Board:
         answers = {**self._answers, **_nonces(reports)}
         news = answers != self._answers or not self._heard_all
         self._answers = answers
-        if self._said is not None and self._said["state"] == "running" and self._is_synchronous():
+        if self._said is not None and self._said["state"] == "running":
             failure = self._failure_in(reports)
             if failure is not None:
                 self._said = {**self._said, "state": "failed", **failure}
                 news = True
         return news
 
+    def raise_if_refused(self) -> None:
+        """Ends the chief of asynchronous training where a task has found that its job is another one."""
+        said = self._said
+        if said is not None and said["state"] == "failed" and said.get("status") == OTHER_JOB:
+            raise OtherJobError(f"{said['task']}: {said['error']}")
+
+    def raise_if_other_job(self, said: Mapping[str, Any] | None) -> None:
+        """Ends this task where the chief's word is of another job; OtherJobError. The workers of synchronous training
+        compare by themselves, all with all."""
+        if said is not None and not (self.tf_config.is_training_task and self._is_synchronous()):
+            refuse_other(said, self.job, self.tf_config, apart=self.files.elsewhere is not None)
+
     def _is_synchronous(self) -> bool:
         """Whether a training task's failure is that of training."""
         return self.tf_config.cluster is not None and self.tf_config.cluster.num_ps == 0
 
     def _failure_in(self, reports: Mapping[Task, Mapping[str, Any]]) -> dict[str, Any] | None:
-        """What a training task has told as its failure: rather a cause than what followed from one."""
+        """A task's failure that is that of training: rather a cause than what followed from one."""
         failures = []
         for task, report in reports.items():
-            if task != EVALUATOR and self._is_of_session(task, report) and report["state"] == "failed":
+            if task == EVALUATOR or report["state"] != "failed" or not self._is_of_session(task, report):
+                continue
+            if self._is_synchronous() or report["status"] == OTHER_JOB:
                 failures.append({"task": str(task), **{key: report[key] for key in ("error", "status", "echo")}})
         return min(failures, key=lambda failure: bool(failure["echo"]), default=None)
 
@@ -325,7 +343,7 @@ class Board:
             if before.get("state") == "failed" and (echo or not before.get("echo")):
                 return
             own = {"task": str(self.tf_config.task), "error": error, "status": status, "echo": echo}
-            told = self._failure_in(self._reports()) if echo and self._is_synchronous() else None
+            told = self._failure_in(self._reports()) if echo else None
             if told is not None and not told["echo"]:
                 own = told
             self._said = {**more, **own, "state": "failed"}
@@ -340,7 +358,7 @@ class Board:
     def _write_word(self) -> None:
         assert self._said is not None
         word = {**self._said, "session": self._nonce, "max_steps": self._max_steps, "answers": self._answers}
-        self.write(_TRAINING, word)
+        self.write(_TRAINING, {**word, "chief": str(self.tf_config.task), "job": self.job})
 
     def publish(self, result: Mapping[str, Any]) -> None:
         """Writes the result for all."""
@@ -441,16 +459,18 @@ class Board:
         Raises:
             TaskFailedError: the chief has reported that training failed. The chief itself knows it, and waits on.
             PreemptedError: likewise, that training was asked to end, and is in a checkpoint.
+            OtherJobError: the chief's job is not this task's.
             WaitError: nothing came within `timeout` seconds, or the server of the one that is watched went away.
         """
         deadline, word = time.monotonic() + timeout, None
         while True:
             training = self.attend()
+            self.raise_if_other_job(training)
             found = look(training)
             if found is not None:
                 return found
             if not self.tf_config.is_chief:
-                self.raise_if_failed(training)
+                raise_if_over(training, self.tf_config.task)
             if training is not None and (
                 said := (training.get("session"), training["state"], training.get("result_by"))
             ):
@@ -465,29 +485,6 @@ class Board:
                     mend="see the logs of the other tasks; where they only need longer, raise the time-out",
                 )
             time.sleep(poll)
-
-    def raise_if_failed(self, said: Mapping[str, Any] | None) -> None:
-        """Ends this task where the chief's word is that training failed or was asked to end; see `wait`."""
-        if said is not None and said["state"] == "preempted":
-            preempted = PreemptedError(
-                f"training was asked to end ({said.get('by')}), and {self.tf_config.task} ends with it: it stands "
-                f"after step {said.get('global_step')}, in {said.get('checkpoint')}",
-                mend="give the same command again: it goes on from there",
-            )
-            preempted.because = said.get("task")
-            raise preempted
-        if said is not None and said["state"] == "failed":
-            error = TaskFailedError(
-                f"training failed on {said.get('task', 'the chief')}: {said.get('error', 'no message')}",
-                mend="see that task's log; this task only ended because of it",
-            )
-            error.because = said.get("task")
-            raise error
-
-
-def in_state(said: Mapping[str, Any] | None, *states: str) -> Mapping[str, Any] | None:
-    """The chief's word, where it is one of these states."""
-    return said if said is not None and said["state"] in states else None
 
 
 def _nonces(reports: Mapping[Task, Mapping[str, Any]]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.compat import coordinator, saving_listeners, sessions
-from estimator_pipeline.engines import other_optimizer
+from estimator_pipeline.engines import other_optimizer, same_graph, same_job
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator, EstimatorEvaluator
 from estimator_pipeline.engines.hooks import (
     checkpoint_hook,
@@ -64,6 +64,7 @@ def train_and_evaluate(
     needs_evaluation_data: bool = True,
     seed_keras: bool = True,
     identity: Callable[[], Identity] | None = None,
+    shared: Mapping[str, Any] | None = None,
     accept_changes: bool = False,
     preemption_signals: Sequence[str] | None = None,
     ledger: str | os.PathLike[str] | None = None,
@@ -97,6 +98,8 @@ def train_and_evaluate(
             does not reach Keras initializers.
         identity: what this run is made of, see :mod:`estimator_pipeline.engines.identity`; None: its seed and what its
             input function tells.
+        shared: what every task must have in common, as a job file says it, see
+            :mod:`estimator_pipeline.engines.same_job`. None: tasks may differ where the result can still be right.
         accept_changes: whether the run may go on from a checkpoint of a run that was made of other things.
         preemption_signals: names of the signals that ask this task to end with a checkpoint (docs/preemption.md).
             None: what the environment variable ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS says, or SIGTERM.
@@ -134,6 +137,7 @@ def train_and_evaluate(
             checkpoint_timeout=checkpoint_timeout,
             startup_timeout=startup_timeout,
             identity=identity,
+            shared=shared,
             accept_changes=accept_changes,
             preemption_signals=preemption_signals,
         ),
@@ -217,9 +221,11 @@ class _EstimatorTask(TaskLife):
             return Trained(steps=0, data_ended=False)
         config = self.estimator._config
         hook = progress_hook(self.progress)
-        hooks = [hook, stop_hook(self.stopping.after_step, self.preemption.rearm), *self.train_spec.hooks]
+        hooks = [hook, stop_hook(self._after_step, self.preemption.rearm), *self.train_spec.hooks]
         accept = self.settings.accept_changes
         hooks.append(other_optimizer.hook(self.model_dir, accept=accept, telling=self.tf_config.is_chief))
+        if not self._is_asynchronous:
+            hooks.append(same_graph.hook(self.tf_config, timeout=self.settings.startup_timeout))
         telling = None
         if self.tf_config.is_chief and self.progress.enabled:
             telling = checkpoint_hook(self._tell_checkpoint, model_dir=self.model_dir, every_steps=None)
@@ -274,7 +280,7 @@ class _EstimatorTask(TaskLife):
             else:
                 assert self.tf_config.cluster is not None
                 sessions.let_sigterm_end_this_process()
-                self.check_devices()
+                self.check_together()
                 self.set_start_step()
                 coordinator.run_training_task(
                     self.estimator,
@@ -289,6 +295,10 @@ class _EstimatorTask(TaskLife):
             telling.look()
         return Trained(steps=hook.steps, data_ended=hook.data_ended)
 
+    def _after_step(self, steps: int = 1, coming: int = 1) -> bool:
+        self.board.raise_if_refused()
+        return self.stopping.after_step(steps, coming)
+
     def _is_over(self) -> bool:
         """Whether parameter servers are not to be trained any more. A worker that sees the chief's checkpoints is told
         so by them."""
@@ -299,6 +309,11 @@ class _EstimatorTask(TaskLife):
         seed, made_by = self.estimator._config.tf_random_seed, self.estimator._model_fn
         seen = of_inputs(self.input_fn, seed=seed, num_pipelines=self.num_pipelines)
         return dataclasses.replace(seen, told=of_model_fn(made_by, self.estimator.params))
+
+    def own_settings(self) -> dict[str, Any]:
+        config = self.estimator._config
+        every = {"save_checkpoints_steps": config.save_checkpoints_steps}
+        return super().own_settings() | same_job.facts(every, {"save_checkpoints_secs": config.save_checkpoints_secs})
 
     def _saves_by_coordinator(self) -> bool:
         """Whether checkpoints are written by a hook of the distribute coordinator's, which comes after all others."""

@@ -12,11 +12,12 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat import coordinator
 from estimator_pipeline.compat.evaluation import RepeatedEvaluation, batch_counter
-from estimator_pipeline.engines.board import POLL_SECS, Board, in_state
+from estimator_pipeline.engines.board import POLL_SECS, Board
+from estimator_pipeline.engines.chiefs_word import in_state, raise_if_over
 from estimator_pipeline.engines.hooks import checkpoint_step
-from estimator_pipeline.engines.result import Evaluation, plain_metrics
+from estimator_pipeline.engines.result import Evaluation, TrainResult, plain_metrics
 from estimator_pipeline.engines.whole_rounds import UNEVEN, in_whole_rounds
-from estimator_pipeline.errors import InputError, WaitError
+from estimator_pipeline.errors import InputError, TaskFailedError, WaitError
 from estimator_pipeline.inputs.input_fn import InputFn
 from estimator_pipeline.launch.progress import ProgressWriter
 from estimator_pipeline.log import logger
@@ -265,6 +266,40 @@ def seen_here(checkpoint: str, model_dir: str) -> str:
     return os.path.join(model_dir, os.path.basename(checkpoint))
 
 
+def conclude(evaluator: CheckpointEvaluator, training: Mapping[str, Any], *, model_dir: str, task: str) -> TrainResult:
+    """Evaluates the final checkpoint; the result lacks only what the training tasks say of themselves.
+
+    Args:
+        evaluator: evaluates it.
+        training: the chief's word of the end of training.
+        model_dir: this task's.
+        task: this task's name.
+
+    Raises:
+        TaskFailedError: there is no checkpoint.
+    """
+    if training["checkpoint"] is None:
+        raise TaskFailedError(
+            "training ended without a checkpoint, so there is nothing to evaluate",
+            found=f"no checkpoint in {model_dir}",
+            mend="see whether the input has any records, and whether save_checkpoints_steps is set",
+        )
+    checkpoint = seen_here(training["checkpoint"], model_dir)
+    final = evaluator.evaluate(checkpoint, final=True)
+    return TrainResult(
+        global_step=training["global_step"],
+        metrics=final.metrics,
+        checkpoint=checkpoint,
+        exports=tuple(evaluator.exports),
+        exporters=dict(evaluator.exporters),
+        ended=training["ended"],
+        evaluations=tuple(evaluator.evaluations),
+        evaluated_by=task,
+        model_dir=model_dir,
+        task=task,
+    )
+
+
 def follow_training(
     evaluator: CheckpointEvaluator,
     *,
@@ -299,6 +334,7 @@ def follow_training(
         said = board.training()
         if board.apart:
             return None
+        board.raise_if_other_job(said)
         training = in_state(said, "finished")
         pending = queue.pending()
         if training is not None:
@@ -308,7 +344,7 @@ def follow_training(
                     _evaluate_if_there(evaluator, path)
                 pending = queue.pending()
             return training
-        board.raise_if_failed(said)
+        raise_if_over(said, board.tf_config.task)
         if pending and time.monotonic() >= not_before and evaluator.seconds_to_wait() == 0:
             _evaluate_if_there(evaluator, queue.take())
             news = time.monotonic()

@@ -13,7 +13,8 @@ from typing import Any
 from estimator_pipeline.cluster import EVALUATOR, TFConfig, from_environ
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.cluster.resolving import EVALUATOR_VARIABLE
-from estimator_pipeline.engines.board import Board, in_state
+from estimator_pipeline.engines.board import Board
+from estimator_pipeline.engines.chiefs_word import in_state
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.engines.settings import Settings
 from estimator_pipeline.errors import ConfigError, WaitError
@@ -88,6 +89,7 @@ class Handover:
         """Whether the evaluator is to bring the result. Where nobody says so, it is if it has greeted by now."""
         report = self._board.task_report(EVALUATOR)
         if report is not None and report["state"] in _BRINGS_NONE:
+            _tell_none(report)
             return False
         return report is not None if self._told is None else self._told
 
@@ -107,8 +109,7 @@ class Handover:
             logger.warning("%s; the chief evaluates the final checkpoint itself", error)
             return None
         if report["state"] in _BRINGS_NONE:
-            why = f": {report['error']}" if "error" in report else ""
-            logger.warning("%s %s%s; the chief evaluates the final checkpoint", EVALUATOR, report["state"], why)
+            _tell_none(report)
             return None
         return TrainResult.from_dict(report["result"], task=self._task)
 
@@ -185,6 +186,11 @@ class Handover:
     def _published(self, outcome: TrainResult) -> TrainResult:
         self._board.publish(outcome.to_dict())
         return outcome
+
+
+def _tell_none(report: Mapping[str, Any]) -> None:
+    why = f": {report['error']}" if "error" in report else ""
+    logger.warning("%s %s%s; the chief evaluates the final checkpoint", EVALUATOR, report["state"], why)
 
 
 def _unless_anew(found: TrainResult | str) -> TrainResult | None:

@@ -22,12 +22,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.board import DIRECTORY
+from estimator_pipeline.engines.board_files import DIRECTORY
 from estimator_pipeline.engines.disk import write_whole
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.log import logger
 
-__all__ = ["Identity", "check", "optimizer_changes"]
+__all__ = ["Identity", "as_json", "brief", "check", "differences", "in_short", "optimizer_changes"]
 
 _FILE = "identity.json"
 # Which kind of input function it is, and what is promised of it; the names that earlier versions did not write.
@@ -85,7 +85,7 @@ def of_model_fn(function: Any, params: Any) -> dict[str, Any]:
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
-    told: dict[str, Any] = {"params": {name: _brief(one) for name, one in _by_name(params).items() if _is_plain(one)}}
+    told: dict[str, Any] = {"params": {name: brief(one) for name, one in _by_name(params).items() if _is_plain(one)}}
     name = getattr(function, "__qualname__", type(function).__qualname__)
     told["model_fn"] = name
     # What packages bring changes with their versions.
@@ -135,7 +135,7 @@ def _code(source: str, name: str | None = None) -> str | None:
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
 
 
-def _brief(value: Any) -> Any:
+def brief(value: Any) -> Any:
     """The value, or the fingerprint of one that is long: a vocabulary may be a parameter."""
     text = json.dumps(value, sort_keys=True)
     return value if len(text) <= 500 else f"sha256 {hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -165,12 +165,12 @@ def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> Non
     tf = compat.install()
     path = os.path.join(model_dir, DIRECTORY, _FILE)
     before, lost = _read(tf, path, accept=accept) if step > 0 else (None, None)
-    fixed, told = _plain(identity.fixed), _plain(identity.told)
+    fixed, told = as_json(identity.fixed), as_json(identity.told)
     changes: list[dict[str, Any]] = list((before or {}).get("changes", []))
     if lost is not None:
         changes.append({"step": step, "time": time.time(), "changed": [f"not known: {lost}"]})
     if before is not None:
-        changed = _changed(_completed(before.get("fixed", {})), fixed)
+        changed = differences(_completed(before.get("fixed", {})), fixed)
         _refuse_to_train_nothing(identity, changed, step=step, model_dir=model_dir)
         if changed and not accept:
             raise ConfigError(
@@ -178,7 +178,7 @@ def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> Non
                 mend="give what it was, give a model_dir of its own, or accept the change with --accept-changes "
                 f"(run.accept_changes): training then goes on at step {step} with what is given now",
             )
-        meant = changed + _changed(before.get("told", {}), told)
+        meant = changed + differences(before.get("told", {}), told)
         if meant:
             logger.warning("Training goes on at step %d with a change: %s", step, _words(meant))
             of_optimizer = {name: [old, new] for name, old, new in meant if name.startswith(_OPTIMIZER)}
@@ -270,13 +270,13 @@ def _completed(fixed: Mapping[str, Any]) -> dict[str, Any]:
     return {_KIND: _ADDRESSED, "input.shard_policy": _BY_RECORD, **fixed}
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """As JSON gives them back, so that what was written and what is can be compared."""
     plain: dict[str, Any] = json.loads(json.dumps(dict(values), default=str, sort_keys=True))
     return plain
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """What both say and say differently. What only one of them knows is no change: another version wrote it, or the
     name is one that another kind of input has, which is said by itself.
     """
@@ -295,9 +295,9 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[st
 
 
 def _words(changed: list[tuple[str, Any, Any]]) -> str:
-    return "; ".join(f"{name} was {_short(old)} and is {_short(new)}" for name, old, new in changed)
+    return "; ".join(f"{name} was {in_short(old)} and is {in_short(new)}" for name, old, new in changed)
 
 
-def _short(value: Any) -> str:
+def in_short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     return text if len(text) <= 120 else f"{text[:117]}..."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import inspect
 import os
 from collections.abc import Callable, Mapping, MutableMapping
@@ -11,14 +10,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.engines import keras_checkpoints
 from estimator_pipeline.engines.estimator import train_and_evaluate
 from estimator_pipeline.engines.export_once import fingerprint, once, tidy
 from estimator_pipeline.engines.exporting import make_exporter
 from estimator_pipeline.engines.functions import load_function as load_function
 from estimator_pipeline.engines.handover import evaluator_of_job
-from estimator_pipeline.engines.identity import Identity, code_of_reference, of_inputs
+from estimator_pipeline.engines.job_identity import identity_of, shared_by_tasks
 from estimator_pipeline.engines.mismatch import mismatch, refuse_text
 from estimator_pipeline.engines.own_inputs import OwnInputs
 from estimator_pipeline.engines.result import TrainResult
@@ -79,57 +78,21 @@ def run_job(
     if recording is not None and task.is_training_task:
         hooks.append(recording.hook(chief=task.is_chief))
         train_input_fn = recording.input_fn(train_input_fn, task=str(task.task))
+    max_steps = max_steps_of(job, data)
     return train_and_evaluate(
         estimator,
-        tf.estimator.TrainSpec(train_input_fn, max_steps=max_steps_of(job, data), hooks=hooks),
+        tf.estimator.TrainSpec(train_input_fn, max_steps=max_steps, hooks=hooks),
         eval_spec_of(job, data),
         evaluator=has_evaluator,
         evaluate_during_training=during,
-        identity=identity_of(job, data, task),
+        identity=identity_of(job, data, task, max_steps=max_steps),
+        shared=shared_by_tasks(job, max_steps=max_steps),
         accept_changes=job.run.accept_changes,
         preemption_signals=job.run.preemption_signals,
         ledger=job.run.ledger_folder,
         steps_per_execution=job.train.steps_per_execution,
         environ=environ,
     )
-
-
-# Of the input section: what becomes a feature, a label and a weight, and which numbers.
-_CONTENT = ("features_key", "label_key", "weight_key", "scale", "features", "columns")
-
-
-def identity_of(job: Job, data: Any, tf_config: TFConfig) -> Callable[[], Identity]:
-    """What a run of the job is made of, worked out when it is asked for: fingerprints look at all files."""
-
-    def tell() -> Identity:
-        seen = of_inputs(data.train_input_fn, seed=job.run.seed, num_pipelines=tf_config.num_training_tasks)
-        model = job.model.model_dump(mode="json", exclude={"export", "metrics"})
-        told = {f"model.{name}": model.pop(name, None) for name in ("clip_norm", "clip_value")}
-        optimizer = dict(model.pop("optimizer"))
-        fixed = {f"model.{name}": value for name, value in model.items()}
-        fixed["model.optimizer"] = f"{optimizer.pop('name')} ({optimizer.pop('api')})"
-        # These come with variables of their own, which a checkpoint has or has not.
-        fixed["model.optimizer keeps averages"] = optimizer["ema_momentum"] is not None
-        fixed["model.optimizer adds gradients up"] = optimizer["gradient_accumulation_steps"] > 1
-        data_of = job.input.model_dump(mode="json")
-        # What a feature or a label is; which records there are, the fingerprint knows.
-        if "columns" in data_of:
-            # Their order is which column of the file has which name.
-            data_of["columns"] = list(data_of["columns"].items())
-        fixed |= {f"input.{name}": data_of[name] for name in _CONTENT if name in data_of}
-        told |= {f"input.{name}": data_of[name] for name in ("function", "params") if name in data_of}
-        if job.model.function is not None:
-            told["the code of model.function"] = code_of_reference(job.model.function)
-        told |= {f"model.optimizer.{name}": value for name, value in optimizer.items()}
-        return dataclasses.replace(
-            seen,
-            fixed={**seen.fixed, **fixed},
-            told=told,
-            epochs=job.train.epochs,
-            max_steps=max_steps_of(job, data),
-        )
-
-    return tell
 
 
 def prepare_process(job: Job) -> ModuleType:

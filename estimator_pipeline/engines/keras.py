@@ -170,7 +170,7 @@ class KerasTask(TaskLife):
         tf = compat.install()
         if not self.tf_config.is_single_process:
             sessions.let_sigterm_end_this_process()
-            self.check_devices()
+            self.check_together()
         saved = self.agree_on_start()
         if self.max_steps is not None and saved >= self.max_steps:
             return Trained(steps=0, data_ended=False)

@@ -14,6 +14,7 @@ from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.engines import job as jobs
 from estimator_pipeline.engines import keras
 from estimator_pipeline.engines.functions import call_function, require_no_arguments
+from estimator_pipeline.engines.job_identity import identity_of, shared_by_tasks
 from estimator_pipeline.engines.keras_backup import Backup
 from estimator_pipeline.engines.keras_serving import KerasServing
 from estimator_pipeline.engines.mismatch import mismatch, refuse_text
@@ -80,10 +81,12 @@ def settings_of(
         evaluator: see :class:`Settings`.
         evaluate_during_training: the same.
     """
+    max_steps = jobs.max_steps_of(job, data)
     return Settings(
         evaluator=evaluator,
         evaluate_during_training=evaluate_during_training,
-        identity=jobs.identity_of(job, data, tf_config),
+        identity=identity_of(job, data, tf_config, max_steps=max_steps),
+        shared=shared_by_tasks(job, max_steps=max_steps),
         accept_changes=job.run.accept_changes,
         preemption_signals=job.run.preemption_signals,
     )

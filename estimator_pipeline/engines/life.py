@@ -15,14 +15,21 @@ from typing import Any, NoReturn
 
 from estimator_pipeline import allocator, compat, label_checks
 from estimator_pipeline.cluster import EVALUATOR, Task, TFConfig
-from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat import coordination
 from estimator_pipeline.compat.repairs import lost_peers
-from estimator_pipeline.engines import beginning, disk, farewell, identity, keras_checkpoints
+from estimator_pipeline.engines import (
+    beginning,
+    disk,
+    farewell,
+    identity,
+    keras_checkpoints,
+    parameter_server,
+    same_job,
+)
 from estimator_pipeline.engines import result as results
-from estimator_pipeline.engines.board import POLL_SECS, Board, in_state
+from estimator_pipeline.engines.board import POLL_SECS, Board
 from estimator_pipeline.engines.chiefs_server import ChiefsServer
-from estimator_pipeline.engines.evaluation import CheckpointEvaluator, follow_training, seen_here
+from estimator_pipeline.engines.evaluation import CheckpointEvaluator, conclude, follow_training
 from estimator_pipeline.engines.handover import Handover, told_of_evaluator
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.identity import Identity
@@ -30,7 +37,7 @@ from estimator_pipeline.engines.preemption import Preemption, seconds_of, signal
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.engines.settings import Settings, Trained
 from estimator_pipeline.engines.stopping import Alone, BoardMail, stopping_for
-from estimator_pipeline.errors import DivergedError, PipelineError, PreemptedError, TaskFailedError
+from estimator_pipeline.errors import DivergedError, OtherJobError, PipelineError, PreemptedError, TaskFailedError
 from estimator_pipeline.launch import progress as progress_protocol
 from estimator_pipeline.log import logger, warnings_told
 
@@ -38,10 +45,13 @@ from estimator_pipeline.log import logger, warnings_told
 PREEMPTED_SECS = 30.0
 
 # What the launcher is told of an end that is no result.
-_STATUS: dict[type[BaseException], str] = {DivergedError: "diverged", PreemptedError: "preempted"}
+_STATUS: dict[type[BaseException], str] = {
+    DivergedError: "diverged",
+    PreemptedError: "preempted",
+    OtherJobError: same_job.OTHER_JOB,
+}
 
-
-# What becomes of a task that is asked to end when training is over already.
+# Of a task that is asked to end when training is over already.
 _BEFORE_RESULT = "training had ended, and the result of its final evaluation was not there yet"
 
 
@@ -86,6 +96,7 @@ class TaskLife(abc.ABC):
             max_steps=max_steps,
             server=None if tf_config.is_single_process else ChiefsServer(tf_config),
             evaluator=bool(told),
+            job=None if tf_config.is_ps else settings.shared,
         )
         self.handover = Handover(self.board, told=told, timeout=settings.result_timeout)
         self.progress = progress_protocol.from_environ(environ)
@@ -182,7 +193,8 @@ class TaskLife(abc.ABC):
                 self.board.report("preempted", left=True)
             raise
         except Exception as error:
-            self._say_failed(f"{type(error).__name__}: {error}", echo=farewell.is_echo(error))
+            status = _STATUS.get(type(error), "failed")
+            self._say_failed(f"{type(error).__name__}: {error}", status=status, echo=farewell.is_echo(error))
             raise
 
     # -- the training tasks -------------------------------------------------------------------------------------
@@ -190,11 +202,13 @@ class TaskLife(abc.ABC):
     def run_chief(self) -> TrainResult:
         # Checkpoints after this step are this run's, for an evaluator that comes late.
         with self._own_model_dir() as self.from_step, self._explaining(), self.board.attending():
+            self.board.job = self._compared()
             self._say("running", start=beginning.files_of_start(self.model_dir))
             return self._train_and_conclude()
 
     def run_worker(self) -> TrainResult:
         asked, timeout = lambda: self.preemption.asked, self.settings.startup_timeout
+        self.board.job = self._compared()
         self.model_dir = beginning.meet(self.board, self.model_dir, asked=asked, timeout=timeout)
         if self._came_too_late():
             logger.warning("%s: training had ended before this task came", self.task)
@@ -220,10 +234,26 @@ class TaskLife(abc.ABC):
             self.model_dir,
             board=self.board,
             owner=str(self.task),
-            made_of=self.settings.identity or self._own_identity,
+            made_of=lambda: self.made_of,
             accept_changes=self.settings.accept_changes,
             on_failure=self._say_failed,
         )
+
+    @functools.cached_property
+    def made_of(self) -> Identity:
+        """What this run is made of. A training task's: it reads the data."""
+        return (self.settings.identity or self._own_identity)()
+
+    def own_settings(self) -> dict[str, Any]:
+        """What a program says of its run, beside what it is made of."""
+        return same_job.facts({"max_steps": self.max_steps}, same_job.versions())
+
+    def _compared(self) -> dict[str, Any] | None:
+        """What all training tasks must have in common; None: these are a program's, and nobody compares them."""
+        if self.settings.shared is None and (self._is_asynchronous or self.tf_config.is_single_process):
+            return None
+        shared = self.own_settings() if self.settings.shared is None else self.settings.shared
+        return same_job.of_task(self.made_of, shared)
 
     def _own_identity(self) -> Identity:
         return identity.of_inputs(self.input_fn, seed=None, num_pipelines=self.num_pipelines)
@@ -287,7 +317,7 @@ class TaskLife(abc.ABC):
         self.board.report("preempted", **report)
         if not self.tf_config.is_chief:
             # The chief may still be writing it: an end of this task before might end that one.
-            self.board.wait("the last checkpoint", _end_of_training, timeout=self.preemption.seconds)
+            self.board.wait("the last checkpoint", parameter_server.end_of_training, timeout=self.preemption.seconds)
         raise self.preemption.error(self._where_it_stands())
 
     def _leave_preempted(self) -> None:
@@ -374,9 +404,12 @@ class TaskLife(abc.ABC):
             )
         return beginning.agree_on_start(self.model_dir, self.tf_config, timeout=timeout)
 
-    def check_devices(self) -> None:
-        """See :func:`beginning.check_devices`."""
-        beginning.check_devices(self.strategy, self.tf_config, timeout=self.settings.startup_timeout)
+    def check_together(self) -> None:
+        """See :func:`same_job.agree` and :func:`beginning.check_devices`."""
+        timeout, job = self.settings.startup_timeout, self.board.job or {}
+        refused = None if self.settings.shared is not None else same_job.OF_PROGRAMS
+        same_job.agree(job, self.tf_config, refused=refused, apart=self.board.apart, timeout=timeout)
+        beginning.check_devices(self.strategy, self.tf_config, timeout=timeout)
 
     def _why_ended(self, trained: Trained, checkpoint: str | None) -> str:
         if self.max_steps is not None and checkpoint is not None and checkpoint_step(checkpoint) >= self.max_steps:
@@ -423,27 +456,7 @@ class TaskLife(abc.ABC):
                 return outcome
 
     def _conclude(self, evaluator: CheckpointEvaluator, training: Mapping[str, Any]) -> TrainResult:
-        """Evaluates the final checkpoint; the result lacks only what the training tasks say of themselves."""
-        if training["checkpoint"] is None:
-            raise TaskFailedError(
-                "training ended without a checkpoint, so there is nothing to evaluate",
-                found=f"no checkpoint in {self.model_dir}",
-                mend="see whether the input has any records, and whether save_checkpoints_steps is set",
-            )
-        checkpoint = seen_here(training["checkpoint"], self.model_dir)
-        final = evaluator.evaluate(checkpoint, final=True)
-        return TrainResult(
-            global_step=training["global_step"],
-            metrics=final.metrics,
-            checkpoint=checkpoint,
-            exports=tuple(evaluator.exports),
-            exporters=dict(evaluator.exporters),
-            ended=training["ended"],
-            evaluations=tuple(evaluator.evaluations),
-            evaluated_by=str(self.task),
-            model_dir=self.model_dir,
-            task=str(self.task),
-        )
+        return conclude(evaluator, training, model_dir=self.model_dir, task=str(self.task))
 
     def _training_tasks(self) -> tuple[Task, ...]:
         cluster = self.tf_config.cluster
@@ -473,15 +486,10 @@ class TaskLife(abc.ABC):
     # -- parameter servers --------------------------------------------------------------------------------------
 
     def run_parameter_server(self) -> TrainResult:
-        cluster = self.tf_config.cluster
-        assert cluster is not None
         self.start_server()
-        watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=self.settings.startup_timeout)
-        training = self.board.wait("the end of training", _end_of_training, timeout=float("inf"), watch=watch, poll=0.5)
+        timeout = self.settings.startup_timeout
+        training = parameter_server.serve(self.board, startup=timeout, leaving=PREEMPTED_SECS)
         if training["state"] == "preempted":
-            deadline = time.monotonic() + PREEMPTED_SECS
-            while self._still_training() and time.monotonic() < deadline:
-                time.sleep(0.1)
             self.preemption.ask(str(training.get("by")))
             raise self.preemption.error(self._where_it_stands())
         with self.preemption.interruptible(_BEFORE_RESULT):
@@ -489,11 +497,3 @@ class TaskLife(abc.ABC):
             outcome = self.handover.wait()
             self.board.leave()
             return outcome
-
-    def _still_training(self) -> bool:
-        reports = [self.board.task_report(task) for task in self._training_tasks()]
-        return any(report is not None and report["state"] == "here" for report in reports)
-
-
-def _end_of_training(said: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    return in_state(said, "preempted", "finished")

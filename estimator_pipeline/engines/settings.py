@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from estimator_pipeline.engines.identity import Identity
 
@@ -31,6 +32,8 @@ class Settings:
         checkpoint_timeout: seconds without a new checkpoint after which the evaluator gives up.
         startup_timeout: seconds that a task waits for the others to appear.
         identity: what this run is made of; None: what its seed and its input function tell.
+        shared: what every task of a job file must have in common (:mod:`~estimator_pipeline.engines.same_job`), as far
+            as it is known without a look at the data; None: this is a program's, whose tasks may differ.
         accept_changes: whether a run may go on from the checkpoint of a run that was made of other things.
         preemption_signals: names of the signals that ask a task to end with a checkpoint. None: what the environment
             variable ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS says, or SIGTERM.
@@ -42,5 +45,6 @@ class Settings:
     checkpoint_timeout: float = 7200.0
     startup_timeout: float = 1800.0
     identity: Callable[[], Identity] | None = None
+    shared: Mapping[str, Any] | None = None
     accept_changes: bool = False
     preemption_signals: Sequence[str] | None = None

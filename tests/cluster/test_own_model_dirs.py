@@ -93,11 +93,15 @@ def test_a_task_that_fails_ends_all(failing, program):
 
 @pytest.mark.parametrize("engine", ["estimator", "keras", "keras3", "ps"])
 def test_a_job_file(engine, tmp_path):
-    """`run.model_dir` differs by task."""
+    """`run.model_dir` is the same text, and another folder for each task, as on machines that share none."""
+
+    def own_folder(job, index):
+        (tmp_path / f"{job}{index}").mkdir(exist_ok=True)
+        return tmp_path / f"{job}{index}"
 
     def command(job, index, steps):
         settings = [
-            f"run.model_dir={tmp_path / job}{index}",
+            "run.model_dir=model",
             f"train.max_steps={steps}",
             "run.save_checkpoints_steps=8",
         ]
@@ -116,7 +120,10 @@ def test_a_job_file(engine, tmp_path):
 
     for steps in (8, 16):
         with Tasks(
-            ASYNCHRONOUS if engine == "ps" else SYNCHRONOUS, lambda job, i, n=steps: command(job, i, n), tmp_path
+            ASYNCHRONOUS if engine == "ps" else SYNCHRONOUS,
+            lambda job, i, n=steps: command(job, i, n),
+            tmp_path,
+            cwd=own_folder,
         ) as running:
             ended_well(running)
             found = {name: re.findall(r"^step (\d+) \(max_steps reached\): (.+)$", running.log(name), re.M)[-1]

@@ -16,6 +16,7 @@ from estimator_pipeline.cluster import Task, parse_tf_config
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.engines import board as board_module
 from estimator_pipeline.engines.board import Board
+from estimator_pipeline.engines.chiefs_word import raise_if_over
 from estimator_pipeline.errors import TaskFailedError, WaitError
 
 pytestmark = pytest.mark.tf  # the board writes with tf.io.gfile
@@ -146,7 +147,7 @@ def test_no_other_word_stands_unanswered(tmp_path, monkeypatch, state):
     evaluator.training()
     with late(monkeypatch, 3600):
         assert evaluator.training() is None
-        evaluator.raise_if_failed(evaluator.training())
+        raise_if_over(evaluator.training(), evaluator.tf_config.task)
 
 
 def failed(chief):
@@ -188,12 +189,12 @@ def test_a_restarted_task_does_not_end_by_its_own_old_failure(tmp_path):
         worker.report_failed("planted", status="failed", echo=False)
         chief.attend()
     with pytest.raises(TaskFailedError, match="planted"):
-        worker.raise_if_failed(worker.training())
+        raise_if_over(worker.training(), worker.tf_config.task)
     again, chief = board(tmp_path), board(tmp_path, CHIEF)
     with again.attending(), chief.attending():
         chief.say("running")
         chief.attend()
-        again.raise_if_failed(again.training())
+        raise_if_over(again.training(), again.tf_config.task)
         assert again.training()["state"] == "running"
 
 
@@ -206,7 +207,7 @@ def test_asynchronous_training_goes_on_without_a_worker_that_failed(tmp_path):
         worker.training()
         worker.report_failed("planted", status="failed", echo=False)
         chief.attend()
-        server.raise_if_failed(server.training())
+        raise_if_over(server.training(), server.tf_config.task)
         assert server.training()["state"] == "running"
 
 

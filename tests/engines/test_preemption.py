@@ -25,6 +25,7 @@ from estimator_pipeline.cluster import parse_tf_config
 from estimator_pipeline.engines import preemption as preemption_module
 from estimator_pipeline.engines import stopping
 from estimator_pipeline.engines.board import Board
+from estimator_pipeline.engines.chiefs_word import raise_if_over
 from estimator_pipeline.engines.preemption import PREEMPTION_SECS, Preemption, seconds_of, signals_of
 from estimator_pipeline.engines.stopping import BoardMail, Mail, StopTogether
 from estimator_pipeline.errors import ConfigError, PreemptedError
@@ -480,10 +481,10 @@ def test_who_starts_after_a_preemption_starts_to_go_on_from_there(tmp_path):
     here.report("here")
     chief.say("preempted", by="SIGTERM", global_step=7)
     with pytest.raises(PreemptedError, match=r"training was asked to end \(SIGTERM\).*after step 7"):
-        here.raise_if_failed(here.training())
+        raise_if_over(here.training(), here.tf_config.task)
     late = board(1)
     late.report("here")
-    late.raise_if_failed(late.training())
+    raise_if_over(late.training(), late.tf_config.task)
     assert late.training() is None
 
 

@@ -20,6 +20,7 @@ parser.add_argument("--strategy", choices=["mwm", "ps", "classic", "mirrored", "
 parser.add_argument("--eval_strategy", choices=["none", "same", "mirrored"], default="none")
 parser.add_argument("--case", default="")
 parser.add_argument("--sync", type=int, default=0, help="Aggregate the gradients of so many training tasks.")
+parser.add_argument("--rate", type=float, default=0.2, help="The learning rate.")
 parser.add_argument("--max_steps", type=int, default=40)
 parser.add_argument("--save_every", type=int, default=20)
 parser.add_argument("--step_secs", type=float, default=0.0, help="What a step of a real model would take.")
@@ -53,7 +54,7 @@ def model_fn(features, labels, mode):
         metrics = {"mae": tf.compat.v1.metrics.mean_absolute_error(labels, predictions)}
         return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
     step = tf.compat.v1.train.get_or_create_global_step()
-    optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.2)
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(FLAGS.rate)
     hooks = []
     if FLAGS.sync:
         optimizer = tf.compat.v1.train.SyncReplicasOptimizer(optimizer, FLAGS.sync, total_num_replicas=FLAGS.sync)
