@@ -27,6 +27,7 @@ TESTS = {
     "evaluator-strategy": _CLUSTERS + "test_every_task_ends_with_the_final_evaluation[mwm]",
     "lost-peers": _CLUSTERS + "test_a_worker_that_is_killed_ends_the_others",
     "common-end": "tests/cluster/test_uneven_data.py::test_an_unchanged_program[two]",
+    "refused-steps": "tests/compat/test_refused_steps.py::test_a_server_refuses_a_step",
     "short-waits": "tests/compat/test_short_waits.py",
     "init-fn": "tests/compat/test_init_fn.py::test_a_worker_waits_for_the_chiefs_init_fn",
     "sync-replicas": "tests/compat/test_sync_replicas.py::test_the_session_closes_at_once_and_its_threads_end",

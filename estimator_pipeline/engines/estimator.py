@@ -221,6 +221,7 @@ class _EstimatorTask(TaskLife):
             return Trained(steps=0, data_ended=False)
         config = self.estimator._config
         hook = progress_hook(self.progress)
+        self.reached = lambda: hook.global_step
         hooks = [hook, stop_hook(self._after_step, self.preemption.rearm), *self.train_spec.hooks]
         accept = self.settings.accept_changes
         hooks.append(other_optimizer.hook(self.model_dir, accept=accept, telling=self.tf_config.is_chief))

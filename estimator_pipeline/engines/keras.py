@@ -193,6 +193,7 @@ class KerasTask(TaskLife):
                 self.restore(model, checkpoint, tf.train.latest_checkpoint(self.model_dir), changed)
         log_every = self.plan.log_steps if self.tf_config.is_chief else None
         progress = progress_callback(self.progress, start_step=start, log_every=log_every)
+        self.reached = lambda: progress.step
         with sessions.short_waits(), self._watching(progress):
             input_fn = noting_endless(self._told_input_fn(), self._note_endless)
             self._together = self._step_together()

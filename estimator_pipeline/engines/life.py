@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from estimator_pipeline import allocator, compat, label_checks
@@ -36,6 +36,7 @@ from estimator_pipeline.engines.identity import Identity
 from estimator_pipeline.engines.preemption import Preemption, seconds_of, signals_of
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.engines.settings import Settings, Trained
+from estimator_pipeline.engines.standing import in_a_line, standing
 from estimator_pipeline.engines.stopping import Alone, BoardMail, stopping_for
 from estimator_pipeline.errors import DivergedError, OtherJobError, PipelineError, PreemptedError, TaskFailedError
 from estimator_pipeline.launch import progress as progress_protocol
@@ -103,11 +104,14 @@ class TaskLife(abc.ABC):
         self._environ = environ
         self._evaluator: CheckpointEvaluator | None = None
         self.from_step = 0
+        # The global step that training has come to, as far as this task knows.
+        self.reached: Callable[[], int] = lambda: self.from_step
         self.preemption = Preemption(
             str(self.task),
             signals=signals_of(settings.preemption_signals, environ),
             seconds=seconds_of(environ),
             on_asked=self._asked_to_end,
+            stands=self._where_it_stands,
             last_word=self._end_without_checkpoint,
         )
         self.stopping = Alone(self.preemption)
@@ -301,6 +305,11 @@ class TaskLife(abc.ABC):
         self.stopping.begin()
         try:
             return self.train()
+        except Exception as error:
+            if not self.preemption.asked or not farewell.is_echo(error):
+                raise
+            # Whoever was asked to end ends as such, whatever the others' ends did to it.
+            raise self.preemption.error(f"{in_a_line(error)}, while it stopped; {self._where_it_stands()}") from error
         finally:
             self.stopping.close()
 
@@ -330,10 +339,7 @@ class TaskLife(abc.ABC):
     def _where_it_stands(self) -> str:
         if self.board.apart:
             return "training stands in the chief's last checkpoint"
-        latest = compat.install().train.latest_checkpoint(self.model_dir)
-        if latest is None:
-            return "there is no checkpoint yet"
-        return f"training stands after step {checkpoint_step(latest)}, in {latest}"
+        return standing(self.model_dir, reached=self.reached())
 
     def _say_preempted(self) -> None:
         latest = compat.install().train.latest_checkpoint(self.model_dir)
@@ -417,13 +423,7 @@ class TaskLife(abc.ABC):
         return results.DATA_ENDED if trained.data_ended else results.STOPPED
 
     def _records(self, steps: int) -> int | None:
-        batch = getattr(self.input_fn, "global_batch_size", None)
-        if batch is None:
-            return None
-        if self.strategy is None or self.strategy.num_replicas_in_sync <= 1:
-            return steps * batch
-        own = len(self.strategy.extended.worker_devices)
-        return steps * batch * own // self.strategy.num_replicas_in_sync
+        return results.records_of(self.input_fn, self.strategy, steps)
 
     # -- evaluation ---------------------------------------------------------------------------------------------
 

@@ -110,6 +110,7 @@ class Preemption:
         seconds: after which a task that was asked ends, wherever it stands.
         on_asked: called once with who asked ("SIGTERM", "worker:1"), in the thread that heard it.
         last_word: called with the error just before :meth:`give_up` ends the process.
+        stands: where training stands, in words, for that error.
 
     Attributes:
         by: who asked; None: nobody has.
@@ -124,10 +125,12 @@ class Preemption:
         seconds: float = PREEMPTION_SECS,
         on_asked: Callable[[str], None] = lambda by: None,
         last_word: Callable[[PreemptedError], None] = lambda error: None,
+        stands: Callable[[], str] = lambda: "training stands as last saved",
     ) -> None:
         self.task, self.seconds = task, seconds
         self.by: str | None = None
         self._signals, self._on_asked, self._last_word = tuple(signals), on_asked, last_word
+        self._stands = stands
         self._lock = threading.Lock()
         self._interruptible, self._what = False, ""
         self._raised: PreemptedError | None = None
@@ -279,7 +282,7 @@ class Preemption:
 
     def _wait_for_end(self) -> None:
         if not self._over.wait(self.seconds):
-            self.give_up(f"it did not come to its end within {self.seconds:.0f} s, and is left where it stands")
+            self.give_up(f"it did not come to its end within {self.seconds:.0f} s")
 
     def give_up(self, what: str) -> None:
         """Ends the process, whose main thread may wait inside TensorFlow for a peer that is gone. Does not return.
@@ -290,7 +293,9 @@ class Preemption:
             if self._over.is_set() or self._given_up:
                 return
             self._given_up = True
-        error = self.error(what)
+        stands = ["training stands as last saved"]
+        _try(lambda: stands.append(self._stands()))
+        error = self.error(f"{what}; {stands[-1]}")
         code = [error.exit_code]
         _try(
             lambda: self._last_word(error),

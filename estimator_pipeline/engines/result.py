@@ -114,3 +114,14 @@ def _plain(value: Any) -> Any:
 def dumps(document: Mapping[str, Any]) -> str:
     """JSON text, keys in order. NaN and infinities are written as Python's json does and read back by it."""
     return json.dumps(document, indent=1, sort_keys=True)
+
+
+def records_of(input_fn: Any, strategy: Any, steps: int) -> int | None:
+    """The records that this task has read for its steps; None: its input function does not say how large a batch is."""
+    batch = getattr(input_fn, "global_batch_size", None)
+    if batch is None:
+        return None
+    if strategy is None or strategy.num_replicas_in_sync <= 1:
+        return int(steps * batch)
+    own = len(strategy.extended.worker_devices)
+    return int(steps * batch * own // strategy.num_replicas_in_sync)

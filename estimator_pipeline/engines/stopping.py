@@ -207,9 +207,7 @@ class StopTogether(Alone):
         try:
             self._mail.post("ask", self._own)
         except Exception as error:
-            self._preemption.give_up(
-                f"the chief cannot be told ({type(error).__name__}); training stands as last saved"
-            )
+            self._preemption.give_up(f"the chief cannot be told ({type(error).__name__})")
         if not self._heard.wait(2 * ANSWER_SECS):
             self._preemption.give_up(f"the chief has not answered for {2 * ANSWER_SECS:.0f} s")
 
