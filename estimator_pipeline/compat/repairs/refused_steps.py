@@ -2,8 +2,8 @@
 
 A server keeps the numbers of its last 100,000 requests, and refuses one whose number is among them: "The same RunGraph
 (Worker) request was received twice". The number is drawn at random in a thread that is made for the step, from a
-generator of its own that is seeded with 32 bits. So there are four billion numbers, and of 43,000 steps the server takes
-one for a request that came before. (Measured: 7 of 400,000 steps of an addition on 2.21, 3 of 200,000 on 2.15.)
+generator of its own that is seeded with 32 bits. So there are four billion numbers, and of 43,000 steps the server
+takes one for a request that came before. (Measured: 7 of 400,000 steps of an addition on 2.21, 3 of 200,000 on 2.15.)
 
 tf.estimator takes the error for a preemption: it makes a new session, and under MultiWorkerMirroredStrategy waits in it
 for ever. The request was refused before anything of it was run, so it is run again. With parameter servers a step has a
