@@ -224,7 +224,7 @@ class _Job:
             code = process.exit_code or 0
             state.exit_code, state.seconds = code, process.seconds
             if code == 0:
-                state.state = "done"
+                state.state = "failed" if self._left_early(one) else "done"
             elif process.asked_to_end is not None:
                 state.state = "stopped" if self._ending else "released"
             else:
@@ -234,6 +234,18 @@ class _Job:
                 self._note_once(f"{one.name} was asked to end by somebody else: the training goes on without it")
             elif state.state in ("failed", "preempted"):
                 self._failed.append(one)
+
+    def _left_early(self, one: Running) -> bool:
+        """Whether it has left before its end with exit code 0, which nobody had asked it to do."""
+        if not one.left_early or one.process.asked_to_end is not None or self._signal is not None:
+            return False
+        error = self._room.lacking(time.monotonic())
+        if error is not None:
+            self._note_once(
+                f"warning: {self.plan.log_dir} cannot be written to ({error.strerror or error}), so that {one.name} "
+                "could not tell its end: its exit code 0 counts"
+            )
+        return error is None
 
     def _dispensable(self, one: Running) -> bool:
         """Whether the others end the job without it: an evaluator of ours, whose chief makes the final evaluation."""
@@ -257,7 +269,8 @@ class _Job:
             reason, exit_code = self._why(one, code, tail)
             if reason == "preempted" and now - self._first_failed < _PREEMPTED_SECS and self._training():
                 return
-            what = {"diverged": "diverged", "preempted": "was asked to end by somebody else"}.get(reason, "")
+            said = {"diverged": "diverged", "preempted": "was asked to end by somebody else"}
+            what = said.get(reason, one.left_early)
             self._failure = Failure(one.name, code, one.plan.log, tail, what, one.state.refusal)
             self._end(reason, exit_code, "ending the other tasks")
             self.view.failed(reason, self._failure)

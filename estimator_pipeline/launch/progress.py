@@ -6,7 +6,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task
 
 | event | fields |
 | --- | --- |
-| start | none |
+| start | task (its name in the cluster): a training begins, which ends with `result`, `end` or `raised` |
 | step | step (the global step), loss, steps_per_sec; steps (this task's own, where they differ) |
 | evaluation | step, metrics {name: value} |
 | checkpoint | step, path |
@@ -16,6 +16,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task
 | result | status, global_step, metrics, exports [paths], steps (this task's own) |
 | heartbeat | none: the process is there, whatever it is at; or a touch of the file beside, see below. preempting (who |
 | | asked it to end) and seconds (to its end, at the latest), once it stops training with a checkpoint |
+| raised | none: the training has ended with an exception, which the program may catch |
 | end | status: "failed", "diverged" or "preempted"; because (the task whose failure was the reason of this one's); |
 | | refusal {what, found, mend}: the error of a task that ends with exit code 2, for its input was bad |
 
@@ -72,7 +73,10 @@ PROGRESS_VARIABLE = "ESTIMATOR_PIPELINE_PROGRESS"
 HEARTBEAT_VARIABLE = "ESTIMATOR_PIPELINE_HEARTBEAT_SECS"
 HEARTBEAT_FOLDER_VARIABLE = "ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER"
 PREEMPTED_FILE_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTED_FILE"
-EVENTS = ("start", "step", "evaluation", "checkpoint", "export", "warning", "trained", "result", "heartbeat", "end")
+EVENTS = (
+    *("start", "step", "evaluation", "checkpoint", "export", "warning", "trained", "result", "heartbeat"),
+    *("raised", "end"),
+)
 
 
 def from_environ(environ: Mapping[str, str]) -> ProgressWriter:
@@ -432,6 +436,9 @@ class TaskState:
         checkpoint: The step of the last checkpoint that it told.
         exports: Paths of exported models.
         result: The `result` event, once it came.
+        begun: The tasks that have told that their training began, and since when nobody has told an end. Mostly it is
+            this one; several where all tasks of a command tell in one file; "" for one that did not say its name.
+        trained: Whether it has told that it left its last step.
         because: The task whose failure this one names as the reason of its own.
         ended_as: The status of the `end` event: "failed", "diverged" or "preempted".
         refusal: What the `end` event of a task that refuses its input tells: what, found, mend.
@@ -451,6 +458,8 @@ class TaskState:
     checkpoint: int | None = None
     exports: list[str] = field(default_factory=list)
     result: dict[str, Any] | None = None
+    begun: list[str] = field(default_factory=list)
+    trained: bool = False
     because: str | None = None
     ended_as: str | None = None
     refusal: dict[str, str | None] | None = None
@@ -464,6 +473,12 @@ class TaskState:
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take over what an event tells. A field of a wrong kind is left out."""
         kind = event["event"]
+        if kind == "start":
+            self.begun.append(str(event.get("task") or ""))
+        if kind in ("start", "trained"):
+            self.trained = kind == "trained"
+        if kind in ("result", "raised", "end"):
+            self.begun.clear()
         if kind in ("step", "checkpoint", "result"):
             key = "global_step" if kind == "result" else "step"
             self.step = _number(event.get(key), int, self.step)
