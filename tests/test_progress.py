@@ -13,11 +13,11 @@ import pytest
 
 from estimator_pipeline.cluster.spec import Task
 from estimator_pipeline.launch import LineView, Outcome, Shape, TaskEnd, plan_local
+from estimator_pipeline.launch.log_reader import LogReader
 from estimator_pipeline.launch.outcome import Failure, combined_result, last_lines
 from estimator_pipeline.launch.plan import TaskPlan
 from estimator_pipeline.launch.progress import (
     PREEMPTED_FILE_VARIABLE,
-    LogReader,
     ProgressReader,
     ProgressWriter,
     TaskState,

@@ -134,14 +134,7 @@ class TaskLife(abc.ABC):
             # Whoever called this may go on without the training. With a SystemExit it would leave in its midst.
             self.progress.emit("raised")
             raise
-        self.progress.emit(
-            "result",
-            status=outcome.ended,
-            global_step=outcome.global_step,
-            metrics=dict(outcome.metrics),
-            exports=list(outcome.exports),
-            tasks=outcome.to_dict()["tasks"],
-        )
+        self.progress.emit("result", **outcome.told())
         return outcome
 
     def run(self) -> TrainResult:

@@ -272,6 +272,8 @@ class _Job:
             said = {"diverged": "diverged", "preempted": "was asked to end by somebody else"}
             what = said.get(reason, one.left_early)
             self._failure = Failure(one.name, code, one.plan.log, tail, what, one.state.refusal)
+            if what and what == one.left_early:
+                self._note_once(self._failure.head)
             self._end(reason, exit_code, "ending the other tasks")
             self.view.failed(reason, self._failure)
             return

@@ -26,7 +26,8 @@ ESTIMATOR_PIPELINE_PREEMPTED_FILE is for whoever ends all tasks when one ends wi
 Every field save `time` and `event` may be left out, and further ones may be added. Heartbeats would fill the file in
 weeks, so a task of ours touches a file beside it instead (:func:`heartbeat_path`), every
 ESTIMATOR_PIPELINE_HEARTBEAT_SECS; where the launcher has not set that, there are none. For programs that know
-nothing of this, :class:`LogReader` makes the same events from the lines that `tf.estimator` logs.
+nothing of this, :mod:`~estimator_pipeline.launch.log_reader` makes the same events from the lines that `tf.estimator`
+logs.
 
 Where one command starts several tasks, as a line of `srun` does, all of them have one progress file. Then each has a
 file of its own to touch, in the folder ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER, and takes it away when it ends.
@@ -39,7 +40,6 @@ import contextlib
 import json
 import math
 import os
-import re
 import socket
 import threading
 import time
@@ -55,9 +55,9 @@ __all__ = [
     "HEARTBEAT_VARIABLE",
     "PREEMPTED_FILE_VARIABLE",
     "PROGRESS_VARIABLE",
-    "LogReader",
     "ProgressReader",
     "ProgressWriter",
+    "Tail",
     "TaskState",
     "code_of_preemption",
     "finite",
@@ -324,7 +324,7 @@ class ProgressWriter:
         outbox.send()
 
 
-class _Tail:
+class Tail:
     """The whole lines that were appended to a file since the last look.
 
     Args:
@@ -363,7 +363,7 @@ class ProgressReader:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, offset: int = 0) -> None:
-        self._tail = _Tail(path, offset=offset)
+        self._tail = Tail(path, offset=offset)
 
     def read(self) -> list[dict[str, Any]]:
         """The events since the last call."""
@@ -376,47 +376,6 @@ class ProgressReader:
             if isinstance(event, dict) and event.get("event") in EVENTS:
                 events.append(event)
         return events
-
-
-_NUMBER = r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))"
-_STEP = re.compile(rf"\bloss = {_NUMBER}, step = (\d+)\b", re.IGNORECASE)
-_RATE = re.compile(rf"\bglobal_step/sec: {_NUMBER}", re.IGNORECASE)
-_EVALUATION = re.compile(r"\bSaving dict for global step (\d+): (.*)$")
-_CHECKPOINT = re.compile(r"\bSaving checkpoints for (\d+) into (\S+?)\.?$")
-
-
-class LogReader:
-    """Makes events from the lines that `tf.estimator` has always logged, where there is no progress file.
-
-    Args:
-        path: The task's log, which need not be there yet.
-        offset: Where to start, in bytes.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, offset: int = 0) -> None:
-        self._tail = _Tail(path, offset=offset)
-
-    def read(self) -> list[dict[str, Any]]:
-        """The events since the last call."""
-        return [event for line in self._tail.lines() if (event := _log_event(line))]
-
-
-def _log_event(line: str) -> dict[str, Any] | None:
-    line = line.rstrip()
-    if found := _STEP.search(line):
-        return {"event": "step", "step": int(found[2]), "loss": float(found[1])}
-    if found := _RATE.search(line):
-        return {"event": "step", "steps_per_sec": float(found[1])}
-    if found := _EVALUATION.search(line):
-        metrics = {}
-        for pair in found[2].split(", "):
-            name, _, value = pair.partition(" = ")
-            if name != "global_step" and re.fullmatch(_NUMBER, value, re.IGNORECASE):
-                metrics[name] = float(value)
-        return {"event": "evaluation", "step": int(found[1]), "metrics": metrics}
-    if found := _CHECKPOINT.search(line):
-        return {"event": "checkpoint", "step": int(found[1]), "path": found[2]}
-    return None
 
 
 @dataclass

@@ -16,11 +16,11 @@ import psutil
 
 from estimator_pipeline.launch.cores import TRAINING_JOBS
 from estimator_pipeline.launch.deadlines import Listener
+from estimator_pipeline.launch.log_reader import LogReader
 from estimator_pipeline.launch.plan import TaskPlan
 from estimator_pipeline.launch.processes import Process
 from estimator_pipeline.launch.progress import (
     HEARTBEAT_FOLDER_VARIABLE,
-    LogReader,
     ProgressReader,
     TaskState,
     heartbeat_path,
