@@ -542,7 +542,10 @@ def test_a_task_that_hangs_tells_where_it_stood(tmp_path):
     )
     assert (outcome.reason, outcome.exit_code) == ("hung", 1)
     text = outcome.failure.text()
-    assert re.search(r"worker:0 made no step for \d+\.\d s\. The last lines of ", text)
+    assert re.match(
+        r"worker:0 made no step for \d+\.\d s\.\nIt stands at .*program\.py, line \d+, in for_ever\.\nThe last", text
+    )
+    assert outcome.attempts[0].why.endswith("in for_ever")
     assert "in waits_for_godot" in text, "the stacks of a hung Python are in its log"
 
 

@@ -29,6 +29,7 @@ from estimator_pipeline.launch.policy import BAD_INPUT, DIVERGED, PREEMPTED
 from estimator_pipeline.launch.processes import Guard, Interruptions, interruptions
 from estimator_pipeline.launch.progress import PREEMPTED_FILE_VARIABLE
 from estimator_pipeline.launch.running import Room, Running, changed
+from estimator_pipeline.launch.stacks import own_lines
 from estimator_pipeline.launch.view import SilentView, View
 
 __all__ = ["HEARTBEAT_SECS", "run_local"]
@@ -419,7 +420,8 @@ class _Job:
             # Where it stood, it told at its end.
             one = next(one for one in self.running if one.name == self._failure.task)
             tail = last_lines(one.plan.log, offset=one.log_offset)
-            self._failure = dataclasses.replace(self._failure, tail=tail)
+            where = own_lines(one.plan.log, offset=one.log_offset)
+            self._failure = dataclasses.replace(self._failure, tail=tail, where=where)
         # A program of one's own may end with another code, and tell it all the same.
         codes = {PREEMPTED if one.ended_as_asked else one.state.exit_code for one in self.running}
         if self._exit_code == 128 + signal.SIGTERM and codes <= {0, PREEMPTED} and PREEMPTED in codes:
