@@ -120,6 +120,7 @@ def test_a_hang_in_the_start_of_a_launch(tmp_path, monkeypatch):
         if os.environ["ESTIMATOR_PIPELINE_ATTEMPT"] == "1":
             time.sleep(3600)
         emit("step", step=1)
+        emit("result")
         """)
     )
     outcome = supervise_local(

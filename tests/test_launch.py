@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -23,7 +24,8 @@ from estimator_pipeline.cluster.spec import Task, parse_tf_config
 from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.launch import Outcome, Shape, plan_local
 from estimator_pipeline.launch.cores import available_cores, share_cores, thread_environment
-from estimator_pipeline.launch.view import View
+from estimator_pipeline.launch.running import Room
+from estimator_pipeline.launch.view import View, summary
 
 # What every program of these tests begins with: its task, and a file by which the test sees how far it is.
 _BEGIN = """
@@ -42,6 +44,9 @@ def told(name):
 def blame(task):
     with open(os.environ["ESTIMATOR_PIPELINE_PROGRESS"], "a") as file:
         print(json.dumps({"time": 1.0, "event": "end", "status": "failed", "because": task}), file=file)
+def result():
+    with open(os.environ["ESTIMATOR_PIPELINE_PROGRESS"], "a") as file:
+        print(json.dumps({"time": 1.0, "event": "result"}), file=file)
 def for_ever():
     while True:
         time.sleep(3600)
@@ -467,6 +472,38 @@ def test_a_task_that_blames_one_that_ends_well(tmp_path):
     assert (outcome.failure.task, outcome.failure.exit_code) == ("worker:0", 4)
 
 
+_TELLS = """
+def emit(event, **fields):
+    with open(os.environ["ESTIMATOR_PIPELINE_PROGRESS"], "a") as file:
+        print(json.dumps({"time": 1.0, "event": event, **fields}), file=file)
+"""
+
+
+def test_a_task_that_leaves_with_exit_code_0_before_its_end_has_failed(tmp_path, monkeypatch):
+    """It is named, and not the healthy one that ends because of it."""
+    body = """
+    emit("start", task=me.replace("-", ":"))
+    if me == "worker-1":
+        emit("step", step=3)
+        (here / "left").touch()
+        os._exit(0)
+    while not (here / "left").exists():
+        time.sleep(0.01)
+    blame("worker:1")
+    sys.exit(1)
+    """
+    outcome = _run(tmp_path, _TELLS + textwrap.dedent(body), foreign=False)
+    assert (outcome.reason, outcome.exit_code) == ("failed", 1)
+    assert outcome.failure.head == "worker:1 left with exit code 0 at step 3 before the end of training"
+    assert (outcome.tasks[1].state, outcome.tasks[1].exit_code) == ("failed", 0)
+    assert "failed, exit code 0" in summary(outcome)
+    # Nobody can tell anything where there is no room.
+    monkeypatch.setattr(Room, "_try", lambda room: OSError(errno.ENOSPC, "No space left on device"))
+    outcome = _run(tmp_path, "", shape=Shape(workers=1), foreign=False)
+    assert outcome.ok, outcome
+    assert "worker:0 could not tell its end: its exit code 0 counts" in outcome.notes[0]
+
+
 def test_bad_input_of_a_task_is_bad_input_of_the_launch(tmp_path):
     assert _run(tmp_path, "sys.exit(2)", shape=Shape(workers=1)).exit_code == 2
 
@@ -563,6 +600,7 @@ def test_an_evaluator_that_ends_by_itself_is_waited_for(tmp_path):
             told("worker-0")
             time.sleep(0.5)  # longer than the linger that binds only foreign programs
             print("evaluated")
+        result()
         """,
         shape=Shape(workers=1, evaluator=True),
         foreign=False,
@@ -604,6 +642,7 @@ def test_an_evaluator_that_somebody_asks_to_end(tmp_path, foreign, when):
             sys.exit(75)
         if {when!r} == "before":
             told("launcher-evaluator")
+        result()
         """,
         shape=Shape(workers=1, evaluator=True),
         foreign=foreign,

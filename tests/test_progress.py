@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from estimator_pipeline.cluster.spec import Task
 from estimator_pipeline.launch import LineView, Outcome, Shape, TaskEnd, plan_local
+from estimator_pipeline.launch.log_reader import LogReader
 from estimator_pipeline.launch.outcome import Failure, combined_result, last_lines
+from estimator_pipeline.launch.plan import TaskPlan
 from estimator_pipeline.launch.progress import (
     PREEMPTED_FILE_VARIABLE,
-    LogReader,
     ProgressReader,
     ProgressWriter,
     TaskState,
@@ -188,6 +190,52 @@ def test_a_state_takes_over_what_events_tell_and_passes_by_what_is_wrong():
     assert state.checkpoint == 110
     assert state.exports == ["/m/export/1"]
     assert state.result == {"status": "done", "global_step": 120, "steps": 60}
+
+
+def test_a_training_that_has_begun_has_an_end():
+    state = TaskState("command")
+    for events, begun in [
+        (["start"], ["worker:0"]),
+        (["step", "trained", "result"], []),  # several tasks may tell in one file: the result is one for all
+        (["start", "start", "result", "result"], []),
+        (["start", "raised"], []),  # who called it may catch that
+        (["start", "end"], []),
+        (["result", "start"], ["worker:0"]),
+    ]:
+        for event in events:
+            state.apply({"event": event, **({"task": "worker:0"} if event == "start" else {})})
+        assert state.begun == begun, events
+    state.apply({"event": "trained"})
+    assert state.trained
+    state.apply({"event": "start"})  # of a version that does not tell the task
+    assert (state.begun, state.trained) == (["worker:0", ""], False)
+
+
+@pytest.mark.parametrize(
+    ("told", "foreign", "left"),
+    [
+        ([], False, "before the end of training"),
+        (["start", "step"], False, "at step 3 before the end of training"),
+        (["start", "step", "trained"], False, "at step 3 before the result"),
+        (["start", "raised"], False, "before the end of training"),
+        (["start", "step", "result"], False, ""),
+        # It may be no training, train several times, and catch what training raises.
+        ([], True, ""),
+        (["step", "checkpoint"], True, ""),
+        (["start", "result", "start", "raised"], True, ""),
+        (["start", "result", "start", "step"], True, "at step 3 before the end of training"),
+    ],
+)
+def test_what_an_exit_code_of_0_is_worth(told, foreign, left):
+    task = Task("worker", 0)
+    plan = TaskPlan(task, ("true",), {}, (), Path("/nowhere/worker-0.log"), Path("/nowhere/worker-0.progress.jsonl"))
+    one = Running(plan, foreign=foreign)
+    for event in told:
+        one.state.apply({"event": event, **({"step": 3} if event == "step" else {})})
+    one.state.exit_code = 0
+    assert one.left_early == (left and f"left with exit code 0 {left}")
+    one.state.exit_code = 1
+    assert one.left_early == ""
 
 
 def test_the_result_is_the_chiefs_with_the_steps_of_each_worker():

@@ -402,7 +402,8 @@ def _program(tmp_path: Path, body: str) -> list[str]:
 def _supervised(tmp_path, body, *, workers=1, limits=None, evaluator=False, foreign=False, **options) -> Outcome:
     run_id = new_run_id()
     outcome = supervise_local(
-        _program(tmp_path, body),
+        # One of ours that comes to its end tells its result.
+        _program(tmp_path, textwrap.dedent(body) + ("" if foreign else "\nemit('result')\n")),
         shape=Shape(workers=workers, evaluator=evaluator),
         log_dir=tmp_path / "logs",
         run_id=run_id,
@@ -507,6 +508,7 @@ def test_a_stopped_task_is_noticed_named_and_ended(tmp_path):
         tmp_path,
         """
         if attempt == 2:
+            emit("result")
             sys.exit(0)
         emit("start"); emit("step", step=1); beat()
         if me == "worker:1":
@@ -540,7 +542,10 @@ def test_a_task_that_hangs_tells_where_it_stood(tmp_path):
     )
     assert (outcome.reason, outcome.exit_code) == ("hung", 1)
     text = outcome.failure.text()
-    assert re.search(r"worker:0 made no step for \d+\.\d s\. The last lines of ", text)
+    assert re.match(
+        r"worker:0 made no step for \d+\.\d s\.\nIt stands at .*program\.py, line \d+, in for_ever\.\nThe last", text
+    )
+    assert outcome.attempts[0].why.endswith("in for_ever")
     assert "in waits_for_godot" in text, "the stacks of a hung Python are in its log"
 
 
@@ -733,6 +738,30 @@ def test_a_supervised_command_is_run_again_and_its_output_passed_on(tmp_path):
     assert out == "line of 1\nline of 2\nline of 3\n"
     assert "estimator-pipeline: attempt 1: command failed with exit code 9; restart 1 of 5" in err
     assert "estimator-pipeline: attempt 3: done" in err
+
+
+def test_a_command_whose_training_has_no_end_is_run_again(tmp_path):
+    """As a line of srun: two tasks that tell in one file, and leave with exit code 0."""
+    body = """
+    emit("start", task="worker:0"); emit("start", task="worker:1"); emit("step", step=7)
+    if attempt == 2:
+        emit("result", global_step=9)
+    """
+    outcome = supervise_command(
+        _program(tmp_path, body),
+        log_dir=tmp_path / "logs",
+        run_id=new_run_id(),
+        limits=Limits(max_restarts=1, backoff=0.01),
+        timeout=50.0,
+    )
+    assert [one.reason for one in outcome.attempts] == ["failed", "done"] and outcome.exit_code == 0
+    why = "command left with exit code 0 at step 7 before the end of training of worker:0, worker:1"
+    assert outcome.attempts[0].why == why
+    body = 'signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0)); emit("start", task="worker:0"); for_ever()'
+    supervisor = _cli("supervise", "--log-dir", tmp_path / "again", "--", *_program(tmp_path, body))
+    _until(lambda: list(tmp_path.glob("again/attempt-1/*.jsonl")))
+    supervisor.send_signal(signal.SIGUSR1)
+    assert supervisor.wait(timeout=50) == 0, "it was asked to end"
 
 
 def test_the_exit_code_of_a_supervised_command_is_its_own(tmp_path):

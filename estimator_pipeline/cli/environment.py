@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from estimator_pipeline.cluster.roles import Shape as AnyShape
     from estimator_pipeline.launch import Shape
 
-__all__ = ["enter", "parse_shape", "warn_of_tasks"]
+__all__ = ["enter", "parse_shape", "refuse_tasks_apart"]
 
 # Ports stay bound until the process ends: what holds them must not be collected.
 _kept: list[Resolved] = []
@@ -28,17 +27,31 @@ def enter(
     ports: str = "auto",
     directory: str | None = None,
     dialect: str = "canonical",
+    whole: bool = True,
 ) -> None:
     """Writes TF_CONFIG and what goes with it into `environ`, and says in one line on standard error what was found.
 
     Where TF_CONFIG is given already, or nothing has started this process as a task, nothing is written or said.
 
+    Args:
+        environ: the variables.
+        shape: the cluster.
+        environment: the name of the environment to take, "none", or None to look for one.
+        ports: one of :data:`estimator_pipeline.cluster.resolving.PORTS`.
+        directory: a folder that all tasks share.
+        dialect: how TF_CONFIG is written.
+        whole: whether this process may be all of several training tasks where no scheduler is around.
+
     Raises:
+        ConfigError: There are several training tasks, and nothing has started this process as one of them.
         PipelineError: See :func:`estimator_pipeline.cluster.resolve`.
     """
     from estimator_pipeline.cluster import resolve
+    from estimator_pipeline.cluster.detection import NO_ENVIRONMENT
 
     resolved = resolve(environ, shape, environment=environment, ports=ports, directory=directory, dialect=dialect)
+    if resolved is None and shape.workers + shape.chief + shape.ps > 1 and environment != NO_ENVIRONMENT:
+        _refuse_alone(environ, shape.workers + shape.chief + shape.ps + shape.evaluator, whole=whole)
     if resolved is None or not resolved.changes:
         return
     environ.update(resolved.changes)
@@ -84,28 +97,66 @@ def parse_shape(text: str, environ: Mapping[str, str], *, environment: str | Non
     )
 
 
-def warn_of_tasks(environ: Mapping[str, str]) -> None:
-    """Says that several tasks would each train alone: a scheduler has started them, and nobody gave them roles."""
-    from estimator_pipeline.cluster import detect
+def refuse_tasks_apart(environ: Mapping[str, str], *, environment: str | None = None) -> None:
+    """Refuses several tasks of one start that nobody gave roles: each would run the program for itself.
 
-    with contextlib.suppress(PipelineError):
-        found = detect(environ)
-        if found is None or found.allocation.tf_config is not None or found.allocation.inferred:
-            return
-        if (found.allocation.size or 0) > 1:
-            print(
-                f"environment {found.environment.name}: rank {found.allocation.rank} of {found.allocation.size}; "
-                "the program gets no TF_CONFIG, since exec was given no --shape",
-                file=sys.stderr,
-                flush=True,
-            )
+    Raises:
+        ConfigError: They would.
+    """
+    from estimator_pipeline.cluster.detection import NO_ENVIRONMENT, detect
+
+    if environment == NO_ENVIRONMENT:
+        return
+    try:
+        found = detect(environ, name=environment)
+    except PipelineError:
+        return
+    if found is None or found.allocation.tf_config is not None or found.allocation.inferred:
+        return
+    size = found.allocation.size or 1
+    if size > 1:
+        raise ConfigError(
+            f"{found.environment.name} has started {size} tasks, and each would run the program alone in one place",
+            found=f"rank {found.allocation.rank} of {size}, no TF_CONFIG, and no --shape",
+            mend="say which cluster they are, for example exec --shape workers, or exec --shape chief,workers,ps=1; or "
+            "--environment none, where each is to run by itself or the program finds the others (Horovod, a TF_CONFIG "
+            "of its own).",
+        )
+
+
+def _refuse_alone(environ: Mapping[str, str], tasks: int, *, whole: bool) -> None:
+    """Refuses a process that would do alone what several training tasks should.
+
+    Raises:
+        ConfigError: It would: it is in an allocation, or there is no reason (`whole`) to run alone.
+    """
+    from estimator_pipeline.cluster.detection import surroundings
+
+    around = surroundings(environ)
+    if around is None and whole:
+        return
+    alone = "or give --environment none to run all of it in this process."
+    if around is None:
+        raise ConfigError(
+            f"the cluster has {tasks} tasks, and nothing has started this process as one of them",
+            found="neither TF_CONFIG nor the variables of a scheduler's task",
+            mend=f"start each task with srun, mpirun or the like, all of them with estimator-pipeline launch, {alone}",
+        )
+    raise ConfigError(
+        f"the cluster has {tasks} tasks, and this process is none that {around.launcher} has started",
+        found=f"{around.sign} of a job script or a shell, and no TF_CONFIG",
+        mend=f"start it with {around.launcher}, which starts all {tasks}, {alone}",
+    )
 
 
 def _tasks_started(environ: Mapping[str, str], environment: str | None) -> int:
-    from estimator_pipeline.cluster import detect
+    from estimator_pipeline.cluster.detection import NO_ENVIRONMENT, detect, surroundings
 
     found = detect(environ, name=environment)
     if found is None:
+        around = None if environment == NO_ENVIRONMENT else surroundings(environ)
+        if around is not None and around.tasks > 1:
+            _refuse_alone(environ, around.tasks, whole=False)
         return 1
     config = found.allocation.tf_config
     if config is not None:

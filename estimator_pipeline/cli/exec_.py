@@ -56,7 +56,7 @@ def command(
     """
     import os
 
-    from estimator_pipeline.cli.environment import enter, parse_shape, warn_of_tasks
+    from estimator_pipeline.cli.environment import enter, parse_shape, refuse_tasks_apart
     from estimator_pipeline.cluster import proxies
     from estimator_pipeline.compat import runner
 
@@ -67,9 +67,9 @@ def command(
         raise ConfigError("exec was given no program", mend="name one: exec SCRIPT.py ARGS, or exec -m MODULE ARGS")
     if shape is not None:
         cluster = parse_shape(shape, os.environ, environment=environment)
-        enter(os.environ, cluster, environment=environment, ports=ports, directory=shared_dir)
-    elif environment is None:
-        warn_of_tasks(os.environ)
+        enter(os.environ, cluster, environment=environment, ports=ports, directory=shared_dir, whole=False)
+    else:
+        refuse_tasks_apart(os.environ, environment=environment)
     proxies.bypass(os.environ)
     if ledger is not None:
         from estimator_pipeline import compat

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from estimator_pipeline.errors import ConfigError, PipelineError
+from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 
 
 def with_engine(
@@ -115,6 +115,7 @@ def _train(
     proxies.bypass(os.environ)
 
     from estimator_pipeline.cli.quiet import leave_out_own_deprecations
+    from estimator_pipeline.engines.functions import place_in
     from estimator_pipeline.engines.job import prepare_process, run_job
 
     tf = prepare_process(loaded)
@@ -122,7 +123,15 @@ def _train(
     logging.getLogger("tensorflow").propagate = False
     leave_out_own_deprecations()
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN if quiet else tf.compat.v1.logging.INFO)
-    result = run_job(loaded, recording=_recording(*recorded))
+    try:
+        result = run_job(loaded, recording=_recording(*recorded))
+    except SystemExit as left:
+        # A job is done when its training has ended, whatever code its own Python ends the process with.
+        raise TaskFailedError(
+            f"the process was ended before the end of training, by a call of sys.exit({left.code!r})",
+            found=place_in(left),
+            mend="raise an exception there where something is wrong, or let the data end",
+        ) from left
     _tell(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 

@@ -22,7 +22,7 @@ from estimator_pipeline.cluster.environments.tf_config import TFConfigVariable
 from estimator_pipeline.cluster.environments.vertex import Vertex
 from estimator_pipeline.errors import ConfigError
 
-__all__ = ["ENVIRONMENTS", "NO_ENVIRONMENT", "Detection", "detect", "names"]
+__all__ = ["ENVIRONMENTS", "NO_ENVIRONMENT", "Detection", "Surroundings", "detect", "names", "surroundings"]
 
 NO_ENVIRONMENT = "none"
 
@@ -68,6 +68,45 @@ class Detection:
     environment: Environment
     allocation: Allocation
     others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """An allocation in which a process runs that is no task of it: a job script, or a shell.
+
+    Attributes:
+        environment: the name of the environment that would have started a task.
+        sign: the variable by which it is known, with its value.
+        launcher: what starts tasks there.
+        tasks: how many tasks it starts by itself; 1 where nothing says so.
+    """
+
+    environment: str
+    sign: str
+    launcher: str
+    tasks: int = 1
+
+
+# The others tell a job script from a task by nothing, or take their variables away from it.
+_ALLOCATIONS = (
+    ("slurm", "SLURM_JOB_ID", "srun"),
+    ("lsf", "LSB_JOBID", "blaunch or jsrun"),
+    ("pbs", "PBS_JOBID", "mpirun or pbsdsh"),
+)
+
+
+def surroundings(environ: Mapping[str, str]) -> Surroundings | None:
+    """The allocation around a process that :func:`detect` finds to be no task; None where there is none.
+
+    Args:
+        environ: the variables to look at.
+    """
+    for name, variable, launcher in _ALLOCATIONS:
+        if environ.get(variable):
+            tasks = environ.get("SLURM_NTASKS") or environ.get("SLURM_NNODES", "") if name == "slurm" else ""
+            count = int(tasks) if tasks.isdigit() else 1
+            return Surroundings(name, f"{variable}={environ[variable]}", launcher, count)
+    return None
 
 
 def names() -> tuple[str, ...]:

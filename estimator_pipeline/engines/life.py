@@ -139,20 +139,17 @@ class TaskLife(abc.ABC):
         try:
             with self.preemption.listening(), warnings_told(lambda text: self.progress.emit("warning", text=text)):
                 # Told when signals are heard: whoever waits for this may send one.
-                self.progress.emit("start")
+                self.progress.emit("start", task=str(self.task))
                 outcome = self.run()
         except TaskFailedError as error:
             # A launcher that sees this task end first can tell whose failure it was, and whether it is one.
             self.progress.emit("end", status=_STATUS.get(type(error), "failed"), because=error.because)
             raise
-        self.progress.emit(
-            "result",
-            status=outcome.ended,
-            global_step=outcome.global_step,
-            metrics=dict(outcome.metrics),
-            exports=list(outcome.exports),
-            tasks=outcome.to_dict()["tasks"],
-        )
+        except (Exception, KeyboardInterrupt):
+            # Whoever called this may go on without the training. With a SystemExit it would leave in its midst.
+            self.progress.emit("raised")
+            raise
+        self.progress.emit("result", **outcome.told())
         return outcome
 
     def run(self) -> TrainResult:

@@ -75,6 +75,16 @@ class TrainResult:
         plain["evaluations"] = [dataclasses.asdict(e) for e in self.evaluations]
         return plain
 
+    def told(self) -> dict[str, Any]:
+        """What the launcher is told of it: the fields of the event `result`."""
+        return {
+            "status": self.ended,
+            "global_step": self.global_step,
+            "metrics": dict(self.metrics),
+            "exports": list(self.exports),
+            "tasks": self.to_dict()["tasks"],
+        }
+
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], task: str = "") -> TrainResult:
         values = dict(plain)

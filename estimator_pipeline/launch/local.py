@@ -29,6 +29,7 @@ from estimator_pipeline.launch.policy import BAD_INPUT, DIVERGED, PREEMPTED
 from estimator_pipeline.launch.processes import Guard, Interruptions, interruptions
 from estimator_pipeline.launch.progress import PREEMPTED_FILE_VARIABLE
 from estimator_pipeline.launch.running import Room, Running, changed
+from estimator_pipeline.launch.stacks import own_lines
 from estimator_pipeline.launch.view import SilentView, View
 
 __all__ = ["HEARTBEAT_SECS", "run_local"]
@@ -224,7 +225,7 @@ class _Job:
             code = process.exit_code or 0
             state.exit_code, state.seconds = code, process.seconds
             if code == 0:
-                state.state = "done"
+                state.state = "failed" if self._left_early(one) else "done"
             elif process.asked_to_end is not None:
                 state.state = "stopped" if self._ending else "released"
             else:
@@ -234,6 +235,18 @@ class _Job:
                 self._note_once(f"{one.name} was asked to end by somebody else: the training goes on without it")
             elif state.state in ("failed", "preempted"):
                 self._failed.append(one)
+
+    def _left_early(self, one: Running) -> bool:
+        """Whether it has left before its end with exit code 0, which nobody had asked it to do."""
+        if not one.left_early or one.process.asked_to_end is not None or self._signal is not None:
+            return False
+        error = self._room.lacking(time.monotonic())
+        if error is not None:
+            self._note_once(
+                f"warning: {self.plan.log_dir} cannot be written to ({error.strerror or error}), so that {one.name} "
+                "could not tell its end: its exit code 0 counts"
+            )
+        return error is None
 
     def _dispensable(self, one: Running) -> bool:
         """Whether the others end the job without it: an evaluator of ours, whose chief makes the final evaluation."""
@@ -257,8 +270,11 @@ class _Job:
             reason, exit_code = self._why(one, code, tail)
             if reason == "preempted" and now - self._first_failed < _PREEMPTED_SECS and self._training():
                 return
-            what = {"diverged": "diverged", "preempted": "was asked to end by somebody else"}.get(reason, "")
+            said = {"diverged": "diverged", "preempted": "was asked to end by somebody else"}
+            what = said.get(reason, one.left_early)
             self._failure = Failure(one.name, code, one.plan.log, tail, what, one.state.refusal)
+            if what and what == one.left_early:
+                self._note_once(self._failure.head)
             self._end(reason, exit_code, "ending the other tasks")
             self.view.failed(reason, self._failure)
             return
@@ -404,7 +420,8 @@ class _Job:
             # Where it stood, it told at its end.
             one = next(one for one in self.running if one.name == self._failure.task)
             tail = last_lines(one.plan.log, offset=one.log_offset)
-            self._failure = dataclasses.replace(self._failure, tail=tail)
+            where = own_lines(one.plan.log, offset=one.log_offset)
+            self._failure = dataclasses.replace(self._failure, tail=tail, where=where)
         # A program of one's own may end with another code, and tell it all the same.
         codes = {PREEMPTED if one.ended_as_asked else one.state.exit_code for one in self.running}
         if self._exit_code == 128 + signal.SIGTERM and codes <= {0, PREEMPTED} and PREEMPTED in codes:

@@ -49,6 +49,7 @@ class Failure:
         tail: The last lines of it.
         what: What it did, where the exit code does not say it: "made no step for 60.1 s".
         refusal: The error of a task of ours that refused its input, as it told it: what, found, mend.
+        where: Of a task that hung: where the job's own code stood, see :func:`stacks.own_lines`.
     """
 
     task: str
@@ -57,6 +58,7 @@ class Failure:
     tail: tuple[str, ...]
     what: str = ""
     refusal: Mapping[str, str | None] | None = None
+    where: tuple[str, ...] = ()
 
     @property
     def head(self) -> str:
@@ -65,15 +67,16 @@ class Failure:
 
     def document(self) -> dict[str, Any]:
         """As a JSON document."""
-        found = {**self.__dict__, "log": str(self.log), "tail": list(self.tail)}
-        return {key: value for key, value in found.items() if value or key not in ("what", "refusal")}
+        found = {**self.__dict__, "log": str(self.log), "tail": list(self.tail), "where": list(self.where)}
+        return {key: value for key, value in found.items() if value or key not in ("what", "refusal", "where")}
 
     def text(self) -> str:
         """The failure for people."""
-        head = f"{self.head}."
+        head = "\n".join([f"{self.head}.", *(f"It stands at {line}." for line in self.where)])
         if not self.tail:
             return f"{head} Its log is empty: {self.log}"
-        return "\n".join([f"{head} The last lines of {self.log}:", *(f"  {self.task} | {line}" for line in self.tail)])
+        said = f"{head}\nThe" if self.where else f"{head} The"
+        return "\n".join([f"{said} last lines of {self.log}:", *(f"  {self.task} | {line}" for line in self.tail)])
 
 
 @dataclass(frozen=True)

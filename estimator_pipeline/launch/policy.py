@@ -8,6 +8,8 @@
 | diverged (exit code 3, a loss that is no number) | once more; not again before a later checkpoint and a later step |
 | anything else: a crash, a signal, a task that hangs | the next attempt after a pause, up to `max_restarts` in a row |
 
+A task that leaves with exit code 0 before its end has failed as by a crash.
+
 "In a row" means without progress in between. Progress is a checkpoint of a later step than any attempt had before:
 that is what the next attempt goes on from. Where nobody tells of checkpoints, a later step takes their place.
 

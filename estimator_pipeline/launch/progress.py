@@ -6,7 +6,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task
 
 | event | fields |
 | --- | --- |
-| start | none |
+| start | task (its name in the cluster): a training begins, which ends with `result`, `end` or `raised` |
 | step | step (the global step), loss, steps_per_sec; steps (this task's own, where they differ) |
 | evaluation | step, metrics {name: value} |
 | checkpoint | step, path |
@@ -16,6 +16,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task
 | result | status, global_step, metrics, exports [paths], steps (this task's own) |
 | heartbeat | none: the process is there, whatever it is at; or a touch of the file beside, see below. preempting (who |
 | | asked it to end) and seconds (to its end, at the latest), once it stops training with a checkpoint |
+| raised | none: the training has ended with an exception, which the program may catch |
 | end | status: "failed", "diverged" or "preempted"; because (the task whose failure was the reason of this one's); |
 | | refusal {what, found, mend}: the error of a task that ends with exit code 2, for its input was bad |
 
@@ -25,7 +26,8 @@ ESTIMATOR_PIPELINE_PREEMPTED_FILE is for whoever ends all tasks when one ends wi
 Every field save `time` and `event` may be left out, and further ones may be added. Heartbeats would fill the file in
 weeks, so a task of ours touches a file beside it instead (:func:`heartbeat_path`), every
 ESTIMATOR_PIPELINE_HEARTBEAT_SECS; where the launcher has not set that, there are none. For programs that know
-nothing of this, :class:`LogReader` makes the same events from the lines that `tf.estimator` logs.
+nothing of this, :mod:`~estimator_pipeline.launch.log_reader` makes the same events from the lines that `tf.estimator`
+logs.
 
 Where one command starts several tasks, as a line of `srun` does, all of them have one progress file. Then each has a
 file of its own to touch, in the folder ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER, and takes it away when it ends.
@@ -38,7 +40,6 @@ import contextlib
 import json
 import math
 import os
-import re
 import socket
 import threading
 import time
@@ -54,9 +55,9 @@ __all__ = [
     "HEARTBEAT_VARIABLE",
     "PREEMPTED_FILE_VARIABLE",
     "PROGRESS_VARIABLE",
-    "LogReader",
     "ProgressReader",
     "ProgressWriter",
+    "Tail",
     "TaskState",
     "code_of_preemption",
     "finite",
@@ -72,7 +73,10 @@ PROGRESS_VARIABLE = "ESTIMATOR_PIPELINE_PROGRESS"
 HEARTBEAT_VARIABLE = "ESTIMATOR_PIPELINE_HEARTBEAT_SECS"
 HEARTBEAT_FOLDER_VARIABLE = "ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER"
 PREEMPTED_FILE_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTED_FILE"
-EVENTS = ("start", "step", "evaluation", "checkpoint", "export", "warning", "trained", "result", "heartbeat", "end")
+EVENTS = (
+    *("start", "step", "evaluation", "checkpoint", "export", "warning", "trained", "result", "heartbeat"),
+    *("raised", "end"),
+)
 
 
 def from_environ(environ: Mapping[str, str]) -> ProgressWriter:
@@ -320,7 +324,7 @@ class ProgressWriter:
         outbox.send()
 
 
-class _Tail:
+class Tail:
     """The whole lines that were appended to a file since the last look.
 
     Args:
@@ -359,7 +363,7 @@ class ProgressReader:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, offset: int = 0) -> None:
-        self._tail = _Tail(path, offset=offset)
+        self._tail = Tail(path, offset=offset)
 
     def read(self) -> list[dict[str, Any]]:
         """The events since the last call."""
@@ -372,47 +376,6 @@ class ProgressReader:
             if isinstance(event, dict) and event.get("event") in EVENTS:
                 events.append(event)
         return events
-
-
-_NUMBER = r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))"
-_STEP = re.compile(rf"\bloss = {_NUMBER}, step = (\d+)\b", re.IGNORECASE)
-_RATE = re.compile(rf"\bglobal_step/sec: {_NUMBER}", re.IGNORECASE)
-_EVALUATION = re.compile(r"\bSaving dict for global step (\d+): (.*)$")
-_CHECKPOINT = re.compile(r"\bSaving checkpoints for (\d+) into (\S+?)\.?$")
-
-
-class LogReader:
-    """Makes events from the lines that `tf.estimator` has always logged, where there is no progress file.
-
-    Args:
-        path: The task's log, which need not be there yet.
-        offset: Where to start, in bytes.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, offset: int = 0) -> None:
-        self._tail = _Tail(path, offset=offset)
-
-    def read(self) -> list[dict[str, Any]]:
-        """The events since the last call."""
-        return [event for line in self._tail.lines() if (event := _log_event(line))]
-
-
-def _log_event(line: str) -> dict[str, Any] | None:
-    line = line.rstrip()
-    if found := _STEP.search(line):
-        return {"event": "step", "step": int(found[2]), "loss": float(found[1])}
-    if found := _RATE.search(line):
-        return {"event": "step", "steps_per_sec": float(found[1])}
-    if found := _EVALUATION.search(line):
-        metrics = {}
-        for pair in found[2].split(", "):
-            name, _, value = pair.partition(" = ")
-            if name != "global_step" and re.fullmatch(_NUMBER, value, re.IGNORECASE):
-                metrics[name] = float(value)
-        return {"event": "evaluation", "step": int(found[1]), "metrics": metrics}
-    if found := _CHECKPOINT.search(line):
-        return {"event": "checkpoint", "step": int(found[1]), "path": found[2]}
-    return None
 
 
 @dataclass
@@ -432,6 +395,9 @@ class TaskState:
         checkpoint: The step of the last checkpoint that it told.
         exports: Paths of exported models.
         result: The `result` event, once it came.
+        begun: The tasks that have told that their training began, and since when nobody has told an end. Mostly it is
+            this one; several where all tasks of a command tell in one file; "" for one that did not say its name.
+        trained: Whether it has told that it left its last step.
         because: The task whose failure this one names as the reason of its own.
         ended_as: The status of the `end` event: "failed", "diverged" or "preempted".
         refusal: What the `end` event of a task that refuses its input tells: what, found, mend.
@@ -451,6 +417,8 @@ class TaskState:
     checkpoint: int | None = None
     exports: list[str] = field(default_factory=list)
     result: dict[str, Any] | None = None
+    begun: list[str] = field(default_factory=list)
+    trained: bool = False
     because: str | None = None
     ended_as: str | None = None
     refusal: dict[str, str | None] | None = None
@@ -464,6 +432,12 @@ class TaskState:
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take over what an event tells. A field of a wrong kind is left out."""
         kind = event["event"]
+        if kind == "start":
+            self.begun.append(str(event.get("task") or ""))
+        if kind in ("start", "trained"):
+            self.trained = kind == "trained"
+        if kind in ("result", "raised", "end"):
+            self.begun.clear()
         if kind in ("step", "checkpoint", "result"):
             key = "global_step" if kind == "result" else "step"
             self.step = _number(event.get(key), int, self.step)

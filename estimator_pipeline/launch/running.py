@@ -16,11 +16,11 @@ import psutil
 
 from estimator_pipeline.launch.cores import TRAINING_JOBS
 from estimator_pipeline.launch.deadlines import Listener
+from estimator_pipeline.launch.log_reader import LogReader
 from estimator_pipeline.launch.plan import TaskPlan
 from estimator_pipeline.launch.processes import Process
 from estimator_pipeline.launch.progress import (
     HEARTBEAT_FOLDER_VARIABLE,
-    LogReader,
     ProgressReader,
     TaskState,
     heartbeat_path,
@@ -199,6 +199,22 @@ class Running:
         """
         before_its_time = self.state.exit_code == -signal.SIGTERM and not self._tells and not self.listener.foreign
         return self.state.preempted or before_its_time
+
+    @property
+    def left_early(self) -> str:
+        """What it did, where it has ended with exit code 0 and its end is missing; "" where the code may be believed.
+
+        A task of ours tells its result. Somebody else's program may tell nothing, and then its code counts; but a
+        training that it has begun has an end.
+        """
+        state = self.state
+        missing = state.begun if self.listener.foreign else state.result is None and not state.preempted
+        if state.exit_code != 0 or not missing:
+            return ""
+        at = "" if state.step is None else f" at step {state.step}"
+        end = "the end of training" if self.trains and not state.trained else "the result"
+        others = ", ".join(name for name in state.begun if name not in ("", self.name))
+        return f"left with exit code 0{at} before {end}" + (f" of {others}" if others else "")
 
     def news(self) -> list[dict]:
         """The task's new events, which its state has taken over."""

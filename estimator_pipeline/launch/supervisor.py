@@ -322,13 +322,17 @@ class _Seen(View):
             run_id=outcome.run_id,
             log_dir=folder,
             reason=outcome.reason,
-            why=self._why or outcome.gave_up or outcome.reason,
+            why=self._why_with_place(outcome) or outcome.gave_up or outcome.reason,
             seconds=outcome.seconds,
             from_step=self._from_step,
             step=self.step,
             checkpoint=self.checkpoint,
             lost=self._lost,
         )
+
+    def _why_with_place(self, outcome: Outcome) -> str:
+        where = () if outcome.failure is None else outcome.failure.where
+        return f"{self._why}, at {where[0]}" if self._why and where else self._why
 
 
 def _trains(state: TaskState) -> bool:

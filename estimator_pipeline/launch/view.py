@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from estimator_pipeline.launch.history import attempts_text
-from estimator_pipeline.launch.outcome import Failure, Outcome
+from estimator_pipeline.launch.outcome import Failure, Outcome, TaskEnd
 from estimator_pipeline.launch.plan import Plan, counted
 from estimator_pipeline.launch.processes import end_name
 from estimator_pipeline.launch.progress import TaskState
@@ -114,7 +114,7 @@ class LineView(View):
         self._write(", ".join(parts))
 
     def ended(self, state: TaskState) -> None:
-        how = "" if not state.exit_code else f" ({end_name(state.exit_code)})"
+        how = "" if _ended_well(state) or state.exit_code is None else f" ({end_name(state.exit_code)})"
         self._write(f"{state.task} {state.state}{how}")
 
     def note(self, text: str) -> None:
@@ -202,7 +202,7 @@ def summary(outcome: Outcome) -> str:
     rows = [
         (
             task.task,
-            task.state if not task.exit_code else f"{task.state}, {end_name(task.exit_code)}",
+            task.state if _ended_well(task) or task.exit_code is None else f"{task.state}, {end_name(task.exit_code)}",
             "" if task.seconds is None else f"{task.seconds:.1f} s",
             "" if task.step is None else str(task.step),
             str(task.log),
@@ -227,6 +227,11 @@ def summary(outcome: Outcome) -> str:
         lines += ["", attempts_text(outcome.attempts)]
     lines += ["", f"{outcome.reason} after {outcome.seconds:.1f} s"]
     return "\n".join(lines)
+
+
+def _ended_well(task: TaskState | TaskEnd) -> bool:
+    """One that leaves before its end fails with exit code 0 too."""
+    return not task.exit_code and task.state != "failed"
 
 
 def _share(task: str, steps: int, result: Mapping[str, Any]) -> str:

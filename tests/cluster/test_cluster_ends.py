@@ -52,6 +52,8 @@ class Stop(tf.estimator.SessionRunHook):
             raise ArithmeticError("planted failure")
         if case == "killed" and self.steps == 5 and task.rank == 1:
             os.kill(os.getpid(), 9)
+        if case == "left" and self.steps == 5 and task.rank == 1:
+            os._exit(0)
 
 if case == "early_stop" and task.is_evaluator:
     # It comes when training is over: who brings the result must not depend upon who is first.
@@ -109,6 +111,16 @@ def test_the_first_failure_is_shown_and_everything_ends(launch, case, says):
     assert document["failure"]["task"] == "worker:1"
     assert says in done.stderr
     assert not any(psutil.pid_exists(t["pid"]) for t in document["tasks"])
+
+
+@pytest.mark.nightly
+def test_one_that_leaves_with_exit_code_0_has_failed(launch, tmp_path):
+    done = launch("left", "--no-evaluator")
+    assert done.returncode == 1, done.stderr[-3000:]
+    document = json.loads(done.stdout)
+    assert (document["reason"], document["failure"]["task"]) == ("failed", "worker:1")
+    assert document["failure"]["what"].endswith("before the end of training")
+    assert next(task for task in document["tasks"] if task["task"] == "worker:1")["exit_code"] == 0
 
 
 @pytest.mark.nightly

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 from command_line import call
 
-from estimator_pipeline.cli.environment import enter, parse_shape, warn_of_tasks
+from estimator_pipeline.cli.environment import enter, parse_shape, refuse_tasks_apart
 from estimator_pipeline.compat import runner
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch import Shape
@@ -78,12 +78,49 @@ def test_what_is_written_and_said(capsys):
     assert environ == before and capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "3"}])
+# In a job script; `salloc` and a notebook that Slurm has started are like it.
+SCRIPT = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "3"}
+
+
+@pytest.mark.parametrize("environ", [{}, SCRIPT])
 def test_nothing_is_written_where_nothing_has_started_a_task(environ, capsys):
     before = dict(environ)
-    enter(environ, Shape(workers=3))
+    enter(environ, Shape(workers=1, evaluator=True))
     enter({**environ, **STEP}, Shape(workers=9), environment="none")
+    if not environ:
+        enter(environ, Shape(workers=3))  # a job file on a laptop
     assert environ == before and capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("environ", "launcher"),
+    [
+        (SCRIPT, "srun"),
+        # srun --pty: a shell. A step's variables that a job has inherited from where it was submitted are none of its.
+        ({**STEP, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PTY_PORT": "1"}, "srun"),
+        ({**STEP, "SLURM_NTASKS": "2"}, "srun"),
+        ({"LSB_JOBID": "7"}, "blaunch or jsrun"),
+        ({"PBS_JOBID": "7", "PBS_ENVIRONMENT": "PBS_INTERACTIVE", "PBS_NODEFILE": "/nowhere"}, "mpirun or pbsdsh"),
+    ],
+)
+def test_one_of_several_that_nothing_has_started_is_refused(environ, launcher):
+    """It would train alone, without a word."""
+    for shape in (Shape(workers=2), Shape(workers=1, chief=True), Shape(workers=1, ps=1, evaluator=True)):
+        before = dict(environ)
+        with pytest.raises(ConfigError) as caught:
+            enter(environ, shape)
+        assert f"and this process is none that {launcher} has started" in caught.value.what
+        assert f"start it with {launcher}" in caught.value.mend and "--environment none" in caught.value.mend
+        enter(environ, shape, environment="none")
+        assert environ == before
+
+
+def test_a_job_in_an_allocation_without_srun_ends_before_anything_is_trained(job):
+    done = call("train", job, env=SCRIPT)
+    assert done.returncode == 2 and not (job.parent / "model").exists()
+    message = done.stderr[done.stderr.index("error: ") :]
+    assert message.startswith("error: the cluster has 2 tasks, and this process is none that srun has started")
+    assert "found: SLURM_JOB_ID=7 of a job script or a shell, and no TF_CONFIG" in message
 
 
 # exec ------------------------------------------------------------------------------------------------------------
@@ -128,13 +165,45 @@ def test_workers_without_a_number_need_one_that_is_known():
     assert parse_shape("workers", {}) == Shape(workers=1)
 
 
-def test_several_tasks_without_a_shape_are_warned(capsys):
-    warn_of_tasks(STEP)
-    said = capsys.readouterr().err
-    assert said.startswith("environment slurm: rank 1 of 3; the program gets no TF_CONFIG")
-    for environ in ({}, {**STEP, "SLURM_PROCID": "x"}, {**STEP, "TF_CONFIG": "{}"}):
-        warn_of_tasks(environ)
-    assert capsys.readouterr().err == ""
+def test_several_tasks_without_a_shape_are_refused():
+    with pytest.raises(ConfigError) as caught:
+        refuse_tasks_apart(STEP)
+    assert caught.value.what.startswith("slurm has started 3 tasks, and each would run the program alone")
+    assert "rank 1 of 3" in caught.value.found and "--environment none" in caught.value.mend
+    one = {**STEP, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "n1"}
+    element = {**one, "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_JOB_ID": "6"}
+    for environ in ({}, SCRIPT, element, {**STEP, "SLURM_PROCID": "x"}, {**STEP, "TF_CONFIG": "{}"}):
+        refuse_tasks_apart(environ)
+    refuse_tasks_apart(STEP, environment="none")
+
+
+def test_exec_is_never_alone_in_silence(monkeypatch):
+    ran = []
+    monkeypatch.setattr(runner, "run_script", lambda path, args, *, repairs: ran.append(path) or 0)
+    for environ, options, says in [
+        ({}, ["--shape", "workers=2"], "the cluster has 2 tasks, and nothing has started this process as one of them"),
+        (SCRIPT, ["--shape", "workers=2"], "and this process is none that srun has started"),
+        (SCRIPT, ["--shape", "workers"], "the cluster has 3 tasks, and this process is none that srun has started"),
+        (STEP, [], "slurm has started 3 tasks"),
+    ]:
+        done = call("exec", *options, "program.py", env=environ)
+        assert (done.returncode, ran) == (2, []), (environ, options)
+        assert says in done.stderr
+        done = call("exec", "--environment", "none", *options, "program.py", env=environ)
+        assert done.returncode == 0 and len(ran) == 1, done.stderr
+        ran.clear()
+    for environ, options in [
+        ({}, []),
+        ({}, ["--shape", "workers"]),
+        ({"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}})},
+         ["--shape", "workers=2"]),
+        (SCRIPT, []),
+        ({**SCRIPT, "SLURM_NTASKS": "1"}, ["--shape", "workers"]),
+        (SCRIPT, ["--shape", "chief,evaluator"]),
+    ]:  # fmt: skip
+        done = call("exec", *options, "program.py", env=environ)
+        assert (done.returncode, done.stderr, len(ran)) == (0, "", 1), (environ, options)
+        ran.clear()
 
 
 def test_what_exec_tells_a_program(monkeypatch):
