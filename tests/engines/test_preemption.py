@@ -28,7 +28,7 @@ from estimator_pipeline.engines.board import Board
 from estimator_pipeline.engines.chiefs_word import raise_if_over
 from estimator_pipeline.engines.preemption import PREEMPTION_SECS, Preemption, seconds_of, signals_of
 from estimator_pipeline.engines.stopping import BoardMail, Mail, StopTogether
-from estimator_pipeline.errors import ConfigError, PreemptedError
+from estimator_pipeline.errors import ConfigError, PreemptedError, WaitError
 from estimator_pipeline.launch.progress import (
     HEARTBEAT_FOLDER_VARIABLE,
     HEARTBEAT_VARIABLE,
@@ -551,6 +551,24 @@ def test_an_estimator_goes_on_bit_equal(tmp_path):
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
         np.testing.assert_array_equal(ours[name], value, err_msg=name)
+
+
+class LosesAPeer(SendsSignal):
+    """As a task does that another one leaves while both stop."""
+
+    def after_run(self, run_context, run_values):
+        super().after_run(run_context, run_values)
+        if self.steps == self.step:
+            raise WaitError("worker:1 is gone")
+
+
+def test_what_fails_by_another_task_while_it_stops_ends_as_asked(tmp_path):
+    """And says what is lost."""
+    with pytest.raises(PreemptedError) as error:
+        run(tmp_path, hooks=[LosesAPeer(25)])
+    place = f"training stands after step 15, in {tmp_path}/model.ckpt-15"
+    assert f"WaitError: worker:1 is gone, while it stopped; {place}; 10 later steps are lost" in str(error.value)
+    assert run(tmp_path).global_step == 40
 
 
 def test_an_evaluation_during_training_is_cut_short(tmp_path):

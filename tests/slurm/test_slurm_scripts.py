@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -88,6 +91,50 @@ def with_evaluator(loaded):
     data = loaded.model_dump(exclude_defaults=True)
     data["eval"] = {**data.get("eval", {}), "during_training": False}
     return {**data, "name": loaded.name, "cluster": {**data["cluster"], "evaluator": True}}
+
+
+# In place of `estimator-pipeline supervise`: fails once it is asked to end.
+_FAILING = """#!/bin/bash
+while [ "$1" != --log-dir ]; do shift; done
+trap 'exit 1' USR1
+[ -z "$TRAINED" ] || echo '{"event": "first_step", "task": "worker:0"}' >"$2/events.jsonl"
+touch "$2/runs"
+while :; do sleep 0.02; done
+"""
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_what_fails_while_it_stops_goes_back_into_the_queue(trained, tmp_path):
+    """It has lost steps, if it had trained; else it came too late."""
+    for name, text in (("supervisor", _FAILING), ("scontrol", "#!/bin/sh\necho $* >>called\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    job = load_job(CONFIGS / "digits_cnn_two_workers.yaml")
+    folder, supervisor = tmp_path / "job", str(tmp_path / "supervisor")
+    plan = plan_slurm(job, folder=str(folder), working_dir=str(tmp_path), command=[supervisor], version="1")
+    (tmp_path / "job.sh").write_text(plan.script)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}
+    script = subprocess.Popen(
+        ["bash", "job.sh"],
+        cwd=tmp_path,
+        env=variables | {"TRAINED": "1" if trained else ""},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not (folder / "run-0" / "runs").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        script.send_signal(signal.SIGUSR1)
+        said, _ = script.communicate(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(script.pid, signal.SIGKILL)
+    assert script.returncode == 75 and (tmp_path / "called").read_text() == "requeue 7\n"
+    assert ("failed while it stopped (exit code 1); the steps after the last checkpoint are lost" in said) == trained
+    assert ("asked to stop before training had begun" in said) == (not trained)
+    assert (folder / "too-early").exists() == (not trained)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -62,10 +62,21 @@ if [ "$asked" = TERM ]; then
     say "ended as asked, exit code $code; the next submission goes on from the last checkpoint"
     exit 143
 fi
-# A task that has not begun to train when USR1 comes ends by it, and has nothing to save.
+# What fails while it is asked to stop goes back into the queue too: what it has lost it trains again.
+trained=
+grep -q '"first_step"' "$logs/events.jsonl" 2>/dev/null && trained=1
+early=
 if [ "$asked" = USR1 ] && [ "$code" -ne 0 ] && [ "$code" -ne 2 ] && [ "$code" -ne 3 ] && [ "$code" -ne 75 ]; then
+    if [ -n "$trained" ]; then
+        say "failed while it stopped (exit code $code); the steps after the last checkpoint are lost"
+    else
+        # A task that has not begun to train ends by the signal, and has nothing to save.
+        say "asked to stop before training had begun"
+        early=1
+    fi
     code=75
-    say "asked to stop before training had begun"
+fi
+if [ -n "$early" ]; then
     echo "$restarts" >>"$folder/too-early"
     if [ "$(wc -l <"$folder/too-early")" -ge 3 ]; then
         say "so it was 3 times in a row: slurm.time is too short for slurm.signal_seconds and the start"
