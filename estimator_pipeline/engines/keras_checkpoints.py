@@ -53,7 +53,12 @@ def refuse_others(model_dir: str, *, engine: str) -> None:
     Raises:
         ConfigError: it does.
     """
-    latest = compat.install().train.latest_checkpoint(model_dir)
+    tf = compat.install()
+    try:
+        latest = tf.train.latest_checkpoint(model_dir)
+    except (ValueError, tf.errors.OpError):
+        # A torn state file is made anew later, from the checkpoints that lie there.
+        latest = _lying_there(model_dir, engine)
     if latest is None:
         return
     for other, prefix in PREFIXES.items():
@@ -64,6 +69,16 @@ def refuse_others(model_dir: str, *, engine: str) -> None:
                 mend=f"estimator-pipeline migrate checkpoint {model_dir} --to {engine} --job JOB.yaml, and this run "
                 f"goes on from it; or give the {_NAMES[engine]} run a model_dir of its own: --set run.model_dir=...",
             )
+
+
+def _lying_there(model_dir: str, engine: str) -> str | None:
+    """A checkpoint of any engine, rather one of `engine`; None without one."""
+    names = [name for name in compat.install().io.gfile.listdir(model_dir) if name.endswith(".index")]
+    for prefix in (PREFIXES[engine], *PREFIXES.values()):
+        for name in names:
+            if name.startswith(f"{prefix}-"):
+                return os.path.join(model_dir, name.removesuffix(".index"))
+    return None
 
 
 def of(model: Any) -> Any:

@@ -18,7 +18,7 @@ from test_trusted_checkpoints import FEATURES, LABELS, data, newest, run, small_
 import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline.cluster import from_environ
-from estimator_pipeline.engines import beginning, checkpoint_files, checkpoints, disk, lock
+from estimator_pipeline.engines import beginning, checkpoint_files, checkpoints, disk, keras_checkpoints, lock
 from estimator_pipeline.engines.board import Board
 from estimator_pipeline.engines.identity import Identity, check
 from estimator_pipeline.engines.job import run_job
@@ -205,6 +205,20 @@ def test_a_state_that_cannot_be_read_is_no_guess_between_kinds(folder, kind):
     assert on_disk(folder) == before
     (folder / "checkpoint").write_text('model_checkpoint_path: "best.ckpt-300"\n')
     assert rescued(folder) == "best.ckpt-300"
+
+
+@pytest.mark.parametrize("content", [b"", b"\x96\xbc torn"], ids=["empty", "garbage"])
+def test_a_state_that_cannot_be_read_does_not_hide_whose_checkpoints_they_are(tmp_path, content):
+    save(tmp_path, "model.ckpt", steps=(100,))
+    (tmp_path / "checkpoint").write_bytes(content)
+    keras_checkpoints.refuse_others(str(tmp_path), engine="estimator")
+    with pytest.raises(ConfigError, match="an Estimator's checkpoint") as error:
+        keras_checkpoints.refuse_others(str(tmp_path), engine="keras")
+    assert error.value.found == str(tmp_path / "model.ckpt-100")
+    assert rescued(tmp_path) == "model.ckpt-100"
+    for path in tmp_path.glob("*.index"):
+        path.unlink()
+    keras_checkpoints.refuse_others(str(tmp_path), engine="keras")
 
 
 @pytest.mark.parametrize("content", [b"", b'model_checkpoint_path: "best.ckpt-300"\n'])
