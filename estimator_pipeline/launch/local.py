@@ -24,6 +24,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch import guard as guard_module
 from estimator_pipeline.launch.deadlines import Deadlines, Silence
 from estimator_pipeline.launch.outcome import Failure, Outcome, TaskEnd, combined_result, last_lines
+from estimator_pipeline.launch.pace import Paces
 from estimator_pipeline.launch.plan import Plan, counted
 from estimator_pipeline.launch.policy import BAD_INPUT, DIVERGED, PREEMPTED
 from estimator_pipeline.launch.processes import Guard, Interruptions, interruptions
@@ -126,6 +127,7 @@ class _Job:
         self.plan = plan
         self.running = running
         self._warned: set[str] = set()
+        self._paces = Paces()
         self.view = view
         self._grace = grace
         self._timeout = timeout
@@ -209,6 +211,8 @@ class _Job:
             for event in one.news():
                 self.view.event(one.state, event)
                 self._warn(one.state.task, event)
+                if event["event"] == "pace":
+                    self._compare(one, event)
         self.view.refresh()
 
     def _warn(self, task: str, event: Mapping[str, Any]) -> None:
@@ -216,6 +220,13 @@ class _Job:
         if event["event"] == "warning" and isinstance(text := event.get("text"), str) and text not in self._warned:
             self._warned.add(text)
             self.view.note(f"{task} warns: {text}")
+
+    def _compare(self, one: Running, event: Mapping[str, Any]) -> None:
+        """Says who is slow, once for each that is."""
+        found = self._paces.told(event)
+        if found is not None:
+            self._note_once(found.text())
+            self.view.event(one.state, {"event": "straggler", **found.document()})
 
     def _ended(self, fresh: list[Running]) -> None:
         # Of several that ended since the last look, the one that fell silent first comes first: the others

@@ -254,6 +254,8 @@ class _Seen(View):
                 from_step=self._from_step,
                 lost=None if self._lost is None else round(self._lost, 3),
             )
+        if event["event"] == "straggler":
+            self._history.tell("straggler", attempt=self.number, **{k: v for k, v in event.items() if k != "event"})
         self._inner.event(state, event)
 
     def ended(self, state: TaskState) -> None:
