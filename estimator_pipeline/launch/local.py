@@ -128,6 +128,7 @@ class _Job:
         self.running = running
         self._warned: set[str] = set()
         self._paces = Paces()
+        self._asked: list[Running] = []
         self.view = view
         self._grace = grace
         self._timeout = timeout
@@ -342,7 +343,15 @@ class _Job:
         others = [other.name for other, _ in silent if other is not one]
         self._failure = Failure(one.name, None, one.plan.log, last_lines(one.plan.log, offset=one.log_offset), what)
         waiting = f"; silent too: {', '.join(others)}" if others else ""
-        one.process.ask_where_it_stands()
+        self._asked = [one]
+        if found.what in ("step", "first step"):
+            # Those that make no step either: one of them holds up the others, and which one only the stacks show.
+            early = self._deadlines.early
+            self._asked += [
+                other for other in listened if other not in self._asked and other.listener.silence(now, early)
+            ]
+        for asked in self._asked:
+            asked.process.ask_where_it_stands()
         self._end("hung", 1, f"{one.name} {what}{waiting}; ending every task")
         self.view.failed("hung", self._failure)
 
@@ -431,7 +440,8 @@ class _Job:
             # Where it stood, it told at its end.
             one = next(one for one in self.running if one.name == self._failure.task)
             tail = last_lines(one.plan.log, offset=one.log_offset)
-            where = own_lines(one.plan.log, offset=one.log_offset)
+            stands = [(one.name, own_lines(one.plan.log, offset=one.log_offset)) for one in self._asked]
+            where = tuple(f"{name} stands at {line}" for name, lines in stands for line in lines)
             self._failure = dataclasses.replace(self._failure, tail=tail, where=where)
         # A program of one's own may end with another code, and tell it all the same.
         codes = {PREEMPTED if one.ended_as_asked else one.state.exit_code for one in self.running}

@@ -334,7 +334,7 @@ class _Seen(View):
 
     def _why_with_place(self, outcome: Outcome) -> str:
         where = () if outcome.failure is None else outcome.failure.where
-        return f"{self._why}, at {where[0]}" if self._why and where else self._why
+        return f"{self._why}; {where[0]}" if self._why and where else self._why
 
 
 def _trains(state: TaskState) -> bool:
