@@ -70,11 +70,16 @@ def test_the_line_that_is_looked_for(tmp_path, threads, lines):
 
 def test_it_stands_before_the_last_lines_of_the_log(tmp_path):
     failure = Failure(
-        "worker:0", None, tmp_path / "log", ("a", "b"), "made no step for 5.0 s", where=("x.py, line 1, in f",)
+        "worker:0",
+        None,
+        tmp_path / "log",
+        ("a", "b"),
+        "made no step for 5.0 s",
+        where=("worker:0 stands at x.py, line 1, in f",),
     )
     assert failure.text().splitlines()[:3] == [
         "worker:0 made no step for 5.0 s.",
-        "It stands at x.py, line 1, in f.",
+        "worker:0 stands at x.py, line 1, in f.",
         f"The last lines of {tmp_path / 'log'}:",
     ]
-    assert failure.document()["where"] == ["x.py, line 1, in f"]
+    assert failure.document()["where"] == ["worker:0 stands at x.py, line 1, in f"]

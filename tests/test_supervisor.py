@@ -535,18 +535,28 @@ def test_a_task_that_hangs_tells_where_it_stood(tmp_path):
             emit("step", step=5)
             for_ever()
         emit("start")
+        if me == "worker:1":
+            emit("step", step=5)
+            time.sleep(3600)
         waits_for_godot()
         """,
+        workers=2,
         limits=Limits(max_restarts=0),
         deadlines=Deadlines(step=1.0),
     )
     assert (outcome.reason, outcome.exit_code) == ("hung", 1)
     text = outcome.failure.text()
-    assert re.match(
-        r"worker:0 made no step for \d+\.\d s\.\nIt stands at .*program\.py, line \d+, in for_ever\.\nThe last", text
-    )
-    assert outcome.attempts[0].why.endswith("in for_ever")
-    assert "in waits_for_godot" in text, "the stacks of a hung Python are in its log"
+    named, other = outcome.failure.task, {"worker:0": "worker:1", "worker:1": "worker:0"}[outcome.failure.task]
+    functions = {"worker:0": "for_ever", "worker:1": "<module>"}
+    lines = text.splitlines()
+    assert re.fullmatch(rf"{named} made no step for \d+\.\d s\.", lines[0])
+    # Both made no step, and which one of them holds up the other is for who reads it.
+    for line, task in zip(lines[1:3], (named, other), strict=True):
+        assert re.fullmatch(rf"{task} stands at .*program\.py, line \d+, in {functions[task]}\.", line), text
+    assert lines[3].startswith("The last lines of ")
+    assert f"; {named} stands at " in outcome.attempts[0].why
+    stacks = (tmp_path / "logs" / "attempt-1" / "worker-0.log").read_text()
+    assert "in waits_for_godot" in stacks, "the stacks of a hung Python are in its log"
 
 
 def test_a_hung_task_that_ignores_all_signals_is_killed_after_the_grace(tmp_path):

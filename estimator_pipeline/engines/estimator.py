@@ -41,6 +41,7 @@ from estimator_pipeline.engines.identity import Identity, of_inputs, of_model_fn
 from estimator_pipeline.engines.last_steps import last_steps_hook
 from estimator_pipeline.engines.ledger import TaskLedger
 from estimator_pipeline.engines.life import TaskLife
+from estimator_pipeline.engines.pace import Pace
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.engines.settings import Settings, Trained
 from estimator_pipeline.engines.several_steps import SeveralSteps, checked_steps
@@ -220,12 +221,13 @@ class _EstimatorTask(TaskLife):
         if self._is_over():
             return Trained(steps=0, data_ended=False)
         config = self.estimator._config
-        hook = progress_hook(self.progress)
+        together = not (self.tf_config.is_single_process or self._is_asynchronous)
+        hook = progress_hook(self.progress, pace=Pace(self.progress, task=str(self.task)) if together else None)
         self.reached = lambda: hook.global_step
         hooks = [hook, stop_hook(self._after_step, self.preemption.rearm), *self.train_spec.hooks]
         accept = self.settings.accept_changes
         hooks.append(other_optimizer.hook(self.model_dir, accept=accept, telling=self.tf_config.is_chief))
-        if not self._is_asynchronous:
+        if together:
             hooks.append(same_graph.hook(self.tf_config, timeout=self.settings.startup_timeout))
         telling = None
         if self.tf_config.is_chief and self.progress.enabled:

@@ -8,14 +8,21 @@ from collections.abc import Callable
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.compat import own_work
+from estimator_pipeline.engines.pace import Pace
 from estimator_pipeline.errors import DivergedError
 from estimator_pipeline.launch.progress import ProgressWriter
 
 
-def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0) -> Any:
+def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace: Pace | None = None) -> Any:
     """A hook that counts this task's own steps and tells the launcher how far it is.
 
     The loss and the global step are fetched once in `interval_secs`, not at every step: a fetch costs a copy.
+
+    Args:
+        progress: the launcher's file.
+        interval_secs: see above.
+        pace: told of the steps in which something is fetched; where several workers train together.
 
     Returns:
         A `tf.estimator.SessionRunHook` with the attributes `steps` (steps run by this task), `global_step` (about
@@ -46,6 +53,7 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0) -> An
             if losses:
                 # The estimator adds the reported loss last.
                 self._fetches["loss"] = losses[-1]
+            self._marks = {} if pace is None else own_work.marks(tf.compat.v1.get_default_graph())
 
         def after_create_session(self, session, coord):
             self._start = (int(session.run(self._fetches["step"])), self.steps)
@@ -53,7 +61,8 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0) -> An
         def before_run(self, run_context):
             self._in_run = True
             if time.monotonic() >= self._due:
-                return tf.compat.v1.train.SessionRunArgs(self._fetches)
+                self._began = time.time()
+                return tf.compat.v1.train.SessionRunArgs({**self._fetches, **self._marks})
             return None
 
         def after_run(self, run_context, run_values):
@@ -63,13 +72,16 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0) -> An
                 return
             now = time.monotonic()
             self._due = now + interval_secs
-            values = run_values.results
+            values, ended = run_values.results, time.time()
             self._read = int(values["step"])
             self.loss = float(values["loss"]) if "loss" in values else None
             rate = None
             if self._mark is not None and now > self._mark[0]:
                 rate = (self.steps - self._mark[1]) / (now - self._mark[0])
             self._mark = (now, self.steps)
+            if pace is not None and "ready" in values and rate:
+                marks = {name: float(values[name]) for name in self._marks}
+                pace.step_made(self.global_step, 1 / rate, began=self._began, ended=ended, **marks)
             progress.emit("step", step=self.global_step, loss=self.loss, steps_per_sec=rate, steps=self.steps)
 
         def steps_passed(self, count: int) -> None:

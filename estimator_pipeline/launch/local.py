@@ -24,6 +24,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch import guard as guard_module
 from estimator_pipeline.launch.deadlines import Deadlines, Silence
 from estimator_pipeline.launch.outcome import Failure, Outcome, TaskEnd, combined_result, last_lines
+from estimator_pipeline.launch.pace import Paces
 from estimator_pipeline.launch.plan import Plan, counted
 from estimator_pipeline.launch.policy import BAD_INPUT, DIVERGED, PREEMPTED
 from estimator_pipeline.launch.processes import Guard, Interruptions, interruptions
@@ -126,6 +127,8 @@ class _Job:
         self.plan = plan
         self.running = running
         self._warned: set[str] = set()
+        self._paces = Paces()
+        self._asked: list[Running] = []
         self.view = view
         self._grace = grace
         self._timeout = timeout
@@ -209,6 +212,8 @@ class _Job:
             for event in one.news():
                 self.view.event(one.state, event)
                 self._warn(one.state.task, event)
+                if event["event"] == "pace":
+                    self._compare(one, event)
         self.view.refresh()
 
     def _warn(self, task: str, event: Mapping[str, Any]) -> None:
@@ -216,6 +221,13 @@ class _Job:
         if event["event"] == "warning" and isinstance(text := event.get("text"), str) and text not in self._warned:
             self._warned.add(text)
             self.view.note(f"{task} warns: {text}")
+
+    def _compare(self, one: Running, event: Mapping[str, Any]) -> None:
+        """Says who is slow, once for each that is."""
+        found = self._paces.told(event)
+        if found is not None:
+            self._note_once(found.text())
+            self.view.event(one.state, {"event": "straggler", **found.document()})
 
     def _ended(self, fresh: list[Running]) -> None:
         # Of several that ended since the last look, the one that fell silent first comes first: the others
@@ -331,7 +343,15 @@ class _Job:
         others = [other.name for other, _ in silent if other is not one]
         self._failure = Failure(one.name, None, one.plan.log, last_lines(one.plan.log, offset=one.log_offset), what)
         waiting = f"; silent too: {', '.join(others)}" if others else ""
-        one.process.ask_where_it_stands()
+        self._asked = [one]
+        if found.what in ("step", "first step"):
+            # Those that make no step either: one of them holds up the others, and which one only the stacks show.
+            early = self._deadlines.early
+            self._asked += [
+                other for other in listened if other not in self._asked and other.listener.silence(now, early)
+            ]
+        for asked in self._asked:
+            asked.process.ask_where_it_stands()
         self._end("hung", 1, f"{one.name} {what}{waiting}; ending every task")
         self.view.failed("hung", self._failure)
 
@@ -420,7 +440,8 @@ class _Job:
             # Where it stood, it told at its end.
             one = next(one for one in self.running if one.name == self._failure.task)
             tail = last_lines(one.plan.log, offset=one.log_offset)
-            where = own_lines(one.plan.log, offset=one.log_offset)
+            stands = [(one.name, own_lines(one.plan.log, offset=one.log_offset)) for one in self._asked]
+            where = tuple(f"{name} stands at {line}" for name, lines in stands for line in lines)
             self._failure = dataclasses.replace(self._failure, tail=tail, where=where)
         # A program of one's own may end with another code, and tell it all the same.
         codes = {PREEMPTED if one.ended_as_asked else one.state.exit_code for one in self.running}

@@ -49,7 +49,8 @@ class Failure:
         tail: The last lines of it.
         what: What it did, where the exit code does not say it: "made no step for 60.1 s".
         refusal: The error of a task of ours that refused its input, as it told it: what, found, mend.
-        where: Of a task that hung: where the job's own code stood, see :func:`stacks.own_lines`.
+        where: Of a task that hung, and of those that made no step with it: where the job's own code stood, see
+            :func:`stacks.own_lines`.
     """
 
     task: str
@@ -72,7 +73,7 @@ class Failure:
 
     def text(self) -> str:
         """The failure for people."""
-        head = "\n".join([f"{self.head}.", *(f"It stands at {line}." for line in self.where)])
+        head = "\n".join([f"{self.head}.", *(f"{line}." for line in self.where)])
         if not self.tail:
             return f"{head} Its log is empty: {self.log}"
         said = f"{head}\nThe" if self.where else f"{head} The"

@@ -16,6 +16,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task
 | result | status, global_step, metrics, exports [paths], steps (this task's own) |
 | heartbeat | none: the process is there, whatever it is at; or a touch of the file beside, see below. preempting (who |
 | | asked it to end) and seconds (to its end, at the latest), once it stops training with a checkpoint |
+| pace | task, step, steps, step_ms, wait_ms, input_ms: see :mod:`~estimator_pipeline.launch.pace` |
 | raised | none: the training has ended with an exception, which the program may catch |
 | end | status: "failed", "diverged" or "preempted"; because (the task whose failure was the reason of this one's); |
 | | refusal {what, found, mend}: the error of a task that ends with exit code 2, for its input was bad |
@@ -75,7 +76,7 @@ HEARTBEAT_FOLDER_VARIABLE = "ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER"
 PREEMPTED_FILE_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTED_FILE"
 EVENTS = (
     *("start", "step", "evaluation", "checkpoint", "export", "warning", "trained", "result", "heartbeat"),
-    *("raised", "end"),
+    *("pace", "raised", "end"),
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from estimator_pipeline.launch.pace import Paces, Straggler
 from estimator_pipeline.launch.progress import ProgressReader, TaskState
 from estimator_pipeline.launch.slurm import OUTPUT
 
@@ -27,9 +28,11 @@ def progress_of(folder: Path) -> dict[str, Any]:
         # By number: attempt-10 comes after attempt-9.
         files = sorted(run.glob("attempt-*/*.progress.jsonl"), key=lambda path: (len(path.parent.name), str(path)))
         for file in reversed(files):
-            state, step = TaskState("all"), -1
+            state, step, paces = TaskState("all"), -1, Paces()
             for event in ProgressReader(file).read():
                 state.apply(event)
+                if event["event"] == "pace":
+                    paces.told(event)
                 step = max(step, state.step if state.step is not None else -1)
             if step >= 0:
                 told = {
@@ -39,6 +42,7 @@ def progress_of(folder: Path) -> dict[str, Any]:
                     "checkpoint": state.checkpoint,
                     "evaluation": state.evaluation,
                     "result": state.result,
+                    "straggler": None if paces.slow is None else paces.slow.document(),
                 }
                 return {key: value for key, value in told.items() if value is not None}
     return {}
@@ -57,6 +61,9 @@ def progress_text(progress: Mapping[str, Any]) -> str:
         metrics = {name: value for name, value in evaluation["metrics"].items() if name != "global_step"}
         shown = " ".join(f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float))
         parts.append(f"evaluated at step {evaluation['step']}: {shown}")
+    slow = progress.get("straggler")
+    if slow and "result" not in progress:
+        parts.append(Straggler(**{name: slow[name] for name in ("task", "wait_ms", "step_ms", "input_ms")}).text())
     return ", ".join(parts)
 
 

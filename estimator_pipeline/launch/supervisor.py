@@ -254,6 +254,8 @@ class _Seen(View):
                 from_step=self._from_step,
                 lost=None if self._lost is None else round(self._lost, 3),
             )
+        if event["event"] == "straggler":
+            self._history.tell("straggler", attempt=self.number, **{k: v for k, v in event.items() if k != "event"})
         self._inner.event(state, event)
 
     def ended(self, state: TaskState) -> None:
@@ -332,7 +334,7 @@ class _Seen(View):
 
     def _why_with_place(self, outcome: Outcome) -> str:
         where = () if outcome.failure is None else outcome.failure.where
-        return f"{self._why}, at {where[0]}" if self._why and where else self._why
+        return f"{self._why}; {where[0]}" if self._why and where else self._why
 
 
 def _trains(state: TaskState) -> bool:

@@ -116,7 +116,7 @@ def test_one_of_several_that_nothing_has_started_is_refused(environ, launcher):
 
 
 def test_a_job_in_an_allocation_without_srun_ends_before_anything_is_trained(job):
-    done = call("train", job, env=SCRIPT)
+    done = call("train", job, env=SCRIPT, cwd=job.parent)
     assert done.returncode == 2 and not (job.parent / "model").exists()
     message = done.stderr[done.stderr.index("error: ") :]
     assert message.startswith("error: the cluster has 2 tasks, and this process is none that srun has started")
