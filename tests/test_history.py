@@ -13,6 +13,7 @@ from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.launch import Limits, Outcome, View, read_events
 from estimator_pipeline.launch.history import History
 from estimator_pipeline.launch.outcome import Failure
+from estimator_pipeline.launch.progress import TaskState
 from estimator_pipeline.launch.supervisor import supervise
 
 
@@ -80,7 +81,7 @@ def test_a_reader_leaves_out_what_is_no_event(tmp_path):
 )  # fmt: skip
 @pytest.mark.parametrize("failures", [0, 1])
 def test_an_attempt_that_cannot_be_made_is_told(tmp_path, error, event, exit_code, why, failures):
-    def run(number, own, folder, left, view):
+    def run(number, own, folder, left, view, told):
         if number > failures:
             raise error
         return _ended("failed", number, folder, exit_code=1)
@@ -101,10 +102,27 @@ def test_an_attempt_that_cannot_be_made_is_told(tmp_path, error, event, exit_cod
     assert attempt["log_dir"] == str(tmp_path / f"attempt-{failures + 1}")
 
 
+def test_an_attempt_is_told_of_the_newest_checkpoint_of_those_before(tmp_path):
+    seen = []
+
+    def run(number, own, folder, left, view, told):
+        seen.append(told)
+        if number == 1:
+            for step in (100, 200):
+                view.event(TaskState("worker:0"), {"event": "checkpoint", "step": step, "path": f"m/ckpt-{step}"})
+        return _ended("failed", number, folder, exit_code=1)
+
+    _supervised(tmp_path, run)
+    assert seen[0] == {"ESTIMATOR_PIPELINE_ATTEMPT": "1"}
+    last = {"ESTIMATOR_PIPELINE_CHECKPOINT": "m/ckpt-200"}
+    assert seen[1:] == [{"ESTIMATOR_PIPELINE_ATTEMPT": str(n), **last} for n in range(2, len(seen) + 1)]
+    assert len(seen) > 2
+
+
 def test_a_log_folder_that_cannot_be_made_is_told_where_it_can(tmp_path):
     """As `run_local` does when the folder of the second attempt finds no room."""
 
-    def run(number, own, folder, left, view):
+    def run(number, own, folder, left, view, told):
         raise ConfigError(f"The logs cannot be written to {folder}.", found="no space")
 
     view = _Notes()
@@ -129,7 +147,9 @@ def test_a_summary_that_cannot_be_written_is_told_and_leaves_nothing(tmp_path, m
     else:
         monkeypatch.setattr(Path, call, full)
     view = _Notes()
-    outcome = _supervised(tmp_path, lambda number, own, folder, left, _: _ended("done", 1, folder, exit_code=0), view)
+    outcome = _supervised(
+        tmp_path, lambda number, own, folder, left, _, told: _ended("done", 1, folder, exit_code=0), view
+    )
     assert outcome.ok
     assert view.notes == [f"warning: {tmp_path / 'summary.json'} could not be written (No space left on device)"]
     assert [path.name for path in tmp_path.iterdir()] == ["events.jsonl"]

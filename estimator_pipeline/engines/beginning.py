@@ -19,7 +19,7 @@ from estimator_pipeline.engines.chiefs_word import in_state
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.identity import Identity
 from estimator_pipeline.engines.keras_checkpoints import write_dir
-from estimator_pipeline.errors import ClusterError, PipelineError
+from estimator_pipeline.errors import ClusterError, ConfigError, PipelineError
 from estimator_pipeline.log import logger
 
 __all__ = [
@@ -49,6 +49,7 @@ def own_model_dir(
     made_of: Callable[[], Identity],
     accept_changes: bool,
     on_failure: Callable[[str], None],
+    known: str = "",
 ) -> Iterator[int]:
     """In the block, the model directory is this run's; gives the step of its latest checkpoint, which is whole.
 
@@ -62,9 +63,11 @@ def own_model_dir(
         accept_changes: whether it may go on from a run that was made of other things.
         on_failure: told why the run cannot begin, for the tasks that wait for it. Where another job trains there, the
             board is.
+        known: the path of a checkpoint that an attempt before this one has told; "" for none.
 
     Raises:
-        ConfigError: another job trains there, or this run is another one than the checkpoint's.
+        ConfigError: another job trains there, or this run is another one than the checkpoint's; or there is no
+            checkpoint, and there was one for an attempt before.
         TaskFailedError: there are checkpoints, and none of them is whole; the disk is full, or cannot be written.
     """
     with contextlib.ExitStack() as held:
@@ -80,6 +83,8 @@ def own_model_dir(
             with disk.explaining(model_dir):
                 latest = checkpoints.rescue(model_dir, finite=diverged)
             step = max(0, checkpoint_step(latest)) if latest else 0
+            if latest is None and known:
+                _refuse_to_begin_anew(model_dir, known)
             # Reads the data: what is wrong with those is not the model directory's fault.
             made = made_of()
             with disk.explaining(model_dir):
@@ -88,6 +93,18 @@ def own_model_dir(
             on_failure(str(error) if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}")
             raise
         yield step
+
+
+def _refuse_to_begin_anew(model_dir: str, known: str) -> None:
+    """Nobody who is started again by itself may train from step 0 what has been trained."""
+    if os.path.dirname(os.path.abspath(known)) != os.path.abspath(model_dir):
+        return  # of another training of the same program
+    raise ConfigError(
+        f"the checkpoints of {model_dir} are gone: training had written {os.path.basename(known)}, and there is none",
+        found="an empty folder, or one that is not mounted" if os.path.isdir(model_dir) else "no such folder",
+        mend="bring the folder back (a file system that is not mounted, a folder that was moved) and start the job "
+        "again; where it is to begin at step 0, start it again as it is",
+    )
 
 
 def meet(board: Board, model_dir: str, *, asked: Callable[[], bool], timeout: float) -> str:

@@ -238,6 +238,7 @@ class TaskLife(abc.ABC):
             made_of=lambda: self.made_of,
             accept_changes=self.settings.accept_changes,
             on_failure=self._say_failed,
+            known=self._environ.get(progress_protocol.CHECKPOINT_VARIABLE, ""),
         )
 
     @functools.cached_property

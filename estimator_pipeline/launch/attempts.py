@@ -65,7 +65,9 @@ def supervise_local(
     """
     base = dict(os.environ if environ is None else environ)
 
-    def attempt(number: int, own: str, folder: Path, left: float | None, shown: View) -> Outcome:
+    def attempt(
+        number: int, own: str, folder: Path, left: float | None, shown: View, told: Mapping[str, str]
+    ) -> Outcome:
         with hold_ports(shape.ports) as held:
             plan = plan_local(
                 command,
@@ -84,7 +86,7 @@ def supervise_local(
             return run_local(
                 plan,
                 view=shown,
-                environ={**base, ATTEMPT_VARIABLE: str(number)},
+                environ={**base, **told},
                 grace=grace,
                 timeout=left,
                 linger=linger,
@@ -163,14 +165,16 @@ def supervise_command(
     """
     base = dict(os.environ if environ is None else environ)
 
-    def attempt(number: int, own: str, folder: Path, left: float | None, shown: View) -> Outcome:
+    def attempt(
+        number: int, own: str, folder: Path, left: float | None, shown: View, told: Mapping[str, str]
+    ) -> Outcome:
         plan = plan_command(command, log_dir=folder, run_id=own, number=number, environ=base)
         if isinstance(view, CommandView):
             view.before(plan)
         outcome = run_local(
             plan,
             view=shown,
-            environ=base,
+            environ={**base, **told},
             grace=grace,
             timeout=left,
             deadlines=deadlines,

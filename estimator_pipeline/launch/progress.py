@@ -51,6 +51,7 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "CHECKPOINT_VARIABLE",
     "EVENTS",
     "HEARTBEAT_FOLDER_VARIABLE",
     "HEARTBEAT_VARIABLE",
@@ -73,6 +74,8 @@ __all__ = [
 PROGRESS_VARIABLE = "ESTIMATOR_PIPELINE_PROGRESS"
 HEARTBEAT_VARIABLE = "ESTIMATOR_PIPELINE_HEARTBEAT_SECS"
 HEARTBEAT_FOLDER_VARIABLE = "ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER"
+# Of an attempt after the first: the path of the newest checkpoint that those before it have told.
+CHECKPOINT_VARIABLE = "ESTIMATOR_PIPELINE_CHECKPOINT"
 PREEMPTED_FILE_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTED_FILE"
 EVENTS = (
     *("start", "step", "evaluation", "checkpoint", "export", "warning", "trained", "result", "heartbeat"),

@@ -22,7 +22,7 @@ from estimator_pipeline.launch.outcome import Failure, Outcome
 from estimator_pipeline.launch.plan import Plan
 from estimator_pipeline.launch.policy import AttemptEnd, Limits, Policy
 from estimator_pipeline.launch.processes import Interruptions, interruptions
-from estimator_pipeline.launch.progress import TaskState
+from estimator_pipeline.launch.progress import CHECKPOINT_VARIABLE, TaskState
 from estimator_pipeline.launch.view import SilentView, View
 
 __all__ = ["ATTEMPT_VARIABLE", "AttemptRunner", "attempt_run_id", "supervise"]
@@ -30,8 +30,9 @@ __all__ = ["ATTEMPT_VARIABLE", "AttemptRunner", "attempt_run_id", "supervise"]
 ATTEMPT_VARIABLE = "ESTIMATOR_PIPELINE_ATTEMPT"
 _POLL = 0.1
 
-AttemptRunner = Callable[[int, str, Path, float | None, View], Outcome]
-"""`run(number, run_id, log_dir, timeout, view)`: one attempt, from fresh ports to the last process's end."""
+AttemptRunner = Callable[[int, str, Path, float | None, View, Mapping[str, str]], Outcome]
+"""`run(number, run_id, log_dir, timeout, view, environ)`: one attempt, from fresh ports to the last process's end.
+`environ` is what its processes are told of the attempts before."""
 
 
 def attempt_run_id(run_id: str, number: int) -> str:
@@ -76,6 +77,7 @@ def supervise(
     attempts: list[Attempt] = []
     noticed: float | None = None
     seen: _Seen | None = None
+    newest = ""
     with shown, interruptions() as signals:
         try:
             while True:
@@ -84,7 +86,9 @@ def supervise(
                 own, folder = attempt_run_id(run_id, number), log_dir / f"attempt-{number}"
                 history.tell("attempt_started", attempt=number, run_id=own, log_dir=folder)
                 seen = _Seen(shown, history, number, noticed)
-                outcome = run(number, own, folder, left, seen)
+                told = {ATTEMPT_VARIABLE: str(number)} | ({CHECKPOINT_VARIABLE: newest} if newest else {})
+                outcome = run(number, own, folder, left, seen, told)
+                newest = seen.newest or newest
                 attempt = seen.attempt(outcome, folder)
                 _tell_end(history, attempts, attempt)
                 noticed = seen.noticed or time.monotonic()
@@ -228,6 +232,8 @@ class _Seen(View):
         self._told = False
         self._foreign = False
         self.noticed: float | None = None
+        # The path of the last checkpoint that was told.
+        self.newest = ""
 
     # -- what the view is told ----------------------------------------------------------------------------------
 
@@ -254,6 +260,8 @@ class _Seen(View):
                 from_step=self._from_step,
                 lost=None if self._lost is None else round(self._lost, 3),
             )
+        if event["event"] == "checkpoint":
+            self.newest = str(event.get("path") or "")
         if event["event"] == "straggler":
             self._history.tell("straggler", attempt=self.number, **{k: v for k, v in event.items() if k != "event"})
         self._inner.event(state, event)

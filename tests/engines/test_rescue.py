@@ -453,11 +453,31 @@ class Full:
 CHIEF_AND_EVALUATOR = {"cluster": {"chief": ["localhost:1"]}, "task": {"type": "evaluator", "index": 0}}
 
 
-def own_model_dir(model_dir, failures, made_of=lambda: Identity(fixed={"seed": 1})):
+def own_model_dir(model_dir, failures, made_of=lambda: Identity(fixed={"seed": 1}), **options):
     board = Board(str(model_dir), tf_config=from_environ({}), environ={})
-    return beginning.own_model_dir(
-        str(model_dir), board=board, owner="chief:0", made_of=made_of, accept_changes=False, on_failure=failures.append
-    )
+    common = {"owner": "chief:0", "made_of": made_of, "accept_changes": False, "on_failure": failures.append}
+    return beginning.own_model_dir(str(model_dir), board=board, **common, **options)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_checkpoints_that_are_gone_are_not_begun_anew(tmp_path, there):
+    """As after a file system was not mounted again."""
+    model_dir, failures = tmp_path / "model", []
+    if there:
+        model_dir.mkdir()
+    gone = own_model_dir(model_dir, failures, known=str(model_dir / "model.ckpt-200"))
+    with pytest.raises(ConfigError, match=r"training had written model\.ckpt-200, and there is none"), gone:
+        pass
+    assert len(failures) == 1
+    # Another training of the same program begins at step 0.
+    with own_model_dir(model_dir, failures, known=str(tmp_path / "other" / "model.ckpt-200")) as step:
+        assert step == 0
+
+
+def test_an_older_checkpoint_is_gone_on_from(tmp_path):
+    save(tmp_path, "model.ckpt", steps=(100,))
+    with own_model_dir(tmp_path, [], known=str(tmp_path / "model.ckpt-200")) as step:
+        assert step == 100
 
 
 def test_the_others_are_told_of_a_disk_that_is_full_at_the_start(tmp_path, monkeypatch):
