@@ -22,15 +22,20 @@ def runs_of(folder: Path) -> list[Path]:
 
 
 def progress_of(folder: Path) -> dict[str, Any]:
-    """What the tasks told last: of the newest run that has told anything."""
+    """What the tasks told last: of the newest run that has made a step.
+
+    Beside it, as `warning`, what a newer one has warned of, which has not come so far: tasks that do not join, mostly.
+    """
+    warning: dict[str, Any] = {}
     for run in reversed(runs_of(folder)):
         # By number: attempt-10 comes after attempt-9.
         files = sorted(run.glob("attempt-*/*.progress.jsonl"), key=lambda path: (len(path.parent.name), str(path)))
         for file in reversed(files):
-            state, step = TaskState("all"), -1
+            state, step, warned = TaskState("all"), -1, None
             for event in ProgressReader(file).read():
                 state.apply(event)
                 step = max(step, state.step if state.step is not None else -1)
+                warned = event.get("text", warned) if event["event"] == "warning" else warned
             if step >= 0:
                 told = {
                     "step": step,
@@ -40,12 +45,14 @@ def progress_of(folder: Path) -> dict[str, Any]:
                     "evaluation": state.evaluation,
                     "result": state.result,
                 }
-                return {key: value for key, value in told.items() if value is not None}
-    return {}
+                return {key: value for key, value in told.items() if value is not None} | warning
+            if warned and not warning:
+                warning = {"warning": str(warned)}
+    return warning
 
 
 def progress_text(progress: Mapping[str, Any]) -> str:
-    parts = [f"step {progress['step']}"]
+    parts = [f"step {progress['step']}"] if "step" in progress else []
     if "loss" in progress:
         parts.append(f"loss {progress['loss']:.4g}")
     if "steps_per_sec" in progress and "result" not in progress:
@@ -57,6 +64,8 @@ def progress_text(progress: Mapping[str, Any]) -> str:
         metrics = {name: value for name, value in evaluation["metrics"].items() if name != "global_step"}
         shown = " ".join(f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float))
         parts.append(f"evaluated at step {evaluation['step']}: {shown}")
+    if "warning" in progress:
+        parts.append(progress["warning"])
     return ", ".join(parts)
 
 
