@@ -71,7 +71,7 @@ def test_it_ends_and_names_who_is_missing(wait, index):
 )
 def test_a_signal_ends_it(wait, number, code, says):
     """TensorFlow's own handler dropped SIGTERM, and Python's waited for TensorFlow to come back."""
-    env = {"ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS": "SIGTERM,SIGUSR1", "ESTIMATOR_PIPELINE_START_SECS": "50"}
+    env = {"ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS": "SIGTERM,SIGUSR1", "ESTIMATOR_PIPELINE_START_SECS": "20"}
     done, _, told = wait(1, str(number), env=env)
     assert done.returncode == code, done.stderr
     assert f"worker:1 {says}: it waited for the other tasks to join" in done.stderr and "Traceback" not in done.stderr
@@ -79,6 +79,6 @@ def test_a_signal_ends_it(wait, number, code, says):
 
 
 def test_sigterm_that_asks_nobody_ends_it_as_anywhere(wait):
-    env = {"ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS": "SIGUSR1", "ESTIMATOR_PIPELINE_START_SECS": "50"}
+    env = {"ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS": "SIGUSR1", "ESTIMATOR_PIPELINE_START_SECS": "20"}
     done, _, told = wait(1, "15", env=env)
     assert done.returncode == -15 and not [event for event in told if event["event"] == "end"], done.stderr
