@@ -12,11 +12,13 @@ process that only imports it. None of them is ever garbage.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import gc
+import sys
 from collections.abc import Iterator
 
-__all__ = ["is_own_process", "loading", "own_process"]
+__all__ = ["is_interactive", "is_own_process", "loading", "own_process"]
 
 _own = False
 
@@ -30,6 +32,11 @@ def own_process() -> None:
 def is_own_process() -> bool:
     """Whether this process runs a command of ours, and ends when that ends."""
     return _own
+
+
+def is_interactive() -> bool:
+    """Whether a person types at this interpreter, or a notebook does: it outlives what is interrupted in it."""
+    return hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
 
 
 @contextlib.contextmanager

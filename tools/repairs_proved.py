@@ -25,6 +25,7 @@ TESTS = {
     "kept-evaluation": "tests/compat/test_evaluations.py::test_every_checkpoint_is_evaluated_in_one_graph",
     "whole-rounds": "tests/compat/test_whole_rounds.py::test_every_record_is_counted",
     "evaluator-strategy": _CLUSTERS + "test_every_task_ends_with_the_final_evaluation[mwm]",
+    "missing-peers": "tests/compat/test_missing_peers.py::test_it_ends_and_names_who_is_missing",
     "lost-peers": _CLUSTERS + "test_a_worker_that_is_killed_ends_the_others",
     "common-end": "tests/cluster/test_uneven_data.py::test_an_unchanged_program[two]",
     "refused-steps": "tests/compat/test_refused_steps.py::test_a_server_refuses_a_step",

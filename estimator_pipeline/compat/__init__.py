@@ -37,7 +37,7 @@ from estimator_pipeline.compat import (
     versions,
 )
 from estimator_pipeline.compat import repairs as _repairs
-from estimator_pipeline.compat.repairs import Repair, literal_paths
+from estimator_pipeline.compat.repairs import Repair, literal_paths, missing_peers
 from estimator_pipeline.errors import CompatError
 
 __all__ = ["Repair", "Status", "Step", "install", "keras_generation", "status", "use_keras_3"]
@@ -158,8 +158,11 @@ def use_keras_3() -> ModuleType:
             return sys.modules["tensorflow"]
         with startup.loading():
             tf = keras_3.resolve()
-            if literal_paths.NAME in _repairs.chosen(None):
+            chosen = _repairs.chosen(None)
+            if literal_paths.NAME in chosen:
                 literal_paths.of_tensorflow()
+            if missing_peers.NAME in chosen:
+                missing_peers.apply()
         _installed, _generation = True, 3
         _steps.append(Step("keras-3", f"{LEGACY_KERAS}=0: tf.keras is Keras 3, and there is no tf.estimator"))
         return tf

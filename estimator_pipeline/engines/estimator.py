@@ -25,6 +25,7 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.cluster.peers import start_secs
 from estimator_pipeline.compat import coordinator, saving_listeners, sessions
 from estimator_pipeline.engines import other_optimizer, same_graph, same_job
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator, EstimatorEvaluator
@@ -59,7 +60,7 @@ def train_and_evaluate(
     evaluate_during_training: bool | None = None,
     result_timeout: float = 1800.0,
     checkpoint_timeout: float = 7200.0,
-    startup_timeout: float = 1800.0,
+    startup_timeout: float | None = None,
     keep_evaluation: bool = True,
     literal_delays: bool = False,
     needs_evaluation_data: bool = True,
@@ -89,7 +90,8 @@ def train_and_evaluate(
             and a `master` do, a chief does not.
         result_timeout: seconds that a task waits for the result once training has ended.
         checkpoint_timeout: seconds without a new checkpoint after which the evaluator gives up.
-        startup_timeout: seconds that a parameter server waits for the chief to appear.
+        startup_timeout: seconds that a task waits for the others to appear. None: what the environment variable
+            ESTIMATOR_PIPELINE_START_SECS says, or 1800.
         keep_evaluation: whether evaluations share one graph and one session (docs/evaluation.md).
         literal_delays: whether EvalSpec's `throttle_secs=600` and `start_delay_secs=120` mean what they say. They are
             its defaults, and read as "not set" otherwise.
@@ -136,7 +138,7 @@ def train_and_evaluate(
             evaluate_during_training=evaluate_during_training,
             result_timeout=result_timeout,
             checkpoint_timeout=checkpoint_timeout,
-            startup_timeout=startup_timeout,
+            startup_timeout=start_secs(environ) if startup_timeout is None else startup_timeout,
             identity=identity,
             shared=shared,
             accept_changes=accept_changes,
@@ -220,6 +222,8 @@ class _EstimatorTask(TaskLife):
         tf = compat.install()
         if self._is_over():
             return Trained(steps=0, data_ended=False)
+        if not self.tf_config.is_single_process:
+            self.preemption.joins()
         config = self.estimator._config
         together = not (self.tf_config.is_single_process or self._is_asynchronous)
         hook = progress_hook(self.progress, pace=Pace(self.progress, task=str(self.task)) if together else None)
@@ -348,6 +352,7 @@ class _EstimatorTask(TaskLife):
         )
 
     def start_server(self) -> Any:
+        self.preemption.joins(lambda: self.board.answered)
         if self.classic:
             return coordinator.start_server(self.estimator)
         assert self.tf_config.cluster is not None

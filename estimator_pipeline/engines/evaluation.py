@@ -12,6 +12,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat import coordinator
 from estimator_pipeline.compat.evaluation import RepeatedEvaluation, batch_counter
+from estimator_pipeline.compat.repairs import missing_peers
 from estimator_pipeline.engines.board import POLL_SECS, Board
 from estimator_pipeline.engines.chiefs_word import in_state, raise_if_over
 from estimator_pipeline.engines.hooks import checkpoint_step
@@ -320,12 +321,14 @@ def follow_training(
 
     Raises:
         TaskFailedError: training failed.
-        WaitError: nothing new for `checkpoint_timeout` seconds, or the chief's server went away.
+        WaitError: nothing new for `checkpoint_timeout` seconds, or the chief's server went away, or never came.
     """
-    watch = None
+    watch = calls = None
     cluster = board.tf_config.cluster
     if cluster is not None:
-        watch = PeerWatch(cluster.chief, cluster.address(cluster.chief))
+        chief = cluster.address(cluster.chief)
+        watch = PeerWatch(cluster.chief, chief)
+        calls = missing_peers.roll_call(str(board.tf_config.task), {str(cluster.chief): chief})
     not_before = time.monotonic() + evaluator.start_delay_secs
     news = time.monotonic()
     queue = _Queue(evaluator, board, model_dir)
@@ -351,6 +354,10 @@ def follow_training(
             continue
         if watch is not None:
             watch.check("the next checkpoint")
+            # A chief that trains alone has no server, and says something.
+            silent = not (board.answered or watch.seen)
+            if silent and calls is not None and calls.due and (line := calls.look_for_missing()):
+                logger.warning("%s", line)
         if time.monotonic() - news > checkpoint_timeout:
             last = queue.last_step
             raise WaitError(

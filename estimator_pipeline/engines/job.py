@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import from_environ
+from estimator_pipeline.compat.repairs import missing_peers
 from estimator_pipeline.engines import keras_checkpoints
 from estimator_pipeline.engines.estimator import train_and_evaluate
 from estimator_pipeline.engines.export_once import fingerprint, once, tidy
@@ -51,7 +52,11 @@ def run_job(
         PipelineError: see :func:`~estimator_pipeline.engines.estimator.train_and_evaluate`, and what building the
             model, the data and the configuration raises.
     """
-    environ = os.environ if environ is None else environ
+    with missing_peers.told(seconds=job.run.start_timeout_secs, signals=job.run.preemption_signals):
+        return _run_job(job, recording, os.environ if environ is None else environ)
+
+
+def _run_job(job: Job, recording: Recording | None, environ: MutableMapping[str, str]) -> TrainResult:
     evaluation = job.eval
     has_evaluator = evaluator_of_job(job.cluster.evaluator, environ)
     during = True if evaluation.during_training and not has_evaluator else None
@@ -89,6 +94,7 @@ def run_job(
         shared=shared_by_tasks(job, max_steps=max_steps),
         accept_changes=job.run.accept_changes,
         preemption_signals=job.run.preemption_signals,
+        startup_timeout=job.run.start_timeout_secs,
         ledger=job.run.ledger_folder,
         steps_per_execution=job.train.steps_per_execution,
         environ=environ,
@@ -231,13 +237,8 @@ def model_options(job: Job) -> dict[str, Any]:
             name: {**one.model_dump(), "metrics": one.metrics or None, "class_weights": one.weights_of_classes}
             for name, one in model.outputs.items()
         }
-    if model.loss is not None:
-        options["loss"] = model.loss
-    if model.head is not None:
-        options["head"] = model.head
-    if model.metrics:
-        options["metrics"] = model.metrics
-    return options
+    given = {"loss": model.loss, "head": model.head, "metrics": model.metrics}
+    return options | {name: value for name, value in given.items() if value}
 
 
 def model_params(job: Job, data: Any) -> dict[str, Any]:

@@ -169,6 +169,7 @@ class KerasTask(TaskLife):
     def train(self) -> Trained:
         tf = compat.install()
         if not self.tf_config.is_single_process:
+            self.preemption.joins()
             sessions.let_sigterm_end_this_process()
             self.check_together()
         saved = self.agree_on_start()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import callbacks, compat, strategies
 from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.cluster.peers import start_secs
 from estimator_pipeline.engines import job as jobs
 from estimator_pipeline.engines import keras
 from estimator_pipeline.engines.functions import call_function, require_no_arguments
@@ -89,6 +90,7 @@ def settings_of(
         shared=shared_by_tasks(job, max_steps=max_steps),
         accept_changes=job.run.accept_changes,
         preemption_signals=job.run.preemption_signals,
+        startup_timeout=job.run.start_timeout_secs or start_secs(),
     )
 
 

@@ -7,7 +7,8 @@ thread reads (`signal.set_wakeup_fd`): the other tasks hear of it at once, and a
 same, within a stated time.
 
 A signal that comes again changes nothing: schedulers repeat themselves, and a launcher forwards what they say.
-SIGINT and SIGKILL end a task at once, as ever.
+SIGINT and SIGKILL end a task at once, as ever; where the main thread does not come back to the interpreter, a thread
+ends the process some seconds after SIGINT, or at the second one.
 """
 
 from __future__ import annotations
@@ -28,56 +29,28 @@ from typing import Any
 from estimator_pipeline import startup
 from estimator_pipeline.errors import ConfigError, PreemptedError
 from estimator_pipeline.launch.progress import code_of_preemption, stop_heartbeat
+from estimator_pipeline.launch.signals import signals_of
 from estimator_pipeline.log import logger
 
 __all__ = [
     "PREEMPTION_SECS",
     "SECS_VARIABLE",
-    "SIGNALS",
-    "SIGNALS_VARIABLE",
     "Preemption",
     "seconds_of",
     "signals_of",
 ]
 
-SIGNALS_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS"
 SECS_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTION_SECS"
-# What schedulers send before they kill. SIGINT is a person's, who wants the end and no checkpoint.
-SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU")
 PREEMPTION_SECS = 60.0
+# A task that waits for the others before its first step has nothing to save.
+_START_END_SECS = 5.0
+# How long Ctrl-C has to end a task as a KeyboardInterrupt.
+_INTERRUPT_SECS = 10.0
+_INTERRUPTED = 130
 # For last words to a file system that may not answer.
 _LAST_WORD_SECS = 5.0
 # For a thread that has been woken to have its turn, on a machine with more threads than cores.
 _TURN_SECS = 5.0
-
-
-def signals_of(given: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[signal.Signals, ...]:
-    """The signals that ask a task to end.
-
-    Args:
-        given: names of signals, such as "SIGUSR1"; None: what ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS says, separated
-            by commas, or SIGTERM.
-        environ: where the variable is read.
-
-    Raises:
-        ConfigError: no such signal, or one that ends a task for another reason.
-    """
-    where = "preemption_signals"
-    if given is None:
-        where = SIGNALS_VARIABLE
-        given = [name for name in environ.get(SIGNALS_VARIABLE, "SIGTERM").split(",") if name.strip()]
-    found = []
-    for name in given:
-        full = name.strip().upper()
-        full = full if full.startswith("SIG") else f"SIG{full}"
-        if full not in SIGNALS:
-            raise ConfigError(
-                f"{where} names the signal {name!r}",
-                found=f"allowed: {', '.join(SIGNALS)}",
-                mend="name those that the scheduler sends before it kills, such as SIGUSR1 for --signal=USR1@60",
-            )
-        found.append(signal.Signals[full])
-    return tuple(dict.fromkeys(found))
 
 
 def seconds_of(environ: Mapping[str, str]) -> float:
@@ -139,6 +112,8 @@ class Preemption:
         self._given_up = False
         self._signalled: int | None = None
         self._taken_up = threading.Event()
+        self._interrupted = False
+        self._joined: Callable[[], bool] = lambda: True
 
     @property
     def asked(self) -> bool:
@@ -169,6 +144,14 @@ class Preemption:
             if self._interruptible and self._ours and not self._over.is_set():
                 # Nothing but a signal reaches the main thread in the middle of something.
                 signal.pthread_kill(threading.main_thread().ident or 0, self._ours[0])
+
+    def joins(self, joined: Callable[[], bool] = lambda: False) -> None:
+        """From now on this task waits for others to join, and has nothing to save: asked to end, it does so soon.
+
+        Args:
+            joined: whether that is over. It is in any case when training begins (:meth:`rearm`).
+        """
+        self._joined = joined
 
     def error(self, what: str) -> PreemptedError:
         """The error with which this task ends.
@@ -221,7 +204,8 @@ class Preemption:
             _active.pop()
 
     def rearm(self) -> None:
-        """Sets the handlers once more: TensorFlow sets one of its own for SIGTERM, which drops the signal."""
+        """Training begins. Sets the handlers once more: TensorFlow has one of its own for SIGTERM, which drops it."""
+        self._joined = lambda: True
         if threading.current_thread() is threading.main_thread():
             for number in self._ours:
                 signal.signal(number, self._handle)
@@ -237,10 +221,30 @@ class Preemption:
                 if number in self._ours:
                     self.ask(signal.Signals(number).name)
                     self._taken_up.set()
+                elif number == signal.SIGINT:
+                    self._interrupt()
             if self._before_fd >= 0:
                 # Somebody else's loop listens in the same way.
                 with contextlib.suppress(OSError):
                     os.write(self._before_fd, numbers)
+
+    def _interrupt(self) -> None:
+        """KeyboardInterrupt comes when the main thread is back in the interpreter, which a collective keeps it from."""
+        if signal.getsignal(signal.SIGINT) != signal.default_int_handler or startup.is_interactive():
+            return
+        if self._interrupted:
+            self._end_interrupted()
+        self._interrupted = True
+        threading.Thread(target=self._wait_for_interrupt, name="estimator_pipeline-interrupt", daemon=True).start()
+
+    def _wait_for_interrupt(self) -> None:
+        if not self._over.wait(_INTERRUPT_SECS if self._joined() else _INTERRUPT_SECS / 10):
+            self._end_interrupted()
+
+    def _end_interrupted(self) -> None:
+        error = f"{self.task} was interrupted, and is left where it stands: the last checkpoint counts"
+        _try(lambda: print(error, file=sys.stderr, flush=True), sys.stdout.flush, stop_heartbeat)
+        os._exit(_INTERRUPTED)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
@@ -281,7 +285,12 @@ class Preemption:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _wait_for_end(self) -> None:
-        if not self._over.wait(self.seconds):
+        early = min(self.seconds, _START_END_SECS)
+        if self._over.wait(early):
+            return
+        if not self._joined():
+            self.give_up("it waited for the other tasks, and had not begun to train")
+        if not self._over.wait(self.seconds - early):
             self.give_up(f"it did not come to its end within {self.seconds:.0f} s")
 
     def give_up(self, what: str) -> None:

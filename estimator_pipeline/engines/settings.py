@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from estimator_pipeline.cluster.peers import start_secs
 from estimator_pipeline.engines.identity import Identity
 
 __all__ = ["Settings", "Trained"]
@@ -30,7 +31,8 @@ class Settings:
             do, a chief does not.
         result_timeout: seconds that a task waits for the result once training has ended.
         checkpoint_timeout: seconds without a new checkpoint after which the evaluator gives up.
-        startup_timeout: seconds that a task waits for the others to appear.
+        startup_timeout: seconds that a task waits for the others to appear; by default what the environment variable
+            ESTIMATOR_PIPELINE_START_SECS says, or 1800.
         identity: what this run is made of; None: what its seed and its input function tell.
         shared: what every task of a job file must have in common (:mod:`~estimator_pipeline.engines.same_job`), as far
             as it is known without a look at the data; None: this is a program's, whose tasks may differ.
@@ -43,7 +45,7 @@ class Settings:
     evaluate_during_training: bool | None = None
     result_timeout: float = 1800.0
     checkpoint_timeout: float = 7200.0
-    startup_timeout: float = 1800.0
+    startup_timeout: float = dataclasses.field(default_factory=start_secs)
     identity: Callable[[], Identity] | None = None
     shared: Mapping[str, Any] | None = None
     accept_changes: bool = False

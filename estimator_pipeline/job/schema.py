@@ -239,6 +239,7 @@ class Run(Section):
         protocol: The transport of the TensorFlow server; null is grpc.
         accept_changes: Go on from a checkpoint although the seed, the data, the global batch or the model has changed.
         preemption_signals: The signals that ask a task to end with a checkpoint; null is SIGTERM.
+        start_timeout_secs: How long a task waits at its start for the others to join; null is 1800.
         ledger: Whether each task writes down the records that it consumes, below model_dir; or a folder for that.
         The others: as in tf.estimator.RunConfig.
     """
@@ -262,6 +263,7 @@ class Run(Section):
     checkpoint_save_graph_def: bool = True
     session_creation_timeout_secs: _Count = 7200
     max_worker_delay_secs: Annotated[int, Field(ge=0)] | None = None
+    start_timeout_secs: Annotated[float, Field(gt=0)] | None = None
     session_config: dict[str, Any] = {}
     protocol: _Text | None = None
     accept_changes: bool = False

@@ -219,7 +219,8 @@ class Running:
     def news(self) -> list[dict]:
         """The task's new events, which its state has taken over."""
         events = self._progress.read()
-        self._tells = self._tells or any(event["event"] != "heartbeat" for event in events)
+        # Heartbeats and warnings may come while it waits for the others to join, before it trains.
+        self._tells = self._tells or any(event["event"] not in ("heartbeat", "warning") for event in events)
         if not self._tells:
             events += self._log.read()
         now = time.monotonic()

@@ -23,17 +23,22 @@ def runs_of(folder: Path) -> list[Path]:
 
 
 def progress_of(folder: Path) -> dict[str, Any]:
-    """What the tasks told last: of the newest run that has told anything."""
+    """What the tasks told last: of the newest run that has made a step.
+
+    Beside it, as `warning`, what a newer one has warned of, which has not come so far: tasks that do not join, mostly.
+    """
+    warning: dict[str, Any] = {}
     for run in reversed(runs_of(folder)):
         # By number: attempt-10 comes after attempt-9.
         files = sorted(run.glob("attempt-*/*.progress.jsonl"), key=lambda path: (len(path.parent.name), str(path)))
         for file in reversed(files):
-            state, step, paces = TaskState("all"), -1, Paces()
+            state, step, paces, warned = TaskState("all"), -1, Paces(), None
             for event in ProgressReader(file).read():
                 state.apply(event)
                 if event["event"] == "pace":
                     paces.told(event)
                 step = max(step, state.step if state.step is not None else -1)
+                warned = event.get("text", warned) if event["event"] == "warning" else warned
             if step >= 0:
                 told = {
                     "step": step,
@@ -44,12 +49,14 @@ def progress_of(folder: Path) -> dict[str, Any]:
                     "result": state.result,
                     "straggler": None if paces.slow is None else paces.slow.document(),
                 }
-                return {key: value for key, value in told.items() if value is not None}
-    return {}
+                return {key: value for key, value in told.items() if value is not None} | warning
+            if warned and not warning:
+                warning = {"warning": str(warned)}
+    return warning
 
 
 def progress_text(progress: Mapping[str, Any]) -> str:
-    parts = [f"step {progress['step']}"]
+    parts = [f"step {progress['step']}"] if "step" in progress else []
     if "loss" in progress:
         parts.append(f"loss {progress['loss']:.4g}")
     if "steps_per_sec" in progress and "result" not in progress:
@@ -64,6 +71,8 @@ def progress_text(progress: Mapping[str, Any]) -> str:
     slow = progress.get("straggler")
     if slow and "result" not in progress:
         parts.append(Straggler(**{name: slow[name] for name in ("task", "wait_ms", "step_ms", "input_ms")}).text())
+    if "warning" in progress:
+        parts.append(progress["warning"])
     return ", ".join(parts)
 
 

@@ -131,6 +131,33 @@ def test_a_worker_that_is_killed_ends_the_others(tasks):
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_worker_that_stands_still_ends_the_other(tasks, stopped):
+    """Its port answers, for the kernel takes connections for a stopped process: the other waited for ever."""
+    with tasks({"worker": 2}, "--max_steps", "1000000", env=PEER_SECS) as running:
+        running.wait_for(lambda: "ten steps" in running.log("worker1"), "training to begin")
+        running.processes[f"worker{stopped}"].send_signal(signal.SIGSTOP)
+        other = f"worker{1 - stopped}"
+        assert running.wait(timeout=100, names=[other])[other] == 1, running.tails()
+        address = running.cluster["worker"][stopped]
+        assert re.search(f"worker:{stopped} at {address} (stands still|is gone)", running.log(other)), running.tails()
+        # It ends by itself once it goes on, for the other is gone.
+        running.processes[f"worker{stopped}"].send_signal(signal.SIGCONT)
+        assert running.wait(timeout=100)[f"worker{stopped}"] == 1, running.tails()
+
+
+@pytest.mark.nightly
+def test_a_parameter_server_that_stands_still_ends_the_others(tasks):
+    options = ["--strategy", "classic", "--max_steps", "1000000"]
+    with tasks({"chief": 1, "worker": 1, "ps": 1}, *options, env=PEER_SECS) as running:
+        running.wait_for(lambda: "ten steps" in running.log("worker0"), "training to begin")
+        running.processes["ps0"].send_signal(signal.SIGSTOP)
+        ended = running.wait(timeout=100, names=["chief0", "worker0"])
+        assert (ended["chief0"], ended["worker0"]) == (1, 1), running.tails()
+        assert any("ps:0 at" in line and "stands still" in line for line in running.tails().splitlines())
+
+
+@pytest.mark.nightly
 def test_a_parameter_server_that_is_killed_ends_the_others(tasks):
     options = ["--strategy", "classic", "--max_steps", "1000000"]
     with tasks({"chief": 1, "worker": 1, "ps": 1}, *options, env=PEER_SECS) as running:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from estimator_pipeline.compat.evaluation import RepeatedEvaluation
 from estimator_pipeline.compat.whole_rounds import whole_rounds
 from estimator_pipeline.engines.board import Board
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator, EstimatorEvaluator, follow_training
-from estimator_pipeline.errors import InputError
+from estimator_pipeline.errors import InputError, WaitError
 from estimator_pipeline.launch import progress as progress_protocol
 
 tf = tensorflow_with_three_cpus()
@@ -701,3 +702,20 @@ def test_newest_alone_where_that_is_asked_for(training, warnings, options):
 
     assert training.follow([more, lambda: (training.has(60, 70, 80), training.ends(80))], **options) == [30, 60]
     assert not warnings, "what nobody wants evaluated is not missed"
+
+
+def test_an_evaluator_whose_chief_never_comes(trained, tmp_path, monkeypatch):
+    """It waited for a checkpoint for two hours. One that has been heard of may have no server."""
+    monkeypatch.setenv("ESTIMATOR_PIPELINE_START_SECS", "0.5")
+    training = Training(keras_estimator(trained), tmp_path)
+    with pytest.raises(WaitError, match=r"waited 0 s for the other tasks to join, and chief:0 \(localhost:1\) did not"):
+        training.follow([])
+    training.says("running", from_step=0)
+    training.board.attend()
+    training.has(0, 10)
+
+    def end():
+        time.sleep(1.0)
+        training.ends(10)
+
+    assert training.follow([end]) == [10]

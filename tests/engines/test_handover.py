@@ -176,7 +176,12 @@ def test_an_evaluator_out_of_the_chiefs_reach_waits_for_its_result(tmp_path, sta
     monkeypatch.setattr("estimator_pipeline.cluster.peers.PeerWatch.INTERVAL_SECS", 0.0)
     monkeypatch.setattr("estimator_pipeline.cluster.peers.PeerWatch.FIRST_INTERVAL_SECS", 0.0)
     looked, go = [], threading.Event()
-    monkeypatch.setattr("estimator_pipeline.cluster.peers.answers", lambda address: bool(looked.append(address)))
+
+    def silent(address, **options):
+        looked.append(address)
+        return False, False
+
+    monkeypatch.setattr("estimator_pipeline.cluster.peers.probe", silent)
 
     def slow():
         go.wait(300)

@@ -213,36 +213,64 @@ def test_a_forked_child_is_no_task():
 
 
 STUCK = """
-import ctypes, signal
+import ctypes, signal, sys, threading
+from estimator_pipeline.engines import preemption as preemption_module
 from estimator_pipeline.engines.preemption import Preemption
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
+seconds, preemption_module._INTERRUPT_SECS, joins = float(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+preemption_module._START_END_SECS = 0.2
 preemption = Preemption(
-    "worker:1", signals=[signal.SIGTERM], seconds=1.0, last_word=lambda error: print("last word")
+    "worker:1", signals=[signal.SIGTERM], seconds=seconds, last_word=lambda error: print("last word")
 )
 with preemption.listening():
+    if joins:
+        preemption.joins(lambda: joins == ["over"])
     mutex = ctypes.create_string_buffer(64)
     libc = ctypes.CDLL(None)
-    print("ready", flush=True)
     libc.pthread_mutex_lock(mutex)
+    threading.Timer(0.2, lambda: print("ready", flush=True)).start()
     libc.pthread_mutex_lock(mutex)
 """
 
 
-def test_a_main_thread_that_never_comes_back_is_ended_in_time():
-    """A step that waits for a dead peer, inside TensorFlow: no handler of Python's runs there."""
+def stuck(*arguments, signals):
+    """How a process ends whose main thread is in a call that does not return: exit code, output and errors."""
     with subprocess.Popen(
-        [sys.executable, "-c", STUCK], env=environment(), cwd=ROOT, text=True, stdout=subprocess.PIPE,
+        [sys.executable, "-c", STUCK, *arguments], env=environment(), cwd=ROOT, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         try:
             assert process.stdout.readline() == "ready\n"
-            process.send_signal(signal.SIGTERM)
+            for number in signals:
+                process.send_signal(number)
+                time.sleep(0.1)
             out, err = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert process.returncode == 75
-    assert out == "last word\n"
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("joins", [[], ["over"]])
+def test_a_main_thread_that_never_comes_back_is_ended_in_time(joins):
+    """A step that waits for a dead peer, inside TensorFlow: no handler of Python's runs there."""
+    code, out, err = stuck("1.0", "500", *joins, signals=[signal.SIGTERM])
+    assert (code, out) == (75, "last word\n")
     assert "worker:1 was asked to end (SIGTERM): it did not come to its end within 1 s" in err
+
+
+def test_one_that_waits_for_the_others_to_join_has_nothing_to_save():
+    code, out, err = stuck("500", "500", "joins", signals=[signal.SIGTERM])
+    assert (code, out) == (75, "last word\n")
+    assert "worker:1 was asked to end (SIGTERM): it waited for the other tasks, and had not begun to train" in err
+
+
+@pytest.mark.parametrize(("seconds", "times"), [("0.3", 1), ("500", 2)])
+def test_ctrl_c_ends_one_that_never_comes_back(seconds, times):
+    """After some seconds, or when it comes again."""
+    code, out, err = stuck("500", seconds, signals=[signal.SIGINT] * times)
+    assert (code, out) == (130, "")
+    assert "worker:1 was interrupted" in err and "Traceback" not in err
 
 
 GONE = """

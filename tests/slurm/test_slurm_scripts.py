@@ -20,7 +20,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import load_job, make_job
 from estimator_pipeline.launch.slurm import components_of, plan_slurm
 from estimator_pipeline.launch.slurm_jobs import Submission, _clean, _elements, _fields, find_submission, job_status
-from estimator_pipeline.launch.slurm_logs import LogReaders, progress_of, runs_of
+from estimator_pipeline.launch.slurm_logs import LogReaders, progress_of, progress_text, runs_of
 from estimator_pipeline.launch.sweep import read_sweep
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -347,3 +347,16 @@ def test_progress_is_that_of_the_newest_run_that_told_any(tmp_path):
         (folder / "command.progress.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
     assert progress_of(tmp_path) == {"step": 30, "checkpoint": 30}
     assert progress_of(tmp_path / "run-0") == {}
+
+
+def test_what_the_newest_run_waits_for_is_told_beside_it(tmp_path):
+    for run, events in [
+        (0, [{"event": "step", "step": 7}]),
+        (1, [{"event": "warning", "text": "worker:1 has not come"}, {"event": "warning", "text": "still not"}]),
+    ]:
+        folder = tmp_path / f"run-{run}" / "attempt-1"
+        folder.mkdir(parents=True)
+        (folder / "command.progress.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    assert progress_text(progress_of(tmp_path)) == "step 7, still not"
+    (tmp_path / "run-0" / "attempt-1" / "command.progress.jsonl").unlink()
+    assert progress_text(progress_of(tmp_path)) == "still not"

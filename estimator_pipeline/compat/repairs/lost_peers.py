@@ -26,9 +26,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from estimator_pipeline.cluster.peers import PeerWatch, answers, grace_secs
-from estimator_pipeline.compat.repairs import around
+from estimator_pipeline.cluster.peers import PeerWatch, grace_secs
+from estimator_pipeline.compat.repairs import around, missing_peers
 from estimator_pipeline.errors import TaskFailedError, WaitError
+from estimator_pipeline.log import logger
 
 NAME = "lost-peers"
 WHAT = (
@@ -86,7 +87,7 @@ def watching(own: str, peers: dict[str, str], progress: Any) -> Iterator[None]:
     except (tf.errors.OpError, RuntimeError) as error:
         if isinstance(error, tf.compat.v1.train.NanLossDuringTrainingError):
             raise  # no peer's fault
-        lost = _gone(peers)
+        lost = _gone(watch.watches)
         if lost is None:
             raise
         time.sleep(CULPRIT_FIRST_SECS)
@@ -168,13 +169,13 @@ def _no_new_session() -> Iterator[None]:
         monitored_session._PREEMPTION_ERRORS = before
 
 
-def _gone(peers: dict[str, str]) -> tuple[str, str] | None:
-    """The first peer whose port does not answer, given it a moment: an error may come before the port is closed."""
+def _gone(watches: list[PeerWatch]) -> tuple[str, str] | None:
+    """The first peer that does not answer, given it a moment: an error may come before the port is closed."""
     deadline = time.monotonic() + ERROR_GRACE_SECS
     while True:
-        for peer, address in peers.items():
-            if not answers(address):
-                return peer, address
+        for watch in watches:
+            if not watch.is_there():
+                return str(watch.task), watch.address
         if time.monotonic() > deadline:
             return None
         time.sleep(0.2)
@@ -190,16 +191,18 @@ class _WatchThread(threading.Thread):
         self.watches = [PeerWatch(peer, address, grace=self.grace) for peer, address in peers.items()]
         self._stopped = threading.Event()
         self._begun, self._finished, self._since = False, 0, time.monotonic()
+        self._calls = missing_peers.roll_call(own, peers)
 
     def stop(self) -> None:
         self._stopped.set()
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            lost = self._lost()
+            lost = self._lost() or self._missing()
             if lost is not None and not self._stopped.is_set():
                 self._end_process(lost)
-            self._stopped.wait(min(1.0, self.grace / 4))
+            often = not all(watch.seen for watch in self.watches)
+            self._stopped.wait(min(PeerWatch.FIRST_INTERVAL_SECS if often else 1.0, self.grace / 4))
 
     def _lost(self) -> WaitError | None:
         now = time.monotonic()
@@ -221,6 +224,19 @@ class _WatchThread(threading.Thread):
                 if standing > needed and silent > needed and (lost is None or silent > lost[0]):
                     lost = (silent, error)
         return None if lost is None else lost[1]
+
+    def _missing(self) -> WaitError | None:
+        """Says who has not come yet, before the session stands; the error once that has taken too long."""
+        if self.progress.begun or all(watch.seen for watch in self.watches) or not self._calls.due:
+            return None
+        try:
+            line = self._calls.look_for_missing()
+        except WaitError as error:
+            return error
+        if line is not None and not self.progress.begun:
+            # What the engine's tasks warn of, they tell the launcher by themselves.
+            logger.warning("%s", line)
+        return None
 
     def _end_process(self, error: WaitError) -> None:
         message = f"{self.own} ends: {error}"
