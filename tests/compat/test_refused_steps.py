@@ -20,40 +20,45 @@ def session():
         yield made
 
 
-def failing(*messages, kind=tf.errors.AbortedError):
-    """What fails with each of these in turn, and then gives 1; and how often it was called."""
-    left, calls = list(messages), []
+def failing(monkeypatch, session, *messages, kind=tf.errors.AbortedError):
+    """TensorFlow's call below `run` fails with each of these in turn; gives the buffers for metadata of each call."""
+    left, calls, below = list(messages), [], session._call_tf_sessionrun
 
-    def call(argument):
-        calls.append(argument)
+    def call(options, feeds, fetches, targets, metadata):
+        calls.append(metadata)
         if left:
             raise kind(None, None, left.pop(0))
-        return 1
+        return below(options, feeds, fetches, targets, metadata)
 
-    return call, calls
+    monkeypatch.setattr(session, "_call_tf_sessionrun", call)
+    return calls
 
 
-def test_a_refused_step_is_run_again(session):
+def test_a_refused_step_is_run_again(session, monkeypatch):
+    one = tf.constant(1)
     for times in (1, 2):
-        call, calls = failing(*[REFUSED] * times)
-        assert session._do_call(call, "argument") == 1
-        assert calls == ["argument"] * (times + 1)
+        calls = failing(monkeypatch, session, *[REFUSED] * times)
+        metadata = v1.RunMetadata()
+        assert session.run(one, run_metadata=metadata) == 1
+        assert len(set(map(id, calls))) == times + 1, "TensorFlow fills no buffer twice"
 
 
-def test_a_step_that_is_refused_each_time_fails(session):
-    call, calls = failing(*[REFUSED] * 10)
+def test_a_step_that_is_refused_each_time_fails(session, monkeypatch):
+    one = tf.constant(1)
+    calls = failing(monkeypatch, session, *[REFUSED] * 10)
     with pytest.raises(tf.errors.AbortedError, match="received twice"):
-        session._do_call(call, "argument")
+        session.run(one)
     assert len(calls) == 3
 
 
 @pytest.mark.parametrize(
     ("message", "kind"), [("Step 7", tf.errors.AbortedError), (REFUSED, tf.errors.UnavailableError)]
 )
-def test_any_other_error_is_raised_at_once(message, kind, session):
-    call, calls = failing(message, kind=kind)
+def test_any_other_error_is_raised_at_once(message, kind, session, monkeypatch):
+    one = tf.constant(1)
+    calls = failing(monkeypatch, session, message, kind=kind)
     with pytest.raises(kind):
-        session._do_call(call, "argument")
+        session.run(one)
     assert len(calls) == 1
 
 
@@ -74,7 +79,7 @@ def test_a_server_refuses_a_step(logged):
             def steps():
                 try:
                     for i in range(150_000):
-                        assert session.run(more, {number: float(i)}) == i + 1
+                        assert session.run(more, {number: float(i)}, run_metadata=v1.RunMetadata()) == i + 1
                         if i % 100 == 0 and (refused() or failures):
                             return
                 except BaseException as error:

@@ -9,7 +9,7 @@ tf.estimator takes the error for a preemption: it makes a new session, and under
 for ever. The request was refused before anything of it was run, so it is run again. With parameter servers a step has a
 request for each server, and what the others had begun is cancelled by then: at most the batch is lost.
 
-Private use: `BaseSession._do_call`, which every `run` of a session goes through (the same from 2.15 to 2.21).
+Private use: `BaseSession`, whose `run` all sessions have (the same from 2.15 to 2.21).
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ def apply() -> None:
     from tensorflow.python.client import session
     from tensorflow.python.framework import errors
 
-    do_call = session.BaseSession._do_call
+    run = session.BaseSession.run
 
-    @functools.wraps(do_call)
-    def call_again(self: Any, fn: Any, *args: Any) -> Any:
+    @functools.wraps(run)
+    def run_again(self: Any, *args: Any, **options: Any) -> Any:
         for _ in range(_TRIES - 1):
             try:
-                return do_call(self, fn, *args)
+                return run(self, *args, **options)
             except errors.AbortedError as error:
                 if _REFUSED not in error.message:
                     raise
             logger.info("A TensorFlow server has taken a step for one that it had run before: it is run again")
-        return do_call(self, fn, *args)
+        return run(self, *args, **options)
 
-    session.BaseSession._do_call = call_again
+    session.BaseSession.run = run_again
