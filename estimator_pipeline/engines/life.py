@@ -337,7 +337,8 @@ class TaskLife(abc.ABC):
     def _where_it_stands(self) -> str:
         if self.board.apart:
             return "training stands in the chief's last checkpoint"
-        return standing(self.model_dir, reached=self.reached())
+        # The chief may yet write the steps that another task takes for lost.
+        return standing(self.model_dir, reached=self.reached() if self.tf_config.is_chief else 0)
 
     def _say_preempted(self) -> None:
         latest = compat.install().train.latest_checkpoint(self.model_dir)

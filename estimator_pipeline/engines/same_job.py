@@ -30,7 +30,6 @@ __all__ = [
     "MODEL_DIR",
     "OF_PROGRAMS",
     "OTHER_JOB",
-    "OtherJobError",
     "agree",
     "digest",
     "facts",
