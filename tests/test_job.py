@@ -477,3 +477,25 @@ def test_fields_that_go_together_and_not(overrides, fragment, job_file):
         assert load_job(job_file(dump_job(job))) == job
     else:
         assert fragment in _refused(job_file(), overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model:\n" + "# " + "x" * 2**20, "is too large"),
+        ("model: " + "[" * 20_000 + "]" * 20_000, "nested too deep"),
+        ("model: " + '{"a":' * 5_000 + "1" + "}" * 5_000, "nested too deep"),
+        ("".join(" " * i + "a:\n" for i in range(1_400)), "nested too deep"),
+        (
+            "x:\n  - &a0 [l, l, l, l, l, l, l, l, l]\n"
+            + "".join(f"  - &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10))
+            + "model: *a9\n",
+            "x: there are too many values below it",
+        ),
+    ],
+    ids=["large", "lists", "mappings", "indented", "aliases"],
+)
+def test_a_file_that_would_fill_the_memory_is_refused(tmp_path, text, message):
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_job(tmp_path / "job.yaml")

@@ -34,10 +34,13 @@ class Places:
 
     Args:
         source: The file's name, or another name for where the job came from.
+
+    Attributes:
+        count: How many values were read.
     """
 
     def __init__(self, source: str) -> None:
-        self.source = source
+        self.source, self.count = source, 0
         self._lines: dict[Path, tuple[int, int]] = {}
         self._overrides: dict[Path, str] = {}
 

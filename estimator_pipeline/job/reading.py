@@ -21,6 +21,13 @@ from estimator_pipeline.job.schema import Job
 
 __all__ = ["apply_override", "dump_job", "load_job", "make_job", "yaml_error"]
 
+# A job file is a page. What is larger is another file, or one that fills the memory: an alias of YAML can name one value
+# a million times.
+MOST_BYTES = 1024 * 1024
+MOST_VALUES = 100_000
+DEEPEST = 100
+_TOO_DEEP = re.compile(rf"(?:[\[{{]\s*){{{DEEPEST + 1}}}")
+
 
 def load_job(path: str | pathlib.Path, *, overrides: Sequence[str] = ()) -> Job:
     """Reads and checks a job file.
@@ -83,7 +90,15 @@ def dump_job(job: Job, *, defaults: bool = False) -> str:
 
 def _text_of(path: pathlib.Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+        if len(raw) > MOST_BYTES:
+            raise ConfigError(
+                f"the job file {str(path)!r} is too large.",
+                found=f"more than {MOST_BYTES // 1024} KiB",
+                mend="name a job file; a vocabulary or a table goes into a file of its own.",
+            )
+        return raw.decode("utf-8")
     except OSError as error:
         beside = sorted(other.name for other in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
         raise ConfigError(
@@ -117,9 +132,17 @@ def _read(text: str, *, source: str) -> tuple[dict[str, Any], Places]:
 
 
 def _parse(text: str, *, source: str) -> Any:
-    # The round-trip loader is the one that keeps line numbers. It makes no Python objects from tags.
     try:
+        if _TOO_DEEP.search(text):
+            raise RecursionError
+        # The round-trip loader is the one that keeps line numbers. It makes no Python objects from tags.
         return YAML(typ="rt", pure=True).load(text)
+    except RecursionError:
+        raise ConfigError(
+            f"{source}: its values are nested too deep.",
+            found=f"allowed: {DEEPEST} levels",
+            mend="write it out with fewer lists and mappings within each other.",
+        ) from None
     except (YAMLError, ValueError) as error:
         raise yaml_error(error, text, source=source) from None
 
@@ -157,6 +180,13 @@ def _plain(value: Any, path: Path, places: Places, above: tuple[int, ...]) -> An
             mend="write the inner value out.",
         )
     above = (*above, id(value))
+    places.count += 1
+    if places.count > MOST_VALUES or len(path) > DEEPEST:
+        raise ConfigError(
+            f"{places.of(path[:1])}: {'.'.join(map(str, path[:1]))}: there are too many values below it.",
+            found=f"allowed: {MOST_VALUES} values, aliases followed, and {DEEPEST} levels",
+            mend="write it out with fewer of them; a vocabulary or a table goes into a file of its own.",
+        )
     if isinstance(value, Mapping):
         result = {}
         for key, item in value.items():
