@@ -21,8 +21,8 @@ from estimator_pipeline.job.schema import Job
 
 __all__ = ["apply_override", "dump_job", "load_job", "make_job", "yaml_error"]
 
-# A job file is a page. What is larger is another file, or one that fills the memory: an alias of YAML can name one value
-# a million times.
+# A job file is a page. What is larger is another file, or one that fills the memory: aliases of YAML can name one
+# value a million times.
 MOST_BYTES = 1024 * 1024
 MOST_VALUES = 100_000
 DEEPEST = 100
