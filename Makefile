@@ -66,6 +66,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/exec_startup.py
 	$(BIN)/python benchmarks/ledger_cost.py
 	$(BIN)/python benchmarks/mirrored_evaluation.py
+	$(BIN)/python benchmarks/record_checksums.py
 	$(BIN)/python benchmarks/restart_time.py
 	$(BIN)/python benchmarks/sparse_gradients.py
 	$(BIN)/python benchmarks/steps_per_execution.py

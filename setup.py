@@ -57,6 +57,8 @@ setup(
         "matplotlib>=3.8,<4",
         # `migrate` reads programs with it, and writes them: it keeps comments and layout. Imported by `migrate` alone.
         "libcst>=1.8,<2",
+        # The checksums of TFRecord files.
+        "google-crc32c>=1.6,<2",
         # What packages say of each other's versions: `doctor` reads it.
         "packaging>=22,<27",
         "psutil>=5.9,<8",

@@ -19,7 +19,18 @@ from command_line import call
 from conftest import ROOT, environment, free_ports
 
 from estimator_pipeline import doctor
-from estimator_pipeline.doctor import clusters, data, fit, machine, meeting, network, packages, storage, together
+from estimator_pipeline.doctor import (
+    clusters,
+    data,
+    fit,
+    machine,
+    meeting,
+    network,
+    opened_data,
+    packages,
+    storage,
+    together,
+)
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, Report, merged
 from estimator_pipeline.errors import ClusterError, ConfigError, WaitError
 from estimator_pipeline.job import make_job
@@ -657,18 +668,33 @@ def tfrecords(tmp_path, *counts):
 
     from estimator_pipeline.inputs import records
 
-    for number, count in enumerate(counts):
-        header = struct.pack("<Q", 3)
+    def masked(content):
         crc = 0xFFFFFFFF
-        for byte in header:
+        for byte in content:
             crc = (crc >> 8) ^ int(records._crc_table()[(crc ^ byte) & 0xFF])
         crc ^= 0xFFFFFFFF
-        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-        record = header + struct.pack("<I", masked) + b"abc" + b"\0" * 4
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    header = struct.pack("<Q", 3)
+    record = header + masked(header) + b"abc" + masked(b"abc")
+    for number, count in enumerate(counts):
         (tmp_path / f"part-{number}.tfrecord").write_bytes(record * count)
     pattern = str(tmp_path / "part-*.tfrecord")
     features = {"x": {"dtype": "float32"}, "label": {"dtype": "int64"}}
     return {"source": "tfrecord", "train": pattern, "eval": pattern, "features": features, "global_batch_size": 8}
+
+
+def test_records_are_held_against_their_checksums(tmp_path):
+    section = tfrecords(tmp_path, 4, 3)
+    context = doctor.Context(job=job(tmp_path, input=section))
+    assert has(told(opened_data.whole, context), "ok", "7 records of 2 of 2 TFRecord file(s) match")
+    path = tmp_path / "part-1.tfrecord"
+    spoilt = bytearray(path.read_bytes())
+    spoilt[-5] ^= 1
+    path.write_bytes(spoilt)
+    found = told(opened_data.whole, doctor.Context(job=job(tmp_path, input=section)))
+    assert has(found, "error", "part-1.tfrecord, record 2, at byte 38: the data of the record do not match")
+    assert has(found, "ok", "4 records of 1 of 2 TFRecord file(s) match")
 
 
 def shards(tmp_path, section, workers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import struct
 
@@ -18,9 +19,9 @@ from estimator_pipeline.inputs.records import RecordFiles, index_file, write_ind
 
 
 def framed(data: bytes) -> bytes:
-    """A record as a TFRecord file has it; the checksum of the length is right, that of the data is nobody's concern."""
+    """A record as a TFRecord file has it."""
     head = struct.pack("<Q", len(data))
-    return head + struct.pack("<I", masked(head)) + data + b"\0\0\0\0"
+    return head + struct.pack("<I", masked(head)) + data + struct.pack("<I", masked(data))
 
 
 def masked(data: bytes) -> int:
@@ -126,6 +127,24 @@ def test_an_index_of_another_file_of_the_same_size_is_refused_when_it_is_read(tm
     assert files.count(path) == 2
     with pytest.raises(InputError, match="at byte 0 begins no record of 5 bytes"):
         files.read(path, np.array([0]))
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+def test_a_record_whose_data_were_changed_is_not_read(tmp_path, compression):
+    """One bit is enough; the other records of the file are whole."""
+    whole = b"".join(map(framed, (b"one", b"two", b"three")))
+    spoilt = bytearray(whole)
+    spoilt[len(framed(b"one")) + 12] ^= 1
+    path = tmp_path / "a"
+    path.write_bytes(gzip.compress(bytes(spoilt)) if compression else bytes(spoilt))
+    reader = RecordFiles([str(path)], compression=compression, cache=None, memory_limit=10**6)
+    assert reader.read(str(path), np.array([0, 2])) == [b"one", b"three"]
+    for read in (lambda: reader.read(str(path), np.array([1])), lambda: reader.check(str(path))):
+        with pytest.raises(InputError, match="record 1, at byte 19: the data of the record do not match") as error:
+            read()
+        assert str(path) in str(error.value)
+    path.write_bytes(gzip.compress(whole) if compression else whole)
+    assert RecordFiles([str(path)], compression=compression, cache=None, memory_limit=10**6).check(str(path)) == 3
 
 
 def test_a_pattern_means_the_data(tmp_path):

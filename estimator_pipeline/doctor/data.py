@@ -106,7 +106,9 @@ def check_data(context: Context) -> Iterator[Finding]:
             yield from _called(context)
         return
     if context.deep:
-        yield from _deep(context)
+        from estimator_pipeline.doctor import opened_data
+
+        yield from opened_data.check(context)
         return
     try:
         found = files_of(context)
@@ -448,40 +450,3 @@ def _in_file(field: str, path: str, name: str) -> Finding | None:
         "without it every worker would read the same records, and the job refuses it",
         "add `input_context=None` and shard by it",
     )
-
-
-def _deep(context: Context) -> Iterator[Finding]:
-    """The data as the job itself opens it, and who reads what."""
-    job = context.needed_job()
-    if isinstance(job.input, TfdsInput):
-        try:
-            files_of(context)
-        except InputError as problem:
-            yield of_error(problem, "every task that reads it ends with this error")
-            return
-        except NotPrepared as problem:
-            # A download is not a doctor's to start.
-            yield problem.finding
-            return
-    from estimator_pipeline.doctor.machine import import_tensorflow
-    from estimator_pipeline.engines.job import job_inputs
-
-    try:
-        import_tensorflow(context)
-        data = job_inputs(job)
-        asynchronous = job.run.train_distribute == "parameter_server"
-        text = data.describe(
-            context.num_training_tasks, replicas_per_pipeline=context.devices_per_task, asynchronous=asynchronous
-        )
-    except PipelineError as problem:
-        yield of_error(problem, "every task that reads it ends with this error")
-        return
-    for line in text.splitlines():
-        if not line.startswith(" "):
-            yield ok(line)
-        elif "more often" in line or "times as often" in line:
-            yield warning(
-                line.strip(),
-                "the workers' shares are not even",
-                "set input.shard_policy: data, or write the files evenly",
-            )

@@ -39,6 +39,7 @@ from estimator_pipeline.engines.settings import Settings, Trained
 from estimator_pipeline.engines.standing import in_a_line, standing
 from estimator_pipeline.engines.stopping import Alone, BoardMail, stopping_for
 from estimator_pipeline.errors import DivergedError, OtherJobError, PipelineError, PreemptedError, TaskFailedError
+from estimator_pipeline.inputs import blocks
 from estimator_pipeline.launch import progress as progress_protocol
 from estimator_pipeline.log import logger, warnings_told
 
@@ -52,7 +53,6 @@ _STATUS: dict[type[BaseException], str] = {
     OtherJobError: same_job.OTHER_JOB,
 }
 
-# Of a task that is asked to end when training is over already.
 _BEFORE_RESULT = "training had ended, and the result of its final evaluation was not there yet"
 
 
@@ -178,7 +178,8 @@ class TaskLife(abc.ABC):
             raise plain from error
 
     def _explained(self, error: BaseException) -> PipelineError | None:
-        return disk.explained(error, model_dir=self.model_dir) or label_checks.explained(error)
+        others = label_checks.explained(error) or blocks.explained(error)
+        return disk.explained(error, model_dir=self.model_dir) or others
 
     def _run_other_task(self) -> TrainResult:
         try:

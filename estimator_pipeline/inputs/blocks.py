@@ -2,22 +2,60 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.inputs.order import records_at
 from estimator_pipeline.inputs.plan import EvalPlan, TrainPlan
 from estimator_pipeline.inputs.sources import Source
 
-__all__ = ["Tell", "eval_batches", "hinted_batches", "train_batches"]
+__all__ = ["Tell", "eval_batches", "explained", "hinted_batches", "train_batches"]
 
 # tell(whether an iterator begins with them, the ids of batches in the order of handing out, what else is known)
 Tell = Callable[..., None]
 
 _BLOCK_STEPS = 64  # Steps fetched by one call into Python: at 64 the call's own cost is lost in the noise.
 _BLOCK_BYTES = 8 * 2**20
+_raised: deque[PipelineError] = deque(maxlen=8)
+# At the end of the process TensorFlow waits for the threads that read ahead, and a call into Python that one of them
+# makes then never comes back. So what is read is waited for, and what is read ahead after it.
+_LEAVING_SECS = 10.0
+_QUIET_SECS = 0.2
+
+
+class _Running:
+    """How many threads are reading records, and since when none is."""
+
+    def __init__(self) -> None:
+        self._count, self._since, self._lock = 0, 0.0, threading.Lock()
+
+    def __enter__(self) -> None:
+        self._change(1)
+
+    def __exit__(self, *error: object) -> None:
+        self._change(-1)
+
+    def _change(self, by: int) -> None:
+        with self._lock:
+            self._count += by
+            self._since = time.monotonic()
+
+    def wait(self) -> None:
+        """Until none has been for a moment; for a bounded time."""
+        deadline = time.monotonic() + _LEAVING_SECS
+        while (now := time.monotonic()) < deadline and (self._count or now - self._since < _QUIET_SECS):
+            time.sleep(_QUIET_SECS / 10)
+
+
+_running = _Running()
+atexit.register(_running.wait)
 
 
 def train_batches(
@@ -136,14 +174,44 @@ def _fetched(tf: Any, source: Source, numbers: Any, fetch: Callable[..., Any], a
     # whole.
     types = [tf.as_dtype(dtype) for dtype, _ in source.raw_specs]
 
+    failed: list[PipelineError] = []
+
+    def told(number: np.ndarray) -> list[np.ndarray]:
+        with _running:
+            if failed:
+                # TensorFlow reads on ahead, for nobody.
+                raise failed[0]
+            try:
+                values: list[np.ndarray] = fetch(number)
+            except PipelineError as error:
+                failed.append(error)
+                _raised.append(error)
+                raise
+            return values
+
     def call(number: Any) -> tuple[Any, ...]:
-        values = tf.numpy_function(fetch, [number], types)
+        values = tf.numpy_function(told, [number], types)
         for value, (_, shape) in zip(values, source.raw_specs, strict=True):
             value.set_shape([*axes, *shape])
         return tuple(values)
 
     # AutoGraph has nothing to do here, and takes longer to find that out than the rest of a small job's graph to build.
     return numbers.map(tf.autograph.experimental.do_not_convert(call)).prefetch(1)
+
+
+def explained(error: BaseException) -> PipelineError | None:
+    """What reading records has raised in this process and TensorFlow has wrapped, with all of the calls to it.
+
+    Args:
+        error: what training or evaluation raised.
+
+    Returns:
+        The error as it was; None for one that comes from something else.
+    """
+    if isinstance(error, PipelineError):
+        return None
+    text = str(error)
+    return next((one for one in reversed(_raised) if one.what in text), None)
 
 
 def _block_steps(source: Source, plan: TrainPlan) -> int:

@@ -3,7 +3,8 @@
 The framing of a TFRecord is, for each record: its length (8 bytes, little endian), a masked CRC-32C of the
 length (4 bytes), the data, and a masked CRC-32C of the data (4 bytes); see "TFRecords format details" in
 TensorFlow's guide. The index is made from the lengths alone, each checked against its CRC, and kept in the
-user's cache, so that a file is walked through once and not once a process.
+user's cache, so that a file is walked through once and not once a process. The data of a record are checked against
+their CRC whenever they are read, as `tf.data` does it.
 
 An index may also lie beside its file, as `FILE.idx`: a line "offset size" for each record, in bytes of the whole
 record with its framing. NVIDIA's DALI and the package `tfrecord` write that form, by `tfrecord2idx`. With one, no
@@ -25,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 
 from estimator_pipeline.errors import InputError
@@ -34,9 +36,11 @@ __all__ = ["INDEX_SUFFIX", "RecordFiles", "cache_dir", "check_file", "index_file
 INDEX_SUFFIX = ".idx"
 
 _HEADER = struct.Struct("<QI")
-_FOOTER = 4
+_CHECK = struct.Struct("<I")
+_FOOTER = _CHECK.size
 _FRAME = _HEADER.size + _FOOTER
 _OPEN_FILES = 64
+_AT_A_TIME = 1024
 _INDEX_VERSION = 1
 
 
@@ -253,6 +257,11 @@ def _lengths_match(lengths: np.ndarray, checks: np.ndarray) -> np.ndarray:
     return masked == checks
 
 
+def _masked(crc: int) -> int:
+    """A CRC as it stands in a file: so that of data which hold CRCs themselves is another."""
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
 class RecordFiles:
     """TFRecord files, opened when one of their records is first read.
 
@@ -280,14 +289,34 @@ class RecordFiles:
         return len(index_file(path, cache=self._cache))
 
     def read(self, path: str, records: np.ndarray) -> list[bytes]:
-        """The data of records of one file, by number."""
+        """The data of records of one file, by number.
+
+        Raises:
+            InputError: The file has changed since its index was made, or the data of a record are damaged.
+        """
         data, index = self._opened(path)
-        places = index[records].tolist()
-        for start, length in places:
+        found = []
+        for record, (start, length) in zip(records.tolist(), index[records].tolist(), strict=True):
+            begin = start - _HEADER.size
             # An index that lies beside its file may be that of another one of the same size.
-            if _HEADER.unpack_from(data, start - _HEADER.size)[0] != length:
-                raise _not_its_index(path, f"at byte {start - _HEADER.size} begins no record of {length} bytes")
-        return [bytes(data[start : start + length]) for start, length in places]
+            if _HEADER.unpack_from(data, begin)[0] != length:
+                raise _not_its_index(path, f"at byte {begin} begins no record of {length} bytes")
+            content = bytes(data[start : start + length])
+            if _masked(google_crc32c.value(content)) != _CHECK.unpack_from(data, start + length)[0]:
+                raise _damaged(path, record, begin, "the data of the record do not match their checksum")
+            found.append(content)
+        return found
+
+    def check(self, path: str) -> int:
+        """Reads all records of a file, and gives their number.
+
+        Raises:
+            InputError: One of them is damaged; see :meth:`read`.
+        """
+        count = self.count(path)
+        for begin in range(0, count, _AT_A_TIME):
+            self.read(path, np.arange(begin, min(count, begin + _AT_A_TIME)))
+        return count
 
     def _opened(self, path: str) -> tuple[bytes | mmap.mmap, np.ndarray]:
         with self._lock:

@@ -1,0 +1,80 @@
+"""What the checksums of TFRecord files cost: records a second of this package's reader, with and without them.
+
+    python benchmarks/record_checksums.py [--rounds N] [--json FILE]
+
+Records of three sizes, read in batches of 64 in an order that jumps, from a file that the system holds in memory, where
+a checksum costs most. Both ways read in turns in one process (`common.in_turns`).
+"""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+import time
+from pathlib import Path
+
+import common
+import google_crc32c
+import numpy as np
+
+SIZES = (100, 10_000, 1_000_000)
+BYTES = 64 * 2**20
+BATCH, SECONDS = 64, 0.5
+
+
+def written(path: Path, size: int) -> int:
+    """A file of records of one size, and how many they are."""
+    from estimator_pipeline.inputs import records
+
+    def checked(content: bytes) -> bytes:
+        return content + struct.pack("<I", records._masked(google_crc32c.value(content)))
+
+    content = np.random.default_rng(1).bytes(size)
+    count = max(BATCH, min(100_000, BYTES // size))
+    path.write_bytes((checked(struct.pack("<Q", size)) + checked(content)) * count)
+    return count
+
+
+def measure(size: int, rounds: int) -> dict[str, float]:
+    from estimator_pipeline.inputs import records
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "records"
+        order = np.random.default_rng(2).permutation(written(path, size))
+        reader = records.RecordFiles([str(path)], compression="", cache=None, memory_limit=0)
+        value, masked = google_crc32c.value, records._masked
+        # Without: every checksum is the one that the file has, as nothing is worked out.
+        known = masked(value(reader.read(str(path), order[:1])[0]))
+
+        def rate(with_checksums: bool) -> float:
+            google_crc32c.value = value if with_checksums else lambda content: 0
+            records._masked = masked if with_checksums else lambda crc: known
+            try:
+                begun, at, count = time.perf_counter(), 0, 0
+                while (passed := time.perf_counter() - begun) < SECONDS:
+                    count += len(reader.read(str(path), order[at : at + BATCH]))
+                    at = (at + BATCH) % max(1, len(order) - BATCH)
+                return count / passed
+            finally:
+                google_crc32c.value, records._masked = value, masked
+
+        return common.in_turns(rate, rounds)
+
+
+def main() -> None:
+    options = common.parser(__doc__.splitlines()[0])
+    options.add_argument("--rounds", type=int, default=7)
+    chosen = options.parse_args()
+    if chosen.rounds < 1:
+        options.error("--rounds must be at least 1")
+    rows = []
+    for size in SIZES:
+        told = common.told_in_turns(measure(size, chosen.rounds))
+        rows.append(
+            {"bytes a record": size, **{name.replace("steps", "records"): value for name, value in told.items()}}
+        )
+    common.report("record_checksums", rows, chosen.json)
+
+
+if __name__ == "__main__":
+    main()
