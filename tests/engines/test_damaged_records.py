@@ -9,6 +9,7 @@ import pytest
 from estimator_pipeline import compat, inputs
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs import blocks
+from estimator_pipeline.inputs.records import index_file
 
 tf = compat.install()
 
@@ -26,7 +27,8 @@ def spoilt(tmp_path):
                 writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
     path = tmp_path / "part-1.tfrecord"
     data = bytearray(path.read_bytes())
-    data[data.rindex(b"label") - 20] ^= 1
+    last, _ = index_file(str(path), cache=None)[19]
+    data[last + 5] ^= 1
     path.write_bytes(data)
     return str(tmp_path / "part-*.tfrecord")
 
