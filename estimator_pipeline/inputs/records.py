@@ -313,7 +313,7 @@ class RecordFiles:
         Raises:
             InputError: One of them is damaged; see :meth:`read`.
         """
-        count = self.count(path)
+        count = len(self._opened(path)[1])
         for begin in range(0, count, _AT_A_TIME):
             self.read(path, np.arange(begin, min(count, begin + _AT_A_TIME)))
         return count

@@ -11,7 +11,7 @@ from estimator_pipeline.launch.history import Attempt
 from estimator_pipeline.launch.processes import end_name
 from estimator_pipeline.launch.progress import TaskState, finite
 
-__all__ = ["Failure", "Outcome", "TaskEnd", "combined_result", "last_lines"]
+__all__ = ["Failure", "Outcome", "TaskEnd", "combined_result", "end_of", "last_lines"]
 
 _CHIEF_FIRST = ("chief:0", "worker:0")
 
@@ -187,11 +187,15 @@ def last_lines(log: Path, *, count: int = 20, offset: int = 0, limit: int = 64 *
         offset: Where this launch's own part begins, in bytes.
         limit: How many bytes to look at, at most.
     """
+    return tuple(end_of(log, offset=offset, limit=limit).rstrip().splitlines()[-count:])
+
+
+def end_of(log: Path, *, offset: int, limit: int) -> str:
+    """The end of a log as text, "" where it cannot be read; see :func:`last_lines`."""
     try:
         with open(log, "rb") as source:
             end = source.seek(0, 2)
             source.seek(max(offset, end - limit))
-            text = source.read().decode("utf-8", "replace")
+            return source.read().decode("utf-8", "replace")
     except OSError:
-        return ()
-    return tuple(text.rstrip().splitlines()[-count:])
+        return ""

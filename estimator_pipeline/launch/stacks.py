@@ -10,6 +10,8 @@ import os
 import re
 from pathlib import Path
 
+from estimator_pipeline.launch.outcome import end_of
+
 __all__ = ["own_lines"]
 
 _LIMIT = 1024 * 1024
@@ -38,14 +40,7 @@ def own_lines(log: Path, *, offset: int = 0) -> tuple[str, ...]:
     Returns:
         Such as "/home/me/input.py, line 12, in read". Empty where there are no stacks, or none has such a line.
     """
-    try:
-        with open(log, "rb") as source:
-            end = source.seek(0, 2)
-            source.seek(max(offset, end - _LIMIT))
-            text = source.read().decode("utf-8", "replace")
-    except OSError:
-        return ()
-    _, fatal, stacks = text.rpartition(_FATAL)
+    _, fatal, stacks = end_of(log, offset=offset, limit=_LIMIT).rpartition(_FATAL)
     threads = [_FRAME.findall(part) for part in _THREAD.split(stacks)[1:]] if fatal else []
     called = [_before_tensorflow(frames) for frames in threads if any(file.endswith(_CALLED) for file, _, _ in frames)]
     found = [_line(frames, own[0] if (own := _own(frames)) else len(frames) - 1) for frames in called if frames]
