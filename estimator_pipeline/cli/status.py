@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from estimator_pipeline.cli import kubernetes_jobs
+
 if TYPE_CHECKING:
     from estimator_pipeline.launch.slurm_jobs import Submission
 
-JOB_HELP = "The job file that was submitted, the folder of its submission, or the job's id."
+JOB_HELP = (
+    "The job file that was submitted, the folder of its submission, or the job's id; in Kubernetes KIND/NAME, "
+    "as job/digits."
+)
 
 
 def command(
@@ -22,10 +27,14 @@ def command(
         typer.Option("--set", metavar="KEY=VALUE", help="As the job file was changed when it was submitted."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    namespace: kubernetes_jobs.NamespaceOption = None,
 ) -> None:
     """Say how a submitted job stands: in the queue, running, ended and why; how far its training is."""
     from estimator_pipeline.launch import slurm_jobs
 
+    if (theirs := kubernetes_jobs.kubernetes_job(job, settings, namespace)) is not None:
+        kubernetes_jobs.status(theirs, as_json=as_json)
+        return
     submission = submission_of(job, settings)
     found = slurm_jobs.job_status(submission, environ=os.environ)
     if as_json:
