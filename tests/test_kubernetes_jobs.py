@@ -262,6 +262,20 @@ def test_a_job_whose_pods_still_stop_is_not_submitted_again(cluster):
     assert [cluster(*SUBMIT, WORKERS).returncode for _ in range(2)] == [2, 0] and cluster.objects("Job")
 
 
+@pytest.mark.parametrize("first", ["job", "jobset"])
+def test_a_job_of_another_kind_and_the_same_name_is_in_the_way(cluster, first):
+    assert cluster(*SUBMIT, WORKERS, "--kind", first).returncode == 0
+    second = {"job": "jobset", "jobset": "job"}[first]
+    if first == "jobset":
+        cluster.pod("digits-cnn-worker-0-0", RUNNING)
+    before = cluster.state
+    done = cluster(*SUBMIT, WORKERS, "--kind", second)
+    assert done.returncode == 2 and cluster.state == before
+    assert "there is another kind of job of the name digits-cnn, and nothing was submitted" in done.stderr
+    done = cluster("cancel", f"{second}/digits-cnn")
+    assert done.returncode == 2 and cluster.state == before and f"there is no {second}/digits-cnn" in done.stderr
+
+
 def test_of_two_submits_at_once_one_makes_the_job(cluster, monkeypatch):
     """The second looks before the first has made the job, and comes after it."""
     other = manifests("train.max_steps=900")
@@ -444,6 +458,52 @@ def test_status_of_a_job_that_failed_names_the_first_failure(cluster):
     assert done.returncode == 1 and failure["task"] == "worker:1" and failure["time"] == "2026-11-27T11:30:00Z"
 
 
+def test_a_job_whose_time_is_up_says_that(cluster):
+    assert cluster(*SUBMIT, WORKERS).returncode == 0
+    cluster.condition("Job", "Failed", "DeadlineExceeded", "Job was active longer than specified deadline")
+    cluster.pod("digits-cnn-0", ended(137, "11:30:00"))
+    done = cluster("status", "job/digits-cnn")
+    assert done.returncode == 1
+    assert done.stdout.startswith("job/digits-cnn: failed: its active_deadline_seconds are over\n")
+
+
+def test_a_job_of_which_one_role_has_failed_can_still_be_cancelled(cluster):
+    """Each role is a Job of its own here: the evaluator goes on, and would hold its node for ever."""
+    words = ["--set", "kubernetes.roles={worker: {gpus: 1}}"]
+    assert cluster(*SUBMIT, WORKERS, *words).returncode == 0
+    (worker,) = [one for one in cluster.objects("Job") if one["metadata"]["name"] == "digits-cnn-worker"]
+    worker["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "MaxFailedIndexesExceeded"}]}
+    cluster.save()
+    cluster.pod("digits-cnn-worker-0", ended(3, "11:30:00"))
+    cluster.pod("digits-cnn-evaluator-0", RUNNING)
+    cluster.save(grace=0)
+    assert cluster(*SUBMIT, WORKERS, *words).returncode == 2
+    assert "failed: worker:0: training diverged (exit code 3)" in cluster("status", "job/digits-cnn").stdout
+    done = cluster("cancel", "job/digits-cnn", "--now")
+    assert done.returncode == 0 and not cluster.objects("Job"), done.stdout
+
+
+def test_pods_that_cannot_be_made_are_missed(cluster):
+    assert cluster(*SUBMIT, WORKERS).returncode == 0
+    cluster.pod("digits-cnn-0", RUNNING)
+    event = {"kind": "Event", "apiVersion": "v1", "metadata": {"name": "e", "namespace": "default"}, "type": "Warning",
+             "involvedObject": {"kind": "Job", "name": "digits-cnn"}, "reason": "FailedCreate",
+             "message": "exceeded quota", "lastTimestamp": "2026-11-27T12:00:00Z"}  # fmt: skip
+    cluster.state["objects"].append(event)
+    cluster.save()
+    lines = cluster("status", "job/digits-cnn").stdout.splitlines()
+    assert lines[:2] == ["job/digits-cnn: running: 1 of 3 pods", "  FailedCreate: exceeded quota"]
+
+
+def test_a_job_of_an_earlier_version_has_tasks_by_their_hosts(cluster):
+    assert cluster(*SUBMIT, WORKERS).returncode == 0
+    del cluster.objects("Job")[0]["metadata"]["annotations"]
+    cluster.save()
+    cluster.pod("digits-cnn-1", RUNNING)
+    assert "  digits-cnn-1  running (digits-cnn-1-abcde)" in cluster("status", "job/digits-cnn").stdout
+    assert cluster(*SUBMIT, WORKERS).returncode == 2
+
+
 def test_within_a_second_the_one_whose_end_says_more_is_first(cluster):
     assert cluster(*SUBMIT, WORKERS).returncode == 0
     cluster.condition("Job", "Failed", "MaxFailedIndexesExceeded", "m")
@@ -484,7 +544,7 @@ def test_status_of_a_task_that_was_started_again(cluster):
     done = cluster("status", "tfjob/digits-cnn")
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
-        "tfjob/digits-cnn: running, started again 2 times",
+        "tfjob/digits-cnn: running: 2 of 3 pods, started again 2 times",
         "  worker:0  running (digits-cnn-worker-0)",
         "  worker:1  running, started again 2 times, before that: memory ran out (OOMKilled, exit code 137) "
         "(digits-cnn-worker-1)",
@@ -499,7 +559,7 @@ def test_status_of_a_jobset(cluster):
     jobset["status"] = {"restarts": 3, "conditions": [{"type": "StartupPolicyCompleted", "status": "True"}]}
     cluster.save()
     done = cluster("status", WORKERS, "--set", "kubernetes.kind=jobset")
-    assert done.stdout.splitlines()[0] == "jobset/digits-cnn: running, started again 3 times"
+    assert done.stdout.splitlines()[0] == "jobset/digits-cnn: running: 1 of 3 pods, started again 3 times"
     jobset["status"]["conditions"] = [{"type": "Completed", "status": "True"}]
     cluster.load()
     cluster.state["objects"] = [jobset if one["kind"] == "JobSet" else one for one in cluster.state["objects"]]

@@ -83,8 +83,10 @@ def status(job: JobName, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def logs(job: JobName, *, follow: bool, task: str | None, element: int | None, lines: int) -> None:
-    """Prints what the pods of a job say, each line with the task that it is from."""
+def logs(
+    job: JobName, *, follow: bool, task: str | None, element: int | None, lines: int, failed: bool = False
+) -> None:
+    """Prints what the pods of a job say, each line with the task that it is from; `failed`: of the first that failed."""
     from estimator_pipeline.launch import kubernetes_logs
     from estimator_pipeline.launch.kubernetes_jobs import look
 

@@ -27,6 +27,7 @@ from estimator_pipeline.launch.kubernetes_status import (
     first_failure,
     manifests_of,
     status_of,
+    tasks_of_workloads,
 )
 from estimator_pipeline.launch.kubernetes_text import manifest_text
 
@@ -44,12 +45,14 @@ class Look(NamedTuple):
 
     Attributes:
         workloads: What runs its pods, as the API gives it.
+        others: What runs pods of the same name, and is of another kind.
         status: How it stands.
         pods: All of them, those of earlier attempts too.
         grace: Seconds that its pods have between SIGTERM and SIGKILL.
     """
 
     workloads: Sequence[Mapping[str, Any]]
+    others: Sequence[str]
     status: KubernetesStatus
     pods: Sequence[PodState]
     grace: float
@@ -67,17 +70,24 @@ def look(job: JobName, *, environ: Mapping[str, str]) -> Look | None:
         ConfigError: There is no kubectl.
         TaskFailedError: kubectl or the cluster refused.
     """
-    found = kubectl.items(f"{RESOURCES[job.kind]},pods", job=job, environ=environ)
+    # Jobs are known to every cluster, and one of this name may be there where a JobSet or a TFJob is meant.
+    resources = dict.fromkeys((RESOURCES["job"], RESOURCES[job.kind], "pods"))
+    found = kubectl.items(",".join(resources), job=job, environ=environ)
     workloads = [one for one in found if one.get("kind") == KINDS[job.kind]]
     pods = [one for one in found if one.get("kind") == "Pod"]
+    others = [
+        f"{one['kind']}/{one['metadata']['name']}" for one in found if one["kind"] not in (KINDS[job.kind], "Pod")
+    ]
     if not workloads:
         # What has ended by itself and belongs to nobody is in nobody's way.
         pods = [one for one in pods if one.get("status", {}).get("phase") not in ("Succeeded", "Failed")]
-    if not workloads and not pods:
+        # Pods that nobody has asked to end are run by something.
+        others += [f"pod/{one['metadata']['name']}" for one in pods if not one["metadata"].get("deletionTimestamp")]
+    if not workloads and not pods and not others:
         return None
     status, every = status_of(str(job), workloads, pods)
     grace = max((float(one["spec"].get("terminationGracePeriodSeconds") or 0) for one in pods), default=0.0)
-    return Look(workloads, status, every, grace)
+    return Look(workloads, others, status, every, grace)
 
 
 # Submitting ------------------------------------------------------------------------------------------------------
@@ -123,6 +133,12 @@ def _check_same(manifests: Manifests, there: Look, environ: Mapping[str, str]) -
     job = job_name(manifests)
     other = f"give this one another name: --name {_next_name(job.name)}"
     status = there.status
+    if there.others:
+        raise ConfigError(
+            f"there is another kind of job of the name {job.name}, and nothing was submitted.",
+            found=", ".join(there.others[:_SHOWN]),
+            mend=f"end that one, or {other}.",
+        )
     if status.state == "Terminating":
         left = len([pod for pod in there.pods if pod.state == "Terminating"]) or len(there.pods)
         raise ConfigError(
@@ -131,7 +147,7 @@ def _check_same(manifests: Manifests, there: Look, environ: Mapping[str, str]) -
             mend=f"wait for them (`kubectl{job.flags} wait --for=delete pod -l {job.selector} --timeout=10m`), "
             f"or {other}.",
         )
-    if status.ended:
+    if status.over:
         raise ConfigError(
             f"{job} was submitted before and has ended ({status.text}); nothing was submitted.",
             found="Kubernetes keeps a job that has ended, and starts it no second time",
@@ -200,7 +216,7 @@ def job_status(job: JobName, *, environ: Mapping[str, str]) -> KubernetesStatus:
     changes: dict[str, Any] = {}
     if status.pods:
         changes["progress"] = progress_of(status.pods, job=job, environ=environ)
-    elif not status.ended:
+    if len(status.pods) < len(tasks_of_workloads(there.workloads)) and status.state in ("Waiting", "Running"):
         changes["reason"] = _warning(job, environ)
     failure = first_failure(there.workloads, there.pods) if status.state == "Failed" else None
     if failure is not None:
@@ -208,13 +224,14 @@ def job_status(job: JobName, *, environ: Mapping[str, str]) -> KubernetesStatus:
         found = {"task": failure.task, "pod": failure.pod, "exit_code": failure.exit_code, "text": failure.failure}
         changes["failure"] = {**found, "time": failure.failed, "line": line}
         said = f": {line}" if line else ""
+    if failure is not None and status.text == "failed":
         changes["text"] = f"failed: {failure.task}: {failure.failure}{said} (pod {failure.pod})"
     return dataclasses.replace(status, **changes)
 
 
 def _there(job: JobName, environ: Mapping[str, str]) -> Look:
     there = look(job, environ=environ)
-    if there is None:
+    if there is None or (there.others and not there.workloads):
         raise ConfigError(
             f"there is no {job} in the cluster.",
             found=f"nothing with its labels in {f'the namespace {job.namespace}' if job.namespace else 'the namespace'}"

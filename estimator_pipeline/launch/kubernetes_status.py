@@ -17,7 +17,16 @@ from estimator_pipeline.launch.kubernetes import MANIFEST, TASKS
 from estimator_pipeline.launch.kubernetes_pods import CONTAINER, PREEMPTED
 from estimator_pipeline.launch.slurm_logs import progress_text
 
-__all__ = ["KubernetesStatus", "PodState", "first_failure", "manifests_of", "newest", "pod_states", "status_of"]
+__all__ = [
+    "KubernetesStatus",
+    "PodState",
+    "first_failure",
+    "manifests_of",
+    "newest",
+    "pod_states",
+    "status_of",
+    "tasks_of_workloads",
+]
 
 _CODES = {
     2: "bad input (exit code 2)",
@@ -104,9 +113,14 @@ class KubernetesStatus:
     progress: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def ended(self) -> bool:
-        """Whether it has ended for good."""
+    def over(self) -> bool:
+        """Whether it is done or has failed: it will not start again."""
         return self.state in ("Complete", "Failed")
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over, and no pod of it runs: where each role is a Job, others go on after one has failed."""
+        return self.over and not any(pod.state in ("Pending", "Running", "Terminating") for pod in self.pods)
 
     def document(self) -> dict[str, Any]:
         """As a JSON document."""
@@ -279,11 +293,12 @@ def status_of(
         workloads: What runs the pods: one object, or a Job for each role.
         pods: As the API gives them.
     """
-    every = pod_states(pods, tasks_of_workloads(workloads))
+    tasks = tasks_of_workloads(workloads)
+    every = pod_states(pods, tasks)
     last = [_over_attempts([pod for pod in every if pod.task == one.task]) for one in newest(every)]
     of_jobset = [int(one.get("status", {}).get("restarts") or 0) for one in workloads]
     restarts = max([*(pod.restarts for pod in last), *of_jobset], default=0)
-    state, text, reason = _state(workloads, last)
+    state, text, reason = _state(workloads, last, number=max(len(tasks), len(last)))
     status = KubernetesStatus(job_id, state, text, reason=reason, restarts=restarts, pods=tuple(last))
     return status, every
 
@@ -295,7 +310,7 @@ def _over_attempts(pods: Sequence[PodState]) -> PodState:
     return dataclasses.replace(pods[-1], restarts=restarts, failure=failure)
 
 
-def _state(workloads: Sequence[Mapping[str, Any]], pods: Sequence[PodState]) -> tuple[str, str, str]:
+def _state(workloads: Sequence[Mapping[str, Any]], pods: Sequence[PodState], *, number: int) -> tuple[str, str, str]:
     if not workloads or any(one["metadata"].get("deletionTimestamp") for one in workloads):
         return "Terminating", "ending: it was deleted, and its pods have their time to stop", ""
     failed = [found for one in workloads if (found := _condition(one, _FAILED))]
@@ -310,7 +325,7 @@ def _state(workloads: Sequence[Mapping[str, Any]], pods: Sequence[PodState]) -> 
     running = [pod for pod in pods if pod.state == "Running" and pod.text == "running"]
     if running:
         here = len(running) + sum(1 for pod in pods if pod.state == "Succeeded")
-        return "Running", "running" if here == len(pods) else f"running: {len(running)} of {len(pods)} pods", ""
+        return "Running", "running" if here == number else f"running: {len(running)} of {number} pods", ""
     return "Waiting", "waiting for its pods", ""
 
 

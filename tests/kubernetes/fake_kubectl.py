@@ -133,7 +133,8 @@ def delete(cluster, words, options, namespace):
         print(f'{shown} "{one["metadata"]["name"]}" deleted')
         if one["kind"] == "Pod":
             one["metadata"]["deletionTimestamp"] = now()
-            one["grace"] = min(one.get("grace", 99), int(options.get("grace-period", 99)))
+            # A second, which is over until somebody looks.
+            one["grace"] = 0 if options.get("grace-period") == "1" else cluster.state.get("grace", 1)
             continue
         cluster.state["objects"].remove(one)
         if one["kind"] in WORKLOADS:
