@@ -23,7 +23,10 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
-    """Say how a submitted job stands: in the queue, running, ended and why; how far its training is."""
+    """Say how a submitted job stands: in the queue, running, ended and why; how far its training is.
+
+    The exit code is 1 where it has failed, or nobody can say how it stands, and 0 otherwise.
+    """
     from estimator_pipeline.launch import slurm_jobs
 
     submission = submission_of(job, settings)
@@ -31,11 +34,12 @@ def command(
     if as_json:
         document = {"submission": submission.document(), "jobs": [one.document() for one in found]}
         typer.echo(json.dumps(document, indent=2))
-        return
-    for one in found:
-        for line in one.lines():
-            typer.echo(line)
-    typer.echo(f"script and logs: {submission.folder}")
+    else:
+        for one in found:
+            for line in one.lines():
+                typer.echo(line)
+        typer.echo(f"script and logs: {submission.folder}")
+    raise typer.Exit(int(any(one.failed for one in found)))
 
 
 def submission_of(job: str, settings: list[str] | None) -> Submission:

@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat import known_names
-from estimator_pipeline.errors import ConfigError, OtherJobError, PreemptedError, WaitError
+from estimator_pipeline.errors import ConfigError, OtherJobError, PreemptedError, TaskFailedError, WaitError
+from estimator_pipeline.launch.task_events import TaskEvents
 
 
 def run_script(path: str, args: Sequence[str] = (), *, repairs: str | None = None) -> int:
@@ -103,8 +104,11 @@ def _guarded(program: Callable[[], object]) -> int:
         # Nothing of the program's is at fault, and no traceback says more.
         print(error, file=sys.stderr)
         return error.exit_code
-    except BaseException:
+    except BaseException as error:
         _show(*_own_lines())
+        # Unless the launcher has heard more of it: which task's failure it comes of.
+        if not isinstance(error, TaskFailedError):
+            TaskEvents(os.environ).raised(error)
         return 1
     return 0
 

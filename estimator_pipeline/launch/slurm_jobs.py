@@ -13,38 +13,30 @@ has. It knows a job for some minutes after its end (MinJobAge); after that `sacc
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.cluster.resolving import EVALUATOR_VARIABLE
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.launch.guard import RUN_ID_VARIABLE
+from estimator_pipeline.launch.outcome import end_of
 from estimator_pipeline.launch.progress import PROGRESS_VARIABLE
+from estimator_pipeline.launch.ranks import numbers
 from estimator_pipeline.launch.slurm import OUTPUT, SCRIPT, SlurmPlan
-from estimator_pipeline.launch.slurm_logs import progress_of, progress_text
+from estimator_pipeline.launch.slurm_history import history_of, was_asked
+from estimator_pipeline.launch.slurm_logs import progress_of
+from estimator_pipeline.launch.slurm_status import ASKED, ENDED, FAILED, NO_ANSWER, JobStatus, failed_text, state_text
 
 __all__ = ["ENDED", "SLACK_SECS", "JobStatus", "Submission", "cancel", "find_submission", "job_status", "submit"]
 
 RECORD = "submission.json"
-ENDED = (
-    "COMPLETED",
-    "CANCELLED",
-    "FAILED",
-    "TIMEOUT",
-    "NODE_FAIL",
-    "PREEMPTED",
-    "OUT_OF_MEMORY",
-    "BOOT_FAIL",
-    "DEADLINE",
-)
 SLACK_SECS = 30.0
 """What a job may take besides `slurm.signal_seconds` until Slurm says that it has ended."""
 _COMMAND_SECS = 60.0
@@ -52,27 +44,6 @@ _POLL_SECS = 1.0
 
 # Variables of Slurm that a person sets for its commands.
 _CLIENT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
-
-_WORDS = {
-    "PENDING": "waiting in the queue",
-    "RUNNING": "running",
-    "CONFIGURING": "starting",
-    "COMPLETING": "ending",
-    "COMPLETED": "done",
-    "CANCELLED": "cancelled",
-    "TIMEOUT": "ended by its time limit",
-    "NODE_FAIL": "ended because a node failed",
-    "PREEMPTED": "ended for another job",
-    "OUT_OF_MEMORY": "ended because memory ran out",
-    "SUSPENDED": "suspended",
-    "REQUEUED": "going back into the queue",
-}
-_CODES = {
-    2: "failed: bad input (exit code 2)",
-    3: "failed: training diverged (exit code 3)",
-    75: "stopped with a checkpoint, and not requeued (exit code 75)",
-    143: "stopped as asked; the next submission goes on from the last checkpoint (exit code 143)",
-}
 
 
 @dataclass(frozen=True)
@@ -107,59 +78,6 @@ class Submission:
     def document(self) -> dict[str, Any]:
         """As a JSON document."""
         return {**self.__dict__, "scheduler": "slurm", "folder": str(self.folder)}
-
-
-@dataclass(frozen=True)
-class JobStatus:
-    """What is known of a job, or of one element of an array.
-
-    Attributes:
-        job_id: "17", or "17_2".
-        state: Slurm's word, such as "RUNNING"; "UNKNOWN" once Slurm has forgotten it.
-        text: The state in words.
-        restarts: How often it has been requeued.
-        reason: Why it waits.
-        nodes: Where it runs, in Slurm's notation.
-        run_time: How long it has run, as Slurm writes it.
-        time_limit: How long it may.
-        exit_code: Of the script, once it has ended.
-        progress: What the tasks told: step, loss, steps_per_sec, checkpoint, evaluation.
-    """
-
-    job_id: str
-    state: str
-    text: str
-    name: str = ""
-    restarts: int = 0
-    reason: str = ""
-    nodes: str = ""
-    run_time: str = ""
-    time_limit: str = ""
-    exit_code: int | None = None
-    progress: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has ended for good, as far as is known."""
-        return self.state in (*ENDED, "UNKNOWN")
-
-    def document(self) -> dict[str, Any]:
-        """As a JSON document."""
-        return dict(self.__dict__)
-
-    def lines(self) -> list[str]:
-        """For people."""
-        words = [f"job {self.job_id} ({self.name}): {self.text}" if self.name else f"job {self.job_id}: {self.text}"]
-        if self.run_time and self.state != "PENDING":
-            words.append(f"{self.run_time} of {self.time_limit}" if self.time_limit else self.run_time)
-        if self.nodes:
-            words.append(f"on {self.nodes}")
-        if self.restarts:
-            words.append(f"requeued {self.restarts} time{'s'[: self.restarts > 1]}")
-        lines = [", ".join(words)]
-        if self.progress:
-            lines.append("  " + progress_text(self.progress))
-        return lines
 
 
 def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[str, str]) -> Submission:
@@ -247,13 +165,15 @@ def find_submission(target: str, *, folder: Path | None = None, environ: Mapping
 
 
 def job_status(submission: Submission, *, environ: Mapping[str, str]) -> list[JobStatus]:
-    """How the job stands, or each element of an array.
+    """How the job stands, or each element of an array. Where Slurm does not answer, what the tasks told last.
 
     Raises:
         ConfigError: There is no scontrol.
-        TaskFailedError: Slurm does not answer.
     """
-    found = _fields(_show_job(submission.job_id, environ))
+    try:
+        found = _fields(_show_job(submission.job_id, environ))
+    except TaskFailedError as error:
+        return [_without_answer(submission, i, error) for i in range(submission.array or 1)]
     if not found:
         return [_forgotten(submission, i, environ) for i in range(submission.array or 1)]
     if submission.array is None:
@@ -374,7 +294,8 @@ def _fields(text: str) -> list[dict[str, str]]:
     key = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=")
     found = []
     for line in text.splitlines():
-        hits = list(key.finditer(line))
+        if not (hits := list(key.finditer(line))):
+            continue
         ends = [hit.start() for hit in hits[1:]] + [len(line)]
         one: dict[str, str] = {}
         for hit, end in zip(hits, ends, strict=True):
@@ -386,23 +307,24 @@ def _fields(text: str) -> list[dict[str, str]]:
 
 def _elements(text: str) -> set[int]:
     """ "2", "1-3", "0,4-5%2": which elements of an array a record of Slurm is of."""
-    found: set[int] = set()
-    for part in text.partition("%")[0].split(","):
-        first, dash, last = part.partition("-")
-        if first.isdigit() and (not dash or last.isdigit()):
-            found |= set(range(int(first), int(last if dash else first) + 1))
-    return found
+    return set(numbers(text.partition("%")[0]))
 
 
 def _status(submission: Submission, element: int, found: Mapping[str, str]) -> JobStatus:
-    state = found.get("JobState", "UNKNOWN")
+    state, folder = found.get("JobState", "UNKNOWN"), submission.log_folders[element]
     code = _exit_code(found.get("ExitCode", ""))
     reason = found.get("Reason", "None")
     waits = state == "PENDING" and reason not in ("None", "")
-    text = _CODES.get(code or 0, f"failed (exit code {code})") if state == "FAILED" else _word(state)
+    history = history_of(folder, submission.tasks)
+    asked = state == "FAILED" and code == 143 and was_asked(folder)
+    text = state_text(state)
+    if state == "FAILED":
+        text = ASKED if asked else failed_text(code, history.failure)
+    elif state == "OUT_OF_MEMORY" and history.failure is not None:
+        text = f"{text}: {history.failure.text()}"
     nodes = found.get("NodeList", "")
     return JobStatus(
-        job_id=submission.job_id if submission.array is None else f"{submission.job_id}_{element}",
+        job_id=_id_of(submission, element),
         state=state,
         text=f"{text} ({reason})" if waits else text,
         name=submission.name,
@@ -412,12 +334,15 @@ def _status(submission: Submission, element: int, found: Mapping[str, str]) -> J
         run_time=found.get("RunTime", ""),
         time_limit="" if found.get("TimeLimit", "UNLIMITED") == "UNLIMITED" else found["TimeLimit"],
         exit_code=code if state in ENDED else None,
-        progress=progress_of(submission.log_folders[element]),
+        progress=progress_of(folder),
+        failure=None if asked or state == "COMPLETED" else history.failure,
+        task_restarts=history.restarts,
+        failed=state in FAILED and not asked,
     )
 
 
-def _word(state: str) -> str:
-    return _WORDS.get(state, state.lower().replace("_", " "))
+def _id_of(submission: Submission, element: int) -> str:
+    return submission.job_id if submission.array is None else f"{submission.job_id}_{element}"
 
 
 def _exit_code(text: str) -> int | None:
@@ -429,8 +354,7 @@ def _exit_code(text: str) -> int | None:
 
 def _forgotten(submission: Submission, element: int, environ: Mapping[str, str]) -> JobStatus:
     """A job that scontrol no longer knows, by accounting or else by its own last words."""
-    own = submission.job_id if submission.array is None else f"{submission.job_id}_{element}"
-    folder = submission.log_folders[element]
+    own, folder = _id_of(submission, element), submission.log_folders[element]
     if shutil.which("sacct", path=environ.get("PATH")) is not None:
         command = ["sacct", "--allocations", "--parsable2", "--noheader", f"--jobs={own}"]
         done = _ran([*command, "--format=State,ExitCode,Elapsed,NodeList"], environ)
@@ -442,11 +366,39 @@ def _forgotten(submission: Submission, element: int, environ: Mapping[str, str])
                 element,
                 {"JobState": state, "ExitCode": words[1], "RunTime": words[2], "NodeList": words[3]},
             )
-    last = ""
-    with contextlib.suppress(OSError):
-        last = (folder / OUTPUT).read_text(errors="replace").rstrip().rpartition("\n")[2]
-    text = f"Slurm knows it no longer; its last words: {last}" if last else "Slurm knows it no longer"
-    return JobStatus(job_id=own, state="UNKNOWN", text=text, name=submission.name, progress=progress_of(folder))
+    lines = end_of(folder / OUTPUT, offset=0, limit=4096).rstrip().splitlines()
+    history, asked = history_of(folder, submission.tasks), was_asked(folder)
+    text = "Slurm knows it no longer"
+    if history.failure is not None and history.end == "gave_up":
+        text += f"; it failed: {history.failure.text()}"
+    elif lines:
+        text += f"; its last words: {lines[-1]}"
+    return JobStatus(
+        job_id=own,
+        state="UNKNOWN",
+        text=text,
+        name=submission.name,
+        progress=progress_of(folder),
+        failure=None if asked or history.end == "done" else history.failure,
+        task_restarts=history.restarts,
+        failed=not asked and history.end != "done",
+    )
+
+
+def _without_answer(submission: Submission, element: int, error: TaskFailedError) -> JobStatus:
+    """A job whose scheduler does not answer: what its tasks told last."""
+    folder = submission.log_folders[element]
+    history = history_of(folder, submission.tasks)
+    return JobStatus(
+        job_id=_id_of(submission, element),
+        state=NO_ANSWER,
+        text=f"Slurm does not answer ({error.found or error.what}); this is what the job told last",
+        name=submission.name,
+        progress=progress_of(folder),
+        failure=history.failure,
+        task_restarts=history.restarts,
+        failed=True,
+    )
 
 
 def _read(path: Path) -> Submission:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from estimator_pipeline.launch.slurm import OUTPUT
 __all__ = ["SCRIPT_LABEL", "LogReaders", "progress_of", "progress_text", "runs_of"]
 
 SCRIPT_LABEL = "script"
+_OLD_SECS = 120.0
 
 
 def runs_of(folder: Path) -> list[Path]:
@@ -32,9 +34,10 @@ def progress_of(folder: Path) -> dict[str, Any]:
         # By number: attempt-10 comes after attempt-9.
         files = sorted(run.glob("attempt-*/*.progress.jsonl"), key=lambda path: (len(path.parent.name), str(path)))
         for file in reversed(files):
-            state, step, paces, warned = TaskState("all"), -1, Paces(), None
+            state, step, paces, warned, at = TaskState("all"), -1, Paces(), None, None
             for event in ProgressReader(file).read():
                 state.apply(event)
+                at = event.get("time", at)
                 if event["event"] == "pace":
                     paces.told(event)
                 step = max(step, state.step if state.step is not None else -1)
@@ -48,6 +51,7 @@ def progress_of(folder: Path) -> dict[str, Any]:
                     "evaluation": state.evaluation,
                     "result": state.result,
                     "straggler": None if paces.slow is None else paces.slow.document(),
+                    "time": at if isinstance(at, int | float) else None,
                 }
                 return {key: value for key, value in told.items() if value is not None} | warning
             if warned and not warning:
@@ -55,7 +59,14 @@ def progress_of(folder: Path) -> dict[str, Any]:
     return warning
 
 
-def progress_text(progress: Mapping[str, Any]) -> str:
+def progress_text(progress: Mapping[str, Any], *, ended: bool = False, now: float | None = None) -> str:
+    """For people.
+
+    Args:
+        progress: See :func:`progress_of`.
+        ended: Whether no more is to be expected: then warnings are of the past, and the words as old as the end.
+        now: In seconds since 1970; None for this moment.
+    """
     parts = [f"step {progress['step']}"] if "step" in progress else []
     if "loss" in progress:
         parts.append(f"loss {progress['loss']:.4g}")
@@ -71,8 +82,11 @@ def progress_text(progress: Mapping[str, Any]) -> str:
     slow = progress.get("straggler")
     if slow and "result" not in progress:
         parts.append(Straggler(**{name: slow[name] for name in ("task", "wait_ms", "step_ms", "input_ms")}).text())
-    if "warning" in progress:
+    if "warning" in progress and not ended:
         parts.append(progress["warning"])
+    age = 0.0 if ended or "time" not in progress else (time.time() if now is None else now) - progress["time"]
+    if age > _OLD_SECS:
+        parts.append(f"told {age / 60:.0f} minutes ago")
     return ", ".join(parts)
 
 

@@ -278,6 +278,7 @@ class _Seen(View):
             task=failure.task,
             exit_code=failure.exit_code,
             what=failure.head,
+            error=failure.error,
             step=self.step,
             checkpoint=self.checkpoint,
         )
