@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from estimator_pipeline.errors import ConfigError, TaskFailedError
-from estimator_pipeline.launch import Limits, supervise_command
+from estimator_pipeline.launch import Limits, running, supervise_command
 from estimator_pipeline.launch.error_lines import described, error_in, error_line
 from estimator_pipeline.launch.history import read_events
 from estimator_pipeline.launch.noise import is_noise
@@ -170,7 +170,7 @@ def test_a_task_tells_its_name_and_its_error_once(tmp_path):
         "TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}),
     }
     events = TaskEvents(environ)
-    events.started()
+    events.started(100)
     for _ in range(2):
         events.raised(KeyError("x"))
     events.ended(TaskFailedError("lost"), status="failed", because="worker:0")
@@ -205,6 +205,14 @@ def test_a_line_of_srun_fails_as_the_first_of_its_tasks(tmp_path, code, attempts
     failed = next(event for event in read_events(tmp_path) if event["event"] == "failed")
     assert (failed["task"], failed["exit_code"], failed["what"]) == ("worker:1", code, said)
     assert failed["error"] == "RuntimeError: no such column 'price'"
+
+
+def test_a_process_that_the_kernel_killed_for_want_of_memory(tmp_path, monkeypatch):
+    kills = iter([3, 4])
+    monkeypatch.setattr(running, "memory_kills", lambda: next(kills))
+    command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    outcome = supervise_command(command, log_dir=tmp_path, run_id="r", limits=Limits())
+    assert outcome.failure.head == f"command {MEMORY}"
 
 
 def test_a_command_of_one_process_says_what_it_raised(tmp_path):

@@ -136,7 +136,7 @@ class TaskLife(abc.ABC):
         try:
             with self.preemption.listening(), warnings_told(lambda text: self.progress.emit("warning", text=text)):
                 # Told when signals are heard: whoever waits for this may send one.
-                self.events.started()
+                self.events.started(self.max_steps)
                 outcome = self.run()
         except TaskFailedError as error:
             # A launcher that sees this task end first can tell whose failure it was, and whether it is one.

@@ -160,8 +160,7 @@ def combined_result(states: Sequence[TaskState]) -> dict[str, Any] | None:
     steps = {
         state.task: own
         for state in states
-        if not state.task.startswith(("ps:", "evaluator:"))
-        and (own := state.step if state.steps is None else state.steps) is not None
+        if state.trains and (own := state.step if state.steps is None else state.steps) is not None
     }
     told = next((state.result for state in ordered if state.result is not None), None)
     if told is not None:

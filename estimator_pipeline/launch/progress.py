@@ -7,7 +7,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task
 | event | fields |
 | --- | --- |
 | start | task (its name in the cluster): a training begins, which ends with `result`, `end` or `raised`; rank (under |
-| | srun), process (as :func:`heartbeat_of` names it) |
+| | srun), process (as :func:`heartbeat_of` names it), max_steps (the global step of the end) |
 | step | step (the global step), loss, steps_per_sec; steps (this task's own, where they differ) |
 | evaluation | step, metrics {name: value} |
 | checkpoint | step, path |
@@ -396,6 +396,7 @@ class TaskState:
         seconds: How long it ran, once it has ended.
         step: The global step that it last told.
         steps: How many training steps it did itself, where it told that.
+        max_steps: The global step at which training ends, where it told that.
         loss: The loss that it last told.
         evaluation: The last evaluation: step and metrics.
         checkpoint: The step of the last checkpoint that it told.
@@ -419,6 +420,7 @@ class TaskState:
     step: int | None = None
     steps: int | None = None
     steps_per_sec: float | None = None
+    max_steps: int | None = None
     loss: float | None = None
     evaluation: dict[str, Any] | None = None
     checkpoint: int | None = None
@@ -433,6 +435,11 @@ class TaskState:
     preempting: float | None = None
 
     @property
+    def trains(self) -> bool:
+        """Whether it is a training task."""
+        return not self.task.startswith(("ps:", "evaluator:"))
+
+    @property
     def preempted(self) -> bool:
         """Whether it has told that it ends because it was asked to."""
         return self.ended_as == "preempted"
@@ -443,6 +450,7 @@ class TaskState:
         if kind == "start":
             self.begun.append(str(event.get("task") or ""))
             self.error = ""
+            self.max_steps = _number(event.get("max_steps"), int, None)
         if kind in ("start", "trained"):
             self.trained = kind == "trained"
         if kind in ("result", "raised", "end"):

@@ -13,18 +13,20 @@ has. It knows a job for some minutes after its end (MinJobAge); after that `sacc
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.cluster.resolving import EVALUATOR_VARIABLE
-from estimator_pipeline.errors import ConfigError, TaskFailedError
+from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.launch.guard import RUN_ID_VARIABLE
 from estimator_pipeline.launch.outcome import end_of
 from estimator_pipeline.launch.progress import PROGRESS_VARIABLE
@@ -34,9 +36,21 @@ from estimator_pipeline.launch.slurm_history import history_of, was_asked
 from estimator_pipeline.launch.slurm_logs import progress_of
 from estimator_pipeline.launch.slurm_status import ASKED, ENDED, FAILED, NO_ANSWER, JobStatus, failed_text, state_text
 
-__all__ = ["ENDED", "SLACK_SECS", "JobStatus", "Submission", "cancel", "find_submission", "job_status", "submit"]
+__all__ = [
+    "ENDED",
+    "SLACK_SECS",
+    "JobStatus",
+    "Submission",
+    "cancel",
+    "find_submission",
+    "job_status",
+    "list_jobs",
+    "submit",
+]
 
 RECORD = "submission.json"
+# A folder of models, a model, its folder of submissions, a submission.
+_DEEPEST = 4
 SLACK_SECS = 30.0
 """What a job may take besides `slurm.signal_seconds` until Slurm says that it has ended."""
 _COMMAND_SECS = 60.0
@@ -173,7 +187,56 @@ def job_status(submission: Submission, *, environ: Mapping[str, str]) -> list[Jo
     try:
         found = _fields(_show_job(submission.job_id, environ))
     except TaskFailedError as error:
-        return [_without_answer(submission, i, error) for i in range(submission.array or 1)]
+        return _without_answer(submission, error)
+    return _statuses(submission, found, environ)
+
+
+def list_jobs(folder: Path, *, environ: Mapping[str, str]) -> list[tuple[Submission, list[JobStatus]]]:
+    """The jobs of this user that Slurm knows, and those that were submitted to a model directory below a folder.
+
+    Of the submissions of one model directory the newest counts, unless Slurm still knows others. The newest come
+    first.
+
+    Args:
+        folder: Where to look for model directories, four levels deep.
+        environ: For Slurm's commands.
+    """
+    shown: list[dict[str, str]] = []
+    trouble: PipelineError | None = None
+    try:
+        shown = _fields(_show_job(None, environ))
+    except PipelineError as error:
+        trouble = error
+    records = {path.parent.resolve(): path for path in _newest_records(folder)}
+    for one in shown:
+        record = Path(one.get("Command", "")).parent / RECORD
+        if one.get("UserId", "").endswith(f"({os.getuid()})") and Path(one["Command"]).name == SCRIPT:
+            records.setdefault(record.parent.resolve(), record)
+    found = []
+    for record in records.values():
+        with contextlib.suppress(ConfigError):
+            submission = _read(record)
+            own = [one for one in shown if submission.job_id in (one["JobId"], one.get("ArrayJobId"))]
+            if trouble is not None:
+                found.append((submission, _without_answer(submission, trouble)))
+            else:
+                found.append((submission, _statuses(submission, own, environ)))
+    return sorted(found, key=lambda one: one[0].submitted, reverse=True)
+
+
+def _newest_records(folder: Path) -> Iterator[Path]:
+    """Of each folder of submissions the newest one's record."""
+    newest: dict[Path, tuple[float, Path]] = {}
+    for depth in range(_DEEPEST + 1):
+        for path in folder.glob("*/" * depth + RECORD):
+            with contextlib.suppress(OSError):
+                mine = (path.stat().st_mtime, path)
+                newest[path.parent.parent] = max(mine, newest.get(path.parent.parent, mine))
+    yield from (path for _, path in newest.values())
+
+
+def _statuses(submission: Submission, found: list[dict[str, str]], environ: Mapping[str, str]) -> list[JobStatus]:
+    """How a job stands by Slurm's records of it, of which there are none once it has forgotten it."""
     if not found:
         return [_forgotten(submission, i, environ) for i in range(submission.array or 1)]
     if submission.array is None:
@@ -276,14 +339,15 @@ def _checked(command: Sequence[str], environ: Mapping[str, str]) -> None:
         raise TaskFailedError(f"{' '.join(command)} failed.", found=_said(done))
 
 
-def _show_job(job_id: str, environ: Mapping[str, str]) -> str:
-    done = _ran(["scontrol", "show", "job", "--oneliner", job_id], environ)
+def _show_job(job_id: str | None, environ: Mapping[str, str]) -> str:
+    """What Slurm says of a job, or of all that it knows."""
+    done = _ran(["scontrol", "show", "job", "--oneliner", *([] if job_id is None else [job_id])], environ)
     if done.returncode == 0:
         return done.stdout
     if "Invalid job id" in done.stderr:
         return ""
     raise TaskFailedError(
-        f"Slurm does not say how job {job_id} stands.",
+        f"Slurm does not say how {'jobs stand' if job_id is None else f'job {job_id} stands'}.",
         found=_said(done),
         mend="see whether Slurm's controller is up: `scontrol ping`.",
     )
@@ -373,9 +437,10 @@ def _forgotten(submission: Submission, element: int, environ: Mapping[str, str])
         text += f"; it failed: {history.failure.text()}"
     elif lines:
         text += f"; its last words: {lines[-1]}"
+    state = {"done": "COMPLETED", "gave_up": "FAILED"}.get(history.end, "UNKNOWN")
     return JobStatus(
         job_id=own,
-        state="UNKNOWN",
+        state="CANCELLED" if asked else state,
         text=text,
         name=submission.name,
         progress=progress_of(folder),
@@ -385,20 +450,24 @@ def _forgotten(submission: Submission, element: int, environ: Mapping[str, str])
     )
 
 
-def _without_answer(submission: Submission, element: int, error: TaskFailedError) -> JobStatus:
+def _without_answer(submission: Submission, error: PipelineError) -> list[JobStatus]:
     """A job whose scheduler does not answer: what its tasks told last."""
-    folder = submission.log_folders[element]
-    history = history_of(folder, submission.tasks)
-    return JobStatus(
-        job_id=_id_of(submission, element),
-        state=NO_ANSWER,
-        text=f"Slurm does not answer ({error.found or error.what}); this is what the job told last",
-        name=submission.name,
-        progress=progress_of(folder),
-        failure=history.failure,
-        task_restarts=history.restarts,
-        failed=True,
-    )
+    found = []
+    for element, folder in enumerate(submission.log_folders):
+        history = history_of(folder, submission.tasks)
+        found.append(
+            JobStatus(
+                job_id=_id_of(submission, element),
+                state=NO_ANSWER,
+                text=f"Slurm does not answer ({error.found or error.what}); this is what the job told last",
+                name=submission.name,
+                progress=progress_of(folder),
+                failure=history.failure,
+                task_restarts=history.restarts,
+                failed=True,
+            )
+        )
+    return found
 
 
 def _read(path: Path) -> Submission:

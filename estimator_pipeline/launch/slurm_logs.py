@@ -10,6 +10,7 @@ from typing import Any
 
 from estimator_pipeline.launch.pace import Paces, Straggler
 from estimator_pipeline.launch.progress import ProgressReader, TaskState
+from estimator_pipeline.launch.remaining import seconds_left, step_text, time_text
 from estimator_pipeline.launch.slurm import OUTPUT
 
 __all__ = ["SCRIPT_LABEL", "LogReaders", "progress_of", "progress_text", "runs_of"]
@@ -45,6 +46,7 @@ def progress_of(folder: Path) -> dict[str, Any]:
             if step >= 0:
                 told = {
                     "step": step,
+                    "max_steps": state.max_steps,
                     "loss": state.loss,
                     "steps_per_sec": state.steps_per_sec,
                     "checkpoint": state.checkpoint,
@@ -67,11 +69,15 @@ def progress_text(progress: Mapping[str, Any], *, ended: bool = False, now: floa
         ended: Whether no more is to be expected: then warnings are of the past, and the words as old as the end.
         now: In seconds since 1970; None for this moment.
     """
-    parts = [f"step {progress['step']}"] if "step" in progress else []
+    step, last, rate = (progress.get(name) for name in ("step", "max_steps", "steps_per_sec"))
+    parts = [] if step is None else [step_text(step, last)]
     if "loss" in progress:
         parts.append(f"loss {progress['loss']:.4g}")
-    if "steps_per_sec" in progress and "result" not in progress:
-        parts.append(f"{progress['steps_per_sec']:.4g} steps/s")
+    if rate is not None and "result" not in progress:
+        parts.append(f"{rate:.4g} steps/s")
+    left = None if ended or "result" in progress else seconds_left(step, last, rate)
+    if left:
+        parts.append(f"{time_text(left)} left")
     if "checkpoint" in progress:
         parts.append(f"checkpoint {progress['checkpoint']}")
     evaluation = progress.get("evaluation")
@@ -86,7 +92,7 @@ def progress_text(progress: Mapping[str, Any], *, ended: bool = False, now: floa
         parts.append(progress["warning"])
     age = 0.0 if ended or "time" not in progress else (time.time() if now is None else now) - progress["time"]
     if age > _OLD_SECS:
-        parts.append(f"told {age / 60:.0f} minutes ago")
+        parts.append(f"told {time_text(age)} ago")
     return ", ".join(parts)
 
 

@@ -50,8 +50,8 @@ class JobStatus:
 
     Attributes:
         job_id: "17", or "17_2".
-        state: Slurm's word, such as "RUNNING"; "UNKNOWN" once Slurm has forgotten it; "NO_ANSWER" where its controller
-            does not answer.
+        state: Slurm's word, such as "RUNNING"; once Slurm has forgotten it what the supervisor said, or "UNKNOWN";
+            "NO_ANSWER" where its controller does not answer.
         text: The state in words.
         restarts: How often it has been requeued.
         reason: Why it waits.

@@ -36,10 +36,10 @@ class TaskEvents:
         if environ.get(_RANK, "").isdigit():
             self._names["rank"] = int(environ[_RANK])
 
-    def started(self) -> None:
-        """A training begins."""
+    def started(self, max_steps: int | None) -> None:
+        """A training begins, which ends with this global step, if that is known."""
         self._raised = ""
-        self._progress.emit("start", **self._names, process=heartbeat_of("").name)
+        self._progress.emit("start", **self._names, process=heartbeat_of("").name, max_steps=max_steps)
 
     def raised(self, error: BaseException | str, *, echo: bool = False) -> None:
         """A training has ended with an exception, which the program may catch.

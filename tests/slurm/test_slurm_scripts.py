@@ -430,6 +430,48 @@ def test_a_job_that_slurm_has_forgotten_is_known_by_its_history(tmp_path):
     assert not found.failed and "its last words: " in found.text
 
 
+def test_without_a_job_all_of_them_are_listed(tmp_path):
+    """Those below the folder, and those of this user that Slurm knows, wherever they are; the newest first."""
+    jobs = tmp_path / "jobs"
+    failed_job(jobs / "models" / "a" / "slurm" / "one", FAILURE, {"event": "gave_up"})
+    running = Submission("9", tmp_path / "elsewhere" / "slurm" / "two", "b", tasks=("worker:0",), submitted=5.0)
+    (running.folder / "run-0" / "attempt-1").mkdir(parents=True)
+    (running.folder / "submission.json").write_text(json.dumps(running.document()))
+    told = [{"event": "start", "max_steps": 1200}, {"event": "step", "step": 300, "steps_per_sec": 10.0}]
+    progress = running.folder / "run-0" / "attempt-1" / "command.progress.jsonl"
+    progress.write_text("".join(json.dumps(event) + "\n" for event in told))
+    known = f"JobState=RUNNING Restarts=1 Command={running.folder}/job.sh"
+    others = f"JobId=8 UserId=other(99999) {known}\nJobId=7 UserId=me({os.getuid()}) JobState=RUNNING Command=/x/job.sh"
+    environ = fake_scontrol(tmp_path, f"JobId=9 UserId=me({os.getuid()}) {known}\n{others}")
+    done = call("status", "--folder", jobs, env=environ)
+    assert done.returncode == 0 and [line.split() for line in done.stdout.splitlines()] == [
+        ["JOB", "NAME", "STATE", "STEP", "%", "STEPS/S", "LEFT", "RESTARTS", "LAST", "FAILURE"],
+        ["9", "b", "RUNNING", "300", "25", "10", "1", "min", "1"],
+        ["7", "x", "RUNNING", *PRICE.split()],
+    ]
+    documents = json.loads(call("status", "--folder", jobs, "--json", env=environ).stdout)
+    assert [one["jobs"][0]["progress"].get("max_steps") for one in documents] == [1200, None]
+    (tmp_path / "scontrol").unlink()
+    done = call("status", "--folder", jobs, env={"PATH": str(tmp_path)})
+    assert done.returncode == 1 and done.stdout.splitlines()[1].split()[:3] == ["7", "x", "NO_ANSWER"]
+    (jobs / "none").mkdir()
+    done = call("status", "--folder", jobs / "none", env={"PATH": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (0, "no jobs\n")
+    done = call("status", "--set", "a=1", env={"PATH": str(tmp_path)})
+    assert done.returncode == 2 and "none is named" in done.stderr
+
+
+def test_a_watch_ends_with_the_job(tmp_path):
+    """It has ended at the second look."""
+    submission = failed_job(tmp_path / "s", FAILURE)
+    environ = fake_scontrol(tmp_path, "")
+    said = "[ -e seen ] && state=COMPLETED || state=RUNNING; touch seen; echo JobId=7 JobState=$state"
+    (tmp_path / "scontrol").write_text(f"#!{shutil.which('sh')}\ncd {tmp_path}; {said}\n")
+    done = call("status", submission.folder, "--watch", "0.01", env=environ)
+    shown = [line for line in done.stdout.splitlines() if line.startswith("job 7")]
+    assert (done.returncode, shown) == (0, ["job 7 (x): running", "job 7 (x): done"])
+
+
 def test_where_slurm_does_not_answer_the_last_words_count(tmp_path):
     submission = failed_job(tmp_path, FAILURE, {"event": "restart_in"})
     (tmp_path / "run-0" / "attempt-1").mkdir()
@@ -442,7 +484,7 @@ def test_where_slurm_does_not_answer_the_last_words_count(tmp_path):
     (found,) = job_status(submission, environ=environ)
     assert (found.state, found.failed, found.ended) == ("NO_ANSWER", True, False)
     assert found.lines()[0].startswith("job 7 (x): Slurm does not answer (slurm_load_jobs error: Unable to contact)")
-    assert found.lines()[1:] == ["  step 7, told 10 minutes ago", f"  last failure: {PRICE}"]
+    assert found.lines()[1:] == ["  step 7, told 10 min ago", f"  last failure: {PRICE}"]
 
 
 def test_status_and_logs_of_a_failure(tmp_path):
