@@ -20,6 +20,7 @@ PACKAGE = "estimator_pipeline"
 FLOORS = {
     "arguments": 0,
     "best_results": 0,
+    "durable": 0,
     "errors": 0,
     "log": 0,
     "seams": 0,

@@ -37,7 +37,7 @@ from estimator_pipeline.compat import (
     versions,
 )
 from estimator_pipeline.compat import repairs as _repairs
-from estimator_pipeline.compat.repairs import Repair, literal_paths, missing_peers
+from estimator_pipeline.compat.repairs import Repair, durable_checkpoints, literal_paths, missing_peers
 from estimator_pipeline.errors import CompatError
 
 __all__ = ["Repair", "Status", "Step", "install", "keras_generation", "status", "use_keras_3"]
@@ -161,6 +161,8 @@ def use_keras_3() -> ModuleType:
             chosen = _repairs.chosen(None)
             if literal_paths.NAME in chosen:
                 literal_paths.of_tensorflow()
+            if durable_checkpoints.NAME in chosen:
+                durable_checkpoints.of_tensorflow()
             if missing_peers.NAME in chosen:
                 missing_peers.apply()
         _installed, _generation = True, 3

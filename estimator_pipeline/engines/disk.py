@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, durable
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.errors import TaskFailedError
 
@@ -98,10 +98,7 @@ def write_whole(path: str, text: str) -> None:
         else:
             with open(temporary, "w", encoding="utf-8") as local:
                 local.write(text)
-                local.flush()
-                # Else a power loss may leave the new name with nothing in it. tf.io.gfile has no call for this.
-                os.fsync(local.fileno())
-            os.replace(temporary, path)
+            durable.rename(temporary, path)
     except BaseException:
         with contextlib.suppress(Exception):
             gfile.remove(temporary)

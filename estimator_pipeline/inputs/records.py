@@ -29,6 +29,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from estimator_pipeline import durable
 from estimator_pipeline.errors import InputError
 
 __all__ = ["INDEX_SUFFIX", "RecordFiles", "cache_dir", "check_file", "index_file", "write_index"]
@@ -189,7 +190,7 @@ def _write_aside(path: Path, write: Callable[[Any], Any], *, mode: int | None = 
             file.flush()
             if mode is not None:
                 os.chmod(file.name, mode)
-            os.replace(file.name, path)
+            durable.rename(file.name, path)
         except BaseException:
             os.unlink(file.name)
             raise
