@@ -17,6 +17,7 @@ __all__ = [
     "InputError",
     "OtherJobError",
     "PipelineError",
+    "PortError",
     "PreemptedError",
     "TaskFailedError",
     "WaitError",
@@ -69,6 +70,21 @@ class ConfigError(PipelineError):
 
 class ClusterError(PipelineError):
     """A TF_CONFIG, a cluster description or a task that cannot work."""
+
+
+class PortError(ClusterError):
+    """A task's own port is taken.
+
+    Args:
+        restartable: whether the next start takes another one: then the exit code is 1, as where work failed.
+    """
+
+    def __init__(
+        self, what: str, *, found: str | None = None, mend: str | None = None, restartable: bool = False
+    ) -> None:
+        super().__init__(what, found=found, mend=mend)
+        if restartable:
+            self.exit_code = TaskFailedError.exit_code
 
 
 class OtherJobError(ConfigError):
