@@ -25,6 +25,7 @@ FLOORS = {
     "log": 0,
     "seams": 0,
     "startup": 0,
+    "system_limits": 0,
     "allocator": 0,
     "cluster": 0,
     "job": 0,

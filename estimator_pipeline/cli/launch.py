@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from estimator_pipeline import system_limits
 from estimator_pipeline.cli.seconds import above_zero, from_zero
 from estimator_pipeline.cli.train import with_engine
 from estimator_pipeline.errors import ConfigError
@@ -180,6 +181,7 @@ def command(
         folder = Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
 
     if read is not None and not dry_run:
+        system_limits.require(os.environ, trains=True, tasks=shape.workers + shape.chief + shape.ps + shape.evaluator)
         _refuse_hopeless(read, str(job))
     deadlines = deadlines_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
     view = launch.view_for(sys.stderr if as_json else sys.stdout)

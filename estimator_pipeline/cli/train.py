@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from estimator_pipeline import system_limits
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 
 
@@ -113,6 +114,7 @@ def _train(
     )
     from_environ(os.environ)
     proxies.bypass(os.environ)
+    system_limits.require(os.environ, trains=True, sized=_sizes_pools(loaded.run))
 
     from estimator_pipeline.cli.quiet import leave_out_own_deprecations
     from estimator_pipeline.engines.functions import place_in
@@ -133,6 +135,11 @@ def _train(
             mend="raise an exception there where something is wrong, or let the data end",
         ) from left
     _tell(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+
+
+def _sizes_pools(run: Any) -> bool:
+    threads = run.threads.intra_op or run.threads.inter_op
+    return bool(threads) or any("thread" in name for name in run.session_config)
 
 
 def _tell(result: str) -> None:

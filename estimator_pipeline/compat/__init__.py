@@ -15,15 +15,16 @@ the only part of estimator_pipeline that touches `tensorflow.python.*` and the i
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from estimator_pipeline import startup
+from estimator_pipeline import startup, system_limits
 from estimator_pipeline.compat import (
     absent,
     aliases,
@@ -133,7 +134,8 @@ def install(repairs: str | Sequence[str] | None = None) -> ModuleType:
             os.environ[_repairs.VARIABLE] = ",".join(sorted(chosen)) or "none"
         version = versions.tensorflow_version()
         native = versions.minor(version) < versions.FIRST_WITHOUT_ESTIMATOR
-        with startup.loading():
+        system_limits.require(os.environ, trains=False)
+        with startup.loading(), _told_of_memory():
             tf = _native(version) if native else _restore(version)
             _repairs.apply(chosen)
         _installed, _chosen = True, chosen
@@ -156,7 +158,8 @@ def use_keras_3() -> ModuleType:
     with _lock:
         if _installed and _generation == 3:
             return sys.modules["tensorflow"]
-        with startup.loading():
+        system_limits.require(os.environ, trains=False)
+        with startup.loading(), _told_of_memory():
             tf = keras_3.resolve()
             chosen = _repairs.chosen(None)
             if literal_paths.NAME in chosen:
@@ -168,6 +171,18 @@ def use_keras_3() -> ModuleType:
         _installed, _generation = True, 3
         _steps.append(Step("keras-3", f"{LEGACY_KERAS}=0: tf.keras is Keras 3, and there is no tf.estimator"))
         return tf
+
+
+@contextlib.contextmanager
+def _told_of_memory() -> Iterator[None]:
+    """In the block, which loads TensorFlow, a want of memory is one message."""
+    try:
+        yield
+    except (ImportError, MemoryError) as error:
+        plain = system_limits.explained(error)
+        if plain is None:
+            raise
+        raise plain from error
 
 
 def keras_generation() -> int:
