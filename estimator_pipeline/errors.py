@@ -13,6 +13,7 @@ __all__ = [
     "ClusterError",
     "CompatError",
     "ConfigError",
+    "DiskError",
     "DivergedError",
     "InputError",
     "OtherJobError",
@@ -108,6 +109,10 @@ class TaskFailedError(PipelineError):
 
     exit_code = 1
     because: str | None = None
+
+
+class DiskError(TaskFailedError):
+    """A file could not be read or written, for the disk or the file server is full, read-only or fails."""
 
 
 class DivergedError(TaskFailedError):

@@ -22,6 +22,7 @@ FLOORS = {
     "best_results": 0,
     "durable": 0,
     "errors": 0,
+    "io_errors": 0,
     "log": 0,
     "seams": 0,
     "startup": 0,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat import known_names
-from estimator_pipeline.errors import ConfigError, OtherJobError, PortError, PreemptedError, WaitError
+from estimator_pipeline.errors import ConfigError, DiskError, OtherJobError, PortError, PreemptedError, WaitError
 
 
 def run_script(path: str, args: Sequence[str] = (), *, repairs: str | None = None) -> int:
@@ -99,7 +99,7 @@ def _guarded(program: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         _show(*_own_lines())
         return 130
-    except (OtherJobError, PortError, PreemptedError, WaitError) as error:
+    except (DiskError, OtherJobError, PortError, PreemptedError, WaitError) as error:
         # Nothing of the program's is at fault, and no traceback says more.
         print(error, file=sys.stderr)
         return error.exit_code

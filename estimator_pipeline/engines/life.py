@@ -178,8 +178,8 @@ class TaskLife(abc.ABC):
             raise plain from error
 
     def _explained(self, error: BaseException) -> PipelineError | None:
-        others = label_checks.explained(error) or blocks.explained(error)
-        return disk.explained(error, model_dir=self.model_dir) or others
+        others = label_checks.explained(error) or blocks.explained(error)  # it names the file that a disk has failed
+        return others or disk.explained(error, model_dir=self.model_dir)
 
     def _run_other_task(self) -> TrainResult:
         try:
