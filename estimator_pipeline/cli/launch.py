@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from estimator_pipeline import io_errors, system_limits
 from estimator_pipeline.cli.seconds import above_zero, from_zero
 from estimator_pipeline.cli.train import with_engine
-from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.errors import ConfigError, DiskError
 
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
@@ -180,6 +181,7 @@ def command(
         folder = Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
 
     if read is not None and not dry_run:
+        system_limits.require(os.environ, trains=True, tasks=shape.workers + shape.chief + shape.ps + shape.evaluator)
         _refuse_hopeless(read, str(job))
     deadlines = deadlines_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
     view = launch.view_for(sys.stderr if as_json else sys.stdout)
@@ -315,6 +317,7 @@ def _refuse_hopeless(job: Job, file: str) -> None:
 
     Raises:
         ConfigError: Every task would end with it.
+        DiskError: The data cannot be read, for a disk fails.
     """
     from estimator_pipeline import doctor
     from estimator_pipeline.inputs.downloads import PROXIES
@@ -326,10 +329,10 @@ def _refuse_hopeless(job: Job, file: str) -> None:
     report = doctor.examine(context, only=("data", "shards", "model"))
     wrong = [finding for finding in report.findings if finding.severity == "error"]
     if wrong:
-        raise ConfigError(
-            f"{file} cannot be launched: " + "; ".join(finding.what for finding in wrong),
-            mend="; ".join(finding.mend for finding in wrong if finding.mend),
-        )
+        told = dict.fromkeys(finding.what for finding in wrong)
+        mends = dict.fromkeys(finding.mend for finding in wrong if finding.mend)
+        kind = DiskError if set(mends) == {io_errors.MEND} else ConfigError
+        raise kind(f"{file} cannot be launched: " + "; ".join(told), mend="; ".join(mends))
 
 
 def _yaml(value: Any) -> str:

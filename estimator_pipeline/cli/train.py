@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from estimator_pipeline import system_limits
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 
 
@@ -86,6 +87,8 @@ def command(
             # A launcher can tell it as it is, and need not look for it in the log.
             refusal = {"what": error.what, "found": error.found, "mend": error.mend}
             TaskEvents(os.environ).ended(error, status="failed", refusal=refusal)
+        elif not isinstance(error, TaskFailedError):
+            TaskEvents(os.environ).raised(error)
         raise
     except Exception as error:
         TaskEvents(os.environ).raised(error)
@@ -117,6 +120,7 @@ def _train(
     )
     from_environ(os.environ)
     proxies.bypass(os.environ)
+    system_limits.require(os.environ, trains=True, sized=_sizes_pools(loaded.run))
 
     from estimator_pipeline.cli.quiet import leave_out_own_deprecations
     from estimator_pipeline.engines.functions import place_in
@@ -140,6 +144,11 @@ def _train(
         TaskEvents(os.environ).raised(error)
         raise error from left
     _tell(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+
+
+def _sizes_pools(run: Any) -> bool:
+    threads = run.threads.intra_op or run.threads.inter_op
+    return bool(threads) or any("thread" in name for name in run.session_config)
 
 
 def _tell(result: str) -> None:

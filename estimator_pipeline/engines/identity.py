@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, io_errors
 from estimator_pipeline.engines.board_files import DIRECTORY
 from estimator_pipeline.engines.disk import write_whole
 from estimator_pipeline.errors import ConfigError
@@ -249,6 +249,8 @@ def _read(tf: Any, path: str, *, accept: bool) -> tuple[dict[str, Any] | None, s
     except (tf.errors.OpError, ValueError) as error:
         torn = isinstance(error, ValueError)
         told = str(error).strip().splitlines()[0]
+        if not accept and any(words in told.lower() for words in io_errors.WORDS):
+            raise  # nothing is wrong with the file, as far as is known
     if torn or accept:
         logger.warning(
             "%s cannot be read (%s), so that nobody knows whether this run is the one that trained so far: training "

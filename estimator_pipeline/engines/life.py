@@ -175,8 +175,9 @@ class TaskLife(abc.ABC):
             raise plain from error
 
     def _explained(self, error: BaseException) -> PipelineError | None:
+        # Those of the input name the file that a disk has failed.
         others = label_checks.explained(error) or blocks.explained(error) or refusal_in(error)
-        return disk.explained(error, model_dir=self.model_dir) or others
+        return others or disk.explained(error, model_dir=self.model_dir)
 
     def _run_other_task(self) -> TrainResult:
         try:

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from estimator_pipeline import durable
+
 __all__ = ["EVENTS_FILE", "SUMMARY_FILE", "Attempt", "History", "attempts_text", "read_events"]
 
 EVENTS_FILE = "events.jsonl"
@@ -105,7 +107,7 @@ class History:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             half.write_text(json.dumps(document, indent=2, default=str) + "\n")
-            half.replace(self.folder / SUMMARY_FILE)
+            durable.rename(half, self.folder / SUMMARY_FILE)
         except OSError as error:
             return error.strerror or str(error)
         finally:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from estimator_pipeline import durable
 from estimator_pipeline.cluster.resolving import EVALUATOR_VARIABLE
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.launch.guard import RUN_ID_VARIABLE
@@ -139,7 +140,7 @@ def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[
     )
     temporary = folder / f".{RECORD}.tmp"
     temporary.write_text(json.dumps(submission.document(), indent=1) + "\n", encoding="utf-8")
-    temporary.replace(folder / RECORD)
+    durable.rename(temporary, folder / RECORD)
     return submission
 
 
