@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import importlib.util
 import json
@@ -20,9 +21,11 @@ from conftest import ROOT, environment, free_ports
 
 from estimator_pipeline import doctor
 from estimator_pipeline.doctor import (
+    batch,
     clusters,
     data,
     fit,
+    functions,
     machine,
     meeting,
     network,
@@ -32,8 +35,10 @@ from estimator_pipeline.doctor import (
     together,
 )
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, Report, merged
+from estimator_pipeline.engines import job_identity
 from estimator_pipeline.errors import ClusterError, ConfigError, WaitError
 from estimator_pipeline.job import make_job
+from estimator_pipeline.job.slurm_section import seconds_of
 
 SMALL = {
     "model": {"name": "linear"},
@@ -749,8 +754,8 @@ def test_prepared_data_sets(tmp_path):
     assert fine(found)
     found = told(data.check_data, tfds(tmp_path, eval_split="validation"))
     assert has(found, "error", "has no split 'validation'", "train, test")
-    found = told(data.check_data, tfds(tmp_path, name="other"))
-    assert has(found, "warning", "other is not prepared in", "compute nodes often have no network", "tfds build")
+    found = told(data.check_data, tfds(tmp_path, name="mnist"))
+    assert has(found, "warning", "mnist is not prepared in", "compute nodes often have no network", "tfds build")
     (tmp_path / "tfds" / "mine" / "1.0.0" / "mine-train.tfrecord-00001-of-00002").unlink()
     assert has(told(data.check_data, tfds(tmp_path, files=1)), "error", "1 of 2 files of the split train")
 
@@ -863,10 +868,103 @@ def test_own_functions_are_looked_for_and_not_run(tmp_path, monkeypatch):
     (tmp_path / "data.py").write_text("def train(context):\n    pass\n")
     assert has(told(data.check_data, context), "error", "has no parameter `input_context`, but (context)")
     (tmp_path / "data.py").write_text("def train(:\n")
-    assert has(told(data.check_data, context), "error", "data.py cannot be read")
+    assert has(told(data.check_data, context), "error", "data.py, line 1, is no Python")
     section = {**SMALL["input"], "train": "no_such_module_anywhere:train"}
     context = doctor.Context(job=job(tmp_path, input=section))
     assert has(told(data.check_data, context), "error", "the module no_such_module_anywhere cannot be found")
+    assert not has(told(data.check_data, dataclasses.replace(context, other_python=True)), "error", "no_such_module")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def modelfn(): pass\n", "own/f.py has no function 'f' (functions: modelfn)"),
+        ("import os\nimport no_such_package.x as np\ndef f(): pass\n", "line 2, imports no_such_package, which is not"),
+        ("try:\n    import no_such_package\nexcept ImportError:\n    pass\ndef f(): pass\n", None),
+        ("if True:\n    f = print\n", None),
+        ("from os.path import *\n", None),
+        ("from beside import f\n", None),
+        ("globals()['f'] = print\n", None),
+    ],
+)
+def test_a_function_and_what_its_file_imports_are_looked_for(text, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "f.py").write_text(text)
+    (tmp_path / "own" / "beside.py").write_text("")
+    for reference in ("own/f.py:f", "own.f:f"):
+        found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": reference})))
+        assert fine(found[:1]) if says is None else has(found, "error", says), found
+    found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": "own.g:f"})))
+    assert has(found, "error", "model.function: the module own.g cannot be found")
+
+
+def test_modules_that_are_no_files_are_not_missed(tmp_path):
+    for reference in ("os.path:join", "json:dumps", "tensorflow.keras:Model", "numpy.linalg:norm"):
+        assert fine(told(functions.check, doctor.Context(job=job(tmp_path, model={"function": reference})))[:1])
+
+
+def test_a_data_set_that_nobody_knows(tmp_path):
+    found = told(data.check_data, tfds(tmp_path, name="mnits"))
+    assert has(found, "error", "There is no TensorFlow Datasets data set 'mnits'", "did you mean mnist")
+    assert not has(told(data.check_data, tfds(tmp_path, name="mine")), "error", "There is no")
+
+
+# The run before ---------------------------------------------------------------------------------------------------
+
+
+def test_the_job_is_held_against_the_run_whose_checkpoints_are_there(tmp_path):
+    """In the words of `train`, by the same code."""
+    section = {**tfds(tmp_path).job.input.model_dump(exclude_defaults=True), "source": "tfds"}
+    before = job(tmp_path, input=section)
+    folder = tmp_path / "model" / "estimator_pipeline"
+    context = doctor.Context(job=before)
+    with pytest.raises(NotLookedAt, match="no checkpoint"):
+        list(storage.check_identity(context))
+    folder.mkdir(parents=True)
+    (folder.parent / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-20"\n')
+    (folder.parent / "model.ckpt-20.index").write_text("")
+    with pytest.raises(NotLookedAt, match="nobody wrote down"):
+        list(storage.check_identity(context))
+    made = job_identity.of_job_file(before)
+    (folder / "identity.json").write_text(json.dumps({"fixed": dict(made.fixed), "told": dict(made.told)}))
+
+    def found(**sections):
+        return told(storage.check_identity, doctor.Context(job=job(tmp_path, **{"input": section, **sections})))
+
+    assert has(found(), "ok", "the job is the one that trained to step 20")
+    text = "this run is not the one that trained to step 20 in"
+    assert has(found(input={**section, "global_batch_size": 4}), "error", text, "global_batch_size was 8 and is 4")
+    assert has(found(model={"name": "dnn"}), "error", text, "model.name was linear and is dnn", "--accept-changes")
+    meant = found(model={"name": "dnn"}, run={"accept_changes": True})
+    assert has(meant, "info", "goes on from step 20 with a change: model.name was linear and is dnn")
+    slower = {"name": "linear", "optimizer": {"name": "sgd", "learning_rate": 0.5}}
+    assert has(found(model=slower), "info", "model.optimizer.learning_rate was 0.01 and is 0.5")
+
+
+# What is asked of Slurm -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("section", "severity", "says"),
+    [
+        ({"time": 2, "signal_seconds": 120}, "error", "slurm.time is 120 s, and slurm.signal_seconds 120: the tasks"),
+        ({"time": "00:01:30"}, "error", "slurm.time is 90 s"),
+        ({"time": 3}, "warning", "Slurm may send the signal a minute earlier"),
+        ({"time": "1-00"}, "ok", "time 1-00, signal 120 s before"),
+        ({"time": "0"}, "ok", "time 0"),
+        ({"setup": ["module load 'x"]}, "error", "slurm.setup is no shell script"),
+        ({"teardown": ["rm -rf x", ")"]}, "error", "slurm.teardown is no shell script"),
+    ],
+)
+def test_what_is_asked_of_slurm(section, severity, says, tmp_path):
+    (found,) = told(batch.check_slurm, doctor.Context(job=job(tmp_path, slurm=section)))
+    assert found[0] == severity and says in found[1]
+
+
+def test_time_limits_of_slurm_in_seconds():
+    known = {"5": 300, "1:30": 90, "2:00:00": 7200, "1-2": 93600, "1-2:30": 95400, "1-0:0:1": 86401, "0": None}
+    assert {text: seconds_of(text) for text in known} == known and seconds_of(7) == 420
 
 
 # Together -----------------------------------------------------------------------------------------------------
@@ -1086,6 +1184,15 @@ def test_a_job_file_with_a_mistake_does_not_stop_the_rest(run, tmp_path):
     assert again.returncode == 1 and "did you mean 'workers'?" in again.stdout
 
 
+def test_each_mistake_of_a_job_file_is_a_finding_of_its_own(run, tmp_path):
+    text = JOB.replace("workers: 2", "worker: 2").replace("global_batch_size: 8", "global_batch_size: eight")
+    (tmp_path / "job.yaml").write_text(text + "slurm: {time: 4h, env: {A: [1]}}\n")
+    report = json.loads(run("job.yaml", "--json", "--only", "variables").stdout)
+    found = [(one["what"].split(": ")[1], one["mend"]) for one in report["findings"] if one["check"] == "job_file"]
+    assert [name for name, _ in found] == ["input.global_batch_size", "cluster.worker", "slurm.time", "slurm.env.A"]
+    assert found[1][1] == "did you mean 'workers'?"
+
+
 def test_a_warning_is_an_error_if_strict(run):
     arguments = ["--only", "variables"]
     assert run(*arguments, env={"TF_CONFIG": " "}).returncode == 0
@@ -1154,7 +1261,7 @@ def test_processes_meet_in_the_model_dir(tmp_path):
     (first, *others) = processes(tmp_path, environs, *arguments, "--strict")
     report = json.loads(first[0])
     assert first[1] == 1 and others == [("", 1), ("", 1)], report
-    assert report["not_looked_at"].keys() == {"checkpoint"}
+    assert report["not_looked_at"].keys() == {"identity", "checkpoint", "slurm"}
     (met_,) = [f["what"] for f in report["findings"] if "met in" in f["what"]]
     assert "3 tasks on 1 host(s)" in met_ and "worker:2 on" in met_
     assert any(f["what"] == "each task can connect to each other one" for f in report["findings"])

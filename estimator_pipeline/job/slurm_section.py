@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from estimator_pipeline.job.base import Problem, Section, explained
 
-__all__ = ["SlurmResources", "SlurmSection", "of_resources", "option_of"]
+__all__ = ["SlurmResources", "SlurmSection", "of_resources", "option_of", "seconds_of"]
 
 _Text = Annotated[str, Field(min_length=1)]
 _Count = Annotated[int, Field(ge=1)]
@@ -207,6 +207,18 @@ def option_of(text: str) -> tuple[str, str | None] | None:
             words = shlex.split(value)
             value = words[0] if len(words) == 1 else value
     return found[1], value
+
+
+def seconds_of(time: int | str | None) -> int | None:
+    """A time limit in seconds; None where there is none, or the partition's counts."""
+    if time is None:
+        return None
+    days, dash, rest = str(time).rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    # The first part is days' hours behind a dash, else minutes where there are one or two parts.
+    weights = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+    seconds = sum(part * weight for part, weight in zip(parts, weights, strict=False))
+    return int(days or 0) * 86400 + seconds or None
 
 
 def _option_problems(field: str, options: list[str], own: Mapping[str, str]) -> Iterator[Problem]:

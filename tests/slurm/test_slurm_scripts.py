@@ -271,6 +271,28 @@ def test_dry_run_prints_the_script_anywhere_and_writes_nothing(tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+def test_what_cannot_work_is_told_before_anything_is_submitted(tmp_path):
+    """All of it, one a line."""
+    words = ["submit", "slurm", CONFIGS / "single.yaml", "--set", f"run.model_dir={tmp_path / 'model'}"]
+    words += ["--set", "input.name=digitz", "--set", "model={function: no.py:f}", "--set", "slurm.time=2"]
+    for more in ([], ["--dry-run"]):
+        code, out, err = cli(tmp_path, *words, *more)
+        lines = err.splitlines()
+        assert code == 2 and out.startswith("#!/bin/bash") == bool(more) and not (tmp_path / "model").exists()
+        assert "has 3 mistakes, and nothing is submitted (--no-checks submits all the same)" in lines[0]
+        begin = ("  model.function: the file no.py", "  There is no TensorFlow Datasets", "  slurm.time is 120 s")
+        assert len(lines) == 7 and all(map(str.startswith, lines[1::2], begin))
+        assert all(line.startswith("    to mend it: ") for line in lines[2::2])
+    assert cli(tmp_path, *words, "--dry-run", "--no-checks")[0] == 0
+    assert "there is no sbatch" in cli(tmp_path, *words, "--no-checks")[2]
+
+
+def test_elements_of_an_array_that_cannot_work_are_named(tmp_path):
+    (tmp_path / "sweep.yaml").write_text("input.name: [digits, digitz]\nrun.seed: [1, 2]\n")
+    code, _, err = cli(tmp_path, "submit", "slurm", CONFIGS / "single.yaml", "--array", tmp_path / "sweep.yaml")
+    assert code == 2 and "single.yaml: elements 2, 3: There is no TensorFlow Datasets data set 'digitz'" in err
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
