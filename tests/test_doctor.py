@@ -8,6 +8,7 @@ import fcntl
 import importlib.util
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from estimator_pipeline.doctor import (
     network,
     opened_data,
     packages,
+    room,
     storage,
     together,
 )
@@ -76,6 +78,57 @@ def fine(found):
 @pytest.fixture
 def free_port():
     return free_ports(1)[0]
+
+
+# Memory, processes, files --------------------------------------------------------------------------------------
+
+
+def test_memory_against_what_the_tasks_take(tmp_path):
+    path = tmp_path / "meminfo"
+
+    def found(total, available, limit=2**60, **options):
+        path.write_text(f"MemTotal: {total * 1024} kB\nMemFree: 1 kB\nMemAvailable: {available * 1024} kB\n")
+        return told(room.check_memory, doctor.Context(**options), meminfo=str(path), limit=limit)
+
+    assert has(found(8000, 4000), "ok", "1 task(s) of some 300 MiB", "4 GiB free of 8 GiB")
+    assert has(found(8000, 500), "warning", "500 MiB free")
+    assert has(found(8000, 4000, limit=200 * 2**20), "error", "200 MiB for this control group", "fewer tasks on a host")
+    assert has(found(8000, 4000, limit=600 * 2**20), "warning", "600 MiB for this control group")
+    two = {"environ": slurm(tasks=3), "job": three(tmp_path)}
+    assert has(found(8000, 4000, **two), "ok", "3 task(s)") and has(found(800, 700, **two), "error", "3 task(s)")
+    held = arrays(tmp_path, npz(tmp_path / "a.npz", x=2**20, y=2**20)).job
+    assert has(found(8000, 4000, job=held), "ok", "data 32 MiB")
+    assert has(found(8000, 660, job=held), "warning", "data 32 MiB") and fine(found(8000, 660))
+
+
+def test_memory_of_control_groups(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "memory.max").write_text("1048576\n")
+    (tmp_path / "a" / "b" / "memory.max").write_text("max\n")
+    (tmp_path / "own").write_text("0::/a/b\n")
+    assert room.memory_limit(str(tmp_path), str(tmp_path / "own")) == 2**20
+    (tmp_path / "memory" / "x").mkdir(parents=True)
+    (tmp_path / "memory" / "x" / "memory.limit_in_bytes").write_text("4096\n")
+    (tmp_path / "own").write_text("4:memory:/x\n0::/\n")
+    assert room.memory_limit(str(tmp_path), str(tmp_path / "own")) == 4096
+    assert room.memory_limit(str(tmp_path / "none"), str(tmp_path / "none")) == 2**60
+
+
+def test_open_files_and_threads(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    context = doctor.Context(job=three(tmp_path))
+    assert has(told(room.check_limits, context), "ok", "open files; a task has 80")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (75, before[1]))
+    try:
+        found = told(room.check_limits, context)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert has(found, "error", "a task may have 75 open files (ulimit -n), and has up to 80", "ulimit -n 4096")
+    assert room.judged("ulimit -u", 1000, 700, needed=300, tasks=2) is None
+    assert (
+        "1000 processes and threads may run (ulimit -u), 701 do"
+        in room.judged("ulimit -u", 1000, 701, needed=300, tasks=2).what
+    )
 
 
 # Packages -----------------------------------------------------------------------------------------------------
@@ -314,6 +367,11 @@ def test_a_process_that_nobody_has_started(tmp_path):
     assert has(env({}, job=three(tmp_path)), "info", "no scheduler has started", "the job has 2 training tasks")
     assert has(env({}), "ok", "one process")
     assert has(env({"SLURM_JOB_ID": "1"}), "ok", "variables of slurm are there, but not those of a task")
+    found = env({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "3"}, job=three(tmp_path))
+    assert has(
+        found, "error", "the cluster has 3 tasks, and this process is none that srun has started", "SLURM_JOB_ID=1"
+    )
+    assert has(env({"SLURM_JOB_ID": "1"}, job=three(tmp_path), environment="none"), "info", "2 training tasks")
 
 
 def test_agreed_ports_are_told(tmp_path):
@@ -953,6 +1011,10 @@ def test_the_job_is_held_against_the_run_whose_checkpoints_are_there(tmp_path):
         ({"time": 3}, "warning", "Slurm may send the signal a minute earlier"),
         ({"time": "1-00"}, "ok", "time 1-00, signal 120 s before"),
         ({"time": "0"}, "ok", "time 0"),
+        ({"mem": "200M"}, "error", "slurm.mem 200M for 1 task(s) on a node (worker)"),
+        ({"mem": 600}, "warning", "slurm.mem 600 for"),
+        ({"mem_per_cpu": "100M", "cpus_per_task": 2}, "error", "slurm.mem_per_cpu to 325M or more"),
+        ({"mem": "0"}, "ok", "time of the partition"),
         ({"setup": ["module load 'x"]}, "error", "slurm.setup is no shell script"),
         ({"teardown": ["rm -rf x", ")"]}, "error", "slurm.teardown is no shell script"),
     ],

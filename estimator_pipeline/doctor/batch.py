@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 
+from estimator_pipeline.cluster.roles import tasks_of
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, ok, warning
+from estimator_pipeline.doctor.room import given_by_slurm
 from estimator_pipeline.job import SlurmSection
 from estimator_pipeline.job.slurm_section import seconds_of
 
@@ -18,11 +21,15 @@ _EARLY_SECS = 60
 
 
 def check_slurm(context: Context) -> Iterator[Finding]:
-    """The time limit against the signal before it, and whether the shell lines can be read as such."""
-    slurm = context.needed_job().slurm
+    """The time limit against the signal before it, memory, and whether the shell lines can be read as such."""
+    job = context.needed_job()
+    slurm = job.slurm
     if slurm == SlurmSection():
         raise NotLookedAt("no section slurm")
     found = [*_time(slurm), *_shell("setup", slurm.setup), *_shell("teardown", slurm.teardown)]
+    roles = Counter(task.type for task in tasks_of(job.cluster))
+    for role, tasks in roles.items():
+        found += given_by_slurm(context, role, tasks, slurm.of_role(role))
     yield from found or [ok(f"time {slurm.time or 'of the partition'}, signal {slurm.signal_seconds} s before")]
 
 

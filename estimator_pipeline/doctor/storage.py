@@ -217,7 +217,7 @@ def check_space(context: Context) -> Iterator[Finding]:
     folder = _nearest(context.local_directory)
     usage = shutil.disk_usage(folder)
     files = os.statvfs(folder)
-    free = f"{_size(usage.free)} free of {_size(usage.total)} at {folder}"
+    free = f"{size_of(usage.free)} free of {size_of(usage.total)} at {folder}"
     if files.f_files and not files.f_favail:
         yield error(
             f"no file can be made any more at {folder}: the file system has no free inodes",
@@ -241,7 +241,7 @@ def check_space(context: Context) -> Iterator[Finding]:
     keep = 5 if context.job is None else context.job.run.keep_checkpoint_max
     # The new one is written before the oldest is removed. Without a limit nobody knows how many there will be.
     more = 1 + max(0, (keep or kept + 5) - kept)
-    told = f"{free}; {os.path.basename(path)} has {_size(each)}"
+    told = f"{free}; {os.path.basename(path)} has {size_of(each)}"
     if usage.free < 2 * each:
         yield error(
             f"{told}",
@@ -258,7 +258,8 @@ def check_space(context: Context) -> Iterator[Finding]:
         yield ok(told)
 
 
-def _size(count: float) -> str:
+def size_of(count: float) -> str:
+    """Bytes for a person."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}"

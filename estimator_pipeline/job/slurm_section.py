@@ -66,7 +66,7 @@ def _text_of(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-_Memory = Annotated[_Text, AfterValidator(_amount)]
+_Memory = Annotated[str, BeforeValidator(_text_of), AfterValidator(_amount)]
 _Value = Annotated[str, BeforeValidator(_text_of)]
 
 
