@@ -277,7 +277,10 @@ class _Job:
                 continue
             if culprit in self._failed and culprit is not one:
                 one = culprit
-            code = one.process.exit_code or 0
+            if one.state.refusal is not None:
+                # A command such as srun ends with the code of a task that it has ended because another one refused.
+                one.state.exit_code = BAD_INPUT
+            code = one.state.exit_code or 0
             tail = last_lines(one.plan.log, offset=one.log_offset)
             reason, exit_code = self._why(one, code, tail)
             if reason == "preempted" and now - self._first_failed < _PREEMPTED_SECS and self._training():
