@@ -463,6 +463,24 @@ def test_a_task_that_is_killed_is_started_again_with_all_others(tmp_path):
     assert [one["number"] for one in outcome.document()["attempts"]] == [1, 2, 3]
 
 
+def test_a_refusal_counts_whatever_code_its_command_ends_with(tmp_path):
+    """srun ends with that of a task which it has ended because of the one that refused."""
+    body = """
+    refusal = {"what": "no such data", "found": None, "mend": None}
+    emit("end", status="failed", task="worker:1", error="no such data", refusal=refusal)
+    sys.exit(143)
+    """
+    outcome = supervise_command(
+        _program(tmp_path, body),
+        log_dir=tmp_path / "logs",
+        run_id=new_run_id(),
+        limits=Limits(max_restarts=2, backoff=0.01),
+        timeout=50.0,
+    )
+    assert (outcome.exit_code, outcome.gave_up) == (2, "bad input (exit code 2) comes again with every attempt")
+    assert len(outcome.attempts) == 1
+
+
 def test_where_an_attempt_goes_on_from_is_a_checkpoint_even_if_nobody_told_of_it(tmp_path):
     body = """
     emit("step", step=100 * attempt + 7, steps=107)

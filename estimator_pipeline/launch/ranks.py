@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from estimator_pipeline.launch.policy import BAD_INPUT
 from estimator_pipeline.launch.progress import Tail
 
 __all__ = ["MEMORY", "RankFailure", "Ranks", "numbers"]
@@ -89,7 +90,8 @@ class Ranks:
                 RankFailure(
                     float(at) if isinstance(at, int | float) else 0.0,
                     name,
-                    error=error,
+                    BAD_INPUT if event.get("refusal") else None,
+                    error,
                     because=because if because != name else "",
                     echo=bool(event.get("echo")),
                 )

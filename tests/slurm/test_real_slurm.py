@@ -299,6 +299,48 @@ def test_eleven_nodes_in_the_right_order(client):
     assert all(one["TF_CONFIG"]["cluster"] == said[0]["TF_CONFIG"]["cluster"] for one in said)
 
 
+def test_what_is_asked_for_arrives(client, tmp_path):
+    """Fields and options whose values have blanks, quotes and `#`; teardown after tasks that failed."""
+    asked = {
+        "comment": """it's the "night" run # 3 \\ #SBATCH --hold""",
+        "sbatch": ["--time-min=1", '--deadline="now+1hour"'],
+        "nodelist": "n3",
+        "exclude": "n1,n2",
+        "env": {"GREETING": "it's # me", "NUMBER": 4, "FLAG": True},
+        "setup": ["exec >" + str(tmp_path / "said"), "echo nodes $SLURM_JOB_NODELIST"],
+        "teardown": ['echo "torn $GREETING $NUMBER $FLAG $NOT_SET"', "exit 9"],
+        "command": "false",
+        "max_restarts": 0,
+    }
+    settings = [f"slurm.{name}={json.dumps(value)}" for name, value in asked.items()]
+    _, job_id = client.submit("asked", "cluster={workers: 1}", "run.train_distribute=none", *settings)
+    found = client.slurm.wait_for(job_id, "COMPLETED", "FAILED")
+    text = client.slurm.run("scontrol", "show", "job", job_id)
+    assert f"Comment={asked['comment']}" in text and "Deadline=20" in text, text
+    assert (found["NodeList"], found["ExitCode"], found["JobState"]) == ("n3", "1:0", "FAILED"), text
+    said = (tmp_path / "said").read_text()
+    assert said.startswith("nodes n3\n") and "torn it's # me 4 true \n" in said, said
+    assert said.rstrip().endswith("ended with exit code 1")
+
+
+def test_a_model_dir_that_each_node_has_for_itself(client, tmp_path):
+    """The tasks agree on ports there: each names the other's node and the folder, long before the wait is over."""
+    private = tmp_path / "private"
+    private.mkdir()
+    client.slurm.run_on("n2", "mount", "-t", "tmpfs", "none", str(private))
+    try:
+        settings = ["cluster={workers: 2, ports: agreed}", "slurm.nodelist=n1,n2", f"slurm.dir={tmp_path / 'jobs'}"]
+        _, job_id = client.submit("apart", f"run.model_dir={private / 'model'}", *settings)
+        found = client.slurm.wait_for(job_id, "FAILED", timeout=120)
+        logs = "".join(path.read_text() for path in (tmp_path / "jobs").glob("*/run-0/**/task-*.log"))
+        assert found["ExitCode"] == "2:0", logs
+        assert f"the tasks do not share the folder {private}/model/.cluster/{job_id}" in logs
+        assert "waits there on n1" in logs or "waits there on n2" in logs
+        assert "waits on n2 in" in logs or "waits on n1 in" in logs
+    finally:
+        client.slurm.run_on("n2", "umount", str(private))
+
+
 def test_a_sweep_is_an_array(client, tmp_path):
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text("train.max_steps: [20, 30]\n")

@@ -40,14 +40,21 @@ FULL = {
     "tasks_per_node": 1,
     "cpus_per_task": 8,
     "gpus_per_task": "a100:2",
+    "gpus_per_node": "a100:4",
+    "gres": "tmpdir:100G",
     "mem": "64G",
     "constraint": "a100&ib",
+    "nodelist": "n[1-4]",
+    "exclude": "n7,n8",
     "exclusive": True,
+    "comment": 'the "night" run # 3',
+    "dependency": "afterok:1234",
     "setup": ["module load cuda/12", "source /venv/bin/activate"],
-    "env": {"TF_CPP_MIN_LOG_LEVEL": "1", "GREETING": "it's me"},
+    "teardown": ["rm -rf /scratch/$SLURM_JOB_ID"],
+    "env": {"TF_CPP_MIN_LOG_LEVEL": 1, "GREETING": "it's me", "TF_DETERMINISTIC_OPS": True, "SHARE": 0.5},
     "command": "apptainer exec --nv image.sif estimator-pipeline",
     "srun": ["--mpi=none"],
-    "sbatch": ["--licenses=data:1"],
+    "sbatch": ["--licenses=data:1", "--wckey=a b # c", "--reservation='my nodes'", "--begin now", "--hold --nice=5"],
     "mail_user": "me@example.org",
     "mail_type": "END,FAIL",
 }
@@ -137,6 +144,24 @@ def test_what_fails_while_it_stops_goes_back_into_the_queue(trained, tmp_path):
     assert (folder / "too-early").exists() == (not trained)
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_teardown_is_run_whatever_came_of_the_tasks(code, tmp_path):
+    """And what it exits with is not the job's."""
+    plan = plan_slurm(
+        job(teardown=['echo "torn $NOT_SET" >torn', "exit 9"]),
+        folder=str(tmp_path / "job"),
+        working_dir=str(tmp_path),
+        command=["sh", "-c", f"exit {code}"],
+        version="1",
+    )
+    variables = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}
+    done = subprocess.run(
+        ["bash"], input=plan.script, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, (tmp_path / "torn").read_text()) == (code, "torn \n"), done.stderr
+    assert "slurm.teardown ended with exit code 9" in done.stdout
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_script_is_as_it_was(name):
     path, script = GOLDEN / f"{name}.sh", CASES[name]().script
@@ -179,6 +204,8 @@ def test_the_job_file_of_the_tasks_hears_the_signals_of_the_script():
         ({"time": "4h"}, "slurm.time: this is no time limit of Slurm.\n  found: '4h'"),
         ({"mem": "64 GB"}, "slurm.mem: this is no amount of memory.\n  found: '64 GB'"),
         ({"mem": "1G", "mem_per_cpu": "1G"}, "memory is given for a node and for a CPU."),
+        ({"sbatch": ["--comment=a\n#SBATCH --uid=0"]}, "slurm.sbatch.0: this is no option in its long form."),
+        ({"env": {"A": [1]}}, "slurm.env.A: [1] is not text."),
         ({"sbatch": ["-p gpu"]}, "slurm.sbatch.0: this is no option in its long form."),
         ({"sbatch": ["--output=x"]}, "already.\n  found: '--output=x'\n  to mend it: set slurm.dir."),
         ({"srun": ["--ntasks 3"]}, "slurm.srun.0: the script has --ntasks already."),
@@ -242,6 +269,28 @@ def test_dry_run_prints_the_script_anywhere_and_writes_nothing(tmp_path):
     code, out, err = cli(tmp_path, *words)
     assert (code, out) == (2, "") and err.startswith("error: there is no sbatch on this machine.\n")
     assert not (tmp_path / "model").exists()
+
+
+def test_what_cannot_work_is_told_before_anything_is_submitted(tmp_path):
+    """All of it, one a line."""
+    words = ["submit", "slurm", CONFIGS / "single.yaml", "--set", f"run.model_dir={tmp_path / 'model'}"]
+    words += ["--set", "input.name=digitz", "--set", "model={function: no.py:f}", "--set", "slurm.time=2"]
+    for more in ([], ["--dry-run"]):
+        code, out, err = cli(tmp_path, *words, *more)
+        lines = err.splitlines()
+        assert code == 2 and out.startswith("#!/bin/bash") == bool(more) and not (tmp_path / "model").exists()
+        assert "has 3 mistakes, and nothing is submitted (--no-checks submits all the same)" in lines[0]
+        begin = ("  model.function: the file no.py", "  There is no TensorFlow Datasets", "  slurm.time is 120 s")
+        assert len(lines) == 7 and all(map(str.startswith, lines[1::2], begin))
+        assert all(line.startswith("    to mend it: ") for line in lines[2::2])
+    assert cli(tmp_path, *words, "--dry-run", "--no-checks")[0] == 0
+    assert "there is no sbatch" in cli(tmp_path, *words, "--no-checks")[2]
+
+
+def test_elements_of_an_array_that_cannot_work_are_named(tmp_path):
+    (tmp_path / "sweep.yaml").write_text("input.name: [digits, digitz]\nrun.seed: [1, 2]\n")
+    code, _, err = cli(tmp_path, "submit", "slurm", CONFIGS / "single.yaml", "--array", tmp_path / "sweep.yaml")
+    assert code == 2 and "single.yaml: elements 2, 3: There is no TensorFlow Datasets data set 'digitz'" in err
 
 
 @pytest.mark.parametrize(
