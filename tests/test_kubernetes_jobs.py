@@ -357,7 +357,7 @@ def test_status_of_a_job_that_runs(cluster):
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == [
             "job/digits-cnn: running",
-            "  step 300, loss 0.25, 66.5 steps/s, evaluated at step 200: accuracy 0.9 loss 0.3",
+            "  step 300 of 800 (37 %), loss 0.25, 66.5 steps/s, 7 s left, evaluated at step 200: accuracy 0.9 loss 0.3",
             "  worker:0     running (digits-cnn-0-abcde)",
             "  worker:1     running (digits-cnn-1-abcde)",
             "  evaluator:0  running (digits-cnn-2-abcde)",
@@ -368,6 +368,23 @@ def test_status_of_a_job_that_runs(cluster):
     }  # fmt: skip
     (found,) = document["jobs"]
     assert found["state"] == "Running" and found["progress"]["step"] == 300 and len(found["pods"]) == 3
+
+
+def test_status_looks_again_until_the_job_has_ended(cluster, monkeypatch):
+    assert cluster(*SUBMIT, WORKERS).returncode == 0
+    cluster.pod("digits-cnn-0", RUNNING)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            cluster.condition("Job", "Complete")
+
+    monkeypatch.setattr("estimator_pipeline.cli.kubernetes_jobs.time.sleep", sleep)
+    done = cluster("status", "job/digits-cnn", "--watch", "30")
+    first = [line for line in done.stdout.splitlines() if line.startswith("job/")]
+    assert done.returncode == 0 and slept == [30.0, 30.0]
+    assert first == [*["job/digits-cnn: running: 1 of 3 pods"] * 2, "job/digits-cnn: done"]
 
 
 WAITING = [
@@ -636,6 +653,29 @@ def test_logs_by_task(running):
     assert done.returncode == 2 and "its tasks: worker:0, worker:1, evaluator:0" in done.stderr
     done = running("logs", "job/digits-cnn", "--element", "1")
     assert done.returncode == 2 and "the job is no array" in done.stderr
+
+
+def test_the_log_of_the_task_that_failed_first(running):
+    """Of the container before the one that runs now, where it was started again in place; without noise."""
+    running.load()
+    running.state["objects"] = [one for one in running.state["objects"] if one["kind"] != "Pod"]
+    running.save()
+    done = running("logs", "job/digits-cnn", "--failed")
+    assert done.returncode == 2 and "has no pods, and so no logs" in done.stderr
+    running.pod("digits-cnn-0", RUNNING)
+    assert "no task has failed" in running("logs", "job/digits-cnn", "--failed").stderr
+    running.pod("digits-cnn-1", RUNNING, last=ended(1, "11:10:00"), restarts=1)
+    trace = (
+        'Traceback (most recent call last):\n  File "m.py", line 3, in layers\n    f()\nValueError: no such column\n'
+    )
+    noise = "2026-11-27 11:00:00.123456: I tensorflow/core/x.cc:1] optimized\n"
+    running.say("digits-cnn-1-abcde.previous", noise + trace)
+    done = running("logs", "job/digits-cnn", "--failed", "--lines", "0")
+    assert done.stdout == f"worker:1: exit code 1 (pod digits-cnn-1-abcde)\n{trace}"
+    running.condition("Job", "Failed", "MaxFailedIndexesExceeded", "m")
+    assert "failed: worker:1: exit code 1: ValueError: no such column" in running("status", "job/digits-cnn").stdout
+    done = running("logs", "job/digits-cnn", "--failed", "--task", "worker:1")
+    assert done.returncode == 2 and "leave --task and --follow out" in done.stderr
 
 
 def test_logs_are_followed_over_restarts_to_the_end(running):

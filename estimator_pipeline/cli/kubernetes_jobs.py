@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,27 +70,27 @@ def _submitted_to_slurm(loaded: object) -> bool:
         return False
 
 
-def status(job: JobName, *, as_json: bool) -> None:
-    """Prints how a job stands; exit code 1 where it has failed."""
+def status(job: JobName, *, as_json: bool, watch: float | None = None) -> None:
+    """Prints how a job stands, with `watch` again and again until it has ended; exit code 1 where it has failed."""
     from estimator_pipeline.launch.kubernetes_jobs import job_status
 
-    found = job_status(job, environ=os.environ)
-    if as_json:
+    while True:
+        found = job_status(job, environ=os.environ)
         submission = {"scheduler": "kubernetes", **job._asdict()}
-        typer.echo(json.dumps({"submission": submission, "jobs": [found.document()]}, indent=2))
-    else:
-        for line in found.lines():
-            typer.echo(line)
-    if found.state == "Failed":
-        raise typer.Exit(1)
+        document = {"submission": submission, "jobs": [found.document()]}
+        if watch is not None and sys.stdout.isatty() and not as_json:
+            typer.echo("\x1b[H\x1b[2J", nl=False)
+        typer.echo(json.dumps(document, indent=2) if as_json else "\n".join(found.lines()))
+        if watch is None or found.ended:
+            raise typer.Exit(int(found.state == "Failed"))
+        time.sleep(watch)
 
 
-def logs(
-    job: JobName, *, follow: bool, task: str | None, element: int | None, lines: int, failed: bool = False
-) -> None:
-    """Prints what the pods of a job say, each line with the task that it is from; `failed`: of the first that failed."""
+def logs(job: JobName, *, follow: bool, task: str | None, element: int | None, lines: int, failed: bool) -> None:
+    """Prints what the pods of a job say, each line with its task; or what the task that failed first said."""
     from estimator_pipeline.launch import kubernetes_logs
     from estimator_pipeline.launch.kubernetes_jobs import look
+    from estimator_pipeline.launch.kubernetes_status import first_failure
 
     if element is not None:
         raise ConfigError(f"--element {element}: the job is no array.", mend="leave it out.")
@@ -98,6 +100,17 @@ def logs(
         raise ConfigError(f"{job} has no pods, and so no logs.", mend=f"see `status {job}{job.flags}`.")
     if task is not None and task not in tasks:
         raise ConfigError(f"--task {task}: the job has no such task.", found=f"its tasks: {', '.join(tasks)}")
+    assert there is not None
+    if failed:
+        if task is not None or follow:
+            raise ConfigError("--failed shows one log to its end.", mend="leave --task and --follow out.")
+        first = first_failure(there.workloads, there.pods)
+        if first is None:
+            raise ConfigError("no task has failed, as far as its pods are still there.")
+        typer.echo(f"{first.task}: {first.failure} (pod {first.pod})")
+        for line in kubernetes_logs.failed_log(first, lines=lines, job=job, environ=os.environ):
+            typer.echo(line)
+        return
     width = max(map(len, tasks))
 
     def show(who: str, line: str) -> None:
@@ -113,7 +126,6 @@ def logs(
     if follow:
         kubernetes_logs.follow(now, lines=lines, show=show, job=job, environ=os.environ)
         return
-    assert there is not None
     for who, line in kubernetes_logs.printed(wanted(there.pods), lines=lines, job=job, environ=os.environ):
         show(who, line)
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from estimator_pipeline import system_limits
+from estimator_pipeline.cli.hopeless import refuse_hopeless
 from estimator_pipeline.cli.seconds import above_zero, from_zero
 from estimator_pipeline.cli.train import with_engine
 from estimator_pipeline.errors import ConfigError
@@ -180,7 +182,8 @@ def command(
         folder = Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
 
     if read is not None and not dry_run:
-        _refuse_hopeless(read, str(job))
+        system_limits.require(os.environ, trains=True, tasks=shape.workers + shape.chief + shape.ps + shape.evaluator)
+        refuse_hopeless([read], file=str(job), done="nothing was started", checks=("data", "shards", "model"))
     deadlines = deadlines_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
     view = launch.view_for(sys.stderr if as_json else sys.stdout)
     if max_restarts > 0 and not dry_run:
@@ -308,28 +311,6 @@ def _job_file(
 def changes_of(settings: Sequence[str], cluster: Mapping[str, Any]) -> list[str]:
     """What the command line changes in the job file."""
     return [*settings, *(f"cluster.{name}={_yaml(value)}" for name, value in cluster.items())]
-
-
-def _refuse_hopeless(job: Job, file: str) -> None:
-    """What can be told of the data without TensorFlow is told before anything starts, and once.
-
-    Raises:
-        ConfigError: Every task would end with it.
-    """
-    from estimator_pipeline import doctor
-    from estimator_pipeline.inputs.downloads import PROXIES
-
-    # The cluster is the job's: what a scheduler says here is not about its tasks.
-    names = ("HOME", "XDG_CACHE_HOME", "TFDS_DATA_DIR", *PROXIES)
-    known = {name: os.environ[name] for name in names if name in os.environ}
-    context = doctor.Context(environ=known, job=job, job_file=file, connect=True)
-    report = doctor.examine(context, only=("data", "shards", "model"))
-    wrong = [finding for finding in report.findings if finding.severity == "error"]
-    if wrong:
-        raise ConfigError(
-            f"{file} cannot be launched: " + "; ".join(finding.what for finding in wrong),
-            mend="; ".join(finding.mend for finding in wrong if finding.mend),
-        )
 
 
 def _yaml(value: Any) -> str:

@@ -26,8 +26,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from estimator_pipeline import allocator, startup
-from estimator_pipeline.errors import PipelineError, PreemptedError
+from estimator_pipeline import allocator, io_errors, startup
+from estimator_pipeline.errors import DiskError, PipelineError, PreemptedError
 
 __all__ = ["COMMANDS", "CommandEntry", "app", "main"]
 
@@ -122,6 +122,11 @@ class _LazyGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except OSError as error:
+            if not io_errors.failed(error):
+                raise
+            typer.echo(f"error: {error.filename or 'a file'}: {error.strerror}", err=True)
+            raise typer.Exit(DiskError.exit_code) from error
         except PipelineError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(_exit_code(error)) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from estimator_pipeline.cluster.agreement import agree, folder_for, own_address, wait_secs
 from estimator_pipeline.cluster.detection import Detection, detect
+from estimator_pipeline.cluster.own_port import REUSE_VARIABLE, holder_of, problem_of
 from estimator_pipeline.cluster.roles import Shape, derived_addresses, hosts_of, roles, task_of, tasks_of
 from estimator_pipeline.cluster.tasks import Task, TFConfig
 from estimator_pipeline.errors import ClusterError, ConfigError
@@ -26,7 +26,6 @@ SHARED_DIR_VARIABLE = "ESTIMATOR_PIPELINE_SHARED_DIR"
 RUN_ID_VARIABLE = "ESTIMATOR_PIPELINE_RUN_ID"
 # Says to all tasks of a job whether one of them is an evaluator: "1" or "0". Whoever starts them knows it.
 EVALUATOR_VARIABLE = "ESTIMATOR_PIPELINE_EVALUATOR"
-REUSE_VARIABLE = "TF_GRPC_REUSE_PORT"
 
 
 @dataclass
@@ -106,6 +105,7 @@ def resolve(
                 host=own_address(environ, known=_own_host(detection, shape, tasks.index(own)), hostname=host),
                 timeout=wait_secs(environ),
                 hint=_hint(detection),
+                addresses=_asked_at(detection, shape, environ),
             )
             result.held = agreement.held
             result.changes[REUSE_VARIABLE] = "1"
@@ -138,6 +138,14 @@ def _own_host(detection: Detection, shape: Shape, rank: int) -> str | None:
     return hosts[rank] if hosts is not None else detection.allocation.own_host
 
 
+def _asked_at(detection: Detection, shape: Shape, environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Where the tasks can ask each other while they wait: the ports that they would have without an agreement."""
+    try:
+        return derived_addresses(detection.allocation, shape, environ=environ)
+    except ClusterError:
+        return None
+
+
 def _shared(environ: Mapping[str, str], directory: str | None) -> str:
     given = environ.get(SHARED_DIR_VARIABLE, "").strip() or directory
     if not given:
@@ -166,18 +174,12 @@ def _check_free(address: str, task: Task) -> None:
         ClusterError: The port is taken.
     """
     port = int(address.rpartition(":")[2])
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            # As servers do: what only lingers after a closed connection does not count as taken.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("", port))
-            probe.listen()
-    except OSError as error:
-        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-            raise
+    error = problem_of(port)
+    if error is not None:
+        holder, _ = holder_of(port)
         raise ClusterError(
             f"{task} should listen at {address}, and the port {port} is taken on this host.",
-            found=str(error),
+            found=f"{error}{holder and f': {holder} listens there'}",
             mend="set cluster.ports: agreed, by which each task takes a free port; or ESTIMATOR_PIPELINE_PORT_BASE to "
             "another first port, the same on every task.",
         ) from error

@@ -48,7 +48,7 @@ def own_model_dir(
     owner: str,
     made_of: Callable[[], Identity],
     accept_changes: bool,
-    on_failure: Callable[[str], None],
+    on_failure: Callable[[BaseException], None],
     known: str = "",
 ) -> Iterator[int]:
     """In the block, the model directory is this run's; gives the step of its latest checkpoint, which is whole.
@@ -90,7 +90,7 @@ def own_model_dir(
             with disk.explaining(model_dir):
                 identity.check(model_dir, made, step=step, accept=accept_changes)
         except Exception as error:
-            on_failure(str(error) if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}")
+            on_failure(error)
             raise
         yield step
 

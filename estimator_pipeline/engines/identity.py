@@ -21,13 +21,24 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, io_errors
 from estimator_pipeline.engines.board_files import DIRECTORY
 from estimator_pipeline.engines.disk import write_whole
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.log import logger
 
-__all__ = ["Identity", "as_json", "brief", "check", "differences", "in_short", "optimizer_changes"]
+__all__ = [
+    "Identity",
+    "as_json",
+    "brief",
+    "changes_meant",
+    "check",
+    "differences",
+    "in_short",
+    "optimizer_changes",
+    "read_local",
+    "words",
+]
 
 _FILE = "identity.json"
 # Which kind of input function it is, and what is promised of it; the names that earlier versions did not write.
@@ -170,28 +181,56 @@ def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> Non
     if lost is not None:
         changes.append({"step": step, "time": time.time(), "changed": [f"not known: {lost}"]})
     if before is not None:
-        changed = differences(_completed(before.get("fixed", {})), fixed)
-        _refuse_to_train_nothing(identity, changed, step=step, model_dir=model_dir)
-        if changed and not accept:
-            raise ConfigError(
-                f"this run is not the one that trained to step {step} in {model_dir}: {_words(changed)}",
-                mend="give what it was, give a model_dir of its own, or accept the change with --accept-changes "
-                f"(run.accept_changes): training then goes on at step {step} with what is given now",
-            )
-        meant = changed + differences(before.get("told", {}), told)
+        meant = changes_meant(before, identity, step=step, model_dir=model_dir, accept=accept)
         if meant:
-            logger.warning("Training goes on at step %d with a change: %s", step, _words(meant))
+            logger.warning("Training goes on at step %d with a change: %s", step, words(meant))
             of_optimizer = {name: [old, new] for name, old, new in meant if name.startswith(_OPTIMIZER)}
             names = [one[0] for one in meant]
             changes.append({"step": step, "time": time.time(), "changed": names, "optimizer": of_optimizer})
-    for words in identity.open:
-        logger.info("Not promised when this run is resumed: %s", words)
+    for promise in identity.open:
+        logger.info("Not promised when this run is resumed: %s", promise)
     document = {"fixed": fixed, "told": told, "open": list(identity.open), "changes": changes}
     if document == before:
         # A restart after the disk was full must not fail for want of room for what is there already.
         return
     tf.io.gfile.makedirs(os.path.dirname(path))
     write_whole(path, json.dumps(document, indent=1, sort_keys=True))
+
+
+def changes_meant(
+    before: Mapping[str, Any], identity: Identity, *, step: int, model_dir: str, accept: bool
+) -> list[tuple[str, Any, Any]]:
+    """What a run that goes on does otherwise than the one before it: names with what each was and is.
+
+    Args:
+        before: what the run before was made of, from :func:`check` or :func:`read_local`.
+        identity: of this run.
+        step: of the checkpoint that training goes on from.
+        model_dir: the model directory.
+        accept: whether changes of what is fixed are meant.
+
+    Raises:
+        ConfigError: something that must stay has changed.
+    """
+    changed = differences(_completed(before.get("fixed", {})), as_json(identity.fixed))
+    _refuse_to_train_nothing(identity, changed, step=step, model_dir=model_dir)
+    if changed and not accept:
+        raise ConfigError(
+            f"this run is not the one that trained to step {step} in {model_dir}: {words(changed)}",
+            mend="give what it was, give a model_dir of its own, or accept the change with --accept-changes "
+            f"(run.accept_changes): training then goes on at step {step} with what is given now",
+        )
+    return changed + differences(before.get("told", {}), as_json(identity.told))
+
+
+def read_local(model_dir: str) -> dict[str, Any] | None:
+    """What the last run in a folder of this machine was made of; None where nobody has written it, or it is torn."""
+    with contextlib.suppress(OSError, ValueError):
+        with open(os.path.join(model_dir, DIRECTORY, _FILE), encoding="utf-8") as file:
+            found = json.load(file)
+        if isinstance(found, dict) and isinstance(found.get("fixed"), dict):
+            return found
+    return None
 
 
 def optimizer_changes(model_dir: str, *, step: int) -> dict[str, list[Any]]:
@@ -222,7 +261,7 @@ def _refuse_to_train_nothing(
     raise ConfigError(
         f"train.epochs {epochs:g} ends at step {end}, and training stands at step {step} in {model_dir}: nothing would "
         f"be trained on what is given now",
-        found=_words(ours),
+        found=words(ours),
         mend=f"for {epochs:g} more give train.epochs {epochs * (step + end) / end:g} and --accept-changes, or give a "
         "model_dir of its own",
     )
@@ -249,6 +288,8 @@ def _read(tf: Any, path: str, *, accept: bool) -> tuple[dict[str, Any] | None, s
     except (tf.errors.OpError, ValueError) as error:
         torn = isinstance(error, ValueError)
         told = str(error).strip().splitlines()[0]
+        if not accept and any(words in told.lower() for words in io_errors.WORDS):
+            raise  # nothing is wrong with the file, as far as is known
     if torn or accept:
         logger.warning(
             "%s cannot be read (%s), so that nobody knows whether this run is the one that trained so far: training "
@@ -294,7 +335,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple
     return found
 
 
-def _words(changed: list[tuple[str, Any, Any]]) -> str:
+def words(changed: list[tuple[str, Any, Any]]) -> str:
+    """Changes for a person."""
     return "; ".join(f"{name} was {in_short(old)} and is {in_short(new)}" for name, old, new in changed)
 
 

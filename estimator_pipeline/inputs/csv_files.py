@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from estimator_pipeline import io_errors
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.files import find_files
 from estimator_pipeline.inputs.input_fn import Inputs
@@ -175,7 +176,7 @@ class CsvSource(Source):
         numbers: list[int] = []
         names: list[str] | None = None if self._header else [column.name for column in self._columns]
         position = 0
-        with open(path, "rb") as file:
+        with io_errors.naming(path), open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     if line.count(b'"') % 2:
@@ -201,7 +202,7 @@ class CsvSource(Source):
         names: list[str] | None = None if self._header else [column.name for column in self._columns]
         places = [] if names is None else list(range(len(names)))
         count = position = 0
-        with open(path, "rb") as file:
+        with io_errors.naming(path), open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 if position >= limit:
                     break
@@ -246,7 +247,7 @@ class CsvSource(Source):
         starts, numbers, names = self._lines(path)
         places = [names.index(column.name) for column in self._columns]
         made: list[list[Any]] = [[] for _ in self._columns]
-        with open(path, "rb") as file:
+        with io_errors.naming(path), open(path, "rb") as file:
             expected = -1
             for record in records.tolist():
                 if starts[record] != expected:
@@ -296,7 +297,7 @@ def examine(
 
 
 def _header(path: str, delimiter: str) -> list[str]:
-    with open(path, "rb") as file:
+    with io_errors.naming(path), open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 return _cells(line, delimiter, path, number, first=True)

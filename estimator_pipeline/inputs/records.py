@@ -29,6 +29,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from estimator_pipeline import durable, io_errors
 from estimator_pipeline.errors import InputError
 
 __all__ = ["INDEX_SUFFIX", "RecordFiles", "cache_dir", "check_file", "index_file", "write_index"]
@@ -189,14 +190,14 @@ def _write_aside(path: Path, write: Callable[[Any], Any], *, mode: int | None = 
             file.flush()
             if mode is not None:
                 os.chmod(file.name, mode)
-            os.replace(file.name, path)
+            durable.rename(file.name, path)
         except BaseException:
             os.unlink(file.name)
             raise
 
 
 def _read(path: str) -> bytes | mmap.mmap:
-    with open(path, "rb") as file:
+    with io_errors.naming(path), open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return b""  # An empty file can't be mapped; it holds no records.
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -343,7 +344,7 @@ class RecordFiles:
         check_file(path)
         buffer = io.BytesIO()
         try:
-            with gzip.open(path, "rb") as file:
+            with io_errors.naming(path), gzip.open(path, "rb") as file:
                 while block := file.read(1 << 20):
                     buffer.write(block)
                     if buffer.tell() > self._memory_limit:

@@ -52,7 +52,7 @@ from estimator_pipeline.launch.kubernetes_pods import (
 )
 from estimator_pipeline.launch.kubernetes_security import not_restricted
 
-__all__ = ["KINDS", "LONGEST_NAME", "MANIFEST", "TASKS", "Manifests", "kubernetes_name", "render"]
+__all__ = ["KINDS", "LONGEST_NAME", "MANIFEST", "MAX_STEPS", "TASKS", "Manifests", "kubernetes_name", "render"]
 
 LONGEST_NAME = 63
 """Of a host name (RFC 1123)."""
@@ -64,6 +64,8 @@ KINDS = {"job": "Job", "jobset": "JobSet", "tfjob": "TFJob"}
 """What runs the pods, for each `kubernetes.kind`."""
 MANIFEST = "estimator-pipeline/manifest"
 """The annotation with a digest of all objects as they were submitted."""
+MAX_STEPS = "estimator-pipeline/max-steps"
+"""The annotation with the last step, where the job file says it."""
 TASKS = "estimator-pipeline/tasks"
 """The annotation with a JSON object: task -> its pod's host name, in the order of the ranks."""
 _Template = Callable[..., dict[str, Any]]
@@ -119,7 +121,7 @@ def render(job: Job, *, name: str | None = None) -> Manifests:
     tasks = {
         str(task): _host(job, own, task, rank, by_role=_by_role(job)) for rank, task in enumerate(tasks_of(job.cluster))
     }
-    _sign(objects, tasks)
+    _sign(objects, tasks, job.train.max_steps)
     return Manifests(
         name=own,
         kind=section.kind,
@@ -130,15 +132,16 @@ def render(job: Job, *, name: str | None = None) -> Manifests:
     )
 
 
-def _sign(objects: Sequence[dict[str, Any]], tasks: Mapping[str, str]) -> None:
-    """Writes on what runs the pods which tasks they are, and a digest of all that was asked for.
+def _sign(objects: Sequence[dict[str, Any]], tasks: Mapping[str, str], max_steps: int | None) -> None:
+    """Writes on what runs the pods which tasks they are, how far they go, and a digest of all that was asked for.
 
     Whoever looks at the job later, or submits one of its name, needs no more than the cluster for it.
     """
     digest = hashlib.sha256(json.dumps(list(objects), sort_keys=True).encode()).hexdigest()[:16]
     for made in objects:
         if made["kind"] in KINDS.values():
-            made["metadata"]["annotations"] = {MANIFEST: digest, TASKS: json.dumps(tasks)}
+            steps = {} if max_steps is None else {MAX_STEPS: str(max_steps)}
+            made["metadata"]["annotations"] = {MANIFEST: digest, TASKS: json.dumps(tasks), **steps}
 
 
 # Names -----------------------------------------------------------------------------------------------------------

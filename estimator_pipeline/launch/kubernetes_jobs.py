@@ -26,6 +26,7 @@ from estimator_pipeline.launch.kubernetes_status import (
     PodState,
     first_failure,
     manifests_of,
+    max_steps_of,
     status_of,
     tasks_of_workloads,
 )
@@ -215,7 +216,8 @@ def job_status(job: JobName, *, environ: Mapping[str, str]) -> KubernetesStatus:
     status = there.status
     changes: dict[str, Any] = {}
     if status.pods:
-        changes["progress"] = progress_of(status.pods, job=job, environ=environ)
+        told = progress_of(status.pods, job=job, environ=environ)
+        changes["progress"] = told | max_steps_of(there.workloads) if told else told
     if len(status.pods) < len(tasks_of_workloads(there.workloads)) and status.state in ("Waiting", "Running"):
         changes["reason"] = _warning(job, environ)
     failure = first_failure(there.workloads, there.pods) if status.state == "Failed" else None

@@ -14,20 +14,22 @@ from typing import Any
 
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.launch import kubectl
+from estimator_pipeline.launch.error_lines import error_in
 from estimator_pipeline.launch.kubectl import JobName
 from estimator_pipeline.launch.kubernetes_pods import CONTAINER
 from estimator_pipeline.launch.kubernetes_status import PodState, newest
 from estimator_pipeline.launch.log_reader import log_event
+from estimator_pipeline.launch.noise import is_noise
 from estimator_pipeline.launch.progress import TaskState
 
-__all__ = ["follow", "last_words", "printed", "progress_of"]
+__all__ = ["failed_log", "follow", "last_words", "printed", "progress_of"]
 
 POLL_SECS = 2.0
 # Enough for a line of the loss, which `tf.estimator` logs every hundred steps.
-_PROGRESS_LINES, _LAST_LINES = 400, 60
+_PROGRESS_LINES = 400
+# As much of a log as a long traceback takes.
+_LAST_LINES = 400
 _RESULT = re.compile(r"^step (\d+) \(.+\): ")
-# TensorFlow's own lines, and those of absl: no error of a task is told so.
-_NOISE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |[IW]\d{4} |INFO:|WARNING:|\s)")
 
 
 def _log(pod: PodState, *arguments: str, job: JobName, environ: Mapping[str, str]) -> list[str]:
@@ -36,16 +38,21 @@ def _log(pod: PodState, *arguments: str, job: JobName, environ: Mapping[str, str
 
 def last_words(pod: PodState, *, job: JobName, environ: Mapping[str, str]) -> str:
     """The line with which a task that failed says why; "" where its log cannot be had or says nothing."""
-    previous = ["--previous"] if pod.previous else []
     try:
-        found = _log(pod, f"--tail={_LAST_LINES}", *previous, job=job, environ=environ)
+        lines = failed_log(pod, lines=_LAST_LINES, job=job, environ=environ)
     except PipelineError:
         # The pod is of use without: its node may be gone.
         return ""
-    lines = [line.rstrip() for line in found]
     ours = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    others = [line for line in lines if line and not _NOISE.match(line)]
-    return (ours or others or [""])[-1]
+    said = [line for line in lines if line.strip() and not line.startswith((" ", "INFO:", "WARNING:"))]
+    return ours[-1].rstrip(".") if ours else error_in(lines) or (said or [""])[-1]
+
+
+def failed_log(pod: PodState, *, lines: int, job: JobName, environ: Mapping[str, str]) -> list[str]:
+    """The last lines of the container that failed, 0: all, without what TensorFlow says at its start."""
+    arguments = [f"--tail={lines}"] if lines else []
+    arguments += ["--previous"] if pod.previous else []
+    return [line.rstrip() for line in _log(pod, *arguments, job=job, environ=environ) if not is_noise(line)]
 
 
 def progress_of(pods: Sequence[PodState], *, job: JobName, environ: Mapping[str, str]) -> dict[str, Any]:

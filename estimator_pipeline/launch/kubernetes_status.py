@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from estimator_pipeline.launch.kubernetes import MANIFEST, TASKS
+from estimator_pipeline.launch.kubernetes import MANIFEST, MAX_STEPS, TASKS
 from estimator_pipeline.launch.kubernetes_pods import CONTAINER, PREEMPTED
 from estimator_pipeline.launch.slurm_logs import progress_text
 
@@ -22,6 +22,7 @@ __all__ = [
     "PodState",
     "first_failure",
     "manifests_of",
+    "max_steps_of",
     "newest",
     "pod_states",
     "status_of",
@@ -119,8 +120,9 @@ class KubernetesStatus:
 
     @property
     def ended(self) -> bool:
-        """Whether it is over, and no pod of it runs: where each role is a Job, others go on after one has failed."""
-        return self.over and not any(pod.state in ("Pending", "Running", "Terminating") for pod in self.pods)
+        """Whether it is done, or has failed and no pod runs: of Jobs of several roles, one may fail by itself."""
+        alive = any(pod.state in ("Pending", "Running", "Terminating") for pod in self.pods)
+        return self.state == "Complete" or (self.state == "Failed" and not alive)
 
     def document(self) -> dict[str, Any]:
         """As a JSON document."""
@@ -135,7 +137,7 @@ class KubernetesStatus:
         if self.reason:
             lines.append(f"  {self.reason}")
         if self.progress:
-            lines.append("  " + progress_text(self.progress))
+            lines.append("  " + progress_text(self.progress, ended=self.over))
         wide = max((len(pod.task) for pod in self.pods), default=0)
         for pod in self.pods:
             words = [pod.text]
@@ -276,6 +278,12 @@ def tasks_of_workloads(workloads: Iterable[Mapping[str, Any]]) -> dict[str, str]
         if text:
             return {str(task): str(host) for task, host in json.loads(text).items()}
     return {}
+
+
+def max_steps_of(workloads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """The last step, as a part of the progress; empty where it was not said."""
+    texts = [(one["metadata"].get("annotations") or {}).get(MAX_STEPS, "") for one in workloads]
+    return {"max_steps": int(texts[0])} if texts and texts[0].isdigit() else {}
 
 
 def manifests_of(workloads: Iterable[Mapping[str, Any]]) -> set[str]:

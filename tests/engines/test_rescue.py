@@ -581,7 +581,7 @@ def test_it_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
         original = getattr(os, name)
         monkeypatch.setattr(os, name, lambda *args, n=name, f=original: (done.append(n), f(*args))[1])
     check(str(tmp_path), ONE, step=0, accept=False)
-    assert done == ["fsync", "replace"]
+    assert done == ["fsync", "replace", "fsync"]  # of the file, and of the folder
 
 
 @pytest.mark.parametrize("operation", ["fsync", "replace"])
