@@ -394,7 +394,8 @@ WAITING = [
     ),
     (
         {"waiting": {"reason": "CreateContainerConfigError", "message": "runAsNonRoot, and image will run as root"}},
-        {}, "waiting: its container cannot be made (runAsNonRoot, and image will run as root)",
+        {}, "waiting: its container cannot be made (runAsNonRoot, and image will run as root); set "
+            "kubernetes.run_as_user to a number, or pod_security: none",
     ),
     ({"waiting": {"reason": "ContainerCreating"}}, {}, "starting: its container is made"),
     (
@@ -758,6 +759,12 @@ def test_cancel_now_shortens_the_time_of_the_pods(running):
     deletions = [words for words in running.calls() if words[0] == "delete"]
     assert [words[1] for words in deletions] == ["jobs.batch", "pods", "service,configmap"]
     assert "--grace-period=1" in deletions[1]
+
+
+def test_cancel_of_what_has_no_pods(cluster):
+    assert cluster(*SUBMIT, WORKERS).returncode == 0
+    done = cluster("cancel", "job/digits-cnn")
+    assert done.stdout.splitlines()[0] == "job/digits-cnn: deleted; it had no pods" and not cluster.state["objects"]
 
 
 def test_cancel_of_what_has_ended_leaves_it_to_be_looked_at(cluster):

@@ -298,7 +298,9 @@ def cancel(
         return
     if there.workloads:
         kubectl.checked(["delete", RESOURCES[job.kind], "-l", job.selector, "--wait=false"], job=job, environ=environ)
-    if now:
+    if not there.pods:
+        say(f"{job}: deleted; it had no pods")
+    elif now:
         kubectl.checked(
             ["delete", "pods", "-l", job.selector, "--grace-period=1", "--wait=false"], job=job, environ=environ
         )

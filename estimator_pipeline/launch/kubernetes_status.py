@@ -50,6 +50,9 @@ _WAITING = {
     "CreateContainerError": "its container cannot be made",
     "RunContainerError": "its container cannot be started",
 }
+_UNSCHEDULED = {"Unschedulable": "no node for it", "SchedulingGated": "held back by a scheduling gate"}
+# An image that was not made for it, mostly.
+_RUN_AS_USER = "; set kubernetes.run_as_user to a number, or pod_security: none"
 # Of which the reason says all.
 _NO_FAULT = ("ContainerCreating", "PodInitializing")
 _DONE, _FAILED = ("Complete", "Completed", "Succeeded"), ("Failed",)
@@ -232,15 +235,15 @@ def _pod_text(phase: str, status: Mapping[str, Any], own: Mapping[str, Any], fai
     waiting = own.get("state", {}).get("waiting")
     if waiting:
         reason = waiting.get("reason", "")
-        words = _WAITING.get(reason, reason)
-        return init + ("starting: " if reason in _NO_FAULT else "waiting: ") + _joined(words, waiting.get("message"))
+        words = _joined(_WAITING.get(reason, reason), waiting.get("message"))
+        mend = _RUN_AS_USER if "runAsNonRoot" in words else ""
+        return f"{init}{'starting' if reason in _NO_FAULT else 'waiting'}: {words}{mend}"
     if phase == "Running":
         return "running"
     for condition in status.get("conditions", ()):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             reason = condition.get("reason", "")
-            words = {"Unschedulable": "no node for it", "SchedulingGated": "held back by a scheduling gate"}
-            return "waiting: " + _joined(words.get(reason, reason), condition.get("message"))
+            return "waiting: " + _joined(_UNSCHEDULED.get(reason, reason), condition.get("message"))
     return "waiting: to be given a node"
 
 
