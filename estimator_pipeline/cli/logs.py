@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from estimator_pipeline.cli import kubernetes_jobs
 from estimator_pipeline.cli.status import JOB_HELP, submission_of
 from estimator_pipeline.errors import ConfigError
 
@@ -35,12 +36,16 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="As the job file was changed when it was submitted."),
     ] = None,
+    namespace: kubernetes_jobs.NamespaceOption = None,
 ) -> None:
     """Print the logs of a submitted job, each line with the task that it is from."""
     from estimator_pipeline.launch.slurm_jobs import job_status
     from estimator_pipeline.launch.slurm_logs import SCRIPT_LABEL, LogReaders
     from estimator_pipeline.launch.terminal import harmless
 
+    if (theirs := kubernetes_jobs.kubernetes_job(job, settings, namespace)) is not None:
+        kubernetes_jobs.logs(theirs, follow=follow, task=task, element=element, lines=lines, failed=failed)
+        return
     submission = submission_of(job, settings)
     known = (SCRIPT_LABEL, *submission.tasks)
     if task is not None and task not in known:

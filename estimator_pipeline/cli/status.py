@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from estimator_pipeline.cli import kubernetes_jobs
 from estimator_pipeline.cli.seconds import above_zero
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
     Jobs = list[tuple[Submission, list[JobStatus]]]
 
-JOB_HELP = "The job file that was submitted, the folder of its submission, or the job's id."
+JOB_HELP = (
+    "The job file that was submitted, the folder of its submission, or the job's id; in Kubernetes KIND/NAME, "
+    "as job/digits."
+)
 
 
 def command(
@@ -37,6 +41,7 @@ def command(
         float | None,
         typer.Option(metavar="SECONDS", callback=above_zero, help="Look again so often, until all have ended."),
     ] = None,
+    namespace: kubernetes_jobs.NamespaceOption = None,
 ) -> None:
     """Say how a submitted job stands: in the queue, running, ended and why; how far its training is.
 
@@ -50,6 +55,11 @@ def command(
         raise ConfigError(f"--set {settings[0]} changes a job file, and none is named.", mend="name the job file.")
     if job is not None and folder is not None:
         raise ConfigError(f"--folder {folder} is for a list of jobs, and {job} is one.", mend="leave one of them out.")
+    if job is None and namespace is not None:
+        raise ConfigError(f"--namespace {namespace} is for one job, and none is named.", mend="name it, as job/digits.")
+    if job is not None and (theirs := kubernetes_jobs.kubernetes_job(job, settings, namespace)) is not None:
+        kubernetes_jobs.status(theirs, as_json=as_json, watch=watch)
+        return
     submission = None if job is None else submission_of(job, settings)
     while True:
         found = _jobs(submission, folder or Path())
