@@ -247,7 +247,9 @@ def end(outcome: Outcome, *, as_json: bool) -> NoReturn:
     if as_json:
         typer.echo(json.dumps(outcome.document(), indent=2))
     if outcome.failure is not None:
-        typer.echo(f"\n{outcome.failure.text()}", err=True)
+        from estimator_pipeline.launch.terminal import harmless
+
+        typer.echo(harmless(f"\n{outcome.failure.text()}"), err=True)
     raise typer.Exit(outcome.exit_code)
 
 

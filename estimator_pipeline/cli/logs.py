@@ -41,6 +41,7 @@ def command(
     """Print the logs of a submitted job, each line with the task that it is from."""
     from estimator_pipeline.launch.slurm_jobs import job_status
     from estimator_pipeline.launch.slurm_logs import SCRIPT_LABEL, LogReaders
+    from estimator_pipeline.launch.terminal import harmless
 
     if (theirs := kubernetes_jobs.kubernetes_job(job, settings, namespace)) is not None:
         kubernetes_jobs.logs(theirs, follow=follow, task=task, element=element, lines=lines, failed=failed)
@@ -68,7 +69,7 @@ def command(
 
     def show(whole: bool) -> None:
         for who, line in readers.read(whole=whole):
-            typer.echo(line if task is not None else f"{who:<{width}} | {line}")
+            typer.echo(harmless(line if task is not None else f"{who:<{width}} | {line}"))
 
     show(whole=follow)
     polls = 0
@@ -85,12 +86,13 @@ def _show_failed(folder: Path, tasks: Sequence[str], lines: int) -> None:
     """The failure in one line, and the end of that task's log without what TensorFlow says at its start."""
     from estimator_pipeline.launch.outcome import last_lines
     from estimator_pipeline.launch.slurm_history import history_of
+    from estimator_pipeline.launch.terminal import harmless
 
     failure = history_of(folder, tasks).failure
     if failure is None:
         raise ConfigError("no task has failed in the newest run, as far as its supervisor knows.")
-    typer.echo(failure.text())
+    typer.echo(harmless(failure.text()))
     if failure.log is not None:
         size = (folder / failure.log).stat().st_size
         for line in last_lines(folder / failure.log, count=lines or size, limit=size if not lines else 1024 * 1024):
-            typer.echo(line)
+            typer.echo(harmless(line))

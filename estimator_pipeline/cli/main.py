@@ -65,6 +65,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("status", "estimator_pipeline.cli.status", "Say how a submitted job stands."),
     CommandEntry("logs", "estimator_pipeline.cli.logs", "Print a submitted job's logs."),
     CommandEntry("cancel", "estimator_pipeline.cli.cancel", "End a submitted job."),
+    CommandEntry("clean", "estimator_pipeline.cli.clean", "Remove what old runs have left; shown first."),
     CommandEntry("parity", "estimator_pipeline.cli.parity", "Compare a job by tf.estimator with itself by Keras."),
     CommandEntry("partition", "estimator_pipeline.cli.partition", "Write a job's data as files, one part a worker."),
     CommandEntry("index", "estimator_pipeline.cli.index", "Write where the records of TFRecord files begin."),

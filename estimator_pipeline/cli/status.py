@@ -49,6 +49,7 @@ def command(
     the current folder. The exit code is 1 where a job has failed, or nobody can say how it stands, and 0 otherwise.
     """
     from estimator_pipeline.errors import ConfigError
+    from estimator_pipeline.launch.terminal import harmless
 
     if job is None and settings:
         raise ConfigError(f"--set {settings[0]} changes a job file, and none is named.", mend="name the job file.")
@@ -66,7 +67,7 @@ def command(
         text = _as_json(found, one=one) if as_json else "\n".join(_lines(found, one=one))
         if watch is not None and sys.stdout.isatty() and not as_json:
             typer.echo("\x1b[H\x1b[2J", nl=False)
-        typer.echo(text)
+        typer.echo(text if as_json else harmless(text))
         statuses = [each for _, jobs in found for each in jobs]
         if watch is None or all(each.ended for each in statuses):
             raise typer.Exit(int(any(each.failed for each in statuses)))

@@ -13,6 +13,7 @@ from estimator_pipeline.launch.plan import Plan, counted
 from estimator_pipeline.launch.processes import end_name
 from estimator_pipeline.launch.progress import TaskState
 from estimator_pipeline.launch.remaining import percent, seconds_left, step_text, time_text
+from estimator_pipeline.launch.terminal import harmless
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -83,7 +84,7 @@ class LineView(View):
     def _write(self, text: str) -> None:
         # A reader that went away (`| head`, a closed terminal) must not take the job with it.
         with contextlib.suppress(OSError):
-            print(f"{self._clock() - self._began:7.1f}s  {text}", file=self._stream, flush=True)
+            print(f"{self._clock() - self._began:7.1f}s  {harmless(text)}", file=self._stream, flush=True)
 
     def start(self, plan: Plan, states: Sequence[TaskState]) -> None:
         self._shown.clear()
@@ -126,7 +127,7 @@ class LineView(View):
 
     def finish(self, outcome: Outcome) -> None:
         with contextlib.suppress(OSError):
-            print(f"\n{summary(outcome)}", file=self._stream, flush=True)
+            print(f"\n{harmless(summary(outcome))}", file=self._stream, flush=True)
 
 
 class LiveView(View):
@@ -156,7 +157,7 @@ class LiveView(View):
 
     def note(self, text: str) -> None:
         with contextlib.suppress(OSError):
-            self._console.print(text, soft_wrap=True)
+            self._console.print(harmless(text), soft_wrap=True)
 
     def ended(self, state: TaskState) -> None:
         if state.state == "failed" and state.exit_code is not None:
@@ -198,7 +199,7 @@ class LiveView(View):
                 _short(state.steps_per_sec),
                 time_text(left) if left and state.trains else "",
                 _short(state.loss),
-                Text("" if state.evaluation is None else _evaluation(state.evaluation)),
+                Text("" if state.evaluation is None else harmless(_evaluation(state.evaluation))),
             )
         return table
 
