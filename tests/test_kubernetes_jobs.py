@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import kubernetes_validate
@@ -380,7 +381,8 @@ def test_status_looks_again_until_the_job_has_ended(cluster, monkeypatch):
         if len(slept) == 2:
             cluster.condition("Job", "Complete")
 
-    monkeypatch.setattr("estimator_pipeline.cli.kubernetes_jobs.time.sleep", sleep)
+    # Of this module alone: a process that is waited for sleeps as well.
+    monkeypatch.setattr("estimator_pipeline.cli.kubernetes_jobs.time", SimpleNamespace(sleep=sleep))
     done = cluster("status", "job/digits-cnn", "--watch", "30")
     first = [line for line in done.stdout.splitlines() if line.startswith("job/")]
     assert done.returncode == 0 and slept == [30.0, 30.0]
@@ -654,6 +656,17 @@ def test_logs_by_task(running):
     assert done.returncode == 2 and "its tasks: worker:0, worker:1, evaluator:0" in done.stderr
     done = running("logs", "job/digits-cnn", "--element", "1")
     assert done.returncode == 2 and "the job is no array" in done.stderr
+
+
+def test_what_a_pod_says_does_nothing_to_the_terminal(running):
+    running.say("digits-cnn-0-bbbbb", "\x1b]0;mine\x07INFO:tensorflow:loss = 0.5, step = 100\n")
+    done = running("logs", "job/digits-cnn", "--task", "worker:0")
+    assert done.returncode == 0 and "loss = 0.5" in done.stdout and "\x1b" not in done.stdout
+    running.say("digits-cnn-1-aaaaa", "error: \x1b[2Jno such column\n")
+    message = "Container tensorflow for pod a/digits-cnn-1-aaaaa failed with exit code 2"
+    running.condition("Job", "Failed", "PodFailurePolicy", message)
+    done = running("status", "job/digits-cnn")
+    assert "no such column" in done.stdout and "\x1b" not in done.stdout
 
 
 def test_the_log_of_the_task_that_failed_first(running):

@@ -73,6 +73,7 @@ def _submitted_to_slurm(loaded: object) -> bool:
 def status(job: JobName, *, as_json: bool, watch: float | None = None) -> None:
     """Prints how a job stands, with `watch` again and again until it has ended; exit code 1 where it has failed."""
     from estimator_pipeline.launch.kubernetes_jobs import job_status
+    from estimator_pipeline.launch.terminal import harmless
 
     while True:
         found = job_status(job, environ=os.environ)
@@ -80,7 +81,7 @@ def status(job: JobName, *, as_json: bool, watch: float | None = None) -> None:
         document = {"submission": submission, "jobs": [found.document()]}
         if watch is not None and sys.stdout.isatty() and not as_json:
             typer.echo("\x1b[H\x1b[2J", nl=False)
-        typer.echo(json.dumps(document, indent=2) if as_json else "\n".join(found.lines()))
+        typer.echo(json.dumps(document, indent=2) if as_json else harmless("\n".join(found.lines())))
         if watch is None or found.ended:
             raise typer.Exit(int(found.state == "Failed"))
         time.sleep(watch)
@@ -91,6 +92,7 @@ def logs(job: JobName, *, follow: bool, task: str | None, element: int | None, l
     from estimator_pipeline.launch import kubernetes_logs
     from estimator_pipeline.launch.kubernetes_jobs import look
     from estimator_pipeline.launch.kubernetes_status import first_failure
+    from estimator_pipeline.launch.terminal import harmless
 
     if element is not None:
         raise ConfigError(f"--element {element}: the job is no array.", mend="leave it out.")
@@ -109,12 +111,12 @@ def logs(job: JobName, *, follow: bool, task: str | None, element: int | None, l
             raise ConfigError("no task has failed, as far as its pods are still there.")
         typer.echo(f"{first.task}: {first.failure} (pod {first.pod})")
         for line in kubernetes_logs.failed_log(first, lines=lines, job=job, environ=os.environ):
-            typer.echo(line)
+            typer.echo(harmless(line))
         return
     width = max(map(len, tasks))
 
     def show(who: str, line: str) -> None:
-        typer.echo(line if task is not None else f"{who:<{width}} | {line}")
+        typer.echo(harmless(line if task is not None else f"{who:<{width}} | {line}"))
 
     def wanted(pods: Sequence[PodState]) -> list[PodState]:
         return [pod for pod in pods if task in (None, pod.task)]
