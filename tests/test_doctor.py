@@ -943,6 +943,9 @@ def test_own_functions_are_looked_for_and_not_run(tmp_path, monkeypatch):
         ("from os.path import *\n", None),
         ("from beside import f\n", None),
         ("globals()['f'] = print\n", None),
+        ("def make():\n    global f\n    f = print\nmake()\n", None),
+        ("for f in (print,):\n    pass\n", None),
+        ("class A:\n    def f(): pass\ndef g():\n    def f(): pass\n", "own/f.py has no function 'f' (functions: g)"),
     ],
 )
 def test_a_function_and_what_its_file_imports_are_looked_for(text, says, tmp_path, monkeypatch):
@@ -953,6 +956,9 @@ def test_a_function_and_what_its_file_imports_are_looked_for(text, says, tmp_pat
     for reference in ("own/f.py:f", "own.f:f"):
         found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": reference})))
         assert fine(found[:1]) if says is None else has(found, "error", says), found
+    if says is not None and "imports" in says:
+        loads = job(tmp_path, model={"function": "own/f.py:f"}, slurm={"setup": ["module load x"]})
+        assert has(told(functions.check, doctor.Context(job=loads)), "warning", says)
     found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": "own.g:f"})))
     assert has(found, "error", "model.function: the module own.g cannot be found")
 
