@@ -19,7 +19,7 @@ import google_crc32c
 import numpy as np
 from suite import pages
 
-SIZES = (100, 2_000, 100_000)
+SIZES = (100, 2_000, 50_000)
 FILES, BYTES, WORKERS = 8, 256 * 2**20, (2, 8)
 BATCH, WINDOW = 64, 65536
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import gzip
+import mmap
 import os
 import struct
+import time
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.suite import pages
 from estimator_pipeline.cli.main import app
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs import records
@@ -221,3 +224,19 @@ def test_a_file_that_nobody_walks_through_is_told_by_some_of_its_blocks(tmp_path
     for size in (0, 1):
         write(tmp_path / "a", *[b"1"] * size)
         assert digest() == digest()
+
+
+def test_large_records_are_read_alone(tmp_path):
+    """Of a map the system reads as much again around each page, and so, of records that lie apart, the whole file."""
+    path = tmp_path / "a"
+    path.write_bytes(framed(bytes(range(256)) * 160) * 48)
+    files = RecordFiles([str(path)], compression="", cache=tmp_path / "cache", memory_limit=0)
+    assert files.count(str(path)) == 48
+    deadline = time.monotonic() + 20
+    while pages.resident([str(path)]) and time.monotonic() < deadline:
+        pages.drop([str(path)])
+    if pages.resident([str(path)]):
+        pytest.skip("this file system keeps its pages")
+    assert len(files.read(str(path), np.array([40, 4, 16, 28]))) == 4
+    # Each lies in 12 pages at most.
+    assert pages.resident([str(path)]) <= 4 * 12 * mmap.PAGESIZE

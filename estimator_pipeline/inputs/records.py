@@ -14,6 +14,7 @@ worker walks through a file whose records it does not read. This module needs no
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -50,6 +51,7 @@ _AT_A_TIME = 1024
 _INDEX_VERSION = 1
 _DIGEST_SUFFIX = ".digest"
 _DIGEST = re.compile(r"[0-9a-f]{16}")
+_LARGE = 32 * 1024
 _BLOCK = 4096
 _BLOCKS = 4
 
@@ -266,6 +268,15 @@ def _read(path: str) -> bytes | mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
+def _ask_for(data: bytes | mmap.mmap, places: Sequence[Sequence[int]]) -> None:
+    """Has the system read large records alone, ahead: of a map it reads as much again around each page that is new."""
+    for start, length in places:
+        if length >= _LARGE and isinstance(data, mmap.mmap):
+            begin = (start - _HEADER.size) // mmap.PAGESIZE * mmap.PAGESIZE
+            with contextlib.suppress(OSError):  # a file system that cannot; then it is read as any other
+                data.madvise(mmap.MADV_WILLNEED, begin, start + length + _FOOTER - begin)
+
+
 def _walk(path: str, data: bytes | mmap.mmap) -> tuple[np.ndarray, str]:
     """Where each record's data begins and how long it is; and a digest of the checksums of all data."""
     size, position = len(data), 0
@@ -385,7 +396,9 @@ class RecordFiles:
         """
         data, index = self._opened(path)
         found = []
-        for record, (start, length) in zip(records.tolist(), index[records].tolist(), strict=True):
+        places = index[records].tolist()
+        _ask_for(data, places)
+        for record, (start, length) in zip(records.tolist(), places, strict=True):
             begin = start - _HEADER.size
             # An index that lies beside its file may be that of another one of the same size.
             if _HEADER.unpack_from(data, begin)[0] != length:
