@@ -215,7 +215,7 @@ def command(
             foreign=job is None,
             hold_ports=hold_ports,
             cores=cores.value,
-            heartbeat=launch.HEARTBEAT_SECS if deadlines.heartbeat is not None else None,
+            heartbeat=_heartbeat(deadlines),
         )
         if dry_run:
             typer.echo(json.dumps(plan.document(), indent=2) if as_json else plan.text())
@@ -231,6 +231,15 @@ def command(
             deadlines=deadlines,
         )
     end(outcome, as_json=as_json)
+
+
+def _heartbeat(deadlines: Deadlines) -> float | None:
+    """How far apart heartbeats are: without a deadline for them `stacks` goes by them, and a supervisor above."""
+    from estimator_pipeline.launch import HEARTBEAT_SECS
+    from estimator_pipeline.launch.progress import HEARTBEAT_FOLDER_VARIABLE
+
+    supervised_above = bool(os.environ.get(HEARTBEAT_FOLDER_VARIABLE))
+    return None if deadlines.heartbeat is None and supervised_above else HEARTBEAT_SECS
 
 
 def deadlines_of(step: float | None, start: float | None, heartbeat: float | None, *, supervised: bool) -> Deadlines:
