@@ -193,6 +193,24 @@ def test_a_job_of_which_no_task_runs(tmp_path):
     assert not (tmp_path / REQUEST).exists()
 
 
+def test_one_that_ends_meanwhile_is_not_waited_for(tmp_path):
+    (tmp_path / "command.progress.jsonl").touch()
+    (tmp_path / "heartbeats").mkdir()
+    heart = tmp_path / "heartbeats" / "elsewhere-17"
+    heart.touch()
+
+    def end():
+        _until(lambda: (tmp_path / REQUEST).exists())
+        time.sleep(0.1)  # it has been seen
+        heart.unlink()
+
+    task = threading.Thread(target=end)
+    task.start()
+    done = call("stacks", tmp_path, "--timeout", 300)
+    task.join()
+    assert done.returncode == 2 and "found: all of them have ended" in done.stderr
+
+
 def test_a_job_file_by_which_nothing_runs_here(tmp_path):
     job = tmp_path / "job.yaml"
     job.write_text(JOB.format(model_dir=tmp_path / "model"))

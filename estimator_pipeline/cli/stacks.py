@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from estimator_pipeline.cli.kubernetes_jobs import kubernetes_job
 from estimator_pipeline.cli.seconds import above_zero
 from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
+
+
+# A launch that has sent no heartbeat for so long is not what a person means who has a job in Kubernetes.
+_OLD_SECS = 60.0
 
 
 def command(
@@ -39,15 +45,16 @@ def command(
     The exit code is 0 where all have answered, 1 where one has not, and 2 where no task runs.
     """
     from estimator_pipeline.launch import stack_requests
+    from estimator_pipeline.launch.terminal import harmless
 
     folder, ranks = _place(job, settings, element)
     found = stack_requests.request_stacks(stack_requests.attempt_of(folder), ranks=ranks, wanted=task, timeout=timeout)
     for one in found:
         for line in one.lines():
-            typer.echo(line)
+            typer.echo(harmless(line))
     for one in found:
         if one.stacks and not brief:
-            typer.echo(f"\n==> {one.head}\n\n{one.stacks}")
+            typer.echo(harmless(f"\n==> {one.head}\n\n{one.stacks}"))
     raise typer.Exit(int(any(one.missing and not one.ended for one in found)))
 
 
@@ -63,6 +70,15 @@ def _place(job: str, settings: list[str] | None, element: int | None) -> tuple[P
         return path, ()
     loaded = load_job(job, overrides=settings or []) if path.is_file() else None
     launched = _launched(path if loaded is None else Path(loaded.run.model_dir))
+    in_pods = kubernetes_job(job, settings, None)
+    if in_pods is not None and (launched is None or time.time() - _beat(launched) > _OLD_SECS):
+        raise ConfigError(
+            f"{in_pods}: the tasks of a job in Kubernetes cannot be asked from here, for their logs are in their pods.",
+            mend="ask in a pod, where kubernetes.step_timeout has started a supervisor: "
+            f"`kubectl{in_pods.flags} exec POD -- sh -c 'estimator-pipeline stacks /tmp/estimator-pipeline-*'`.",
+        )
+    if launched is not None and in_pods is not None:
+        return launched, ()
     try:
         submission = submission_of(job, settings)
     except ConfigError as error:
@@ -98,14 +114,6 @@ def _beat(folder: Path) -> float:
 
 
 def _never_started(job: str, loaded: Job) -> ConfigError:
-    from estimator_pipeline.job.kubernetes_section import Kubernetes
-
-    if loaded.kubernetes != Kubernetes():
-        return ConfigError(
-            f"{job}: the tasks of a job in Kubernetes cannot be asked from here, for their logs are in their pods.",
-            mend="ask in a pod, where kubernetes.step_timeout has started a supervisor: "
-            "`kubectl exec POD -- sh -c 'estimator-pipeline stacks /tmp/estimator-pipeline-*'`.",
-        )
     return ConfigError(
         f"{job}: nothing was launched or submitted with this job file.",
         found=f"no logs of `launch` in {loaded.run.model_dir}/logs, and no submission to Slurm",

@@ -28,6 +28,7 @@ _MISSED_SECS = 6.0
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 _OWN_THREAD = re.compile(r"^Current thread 0x.*\n(?:  .*\n)*\n?", re.MULTILINE)
 _HEARTS = "heartbeats"
+_ENDED = "all of them have ended"
 _TOLD = (b'"start"', b'"result"', b'"end"')
 
 
@@ -129,7 +130,7 @@ def request_stacks(
     hearts = _hearts(folder)
     _name(hearts, folder)
     # A task may say its last word long before its process has ended.
-    running = [one for one in hearts if not _is_dead(one) and not (one.said_end and asked - one.beat > _MISSED_SECS)]
+    running = [one for one in hearts if not _is_gone(one) and not (one.said_end and asked - one.beat > _MISSED_SECS)]
     _refuse_ended(folder, hearts, running, asked)
     answers: dict[str, str] = {}
     deadline = time.monotonic() + timeout
@@ -137,7 +138,7 @@ def request_stacks(
         for heart in running:
             if heart.name not in answers and (text := _answer(folder, heart.name, asked)):
                 answers[heart.name] = text
-        if len(answers) == len(running) or time.monotonic() >= deadline:
+        if all(one.name in answers or _is_gone(one) for one in running) or time.monotonic() >= deadline:
             break
         time.sleep(_POLL_SECS)
     latest = {heart.name: heart.beat for heart in _hearts(folder)}
@@ -146,6 +147,8 @@ def request_stacks(
         _result(one, answers.get(one.name, ""), beats=latest.get(one.name), ranks=ranks, timeout=timeout)
         for one in running
     ]
+    if all(one.ended for one in found):
+        raise _nothing_runs(folder, _ENDED)
     if wanted is not None:
         known = ", ".join(sorted(one.task for one in found))
         found = [one for one in found if one.task == wanted]
@@ -193,8 +196,10 @@ def _name(hearts: Sequence[_Heart], folder: Path) -> None:
             heart.said_end = bool(events) and events[-1]["event"] != "start"
 
 
-def _is_dead(heart: _Heart) -> bool:
+def _is_gone(heart: _Heart) -> bool:
     """Whether its process is no more, as far as that can be seen from here."""
+    if heart.shared and not heart.path.exists():
+        return True
     host, _, number = heart.process.rpartition("-")
     return host == socket.gethostname() and number.isdigit() and not psutil.pid_exists(int(number))
 
@@ -222,10 +227,14 @@ def _refuse_ended(folder: Path, hearts: Sequence[_Heart], running: Sequence[_Hea
             f"the last heartbeat of a task is {asked - last:.0f} s old: they were killed, or all of them are stopped"
         )
     elif hearts:
-        found = "all of them have ended"
+        found = _ENDED
     else:
         found = "no heartbeat of a task: none has come to its training yet, or they run no engine of this package"
-    raise ConfigError(
+    raise _nothing_runs(folder, found)
+
+
+def _nothing_runs(folder: Path, found: str) -> ConfigError:
+    return ConfigError(
         f"no task runs that could be asked for its stacks, by {folder}.",
         found=found,
         mend="name a running job, or its log folder; `py-spy dump --pid N` on the task's machine asks any Python.",
@@ -248,7 +257,7 @@ def _result(heart: _Heart, answer: str, *, beats: float | None, ranks: Sequence[
     if answer:
         return TaskStacks(task, process, _OWN_THREAD.sub("", stacks).strip("\n"))
     beat = beats is not None and beats > heart.beat
-    if beats is None or _is_dead(heart) or (heart.said_end and not beat):
+    if beats is None or _is_gone(heart) or (heart.said_end and not beat):
         return TaskStacks(task, process, missing="has ended meanwhile", ended=True)
     missing = f"did not answer within {timeout:g} s"
     if beat:

@@ -63,6 +63,8 @@ def own_lines_in(stacks: str) -> tuple[str, ...]:
 def waiting_line(stacks: str) -> str:
     """Where the main thread is, and the author's own line that has called it; for stacks without own lines.
 
+    Where no author's line is there, a line of this package that waits by itself.
+
     Args:
         stacks: see :func:`own_lines_in`.
 
@@ -73,8 +75,10 @@ def waiting_line(stacks: str) -> str:
     if not frames:
         return ""
     file, line, function = frames[0]
-    callers = [", line ".join(frames[place][:2]) + f", in {frames[place][2]}" for place in _own(frames)[:1]]
-    return f"{function} of {os.path.basename(file)}, line {line}" + "".join(f", called by {one}" for one in callers)
+    ours = [i for i, (name, _, _) in enumerate(_before_tensorflow(frames)) if name.startswith(_OURS)]
+    caller = next(iter(_own(frames) or ours), 0)
+    called_by = ", called by {}, line {}, in {}".format(*frames[caller]) if caller else ""
+    return f"{function} of {os.path.basename(file)}, line {line}{called_by}"
 
 
 def _threads(stacks: str) -> list[list[_Frame]]:
