@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -148,13 +149,17 @@ def test_a_file_that_cannot_be_written(tmp_path):
     assert done.returncode == 2 and "No such file or directory" in done.stderr and not (tmp_path / "logs").exists()
     shown = io.StringIO()
     job = Job(tmp_path, LineView(shown))
-    job.file.unlink()
-    job.file.mkdir()
+    before = job.file.read_text()
+    job.tell("step", step=1)
     for _ in range(3):
+        (tmp_path / f".digits.prom.{os.getpid()}").symlink_to("/dev/full")
         job.now += 5.0
         job.view.refresh()
-    assert shown.getvalue().count(f"warning: {job.file} could not be written (Is a directory); the job goes on") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["digits.prom"], "nothing half-written is left"
+        assert job.file.read_text() == before, "it is whole, and of before"
+        assert [path.name for path in tmp_path.iterdir()] == ["digits.prom"], "nothing half-written is left"
+    told = f"warning: {job.file} could not be written (No space left on device); the job goes on"
+    assert shown.getvalue().count(told) == 1
+    assert only(job.after(5.0), "global_step", task="worker:0") == 1, "there is room again"
 
 
 def test_a_command_that_is_started_again(tmp_path):
