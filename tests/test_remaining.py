@@ -2,11 +2,14 @@
 
 import io
 import math
+from dataclasses import replace
 
 import pytest
 
+from estimator_pipeline.launch.job_table import job_table
 from estimator_pipeline.launch.progress import TaskState
 from estimator_pipeline.launch.remaining import percent, seconds_left, step_text, time_text
+from estimator_pipeline.launch.slurm_status import JobStatus
 from estimator_pipeline.launch.view import LineView, LiveView
 
 
@@ -30,6 +33,11 @@ def test_the_time_that_is_left():
     assert seconds_left(40, 100, None) is seconds_left(None, 100, 1.0) is seconds_left(4, None, 1.0) is None
     assert seconds_left(40, 100, math.nan) is seconds_left(40, 100, 0.0) is None
     assert [time_text(s) for s in (0.9, 59, 60, 3700, 90000)] == ["0 s", "59 s", "1 min", "1 h 1 min", "1 d 1 h"]
+
+
+def test_a_job_that_stopped_as_asked_has_not_failed():
+    asked = JobStatus("7", "FAILED", "stopped as asked", name="x")
+    assert [line.split()[2] for line in job_table([asked, replace(asked, failed=True)])[1:]] == ["STOPPED", "FAILED"]
 
 
 def test_views_show_it():

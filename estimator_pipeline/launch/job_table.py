@@ -29,7 +29,8 @@ def _row(one: JobStatus) -> tuple[str, ...]:
     return (
         one.job_id,
         one.name,
-        one.state,
+        # To Slurm a job has failed that stopped as it was asked to.
+        "STOPPED" if one.state == "FAILED" and not one.failed else one.state,
         "" if step is None else str(step),
         "" if share is None else str(share),
         f"{rate:.4g}" if rate is not None and goes_on else "",
