@@ -234,10 +234,10 @@ def job_status(job: JobName, *, environ: Mapping[str, str]) -> KubernetesStatus:
 def _there(job: JobName, environ: Mapping[str, str]) -> Look:
     there = look(job, environ=environ)
     if there is None or (there.others and not there.workloads):
+        where = f"the namespace {job.namespace}" if job.namespace else "the namespace of kubectl's context"
         raise ConfigError(
             f"there is no {job} in the cluster.",
-            found=f"nothing with its labels in {f'the namespace {job.namespace}' if job.namespace else 'the namespace'}"
-            f"{'' if job.namespace else ' of kubectl' + chr(39) + 's context'}: not submitted, or deleted since",
+            found=f"nothing with its labels in {where}: not submitted, or deleted since",
             mend="name the job file that was submitted (with the same --set), or KIND/NAME, as job/digits; -n names "
             "the namespace.",
         )
