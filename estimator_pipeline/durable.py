@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["rename", "sync", "sync_tree"]
+__all__ = ["rename", "sync", "sync_companions", "sync_tree", "with_checkpoints"]
 
 # What a file system says that has no fsync, that is read-only, or that lets this user only write. None of them says
 # that something is lost, as EIO, ENOSPC and EDQUOT do.
@@ -64,6 +65,20 @@ def sync(paths: Iterable[str | os.PathLike[str]]) -> None:
                 raise OSError(error.errno, error.strerror, os.fspath(path)) from error
         finally:
             os.close(descriptor)
+
+
+_companions: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def with_checkpoints(companion: Any) -> None:
+    """Has `companion.sync()` be called before each checkpoint that this process names: what tells of its steps."""
+    _companions.add(companion)
+
+
+def sync_companions() -> None:
+    """For whoever names a checkpoint."""
+    for companion in list(_companions):
+        companion.sync()
 
 
 def sync_tree(path: str | os.PathLike[str]) -> None:

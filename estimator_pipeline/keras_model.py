@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from estimator_pipeline import compat, durable, keras_optimizers
+from estimator_pipeline import compat, durable, keras_optimizers, keras_refusals
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, Head
 from estimator_pipeline.loss_scale import INITIAL_SCALE
@@ -201,7 +201,7 @@ def load_keras_model(path: str) -> Any:
         The compiled `tf.keras.Model`.
 
     Raises:
-        ConfigError: there is no such file, or it is none of Keras.
+        ConfigError: there is no such file, or it is none that Keras loads.
     """
     tf = compat.install()
     _own()
@@ -216,7 +216,10 @@ def load_keras_model(path: str) -> Any:
             raise ConfigError(
                 f"{path} cannot be read as a .keras file: {error}", mend="name a file that Model.save wrote as .keras"
             ) from error
-        model = tf.keras.models.load_model(local)
+        try:
+            model = tf.keras.models.load_model(local)
+        except keras_refusals.ERRORS as error:
+            raise keras_refusals.explained(path, local, error) from error
     if state is not None:
         keras_optimizers.create_slots(model)
         with np.load(io.BytesIO(state)) as values:

@@ -768,7 +768,7 @@ def shards(tmp_path, section, workers):
 
 
 def test_even_and_uneven_shards(tmp_path):
-    section = tfrecords(tmp_path, 10, 10, 10, 10)
+    section = tfrecords(tmp_path, 10, 10, 10, 10) | {"shard_policy": "file"}
     assert has(shards(tmp_path, section, 2), "ok", "20 records a worker of 40 in 4 file(s)")
     section = tfrecords(tmp_path, 30, 4, 3, 3) | {"shard_policy": "file"}
     assert has(shards(tmp_path, section, 2), "warning", "10 to 30 records a worker", "3.00 times as often")
@@ -776,7 +776,7 @@ def test_even_and_uneven_shards(tmp_path):
     assert has(shards(tmp_path, section, 4), "error", "0 to 30 records a worker", "ends at its first step")
     assert has(shards(tmp_path, section, 8), "error", "4 files cannot be shared by 8 input pipelines")
     section = tfrecords(tmp_path, 30, 4, 3, 3)
-    assert has(shards(tmp_path, section, 2), "ok", "policy data: the files cannot be shared evenly")
+    assert has(shards(tmp_path, section, 2), "ok", "policy data: any record can be read by its number")
 
 
 def test_files_that_are_not_there(tmp_path):
@@ -807,7 +807,7 @@ def tfds(tmp_path, name="mine", files=2, **section):
 def test_prepared_data_sets(tmp_path):
     found = told(data.check_data, tfds(tmp_path))
     assert has(found, "ok", "training: mine train", "11 records") and fine(found)
-    assert has(told(data.check_shards, tfds(tmp_path)), "ok", "11 records a worker")
+    assert has(told(data.check_shards, tfds(tmp_path)), "ok", "11 records of 2 file(s)")
     found = told(data.check_data, tfds(tmp_path, train_split="train[:50%]"))
     assert fine(found)
     found = told(data.check_data, tfds(tmp_path, eval_split="validation"))
@@ -943,6 +943,9 @@ def test_own_functions_are_looked_for_and_not_run(tmp_path, monkeypatch):
         ("from os.path import *\n", None),
         ("from beside import f\n", None),
         ("globals()['f'] = print\n", None),
+        ("def make():\n    global f\n    f = print\nmake()\n", None),
+        ("for f in (print,):\n    pass\n", None),
+        ("class A:\n    def f(): pass\ndef g():\n    def f(): pass\n", "own/f.py has no function 'f' (functions: g)"),
     ],
 )
 def test_a_function_and_what_its_file_imports_are_looked_for(text, says, tmp_path, monkeypatch):
@@ -953,6 +956,9 @@ def test_a_function_and_what_its_file_imports_are_looked_for(text, says, tmp_pat
     for reference in ("own/f.py:f", "own.f:f"):
         found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": reference})))
         assert fine(found[:1]) if says is None else has(found, "error", says), found
+    if says is not None and "imports" in says:
+        loads = job(tmp_path, model={"function": "own/f.py:f"}, slurm={"setup": ["module load x"]})
+        assert has(told(functions.check, doctor.Context(job=loads)), "warning", says)
     found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": "own.g:f"})))
     assert has(found, "error", "model.function: the module own.g cannot be found")
 

@@ -57,6 +57,7 @@ FLOORS = {
     "keras_optimizers": 2,
     "keras_variables": 2,
     "keras_names": 2,
+    "keras_refusals": 2,
     "keras_weights": 2,
     "label_checks": 2,
     "loss_scale": 2,

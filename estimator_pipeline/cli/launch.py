@@ -48,6 +48,7 @@ class CommandAfterDashes(TyperCommand):
 SETTINGS = {"cls": CommandAfterDashes}
 
 START_HELP = "five times --step-timeout, 1800 at least; 0: none"
+METRICS_HELP = "Keep a file for Prometheus's textfile collector, NAME.prom, with the job's steps, loss and restarts."
 HEARTBEAT_HELP = "60 with --max-restarts, else none; 0: none"
 
 
@@ -139,6 +140,7 @@ def command(
             "server is not TensorFlow's.",
         ),
     ] = True,
+    metrics: Annotated[Path | None, typer.Option(metavar="FILE", help=METRICS_HELP)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
@@ -186,6 +188,8 @@ def command(
         refuse_hopeless([read], file=str(job), done="nothing was started", checks=("data", "shards", "model"))
     deadlines = deadlines_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
     view = launch.view_for(sys.stderr if as_json else sys.stdout)
+    if metrics is not None and not dry_run:
+        view = launch.MetricsView(view, metrics)
     if max_restarts > 0 and not dry_run:
         assert folder is not None
         outcome = launch.supervise_local(
@@ -215,7 +219,7 @@ def command(
             foreign=job is None,
             hold_ports=hold_ports,
             cores=cores.value,
-            heartbeat=launch.HEARTBEAT_SECS if deadlines.heartbeat is not None else None,
+            heartbeat=_heartbeat(deadlines),
         )
         if dry_run:
             typer.echo(json.dumps(plan.document(), indent=2) if as_json else plan.text())
@@ -231,6 +235,15 @@ def command(
             deadlines=deadlines,
         )
     end(outcome, as_json=as_json)
+
+
+def _heartbeat(deadlines: Deadlines) -> float | None:
+    """How far apart heartbeats are: without a deadline for them `stacks` goes by them, and a supervisor above."""
+    from estimator_pipeline.launch import HEARTBEAT_SECS
+    from estimator_pipeline.launch.progress import HEARTBEAT_FOLDER_VARIABLE
+
+    supervised_above = bool(os.environ.get(HEARTBEAT_FOLDER_VARIABLE))
+    return None if deadlines.heartbeat is None and supervised_above else HEARTBEAT_SECS
 
 
 def deadlines_of(step: float | None, start: float | None, heartbeat: float | None, *, supervised: bool) -> Deadlines:

@@ -64,6 +64,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     ),
     CommandEntry("status", "estimator_pipeline.cli.status", "Say how a submitted job stands."),
     CommandEntry("logs", "estimator_pipeline.cli.logs", "Print a submitted job's logs."),
+    CommandEntry("stacks", "estimator_pipeline.cli.stacks", "Show where each task of a running job stands."),
     CommandEntry("cancel", "estimator_pipeline.cli.cancel", "End a submitted job."),
     CommandEntry("clean", "estimator_pipeline.cli.clean", "Remove what old runs have left; shown first."),
     CommandEntry("parity", "estimator_pipeline.cli.parity", "Compare a job by tf.estimator with itself by Keras."),

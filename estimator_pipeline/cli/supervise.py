@@ -13,6 +13,7 @@ import typer
 from estimator_pipeline.cli.launch import (
     COMMAND_KEY,
     HEARTBEAT_HELP,
+    METRICS_HELP,
     START_HELP,
     CommandAfterDashes,
     deadlines_of,
@@ -68,6 +69,7 @@ def command(
         typer.Option(callback=above_zero, help="End it after this many seconds, all attempts together."),
     ] = None,
     grace: Annotated[float, typer.Option(callback=from_zero, help="Seconds between SIGTERM and SIGKILL.")] = 30.0,
+    metrics: Annotated[Path | None, typer.Option(metavar="FILE", help=METRICS_HELP)] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document on standard output, the output on standard error.")
     ] = False,
@@ -104,6 +106,7 @@ def command(
         timeout=timeout,
         deadlines=deadlines_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0),
         watch_path=watch,
+        metrics=metrics,
     )
     if as_json:
         typer.echo(json.dumps(outcome.document(), indent=2))

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import Finding, error, ok
+from estimator_pipeline.doctor.findings import Finding, error, ok, warning
 from estimator_pipeline.job import FunctionInput
 
 __all__ = ["check"]
@@ -112,7 +112,9 @@ def _in_file(context: Context, field: str, path: str, name: str) -> Finding | No
     if not context.other_python:
         missing = _missing_import(tree, os.path.dirname(os.path.abspath(path)))
         if missing is not None:
-            return error(
+            # Modules that a job script loads may bring packages by PYTHONPATH.
+            slurm = context.needed_job().slurm
+            return (warning if slurm.setup or "PYTHONPATH" in slurm.env else error)(
                 f"{field}: {path}, line {missing[1]}, imports {missing[0]}, which is not installed in this Python",
                 _WHY,
                 f"install {missing[0]} where the tasks run, or start the job from the environment that has it",
@@ -146,26 +148,28 @@ def _without_context(tree: ast.Module, field: str, path: str, name: str) -> Find
 def _names(tree: ast.Module) -> set[str] | None:
     """What the file gives names to at its top; None where only running it would tell."""
     found: set[str] = set()
-    for node in _top(tree.body):
+    for node in _top(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        else:
-            found |= {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-    called = {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    called: set[str] = set()
+    for inner in ast.walk(tree):
+        if isinstance(inner, ast.Global):
+            found |= set(inner.names)
+        elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
+            called.add(inner.func.id)
     return None if "*" in found or "__getattr__" in found or called & set(_UNKNOWN) else found
 
 
-def _top(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a module that run when it is imported, those in `if`, `try`, `with` and loops too."""
-    for node in body:
-        yield node
-        for part in ("body", "orelse", "finalbody"):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                yield from _top(getattr(node, part, ()))
-        for handler in getattr(node, "handlers", ()):
-            yield from _top(handler.body)
+def _top(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs when a module is imported: all but the bodies of functions and classes."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield from _top(child)
 
 
 def _missing_import(tree: ast.Module, folder: str) -> tuple[str, int] | None:

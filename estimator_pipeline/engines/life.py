@@ -82,10 +82,8 @@ class TaskLife(abc.ABC):
         self.settings = settings
         told = told_of_evaluator(settings, tf_config, environ)
         during = settings.evaluate_during_training
-        if during is None:
-            alone = tf_config.is_single_process or tf_config.dialect == "master"
-            during = not told and alone
-        self.evaluate_during_training = during
+        alone = tf_config.is_single_process or tf_config.dialect == "master"
+        self.evaluate_during_training = not told and alone if during is None else during
         self.board = Board(
             model_dir,
             tf_config=tf_config,
@@ -202,13 +200,14 @@ class TaskLife(abc.ABC):
         # Checkpoints after this step are this run's, for an evaluator that comes late.
         with self._own_model_dir() as self.from_step, self._explaining(), self.board.attending():
             self.board.job = self._compared()
-            self._say("running", start=beginning.files_of_start(self.model_dir))
+            start = {"start": beginning.files_of_start(self.model_dir), "policy": identity.policy_of(self.model_dir)}
+            self._say("running", **start)
             return self._train_and_conclude()
 
     def run_worker(self) -> TrainResult:
         asked, timeout = lambda: self.preemption.asked, self.settings.startup_timeout
         self.board.job = self._compared()
-        self.model_dir = beginning.meet(self.board, self.model_dir, asked=asked, timeout=timeout)
+        self.model_dir = beginning.meet(self.board, self.model_dir, self.input_fn, asked=asked, timeout=timeout)
         if self._came_too_late():
             logger.warning("%s: training had ended before this task came", self.task)
             self.board.report("done", steps=0, records=self._records(0))
@@ -233,13 +232,14 @@ class TaskLife(abc.ABC):
             self.model_dir,
             board=self.board,
             owner=str(self.task),
+            input_fn=self.input_fn,
             made_of=lambda: self.made_of,
             accept_changes=self.settings.accept_changes,
             on_failure=self._say_failed,
             known=self._environ.get(progress_protocol.CHECKPOINT_VARIABLE, ""),
         )
 
-    @functools.cached_property
+    @property
     def made_of(self) -> Identity:
         """What this run is made of. A training task's: it reads the data."""
         return (self.settings.identity or self._own_identity)()
@@ -411,7 +411,7 @@ class TaskLife(abc.ABC):
 
     def check_together(self) -> None:
         """See :func:`same_job.agree` and :func:`beginning.check_devices`."""
-        timeout, job = self.settings.startup_timeout, self.board.job or {}
+        timeout, job = self.settings.startup_timeout, self._compared() or {}
         refused = None if self.settings.shared is not None else same_job.OF_PROGRAMS
         same_job.agree(job, self.tf_config, refused=refused, apart=self.board.apart, timeout=timeout)
         beginning.check_devices(self.strategy, self.tf_config, timeout=timeout)

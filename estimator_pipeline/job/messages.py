@@ -242,6 +242,8 @@ def _mend_type(kind: str, given: Any) -> str:
         return "write the number without quotes."
     if kind == "bool_type" and str(given).lower() in ("yes", "no", "on", "off", "1", "0"):
         return f"write {'true' if str(given).lower() in ('yes', 'on', '1') else 'false'}."
+    if kind == "string_type" and isinstance(given, int | float):
+        return f'write it in quotes: "{_shown(given)}".'
     if kind == "list_type":
         return "write it in brackets: [a, b], or one item a line after '- '."
     if given is None:

@@ -66,6 +66,12 @@ def _text_of(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _joined(value: Any) -> Any:
+    """A list of names as Slurm writes it; anything else is left to pydantic."""
+    return ",".join(value) if isinstance(value, list) and all(isinstance(one, str) for one in value) else value
+
+
+_Names = Annotated[_Text, BeforeValidator(_joined)]
 _Memory = Annotated[str, BeforeValidator(_text_of), AfterValidator(_amount)]
 _Value = Annotated[str, BeforeValidator(_text_of)]
 
@@ -96,12 +102,12 @@ class SlurmResources(Section):
     cpus_per_task: _Count | None = None
     gpus_per_task: Annotated[int, Field(ge=0)] | _Text | None = None
     gpus_per_node: Annotated[int, Field(ge=0)] | _Text | None = None
-    gres: _Text | None = None
+    gres: _Names | None = None
     mem: _Memory | None = None
     mem_per_cpu: _Memory | None = None
     constraint: _Text | None = None
-    nodelist: _Text | None = None
-    exclude: _Text | None = None
+    nodelist: _Names | None = None
+    exclude: _Names | None = None
     exclusive: bool | None = None
     sbatch: list[_Text] | None = None
 

@@ -52,6 +52,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from estimator_pipeline.launch.stack_dumps import StackDumps
+
 __all__ = [
     "CHECKPOINT_VARIABLE",
     "EVENTS",
@@ -125,6 +127,8 @@ class _Heart:
     def __init__(self, path: Path, interval: float, *, leaves: bool, progress: Path) -> None:
         self.pid, self.path, self._progress = os.getpid(), path, progress
         self._interval, self._leaves = interval, leaves
+        # Of several tasks with one progress file: beside the folder in which they are told apart.
+        self._stacks = StackDumps(path.parent.parent if leaves else path.parent, path.name.removesuffix(".heartbeat"))
         self._lock, self._over = threading.Lock(), threading.Event()
 
     def beat(self) -> None:
@@ -135,6 +139,7 @@ class _Heart:
                     self.path.parent.mkdir(parents=True, exist_ok=True)
                     self.path.touch()
             _outbox_of(self._progress).send()
+            self._stacks.look()
             self._over.wait(self._interval)
 
     def stop(self) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from estimator_pipeline import durable
 from estimator_pipeline.cluster.resolving import RUN_ID_VARIABLE
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.ledger import blocks
@@ -111,9 +112,13 @@ class LedgerWriter:
             if self._path is None:
                 return  # Nothing was trained, or there was no room for a file.
             self._append(blocks.END, _json({"segment": self._segment, "steps": self._done}))
-            if not self._broken:
-                with contextlib.suppress(OSError):
-                    os.fsync(self._descriptor)
+            self.sync()
+
+    def sync(self) -> None:
+        """All so far is on the disk, what is mapped too: a checkpoint after a crash has the ledger of its steps."""
+        if not self._broken and self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.fsync(self._descriptor)
 
     # -- where records are fetched --------------------------------------------------------------------------------
 
@@ -149,6 +154,7 @@ class LedgerWriter:
         except OSError as error:
             self._give_up(error)
             return
+        durable.with_checkpoints(self)
         self._map: mmap.mmap | None = None
         try:
             self._map = mmap.mmap(self._descriptor, blocks.BEGIN)

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, ledger
 
 tf = compat.install()
 v1 = tf.compat.v1
@@ -70,6 +70,16 @@ def test_a_second_checkpoint_is_named_after_its_own_files_are_synced(tmp_path, s
     files = ("ckpt-2.index", "ckpt-2.data-00000-of-00001")
     assert {name: next(named for one, named in synced if one == name) for name in files} == dict.fromkeys(files, first)
     assert second != first and (tmp_path.name, second) in synced
+
+
+def test_a_ledger_is_synced_with_it(tmp_path, synced):
+    writer = ledger.LedgerWriter(tmp_path / "ledger", task="worker:0", tasks=["worker:0"])
+    writer.begin(0)
+    synced.clear()
+    by_saver(str(tmp_path))
+    assert ("worker-0.1.ledger", None) in synced
+    before = [name for name, named in synced if named is None and name != "worker-0.1.ledger"]
+    assert [name for name, _ in synced].index("worker-0.1.ledger") < len(before)
 
 
 def test_an_estimators_export_is_synced_before_it_has_its_name(tmp_path, synced):

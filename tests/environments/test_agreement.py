@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -245,20 +244,46 @@ def test_tasks_that_do_not_share_the_folder_find_it_out_at_once(tmp_path, quick)
         assert error.found == f"rank {1 - rank} waits on {host} in {folders[1 - rank]}, and nothing of it is seen here"
 
 
-def test_one_whose_file_is_late_is_waited_for(tmp_path, quick):
-    """It answers, and a network file system shows its file a moment later; one of another job does not count."""
-    early = neighbours.Neighbours("12-0", rank=1, folder="x", addresses=quick)
-    other = neighbours.Neighbours("13-0", rank=1, folder="x", addresses=quick)
+def test_one_whose_file_is_late_is_waited_for(quick, monkeypatch):
+    """It answers, and a network file system shows its file a moment later."""
+    monkeypatch.setattr(neighbours, "APART_SECS", 3600.0)
+    both = [neighbours.Neighbours("12-0", rank=rank, folder="x", addresses=quick) for rank in range(2)]
     try:
-        late = threading.Timer(0.2, agree, (tmp_path / "12-0",), {"rank": 1, "size": 2, "host": "127.0.0.1"})
-        late.start()
-        found = agree(tmp_path / "12-0", rank=0, size=2, host="127.0.0.1", timeout=60, addresses=quick)
-        late.join(60)
-        found.held.release()
-        assert early.apart([0]) is None
+        deadline = time.monotonic() + 60
+        while 1 not in both[0]._heard and time.monotonic() < deadline:
+            assert both[0].apart([1]) is None
+            time.sleep(0.01)
+        monkeypatch.setattr(neighbours, "APART_SECS", -1.0)
+        assert both[0].apart([1]) == f"rank 1 waits on {socket.gethostname()} in x, and nothing of it is seen here"
+        assert both[0].apart([]) is None and not both[0]._heard, "its file has come"
     finally:
-        early.close()
-        other.close()
+        for one in both:
+            one.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "heard"),
+    [
+        ('{"job": "12-0", "rank": 1, "folder": "/x\\u001b[31m", "host": "n1"}', {"folder": "/x[31m", "host": "n1"}),
+        ('{"job": "13-0", "rank": 1, "folder": "/x", "host": "n1"}', None),
+        ('{"job": "12-0", "rank": 0, "folder": "/x", "host": "n1"}', None),
+        ('{"job": "12-0", "rank": 2, "folder": "/x", "host": "n1"}', None),
+        ('{"job": "12-0", "rank": "1"}', None),
+        ("[1]", None),
+        ("HTTP/1.1 400 Bad Request", None),
+        ("", None),
+    ],
+)
+def test_only_a_task_of_the_same_start_is_heard(quick, said, heard):
+    one = neighbours.Neighbours("12-0", rank=0, folder="x", addresses=quick)
+    try:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.sendall(said.encode() + b"\n")
+            one._hear(ours)
+    finally:
+        one.close()
+    assert [told for _, told in one._heard.values()] == ([] if heard is None else [heard])
 
 
 def test_who_is_missing_is_said_while_it_is_waited_for(tmp_path, monkeypatch, capsys):

@@ -45,7 +45,7 @@ FULL = {
     "mem": "64G",
     "constraint": "a100&ib",
     "nodelist": "n[1-4]",
-    "exclude": "n7,n8",
+    "exclude": ["n7", "n8"],
     "exclusive": True,
     "comment": 'the "night" run # 3',
     "dependency": "afterok:1234",

@@ -3,7 +3,8 @@
 TensorFlow writes a checkpoint's files, and then the state file `checkpoint` aside and renames it; nothing is ever
 synced. After a power loss, or a crash of the machine, the state file may name a checkpoint whose files are empty, or be
 empty itself, while the checkpoints before it have been removed already. Here the files of the checkpoint that is about
-to be named go to the disk, with the folder that lists them; then the state file does, before it takes its name.
+to be named go to the disk, with the folder that lists them and this task's ledger; then the state file does, before it
+takes its name.
 
 What TensorFlow writes aside and renames in the same way is synced too: `*.meta`, `graph.pbtxt` and `saved_model.pb`.
 So are the files of an Estimator's export, before it has its name. Object stores are left to TensorFlow.
@@ -54,6 +55,7 @@ def of_tensorflow() -> None:
     @functools.wraps(name_it)
     def update_checkpoint_state(save_dir: Any, model_checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
         _sync_checkpoint(os.fsdecode(save_dir), os.fsdecode(model_checkpoint_path))
+        durable.sync_companions()
         return name_it(save_dir, model_checkpoint_path, *args, **kwargs)
 
     @functools.wraps(write)

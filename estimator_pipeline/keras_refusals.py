@@ -1,0 +1,71 @@
+"""Why Keras does not load a `.keras` file: in one message, with the names of the layers."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+from estimator_pipeline.errors import ConfigError
+
+__all__ = ["ERRORS", "explained"]
+
+ERRORS = (ValueError, TypeError, AttributeError, ImportError, KeyError)
+"""What Keras raises for a file that it does not load."""
+
+_UNKNOWN = re.compile(r"(?:Could not locate (?:class|function)|Cannot deserialize object of type) [`']([^`']+)[`']")
+_REGISTERED = "@tf.keras.utils.register_keras_serializable()"
+
+
+def explained(path: str, local: str, error: Exception) -> ConfigError:
+    """The error of a file that Keras does not load, as one message.
+
+    Args:
+        path: of the file, as it was given.
+        local: of its copy on a local disk.
+        error: what Keras raised; one of :data:`ERRORS`.
+    """
+    text = str(error)
+    by_hand = "a function that loads it (export --model FILE.py:FUNCTION; checkpoint takes a .weights.h5 of that model)"
+    if "safe_mode" in text:
+        names = ", ".join(_lambdas(local))
+        return ConfigError(
+            f"{path} holds Python code, which Keras does not run from a file"
+            + (f": that of the Lambda layer {names}" if names else ""),
+            mend=f"write the layer as a class with {_REGISTERED}, and save the model anew; or, where the file is to be "
+            f"trusted, name {by_hand}, by tf.keras.models.load_model(PATH, safe_mode=False)",
+        )
+    if unknown := _UNKNOWN.search(text):
+        return ConfigError(
+            f"{path} has {unknown[1]!r}, which is no class or function of Keras, and nothing here has its code",
+            mend=f"name {by_hand}, beside that code",
+        )
+    lines = text.strip().splitlines()
+    return ConfigError(
+        f"Keras does not load {path}: {lines[0][:300] if lines else type(error).__name__}",
+        mend=f"load it with the Keras that wrote it, or name {by_hand}",
+    )
+
+
+def _lambdas(local: str) -> list[str]:
+    """The names of the layers whose code is in the file."""
+    try:
+        with zipfile.ZipFile(local) as archive:
+            config = json.loads(archive.read("config.json"))
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        return []
+    return list(dict.fromkeys(_in(config)))
+
+
+def _in(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        config = value.get("config")
+        if value.get("class_name") == "Lambda" and isinstance(config, dict):
+            yield str(config.get("name"))
+        for one in value.values():
+            yield from _in(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _in(one)
