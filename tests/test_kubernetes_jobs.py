@@ -733,6 +733,28 @@ def test_logs_are_followed_over_restarts_to_the_end(running):
     assert [line for task, line in seen if task == "worker:1"] == ["uno", "dos", "again"]
 
 
+def test_a_connection_that_ends_is_made_again_and_no_line_comes_twice(running, monkeypatch):
+    """The API server closes it after some hours; the pod runs on."""
+    seen: list[str] = []
+    job, looks = JobName("job", NAME), iter(range(10**6))
+    deadline = time.monotonic() + 60
+
+    def pods():
+        assert time.monotonic() < deadline, seen
+        if next(looks) == 0:
+            running.say("digits-cnn-0-bbbbb.ends", "")
+        found = [one for one in look(job, environ=running.env).pods if one.task == "worker:0"]
+        if seen and "four" not in seen:
+            running.say("digits-cnn-0-bbbbb", "one\ntwo\nthree\nfour\n")
+        return found, "four" in seen
+
+    kubernetes_logs.follow(
+        pods, lines=2, show=lambda _, line: seen.append(line), job=job, environ=running.env, poll=0.05
+    )
+    assert seen == ["two", "three", "four"]
+    assert sum("--follow" in words for words in running.calls()) >= 2
+
+
 def test_following_ends_with_its_readers(running):
     """Ctrl-C: no kubectl is left."""
 
