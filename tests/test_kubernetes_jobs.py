@@ -26,7 +26,8 @@ from estimator_pipeline.job import load_job
 from estimator_pipeline.launch import kubectl, kubernetes_logs
 from estimator_pipeline.launch.kubectl import JobName
 from estimator_pipeline.launch.kubernetes import Manifests, render
-from estimator_pipeline.launch.kubernetes_jobs import cancel, job_status, look, submit
+from estimator_pipeline.launch.kubernetes_jobs import cancel, look, submit
+from estimator_pipeline.launch.kubernetes_status import pod_states
 from estimator_pipeline.launch.kubernetes_text import manifest_text
 
 HERE = Path(__file__).parent / "kubernetes"
@@ -84,38 +85,42 @@ class Cluster:
         self.save()
 
     def pod(self, host: str, state: dict[str, Any] | None, **more: Any) -> None:
-        """A pod of the job whose container has this state; None for one that has no node yet."""
-        labels = {"app.kubernetes.io/name": "estimator-pipeline", "app.kubernetes.io/instance": more.pop("job", NAME)}
-        suffix, last = more.pop("suffix", "abcde"), more.pop("last", {})
-        restarts = more.pop("restarts", 0)
-        phase = {None: "Pending", "waiting": "Pending", "running": "Running"}.get(next(iter(state)) if state else None)
-        if phase is None:
-            phase = "Failed" if state["terminated"]["exitCode"] else "Succeeded"
-        status: dict[str, Any] = {"phase": phase} | more
-        if state is not None:
-            own = {"name": "tensorflow", "image": "x", "imageID": "", "ready": False, "restartCount": restarts}
-            status["containerStatuses"] = [{**own, "state": state, **({"lastState": last} if last else {})}]
-        made = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": f"{host}-{suffix}" if suffix else host,
-                "namespace": "default",
-                "labels": labels,
-                "creationTimestamp": more.pop("created", f"2026-11-27T11:00:{len(self.state['objects']):02}Z"),
-            },
-            "spec": {
-                **({"hostname": host} if suffix else {}),
-                "nodeName": "node-1",
-                "terminationGracePeriodSeconds": 90,
-                "containers": [{"name": "tensorflow", "image": "x"}],
-            },
-            "status": status,
-        }
-        kubernetes_validate.validate(made, "1.37", strict=True)
+        """Puts a pod there, see :func:`pod_document`."""
         self.load()
-        self.state["objects"].append(made)
+        self.state["objects"].append(pod_document(host, state, len(self.state["objects"]), **more))
         self.save()
+
+
+def pod_document(host: str, state: dict[str, Any] | None, number: int = 0, **more: Any) -> dict[str, Any]:
+    """A pod of the job whose container has this state; None for one that has no node yet. What is left is status."""
+    labels = {"app.kubernetes.io/name": "estimator-pipeline", "app.kubernetes.io/instance": NAME}
+    suffix, last, restarts = more.pop("suffix", "abcde"), more.pop("last", {}), more.pop("restarts", 0)
+    phase = {None: "Pending", "waiting": "Pending", "running": "Running"}.get(next(iter(state)) if state else None)
+    if phase is None:
+        phase = "Failed" if state["terminated"]["exitCode"] else "Succeeded"
+    status: dict[str, Any] = {"phase": phase} | more
+    if state is not None:
+        own = {"name": "tensorflow", "image": "x", "imageID": "", "ready": False, "restartCount": restarts}
+        status["containerStatuses"] = [{**own, "state": state, **({"lastState": last} if last else {})}]
+    made = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{host}-{suffix}" if suffix else host,
+            "namespace": "default",
+            "labels": labels,
+            "creationTimestamp": f"2026-11-27T11:00:{number:02}Z",
+        },
+        "spec": {
+            **({"hostname": host} if suffix else {}),
+            "nodeName": "node-1",
+            "terminationGracePeriodSeconds": 90,
+            "containers": [{"name": "tensorflow", "image": "x"}],
+        },
+        "status": status,
+    }
+    kubernetes_validate.validate(made, "1.37", strict=True)
+    return made
 
 
 def _as_stored(job: dict[str, Any]) -> dict[str, Any]:
@@ -416,14 +421,11 @@ WAITING = [
 ]  # fmt: skip
 
 
-def test_status_says_why_a_pod_waits(cluster):
-    assert cluster(*SUBMIT, WORKERS).returncode == 0
-    before = json.dumps(cluster.state)
+def test_status_says_why_a_pod_waits():
+    tasks = {"worker:0": "digits-cnn-0"}
     for state, more, says in WAITING:
-        cluster.save(**json.loads(before))
-        cluster.pod("digits-cnn-0", state, **more)
-        found = job_status(JobName("job", NAME), environ=cluster.env)
-        assert (found.state, found.pods[0].text) == ("Waiting", says)
+        (found,) = pod_states([pod_document("digits-cnn-0", state, **more)], tasks)
+        assert (found.task, found.state, found.text) == ("worker:0", "Pending", says)
 
 
 def test_status_of_a_job_whose_pods_are_refused(cluster):
@@ -455,24 +457,26 @@ FAILURES = [
 ]  # fmt: skip
 
 
+def test_status_says_how_a_pod_failed():
+    for state, more, says in FAILURES:
+        (found,) = pod_states([pod_document("digits-cnn-0", state, **more)], {})
+        assert (found.text, found.failure, found.failed) == (f"failed: {says}", says, "2026-11-27T11:30:00Z")
+
+
 def test_status_of_a_job_that_failed_names_the_first_failure(cluster):
     """Three tasks fail; the one that did so first is the reason, and its own last words are shown."""
     assert cluster(*SUBMIT, WORKERS).returncode == 0
     cluster.condition("Job", "Failed", "MaxFailedIndexesExceeded", "Job has exceeded the specified maximal number")
-    before = json.dumps(cluster.state)
     said = "INFO:tensorflow:x\nerror: no such column 'price'\n  found: a, b\n2026-11-27 11:00:00.123456: I tensor\n"
     cluster.say("digits-cnn-1-abcde", said)
     cluster.say("digits-cnn-0-abcde", "error: worker:1 is gone\n")
-    for state, more, says in FAILURES:
-        cluster.save(**json.loads(before))
-        cluster.pod("digits-cnn-0", ended(1, "11:30:05"))
-        cluster.pod("digits-cnn-1", state, **more)
-        cluster.pod("digits-cnn-2", ended(1, "11:30:09"))
-        done = cluster("status", "job/digits-cnn")
-        assert done.returncode == 1
-        first = done.stdout.splitlines()[0]
-        assert first == f"job/digits-cnn: failed: worker:1: {says}: no such column 'price' (pod digits-cnn-1-abcde)"
-        assert "MaxFailedIndexesExceeded" in done.stdout.splitlines()[1]
+    cluster.pod("digits-cnn-0", ended(1, "11:30:05"))
+    cluster.pod("digits-cnn-1", ended(1, "11:30:00"))
+    cluster.pod("digits-cnn-2", ended(1, "11:30:09"))
+    done = cluster("status", "job/digits-cnn")
+    first, second, *_ = done.stdout.splitlines()
+    assert done.returncode == 1 and "MaxFailedIndexesExceeded" in second
+    assert first == "job/digits-cnn: failed: worker:1: exit code 1: no such column 'price' (pod digits-cnn-1-abcde)"
     done = cluster("status", "job/digits-cnn", "--json")
     failure = json.loads(done.stdout)["jobs"][0]["failure"]
     assert done.returncode == 1 and failure["task"] == "worker:1" and failure["time"] == "2026-11-27T11:30:00Z"
@@ -727,6 +731,28 @@ def test_logs_are_followed_over_restarts_to_the_end(running):
     )
     assert [line for task, line in seen if task == "worker:0"] == ["two", "three", "four"]
     assert [line for task, line in seen if task == "worker:1"] == ["uno", "dos", "again"]
+
+
+def test_a_connection_that_ends_is_made_again_and_no_line_comes_twice(running, monkeypatch):
+    """The API server closes it after some hours; the pod runs on."""
+    seen: list[str] = []
+    job, looks = JobName("job", NAME), iter(range(10**6))
+    deadline = time.monotonic() + 60
+
+    def pods():
+        assert time.monotonic() < deadline, seen
+        if next(looks) == 0:
+            running.say("digits-cnn-0-bbbbb.ends", "")
+        found = [one for one in look(job, environ=running.env).pods if one.task == "worker:0"]
+        if seen and "four" not in seen:
+            running.say("digits-cnn-0-bbbbb", "one\ntwo\nthree\nfour\n")
+        return found, "four" in seen
+
+    kubernetes_logs.follow(
+        pods, lines=2, show=lambda _, line: seen.append(line), job=job, environ=running.env, poll=0.05
+    )
+    assert seen == ["two", "three", "four"]
+    assert sum("--follow" in words for words in running.calls()) >= 2
 
 
 def test_following_ends_with_its_readers(running):

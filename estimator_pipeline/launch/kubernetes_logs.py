@@ -9,7 +9,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 from estimator_pipeline.errors import PipelineError
@@ -29,6 +28,8 @@ POLL_SECS = 2.0
 _PROGRESS_LINES = 400
 # As much of a log as a long traceback takes.
 _LAST_LINES = 400
+# What `--timestamps` puts before each line: a time of the node's clock in UTC.
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?Z ?")
 _RESULT = re.compile(r"^step (\d+) \(.+\): ")
 
 
@@ -150,8 +151,8 @@ def follow(
                     continue
                 # A connection to a log ends after some hours; what the log says since then is asked for again.
                 tail = [f"--tail={lines}"] if first and lines else []
-                since = [f"--since-time={known.until}"] if known is not None else tail
-                readers[key] = _Follower(pod, since, found, job=job, environ=environ)
+                after = known.last if known is not None else ""
+                readers[key] = _Follower(pod, tail, found, after=after, job=job, environ=environ)
             first = False
             if ended and all(reader.over for reader in readers.values()):
                 _shown(found, show, 0.0)
@@ -172,7 +173,11 @@ def _shown(found: queue.Queue[tuple[str, str]], show: Callable[[str, str], None]
 
 
 class _Follower:
-    """One `kubectl logs --follow`, whose lines go into a queue."""
+    """One `kubectl logs --follow`, whose lines go into a queue.
+
+    Attributes:
+        last: The time of its last line, as the node that runs the pod has it.
+    """
 
     def __init__(
         self,
@@ -180,12 +185,17 @@ class _Follower:
         arguments: Sequence[str],
         lines: queue.Queue[tuple[str, str]],
         *,
+        after: str,
         job: JobName,
         environ: Mapping[str, str],
     ) -> None:
         namespace = ["--namespace", job.namespace] if job.namespace else []
+        command = [kubectl.program(environ), *namespace, "logs", "--follow", "--timestamps", pod.pod, "-c", CONTAINER]
+        # Lines of this very second come again, and are left out.
+        since = [f"--since-time={after[:19]}Z"] if after else []
+        self.last = after
         self._process = subprocess.Popen(
-            [kubectl.program(environ), *namespace, "logs", "--follow", pod.pod, "-c", CONTAINER, *arguments],
+            [*command, *arguments, *since],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -193,8 +203,7 @@ class _Follower:
             errors="replace",
             env=dict(environ),
         )
-        self.until = ""
-        self._thread = threading.Thread(target=self._read, args=(pod.task, lines), daemon=True)
+        self._thread = threading.Thread(target=self._read, args=(pod.task, lines, after), daemon=True)
         self._thread.start()
 
     @property
@@ -202,12 +211,18 @@ class _Follower:
         """Whether it has ended, and all its lines are in the queue."""
         return not self._thread.is_alive()
 
-    def _read(self, task: str, lines: queue.Queue[tuple[str, str]]) -> None:
+    def _read(self, task: str, lines: queue.Queue[tuple[str, str]], after: str) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as said:
             for line in said:
-                lines.put((task, line.rstrip("\n")))
-        self.until = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+                text, match = line.rstrip("\n"), _STAMP.match(line)
+                if match is not None:
+                    # With as many digits as there may be, so that texts compare as times do.
+                    when, text = f"{match[1]}.{(match[2] or '').ljust(9, '0')}", text[match.end() :]
+                    if when <= after:
+                        continue
+                    self.last = max(self.last, when)
+                lines.put((task, text))
         self._process.wait()
 
     def stop(self) -> None:

@@ -159,10 +159,15 @@ def logs(words, options, namespace):
         lines = path.read_text().splitlines() if path.exists() else []
         if "tail" in options and not shown:
             shown = max(len(lines) - int(options["tail"]), 0)
-        for line in lines[shown:]:
-            print(line, flush=True)
+        for number, line in list(enumerate(lines))[shown:]:
+            # All within one second, as the lines that --since-time gives again may be.
+            when = f"2026-11-27T11:00:00.{number + 1:09}Z " if "timestamps" in options else ""
+            print(f"{when}{line}", flush=True)
         shown = max(len(lines), shown)
         if "follow" not in options or not states or "running" not in states[0]:
+            return
+        if path.with_name(f"{name}.ends").exists():
+            # As the API server ends every connection at some time.
             return
         time.sleep(0.02)
 
