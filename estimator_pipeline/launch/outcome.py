@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,7 +65,11 @@ class Failure:
     @property
     def head(self) -> str:
         """The failure in one line."""
-        return f"{self.task} {self.what or f'failed with {end_name(self.exit_code or 0)}'}"
+        told = self.what or f"failed with {end_name(self.exit_code or 0)}"
+        if self.exit_code == -signal.SIGBUS:
+            # What the kernel says of a page of a mapped file, as record files are read.
+            told += ": a file could not be read (a disk that fails), or was made shorter meanwhile"
+        return f"{self.task} {told}"
 
     def document(self) -> dict[str, Any]:
         """As a JSON document."""
