@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import importlib.util
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -20,20 +22,25 @@ from conftest import ROOT, environment, free_ports
 
 from estimator_pipeline import doctor
 from estimator_pipeline.doctor import (
+    batch,
     clusters,
     data,
     fit,
+    functions,
     machine,
     meeting,
     network,
     opened_data,
     packages,
+    room,
     storage,
     together,
 )
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, Report, merged
+from estimator_pipeline.engines import job_identity
 from estimator_pipeline.errors import ClusterError, ConfigError, WaitError
 from estimator_pipeline.job import make_job
+from estimator_pipeline.job.slurm_section import seconds_of
 
 SMALL = {
     "model": {"name": "linear"},
@@ -71,6 +78,57 @@ def fine(found):
 @pytest.fixture
 def free_port():
     return free_ports(1)[0]
+
+
+# Memory, processes, files --------------------------------------------------------------------------------------
+
+
+def test_memory_against_what_the_tasks_take(tmp_path):
+    path = tmp_path / "meminfo"
+
+    def found(total, available, limit=2**60, **options):
+        path.write_text(f"MemTotal: {total * 1024} kB\nMemFree: 1 kB\nMemAvailable: {available * 1024} kB\n")
+        return told(room.check_memory, doctor.Context(**options), meminfo=str(path), limit=limit)
+
+    assert has(found(8000, 4000), "ok", "1 task(s) of some 300 MiB", "4 GiB free of 8 GiB")
+    assert has(found(8000, 500), "warning", "500 MiB free")
+    assert has(found(8000, 4000, limit=200 * 2**20), "error", "200 MiB for this control group", "fewer tasks on a host")
+    assert has(found(8000, 4000, limit=600 * 2**20), "warning", "600 MiB for this control group")
+    two = {"environ": slurm(tasks=3), "job": three(tmp_path)}
+    assert has(found(8000, 4000, **two), "ok", "3 task(s)") and has(found(800, 700, **two), "error", "3 task(s)")
+    held = arrays(tmp_path, npz(tmp_path / "a.npz", x=2**20, y=2**20)).job
+    assert has(found(8000, 4000, job=held), "ok", "data 32 MiB")
+    assert has(found(8000, 660, job=held), "warning", "data 32 MiB") and fine(found(8000, 660))
+
+
+def test_memory_of_control_groups(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "memory.max").write_text("1048576\n")
+    (tmp_path / "a" / "b" / "memory.max").write_text("max\n")
+    (tmp_path / "own").write_text("0::/a/b\n")
+    assert room.memory_limit(str(tmp_path), str(tmp_path / "own")) == 2**20
+    (tmp_path / "memory" / "x").mkdir(parents=True)
+    (tmp_path / "memory" / "x" / "memory.limit_in_bytes").write_text("4096\n")
+    (tmp_path / "own").write_text("4:memory:/x\n0::/\n")
+    assert room.memory_limit(str(tmp_path), str(tmp_path / "own")) == 4096
+    assert room.memory_limit(str(tmp_path / "none"), str(tmp_path / "none")) == 2**60
+
+
+def test_open_files_and_threads(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    context = doctor.Context(job=three(tmp_path))
+    assert has(told(room.check_limits, context), "ok", "open files; a task has 80")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (75, before[1]))
+    try:
+        found = told(room.check_limits, context)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert has(found, "error", "a task may have 75 open files (ulimit -n), and has up to 80", "ulimit -n 4096")
+    assert room.judged("ulimit -u", 1000, 700, needed=300, tasks=2) is None
+    assert (
+        "1000 processes and threads may run (ulimit -u), 701 do"
+        in room.judged("ulimit -u", 1000, 701, needed=300, tasks=2).what
+    )
 
 
 # Packages -----------------------------------------------------------------------------------------------------
@@ -309,6 +367,11 @@ def test_a_process_that_nobody_has_started(tmp_path):
     assert has(env({}, job=three(tmp_path)), "info", "no scheduler has started", "the job has 2 training tasks")
     assert has(env({}), "ok", "one process")
     assert has(env({"SLURM_JOB_ID": "1"}), "ok", "variables of slurm are there, but not those of a task")
+    found = env({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "3"}, job=three(tmp_path))
+    assert has(
+        found, "error", "the cluster has 3 tasks, and this process is none that srun has started", "SLURM_JOB_ID=1"
+    )
+    assert has(env({"SLURM_JOB_ID": "1"}, job=three(tmp_path), environment="none"), "info", "2 training tasks")
 
 
 def test_agreed_ports_are_told(tmp_path):
@@ -705,7 +768,7 @@ def shards(tmp_path, section, workers):
 
 
 def test_even_and_uneven_shards(tmp_path):
-    section = tfrecords(tmp_path, 10, 10, 10, 10)
+    section = tfrecords(tmp_path, 10, 10, 10, 10) | {"shard_policy": "file"}
     assert has(shards(tmp_path, section, 2), "ok", "20 records a worker of 40 in 4 file(s)")
     section = tfrecords(tmp_path, 30, 4, 3, 3) | {"shard_policy": "file"}
     assert has(shards(tmp_path, section, 2), "warning", "10 to 30 records a worker", "3.00 times as often")
@@ -713,7 +776,7 @@ def test_even_and_uneven_shards(tmp_path):
     assert has(shards(tmp_path, section, 4), "error", "0 to 30 records a worker", "ends at its first step")
     assert has(shards(tmp_path, section, 8), "error", "4 files cannot be shared by 8 input pipelines")
     section = tfrecords(tmp_path, 30, 4, 3, 3)
-    assert has(shards(tmp_path, section, 2), "ok", "policy data: the files cannot be shared evenly")
+    assert has(shards(tmp_path, section, 2), "ok", "policy data: any record can be read by its number")
 
 
 def test_files_that_are_not_there(tmp_path):
@@ -744,13 +807,13 @@ def tfds(tmp_path, name="mine", files=2, **section):
 def test_prepared_data_sets(tmp_path):
     found = told(data.check_data, tfds(tmp_path))
     assert has(found, "ok", "training: mine train", "11 records") and fine(found)
-    assert has(told(data.check_shards, tfds(tmp_path)), "ok", "11 records a worker")
+    assert has(told(data.check_shards, tfds(tmp_path)), "ok", "11 records of 2 file(s)")
     found = told(data.check_data, tfds(tmp_path, train_split="train[:50%]"))
     assert fine(found)
     found = told(data.check_data, tfds(tmp_path, eval_split="validation"))
     assert has(found, "error", "has no split 'validation'", "train, test")
-    found = told(data.check_data, tfds(tmp_path, name="other"))
-    assert has(found, "warning", "other is not prepared in", "compute nodes often have no network", "tfds build")
+    found = told(data.check_data, tfds(tmp_path, name="mnist"))
+    assert has(found, "warning", "mnist is not prepared in", "compute nodes often have no network", "tfds build")
     (tmp_path / "tfds" / "mine" / "1.0.0" / "mine-train.tfrecord-00001-of-00002").unlink()
     assert has(told(data.check_data, tfds(tmp_path, files=1)), "error", "1 of 2 files of the split train")
 
@@ -863,10 +926,113 @@ def test_own_functions_are_looked_for_and_not_run(tmp_path, monkeypatch):
     (tmp_path / "data.py").write_text("def train(context):\n    pass\n")
     assert has(told(data.check_data, context), "error", "has no parameter `input_context`, but (context)")
     (tmp_path / "data.py").write_text("def train(:\n")
-    assert has(told(data.check_data, context), "error", "data.py cannot be read")
+    assert has(told(data.check_data, context), "error", "data.py, line 1, is no Python")
     section = {**SMALL["input"], "train": "no_such_module_anywhere:train"}
     context = doctor.Context(job=job(tmp_path, input=section))
     assert has(told(data.check_data, context), "error", "the module no_such_module_anywhere cannot be found")
+    assert not has(told(data.check_data, dataclasses.replace(context, other_python=True)), "error", "no_such_module")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def modelfn(): pass\n", "own/f.py has no function 'f' (functions: modelfn)"),
+        ("import os\nimport no_such_package.x as np\ndef f(): pass\n", "line 2, imports no_such_package, which is not"),
+        ("try:\n    import no_such_package\nexcept ImportError:\n    pass\ndef f(): pass\n", None),
+        ("if True:\n    f = print\n", None),
+        ("from os.path import *\n", None),
+        ("from beside import f\n", None),
+        ("globals()['f'] = print\n", None),
+        ("def make():\n    global f\n    f = print\nmake()\n", None),
+        ("for f in (print,):\n    pass\n", None),
+        ("class A:\n    def f(): pass\ndef g():\n    def f(): pass\n", "own/f.py has no function 'f' (functions: g)"),
+    ],
+)
+def test_a_function_and_what_its_file_imports_are_looked_for(text, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "f.py").write_text(text)
+    (tmp_path / "own" / "beside.py").write_text("")
+    for reference in ("own/f.py:f", "own.f:f"):
+        found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": reference})))
+        assert fine(found[:1]) if says is None else has(found, "error", says), found
+    if says is not None and "imports" in says:
+        loads = job(tmp_path, model={"function": "own/f.py:f"}, slurm={"setup": ["module load x"]})
+        assert has(told(functions.check, doctor.Context(job=loads)), "warning", says)
+    found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": "own.g:f"})))
+    assert has(found, "error", "model.function: the module own.g cannot be found")
+
+
+def test_modules_that_are_no_files_are_not_missed(tmp_path):
+    for reference in ("os.path:join", "json:dumps", "tensorflow.keras:Model", "numpy.linalg:norm"):
+        assert fine(told(functions.check, doctor.Context(job=job(tmp_path, model={"function": reference})))[:1])
+
+
+def test_a_data_set_that_nobody_knows(tmp_path):
+    found = told(data.check_data, tfds(tmp_path, name="mnits"))
+    assert has(found, "error", "There is no TensorFlow Datasets data set 'mnits'", "did you mean mnist")
+    assert not has(told(data.check_data, tfds(tmp_path, name="mine")), "error", "There is no")
+
+
+# The run before ---------------------------------------------------------------------------------------------------
+
+
+def test_the_job_is_held_against_the_run_whose_checkpoints_are_there(tmp_path):
+    """In the words of `train`, by the same code."""
+    section = {**tfds(tmp_path).job.input.model_dump(exclude_defaults=True), "source": "tfds"}
+    before = job(tmp_path, input=section)
+    folder = tmp_path / "model" / "estimator_pipeline"
+    context = doctor.Context(job=before)
+    with pytest.raises(NotLookedAt, match="no checkpoint"):
+        list(storage.check_identity(context))
+    folder.mkdir(parents=True)
+    (folder.parent / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-20"\n')
+    (folder.parent / "model.ckpt-20.index").write_text("")
+    with pytest.raises(NotLookedAt, match="nobody wrote down"):
+        list(storage.check_identity(context))
+    made = job_identity.of_job_file(before)
+    (folder / "identity.json").write_text(json.dumps({"fixed": dict(made.fixed), "told": dict(made.told)}))
+
+    def found(**sections):
+        return told(storage.check_identity, doctor.Context(job=job(tmp_path, **{"input": section, **sections})))
+
+    assert has(found(), "ok", "the job is the one that trained to step 20")
+    text = "this run is not the one that trained to step 20 in"
+    assert has(found(input={**section, "global_batch_size": 4}), "error", text, "global_batch_size was 8 and is 4")
+    assert has(found(model={"name": "dnn"}), "error", text, "model.name was linear and is dnn", "--accept-changes")
+    meant = found(model={"name": "dnn"}, run={"accept_changes": True})
+    assert has(meant, "info", "goes on from step 20 with a change: model.name was linear and is dnn")
+    slower = {"name": "linear", "optimizer": {"name": "sgd", "learning_rate": 0.5}}
+    assert has(found(model=slower), "info", "model.optimizer.learning_rate was 0.01 and is 0.5")
+
+
+# What is asked of Slurm -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("section", "severity", "says"),
+    [
+        ({"time": 2, "signal_seconds": 120}, "error", "slurm.time is 120 s, and slurm.signal_seconds 120: the tasks"),
+        ({"time": "00:01:30"}, "error", "slurm.time is 90 s"),
+        ({"time": 3}, "warning", "Slurm may send the signal a minute earlier"),
+        ({"time": "1-00"}, "ok", "time 1-00, signal 120 s before"),
+        ({"time": "0"}, "ok", "time 0"),
+        ({"mem": "200M"}, "error", "slurm.mem 200M for 1 task(s) on a node (worker)"),
+        ({"mem": 600}, "warning", "slurm.mem 600 for"),
+        ({"mem_per_cpu": "100M", "cpus_per_task": 2}, "error", "slurm.mem_per_cpu to 325M or more"),
+        ({"mem": "0"}, "ok", "time of the partition"),
+        ({"setup": ["module load 'x"]}, "error", "slurm.setup is no shell script"),
+        ({"teardown": ["rm -rf x", ")"]}, "error", "slurm.teardown is no shell script"),
+    ],
+)
+def test_what_is_asked_of_slurm(section, severity, says, tmp_path):
+    (found,) = told(batch.check_slurm, doctor.Context(job=job(tmp_path, slurm=section)))
+    assert found[0] == severity and says in found[1]
+
+
+def test_time_limits_of_slurm_in_seconds():
+    known = {"5": 300, "1:30": 90, "2:00:00": 7200, "1-2": 93600, "1-2:30": 95400, "1-0:0:1": 86401, "0": None}
+    assert {text: seconds_of(text) for text in known} == known and seconds_of(7) == 420
 
 
 # Together -----------------------------------------------------------------------------------------------------
@@ -1086,6 +1252,15 @@ def test_a_job_file_with_a_mistake_does_not_stop_the_rest(run, tmp_path):
     assert again.returncode == 1 and "did you mean 'workers'?" in again.stdout
 
 
+def test_each_mistake_of_a_job_file_is_a_finding_of_its_own(run, tmp_path):
+    text = JOB.replace("workers: 2", "worker: 2").replace("global_batch_size: 8", "global_batch_size: eight")
+    (tmp_path / "job.yaml").write_text(text + "slurm: {time: 4h, env: {A: [1]}}\n")
+    report = json.loads(run("job.yaml", "--json", "--only", "variables").stdout)
+    found = [(one["what"].split(": ")[1], one["mend"]) for one in report["findings"] if one["check"] == "job_file"]
+    assert [name for name, _ in found] == ["input.global_batch_size", "cluster.worker", "slurm.time", "slurm.env.A"]
+    assert found[1][1] == "did you mean 'workers'?"
+
+
 def test_a_warning_is_an_error_if_strict(run):
     arguments = ["--only", "variables"]
     assert run(*arguments, env={"TF_CONFIG": " "}).returncode == 0
@@ -1154,7 +1329,7 @@ def test_processes_meet_in_the_model_dir(tmp_path):
     (first, *others) = processes(tmp_path, environs, *arguments, "--strict")
     report = json.loads(first[0])
     assert first[1] == 1 and others == [("", 1), ("", 1)], report
-    assert report["not_looked_at"].keys() == {"checkpoint"}
+    assert report["not_looked_at"].keys() == {"identity", "checkpoint", "slurm"}
     (met_,) = [f["what"] for f in report["findings"] if "met in" in f["what"]]
     assert "3 tasks on 1 host(s)" in met_ and "worker:2 on" in met_
     assert any(f["what"] == "each task can connect to each other one" for f in report["findings"])

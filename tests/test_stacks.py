@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from estimator_pipeline.launch.outcome import Failure
-from estimator_pipeline.launch.stacks import _OURS, own_lines
+from estimator_pipeline.launch.stacks import _OURS, own_lines, waiting_line
 
 _SITE = "/venv/lib/python3.11/site-packages"
 _TF = f"{_SITE}/tensorflow/python"
@@ -66,6 +66,26 @@ def test_the_line_that_is_looked_for(tmp_path, threads, lines):
     assert list(own_lines(log, offset=len(before))) == lines
     log.write_text("no stacks")
     assert own_lines(log) == () == own_lines(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("main", "line"),
+    [
+        (_WAITS, "_call_tf_sessionrun of session.py, line 1483, called by /home/me/train.py, line 15, in <module>"),
+        (
+            _thread((f"{_STD}/threading.py", 3, "wait"), (f"{_OURS}engines/board.py", 9, "look")),
+            f"wait of threading.py, line 3, called by {_OURS}engines/board.py, line 9, in look",
+        ),
+        # A step of a job file.
+        (
+            _thread((f"{_TF}/client/session.py", 1483, "run"), (f"{_OURS}engines/estimator.py", 9, "run")),
+            "run of session.py, line 1483",
+        ),
+    ],
+)
+def test_where_the_main_thread_waits(main, line):
+    assert waiting_line(_IDLE + "\n" + main) == line
+    assert waiting_line("no stacks") == ""
 
 
 def test_it_stands_before_the_last_lines_of_the_log(tmp_path):

@@ -106,6 +106,7 @@ def _load(path: Path | None, settings: list[str]) -> tuple[Job | None, list[Find
 
     from estimator_pipeline.doctor.findings import of_error
     from estimator_pipeline.job import load_job
+    from estimator_pipeline.job.messages import MistakesError
 
     if path is None:
         return None, []
@@ -114,8 +115,9 @@ def _load(path: Path | None, settings: list[str]) -> tuple[Job | None, list[Find
     except ConfigError as problem:
         if not path.is_file():
             raise
-        found = of_error(problem, "every task ends with this error before it does anything")
-        return None, [dataclasses.replace(found, check="job_file")]
+        why = "every task ends with this error before it does anything"
+        each = problem.mistakes if isinstance(problem, MistakesError) else [problem]
+        return None, [dataclasses.replace(of_error(mistake, why), check="job_file") for mistake in each]
 
 
 def _document(given: str | None) -> tuple[str | None, str]:

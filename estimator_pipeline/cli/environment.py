@@ -130,23 +130,11 @@ def _refuse_alone(environ: Mapping[str, str], tasks: int, *, whole: bool) -> Non
     Raises:
         ConfigError: It would: it is in an allocation, or there is no reason (`whole`) to run alone.
     """
-    from estimator_pipeline.cluster.detection import surroundings
+    from estimator_pipeline.cluster.detection import lone_task
 
-    around = surroundings(environ)
-    if around is None and whole:
-        return
-    alone = "or give --environment none to run all of it in this process."
-    if around is None:
-        raise ConfigError(
-            f"the cluster has {tasks} tasks, and nothing has started this process as one of them",
-            found="neither TF_CONFIG nor the variables of a scheduler's task",
-            mend=f"start each task with srun, mpirun or the like, all of them with estimator-pipeline launch, {alone}",
-        )
-    raise ConfigError(
-        f"the cluster has {tasks} tasks, and this process is none that {around.launcher} has started",
-        found=f"{around.sign} of a job script or a shell, and no TF_CONFIG",
-        mend=f"start it with {around.launcher}, which starts all {tasks}, {alone}",
-    )
+    problem = lone_task(environ, tasks, whole=whole)
+    if problem is not None:
+        raise problem
 
 
 def _tasks_started(environ: Mapping[str, str], environment: str | None) -> int:

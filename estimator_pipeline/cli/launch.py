@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
-from estimator_pipeline import io_errors, system_limits
+from estimator_pipeline import system_limits
+from estimator_pipeline.cli.hopeless import refuse_hopeless
 from estimator_pipeline.cli.seconds import above_zero, from_zero
 from estimator_pipeline.cli.train import with_engine
-from estimator_pipeline.errors import ConfigError, DiskError
+from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
@@ -47,6 +48,7 @@ class CommandAfterDashes(TyperCommand):
 SETTINGS = {"cls": CommandAfterDashes}
 
 START_HELP = "five times --step-timeout, 1800 at least; 0: none"
+METRICS_HELP = "Keep a file for Prometheus's textfile collector, NAME.prom, with the job's steps, loss and restarts."
 HEARTBEAT_HELP = "60 with --max-restarts, else none; 0: none"
 
 
@@ -138,6 +140,7 @@ def command(
             "server is not TensorFlow's.",
         ),
     ] = True,
+    metrics: Annotated[Path | None, typer.Option(metavar="FILE", help=METRICS_HELP)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
@@ -182,9 +185,11 @@ def command(
 
     if read is not None and not dry_run:
         system_limits.require(os.environ, trains=True, tasks=shape.workers + shape.chief + shape.ps + shape.evaluator)
-        _refuse_hopeless(read, str(job))
+        refuse_hopeless([read], file=str(job), done="nothing was started", checks=("data", "shards", "model"))
     deadlines = deadlines_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
     view = launch.view_for(sys.stderr if as_json else sys.stdout)
+    if metrics is not None and not dry_run:
+        view = launch.MetricsView(view, metrics)
     if max_restarts > 0 and not dry_run:
         assert folder is not None
         outcome = launch.supervise_local(
@@ -214,7 +219,7 @@ def command(
             foreign=job is None,
             hold_ports=hold_ports,
             cores=cores.value,
-            heartbeat=launch.HEARTBEAT_SECS if deadlines.heartbeat is not None else None,
+            heartbeat=_heartbeat(deadlines),
         )
         if dry_run:
             typer.echo(json.dumps(plan.document(), indent=2) if as_json else plan.text())
@@ -232,6 +237,15 @@ def command(
     end(outcome, as_json=as_json)
 
 
+def _heartbeat(deadlines: Deadlines) -> float | None:
+    """How far apart heartbeats are: without a deadline for them `stacks` goes by them, and a supervisor above."""
+    from estimator_pipeline.launch import HEARTBEAT_SECS
+    from estimator_pipeline.launch.progress import HEARTBEAT_FOLDER_VARIABLE
+
+    supervised_above = bool(os.environ.get(HEARTBEAT_FOLDER_VARIABLE))
+    return None if deadlines.heartbeat is None and supervised_above else HEARTBEAT_SECS
+
+
 def deadlines_of(step: float | None, start: float | None, heartbeat: float | None, *, supervised: bool) -> Deadlines:
     """How long a task may be silent, from what was given on the command line; 0 is for ever."""
     from estimator_pipeline.launch.deadlines import HEARTBEAT_TIMEOUT, Deadlines
@@ -246,7 +260,9 @@ def end(outcome: Outcome, *, as_json: bool) -> NoReturn:
     if as_json:
         typer.echo(json.dumps(outcome.document(), indent=2))
     if outcome.failure is not None:
-        typer.echo(f"\n{outcome.failure.text()}", err=True)
+        from estimator_pipeline.launch.terminal import harmless
+
+        typer.echo(harmless(f"\n{outcome.failure.text()}"), err=True)
     raise typer.Exit(outcome.exit_code)
 
 
@@ -310,29 +326,6 @@ def _job_file(
 def changes_of(settings: Sequence[str], cluster: Mapping[str, Any]) -> list[str]:
     """What the command line changes in the job file."""
     return [*settings, *(f"cluster.{name}={_yaml(value)}" for name, value in cluster.items())]
-
-
-def _refuse_hopeless(job: Job, file: str) -> None:
-    """What can be told of the data without TensorFlow is told before anything starts, and once.
-
-    Raises:
-        ConfigError: Every task would end with it.
-        DiskError: The data cannot be read, for a disk fails.
-    """
-    from estimator_pipeline import doctor
-    from estimator_pipeline.inputs.downloads import PROXIES
-
-    # The cluster is the job's: what a scheduler says here is not about its tasks.
-    names = ("HOME", "XDG_CACHE_HOME", "TFDS_DATA_DIR", *PROXIES)
-    known = {name: os.environ[name] for name in names if name in os.environ}
-    context = doctor.Context(environ=known, job=job, job_file=file, connect=True)
-    report = doctor.examine(context, only=("data", "shards", "model"))
-    wrong = [finding for finding in report.findings if finding.severity == "error"]
-    if wrong:
-        told = dict.fromkeys(finding.what for finding in wrong)
-        mends = dict.fromkeys(finding.mend for finding in wrong if finding.mend)
-        kind = DiskError if set(mends) == {io_errors.MEND} else ConfigError
-        raise kind(f"{file} cannot be launched: " + "; ".join(told), mend="; ".join(mends))
 
 
 def _yaml(value: Any) -> str:

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from estimator_pipeline.cli.hopeless import refuse_hopeless
 from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
+
+# Of doctor's checks: those of the job, not of this machine.
+_CHECKS = ("identity", "data", "shards", "model", "slurm")
 
 
 def command(
@@ -28,12 +32,20 @@ def command(
     at_once: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="So many elements of the array run at the same time.")
     ] = None,
+    no_checks: Annotated[
+        bool,
+        typer.Option(
+            "--no-checks", help="Submit without a look at data, functions and limits: they are only there on the nodes."
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be submitted, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
     """Write a script for all tasks of a job, submit it, and print the job's id.
 
-    The job's section `slurm` says what is asked for. `status`, `logs` and `cancel` take the same job file.
+    The job's section `slurm` says what is asked for. What `doctor` finds without TensorFlow to be wrong with data,
+    functions and limits is told first, and nothing is submitted then. `status`, `logs` and `cancel` take the same job
+    file.
     The exit code is 0 when the job was submitted, 2 for bad input and for what the scheduler refuses.
     """
     from estimator_pipeline import __version__, launch
@@ -54,6 +66,15 @@ def command(
     if dry_run:
         document = {"script": plan.script, "folder": plan.folder, "files": plan.files}
         typer.echo(json.dumps(document, indent=2) if as_json else plan.script, nl=as_json)
+    if not no_checks:
+        refuse_hopeless(
+            elements or [loaded],
+            file=str(job),
+            done="nothing is submitted (--no-checks submits all the same)",
+            checks=_CHECKS,
+            other_python=loaded.slurm.command is not None,
+        )
+    if dry_run:
         return
     submission = slurm_jobs.submit(
         plan,

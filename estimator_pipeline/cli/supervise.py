@@ -13,6 +13,7 @@ import typer
 from estimator_pipeline.cli.launch import (
     COMMAND_KEY,
     HEARTBEAT_HELP,
+    METRICS_HELP,
     START_HELP,
     CommandAfterDashes,
     deadlines_of,
@@ -68,6 +69,7 @@ def command(
         typer.Option(callback=above_zero, help="End it after this many seconds, all attempts together."),
     ] = None,
     grace: Annotated[float, typer.Option(callback=from_zero, help="Seconds between SIGTERM and SIGKILL.")] = 30.0,
+    metrics: Annotated[Path | None, typer.Option(metavar="FILE", help=METRICS_HELP)] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document on standard output, the output on standard error.")
     ] = False,
@@ -77,8 +79,9 @@ def command(
     For the srun line of a batch script, or the program of a container. Its output is passed through. SIGTERM, SIGINT,
     SIGUSR1 and SIGUSR2 are passed on to it, and after them it is not started again.
 
-    The exit code is the command's own; 1 when a signal ended it, it hung or time ran out, 3 when training diverged,
-    75 when it was preempted; 128 plus the number of a signal that ended it and this.
+    The exit code is the command's own, or that of the first task to fail where srun has started several; 1 when a
+    signal ended it, it hung or time ran out, 3 when training diverged, 75 when it was preempted; 128 plus the number of
+    a signal that ended it and this.
     """
     from estimator_pipeline import launch
 
@@ -103,6 +106,7 @@ def command(
         timeout=timeout,
         deadlines=deadlines_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0),
         watch_path=watch,
+        metrics=metrics,
     )
     if as_json:
         typer.echo(json.dumps(outcome.document(), indent=2))

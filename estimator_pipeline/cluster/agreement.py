@@ -22,12 +22,14 @@ import os
 import re
 import secrets
 import socket
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from estimator_pipeline.cluster.neighbours import Neighbours
 from estimator_pipeline.errors import ClusterError, ConfigError, WaitError
 
 if TYPE_CHECKING:
@@ -49,6 +51,9 @@ AGREEMENT_SECS = 600.0
 SECS_VARIABLE = "ESTIMATOR_PIPELINE_AGREEMENT_SECS"
 HOST_VARIABLE = "ESTIMATOR_PIPELINE_HOST"
 _POLL_SECS = (0.05, 1.0)
+# From when on a task asks those that it misses, and how often it says whom it waits for.
+_ALONE_SECS = 3.0
+_LINE_SECS = 60.0
 
 
 @dataclass
@@ -126,6 +131,7 @@ def agree(
     host: str,
     timeout: float = AGREEMENT_SECS,
     hint: str = "",
+    addresses: Sequence[str] | None = None,
 ) -> Agreement:
     """Binds a port, tells it to the other tasks, and waits until all know all.
 
@@ -136,9 +142,11 @@ def agree(
         host: The name or address by which the others reach this host.
         timeout: Seconds to wait for the others.
         hint: What a person should look at if they do not come.
+        addresses: Where each task can be asked whether it is there, by rank, while it waits; None: nobody knows.
 
     Raises:
-        ClusterError: The folder cannot be written, another process has the same rank, or the others count other tasks.
+        ClusterError: The folder cannot be written, another process has the same rank, or the others count other tasks;
+            or another task waits in another folder of the same name.
         WaitError: Not all tasks came in time; the message names those that are missing.
     """
     from estimator_pipeline.launch.ports import hold_ports
@@ -149,8 +157,8 @@ def agree(
         word = secrets.token_hex(8)
         address = f"[{host}]:{held.ports[0]}" if host.count(":") > 1 else f"{host}:{held.ports[0]}"
         board = _Board(folder, rank=rank, size=size, word=word)
-        board.write(f"{rank}.json", {"address": address, "word": word, "size": size, "pid": os.getpid()})
-        found = board.wait(timeout, hint)
+        board.tell({"address": address, "word": word, "size": size, "pid": os.getpid()})
+        found = board.wait(timeout, hint, addresses)
         undo.pop_all()
     words = "".join(found[i]["word"] for i in range(size))
     return Agreement(
@@ -166,6 +174,7 @@ class _Board:
     def __init__(self, folder: Path, *, rank: int, size: int, word: str) -> None:
         self.folder, self.rank, self.size, self.word = folder, rank, size, word
         self._told: dict[str, str] | None = None
+        self._document: dict[str, Any] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -186,16 +195,36 @@ class _Board:
             return None  # Not there yet, or not yet whole on this host; the next look will tell.
         return document if isinstance(document, dict) else None
 
-    def wait(self, timeout: float, hint: str) -> dict[int, dict[str, Any]]:
-        deadline = time.monotonic() + timeout
+    def tell(self, document: Mapping[str, Any]) -> None:
+        """Writes this task's own file."""
+        self._document = dict(document)
+        self.write(f"{self.rank}.json", document)
+
+    def wait(self, timeout: float, hint: str, addresses: Sequence[str] | None) -> dict[int, dict[str, Any]]:
+        begun = time.monotonic()
+        deadline, line = begun + timeout, begun + _LINE_SECS
         missing = list(range(self.size))
-        for pause in _pauses():
-            found, missing = self._look()
-            if not missing:
-                return found
-            if time.monotonic() > deadline:
-                break
-            time.sleep(min(pause, max(deadline - time.monotonic(), 0.0) + 0.01))
+        with contextlib.ExitStack() as asking:
+            neighbours: Neighbours | None = None
+            for pause in _pauses():
+                found, missing = self._look()
+                if not missing:
+                    return found
+                now = time.monotonic()
+                if now > deadline:
+                    break
+                absent = [rank for rank in missing if rank not in found]
+                if addresses is not None and neighbours is None and absent and now - begun > _ALONE_SECS:
+                    neighbours = Neighbours(
+                        self.folder.name, rank=self.rank, folder=str(self.folder), addresses=addresses
+                    )
+                    asking.callback(neighbours.close)
+                if neighbours is not None and (why := neighbours.apart(absent)) is not None:
+                    self._refuse_apart(why, neighbours, absent)
+                if now > line:
+                    line += _LINE_SECS
+                    self._say(now - begun, timeout, missing, absent)
+                time.sleep(min(pause, max(deadline - time.monotonic(), 0.0) + 0.01))
         there = self.size - len(missing)
         raise WaitError(
             f"rank {self.rank} waited {timeout:.0f} s for the other tasks to tell their ports, and "
@@ -230,6 +259,28 @@ class _Board:
         if not behind:
             self._check_sizes(found)
         return found, behind
+
+    def _refuse_apart(self, why: str, neighbours: Neighbours, absent: list[int]) -> None:
+        # Writing into it makes a network file system look at the folder again.
+        self.tell(self._document)
+        found, _ = self._look()
+        if neighbours.apart([rank for rank in absent if rank not in found]) is None:
+            return
+        raise ClusterError(
+            f"the tasks do not share the folder {self.folder}: rank {self.rank} waits there on {socket.gethostname()}.",
+            found=why,
+            mend="give a run.model_dir (or ESTIMATOR_PIPELINE_SHARED_DIR) that is the same folder on every node, by "
+            "the same path, such as one of NFS or Lustre; folders below /tmp mostly are each node's own.",
+        )
+
+    def _say(self, waited: float, timeout: float, missing: list[int], absent: list[int]) -> None:
+        known = f"; nothing of {_ranks(absent)} is there: not started yet, or it has another folder" if absent else ""
+        print(
+            f"rank {self.rank} has waited {waited:.0f} s for the ports of {_ranks(missing)} in {self.folder}{known} "
+            f"(it gives up after {timeout:.0f} s, {SECS_VARIABLE})",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def _check_sizes(self, found: Mapping[int, Mapping[str, Any]]) -> None:
         other = next((i for i, document in found.items() if document.get("size") != self.size), None)

@@ -22,7 +22,16 @@ from estimator_pipeline.cluster.environments.tf_config import TFConfigVariable
 from estimator_pipeline.cluster.environments.vertex import Vertex
 from estimator_pipeline.errors import ConfigError
 
-__all__ = ["ENVIRONMENTS", "NO_ENVIRONMENT", "Detection", "Surroundings", "detect", "names", "surroundings"]
+__all__ = [
+    "ENVIRONMENTS",
+    "NO_ENVIRONMENT",
+    "Detection",
+    "Surroundings",
+    "detect",
+    "lone_task",
+    "names",
+    "surroundings",
+]
 
 NO_ENVIRONMENT = "none"
 
@@ -107,6 +116,31 @@ def surroundings(environ: Mapping[str, str]) -> Surroundings | None:
             count = int(tasks) if tasks.isdigit() else 1
             return Surroundings(name, f"{variable}={environ[variable]}", launcher, count)
     return None
+
+
+def lone_task(environ: Mapping[str, str], tasks: int, *, whole: bool = True) -> ConfigError | None:
+    """Why a process that nothing has started as a task must not do alone what several tasks should; None: it may.
+
+    Args:
+        environ: the variables to look at.
+        tasks: how many there are.
+        whole: whether a process outside of any allocation may be all of them.
+    """
+    around = surroundings(environ)
+    if around is None and whole:
+        return None
+    alone = "or give --environment none to run all of it in this process."
+    if around is None:
+        return ConfigError(
+            f"the cluster has {tasks} tasks, and nothing has started this process as one of them",
+            found="neither TF_CONFIG nor the variables of a scheduler's task",
+            mend=f"start each task with srun, mpirun or the like, all of them with estimator-pipeline launch, {alone}",
+        )
+    return ConfigError(
+        f"the cluster has {tasks} tasks, and this process is none that {around.launcher} has started",
+        found=f"{around.sign} of a job script or a shell, and no TF_CONFIG",
+        mend=f"start it with {around.launcher}, which starts all {tasks}, {alone}",
+    )
 
 
 def names() -> tuple[str, ...]:

@@ -105,6 +105,7 @@ def resolve(
                 host=own_address(environ, known=_own_host(detection, shape, tasks.index(own)), hostname=host),
                 timeout=wait_secs(environ),
                 hint=_hint(detection),
+                addresses=_asked_at(detection, shape, environ),
             )
             result.held = agreement.held
             result.changes[REUSE_VARIABLE] = "1"
@@ -135,6 +136,14 @@ def port_way(ports: str, detection: Detection, shape: Shape) -> str:
 def _own_host(detection: Detection, shape: Shape, rank: int) -> str | None:
     hosts = hosts_of(detection.allocation, shape)
     return hosts[rank] if hosts is not None else detection.allocation.own_host
+
+
+def _asked_at(detection: Detection, shape: Shape, environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Where the tasks can ask each other while they wait: the ports that they would have without an agreement."""
+    try:
+        return derived_addresses(detection.allocation, shape, environ=environ)
+    except ClusterError:
+        return None
 
 
 def _shared(environ: Mapping[str, str], directory: str | None) -> str:

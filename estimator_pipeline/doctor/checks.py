@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from estimator_pipeline.cluster.addresses import nearest
-from estimator_pipeline.doctor import clusters, data, fit, machine, network, packages, storage, together
+from estimator_pipeline.doctor import batch, clusters, data, fit, machine, network, packages, room, storage, together
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, Report, error, merged, of_error
 from estimator_pipeline.doctor.meeting import Meeting, meet
@@ -45,13 +45,17 @@ CHECKS: tuple[Check, ...] = (
     Check("ports", "the own port free; with --connect, the others answer", network.check_ports),
     Check("threads", "threads against cores and limits", machine.check_threads),
     Check("devices", "GPUs that are seen against those asked for", machine.check_devices),
+    Check("memory", "memory that is there against what the tasks take", room.check_memory),
+    Check("limits", "open files and processes that a user may have", room.check_limits),
     Check("model_dir", "written, renamed at one stroke, locked", storage.check_model_dir),
     Check("space", "room for the next checkpoints", storage.check_space),
     Check("lock", "no other job trains there, and whose checkpoints are there", storage.check_lock),
+    Check("identity", "the job is the one whose checkpoints are there", storage.check_identity),
     Check("checkpoint", "the latest one is whole (--deep)", storage.check_checkpoint),
     Check("data", "files, data sets and functions are there", data.check_data),
     Check("shards", "even shares for the workers", data.check_shards),
     Check("model", "a model of model_fns fits the data", fit.check_model),
+    Check("slurm", "time limit, signal and shell lines of the section slurm", batch.check_slurm),
     Check("preemption", "time to end with a checkpoint", machine.check_preemption),
 )
 """In the order in which they are run and told."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from estimator_pipeline.cluster import ENVIRONMENTS, Task, TFConfig
+from estimator_pipeline.cluster.detection import NO_ENVIRONMENT, lone_task
 from estimator_pipeline.cluster.reading import tf_config_problems
 from estimator_pipeline.cluster.tasks import listed
 from estimator_pipeline.doctor.context import Context, Part
@@ -76,7 +77,12 @@ def check_environment(context: Context) -> Iterator[Finding]:
 def _nobody(context: Context) -> Finding:
     partly = [e.name for e in ENVIRONMENTS if any(name in context.environ for name in e.variables[:1])]
     seen = f"; variables of {', '.join(partly)} are there, but not those of a task" if partly else ""
-    tasks = context.job.cluster.num_training_tasks if context.job is not None else 1
+    shape = context.job.cluster if context.job is not None else None
+    tasks = shape.num_training_tasks if shape is not None else 1
+    several = shape.workers + shape.chief + shape.ps if shape is not None else 1
+    problem = lone_task(context.environ, several + (shape.evaluator if shape is not None else 0))
+    if problem is not None and several > 1 and context.environment != NO_ENVIRONMENT:
+        return of_error(problem, "`train` ends with this error here")
     if tasks > 1:
         return info(
             f"no TF_CONFIG and no scheduler has started this process as a task{seen}",

@@ -76,6 +76,7 @@ class Context:
         timeout: seconds for one name to be resolved, or for one connection.
         wait: seconds for the other tasks to come.
         hostname: what this machine calls itself.
+        other_python: whether the tasks run in another Python than this one, as in a container.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class Context:
     timeout: float = 5.0
     wait: float = 60.0
     hostname: str = field(default_factory=socket.gethostname)
+    other_python: bool = False
     _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, look: Callable[[Context], T]) -> T:

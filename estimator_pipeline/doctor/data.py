@@ -7,7 +7,6 @@ files.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib.util
 import json
@@ -17,6 +16,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from estimator_pipeline.doctor import functions
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, of_error, ok, warning
 from estimator_pipeline.errors import InputError, PipelineError
@@ -26,7 +26,7 @@ from estimator_pipeline.inputs.files import find_files
 from estimator_pipeline.inputs.order import split_files
 from estimator_pipeline.inputs.plan import choose_policy
 from estimator_pipeline.inputs.records import cache_dir, index_file
-from estimator_pipeline.inputs.tfds_source import prepare_elsewhere
+from estimator_pipeline.inputs.tfds_source import catalogue, no_such_data_set, prepare_elsewhere
 from estimator_pipeline.job import ArraysInput, CsvInput, FunctionInput, Job, TfdsInput, TFRecordInput
 
 __all__ = [
@@ -100,7 +100,7 @@ _USES = (("training", "train"), ("evaluation", "eval"))
 def check_data(context: Context) -> Iterator[Finding]:
     """Whether the data is there."""
     job = context.needed_job()
-    yield from _functions(job)
+    yield from functions.check(context)
     if isinstance(job.input, FunctionInput):
         if context.deep:
             yield from _called(context)
@@ -158,9 +158,8 @@ def check_shards(context: Context) -> Iterator[Finding]:
         yield ok(f"{total} records {parts}for {pipelines} input pipeline(s), policy {policy}: {why}")
         return
     counts = [sum(training.records[i] for i in mine) for mine in split_files(training.records, pipelines)]
-    how = "by file, or by record if it is held in memory" if section.shard_policy == "auto" else "by file"
     each = f"{min(counts)} to {max(counts)}" if min(counts) != max(counts) else f"{counts[0]}"
-    told = f"{each} records a worker of {total} in {len(training.records)} file(s), shared {how}"
+    told = f"{each} records a worker of {total} in {len(training.records)} file(s), shared by file"
     if not min(counts):
         yield error(
             told,
@@ -168,9 +167,7 @@ def check_shards(context: Context) -> Iterator[Finding]:
             "set input.shard_policy: data, or write at least one file with records for each worker",
         )
     elif max(counts) > _UNEVEN * min(counts):
-        # "auto" shares by record after all where the data, decoded, is held in memory.
-        yield Finding(
-            "info" if section.shard_policy == "auto" else "warning",
+        yield warning(
             told,
             f"workers step together, so the records of the smaller share come {max(counts) / min(counts):.2f} times as "
             "often",
@@ -330,6 +327,8 @@ def _not_prepared(context: Context, name: str, base: str) -> Finding:
                 "set TFDS_DATA_DIR or input.data_dir to a folder that can be written, or prepare it beforehand",
             )
         return info(f"the embedded data set digits is prepared in {base} by the first task that reads it")
+    if not context.other_python and ":" not in name and (names := catalogue()) and name.split("/")[0] not in names:
+        return of_error(no_such_data_set(name, base, names), "every task that reads it ends with this error")
     silent = silent_host(_urls(name), environ=context.environ, timeout=context.timeout) if context.connect else None
     if silent:
         return error(
@@ -380,16 +379,6 @@ def _check_files(folder: str, name: str, split: str, count: int) -> None:
 # Own functions, and TensorFlow's say ---------------------------------------------------------------------------------
 
 
-def _functions(job: Job) -> Iterator[Finding]:
-    """Functions that a job file names, looked for without running anybody's code."""
-    named = [("model.function", job.model.function)]
-    if isinstance(job.input, FunctionInput):
-        named += [("input.train", job.input.train), ("input.eval", job.input.eval)]
-    for field, reference in named:
-        if reference is not None:
-            yield from _function(field, reference)
-
-
 def _called(context: Context) -> Iterator[Finding]:
     """What the input functions give, looked at as the job does."""
     from estimator_pipeline.doctor.machine import import_tensorflow
@@ -402,51 +391,3 @@ def _called(context: Context) -> Iterator[Finding]:
             input_fn()
     except PipelineError as problem:
         yield of_error(problem, "every task that reads it ends with this error")
-
-
-def _function(field: str, reference: str) -> Iterator[Finding]:
-    where, _, name = reference.rpartition(":")
-    if where.endswith(".py"):
-        path: str | None = where
-        if not os.path.isfile(where):
-            yield error(
-                f"{field}: the file {where} does not exist in {os.getcwd()}",
-                "every task ends with this error",
-                "correct the path, or start the job where it lies",
-            )
-            return
-    else:
-        path = None
-        with contextlib.suppress(ImportError, ValueError):
-            first = where.partition(".")[0]
-            # Tasks look where they are started as well, which a console script does not.
-            if importlib.util.find_spec(first) is None and not (os.path.exists(f"{first}.py") or os.path.isdir(first)):
-                yield error(
-                    f"{field}: the module {where} cannot be found",
-                    "every task ends with this error",
-                    "install it, or start the job where it lies, or write path/to/file.py:function",
-                )
-                return
-    problem = _in_file(field, path, name) if path is not None else None
-    yield problem or ok(f"{field}: {reference} is there")
-
-
-def _in_file(field: str, path: str, name: str) -> Finding | None:
-    try:
-        with open(path, encoding="utf-8") as file:
-            tree = ast.parse(file.read())
-    except (SyntaxError, OSError, ValueError) as problem:
-        return error(f"{field}: {path} cannot be read: {problem}", "every task ends with this error", "mend the file")
-    found = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
-    if found is None or not field.startswith("input."):
-        # A name may come from an import or an assignment, which only running the file would tell.
-        return None
-    arguments = found.args
-    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-    if "input_context" in names:
-        return None
-    return error(
-        f"{field}: {name} in {path} has no parameter `input_context`, but ({', '.join(names)})",
-        "without it every worker would read the same records, and the job refuses it",
-        "add `input_context=None` and shard by it",
-    )

@@ -15,6 +15,8 @@ from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.launch.cores import available_cores
 
 __all__ = [
+    "CGROUPS",
+    "cgroup_folders",
     "check_devices",
     "check_preemption",
     "check_threads",
@@ -22,32 +24,36 @@ __all__ = [
     "import_tensorflow",
     "tasks_on_this_host",
     "visible_gpus",
+    "words_of",
 ]
 
-_CGROUPS = "/sys/fs/cgroup"
+CGROUPS = "/sys/fs/cgroup"
 
 
 # Threads ---------------------------------------------------------------------------------------------------------
 
 
-def cpu_quota(root: str = _CGROUPS, own: str = "/proc/self/cgroup") -> float | None:
+def cpu_quota(root: str = CGROUPS, own: str = "/proc/self/cgroup") -> float | None:
     """How many CPUs' time this process's control groups allow, or None where they set no limit.
 
     Both versions of control groups are read; the tightest limit on the way up counts.
     """
     limits = []
-    for folder in _cgroup_folders(root, own):
-        words = _words(os.path.join(folder, "cpu.max"))
+    for folder in cgroup_folders(root, own, "cpu"):
+        words = words_of(os.path.join(folder, "cpu.max"))
         if len(words) == 2 and words[0] != "max":
             limits.append(int(words[0]) / int(words[1]))
-        quota, period = (_words(os.path.join(folder, f"cpu.cfs_{name}_us")) for name in ("quota", "period"))
+        quota, period = (words_of(os.path.join(folder, f"cpu.cfs_{name}_us")) for name in ("quota", "period"))
         if quota and period and int(quota[0]) > 0:
             limits.append(int(quota[0]) / int(period[0]))
     return min(limits) if limits else None
 
 
-def _cgroup_folders(root: str, own: str) -> Iterator[str]:
-    """The folders of this process's groups and of all above them. In a container the path may not exist inside."""
+def cgroup_folders(root: str, own: str, controller: str) -> Iterator[str]:
+    """The folders of this process's groups, as a controller has them, and of all above them.
+
+    In a container the path may not exist inside.
+    """
     try:
         with open(own, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
@@ -56,16 +62,17 @@ def _cgroup_folders(root: str, own: str) -> Iterator[str]:
     for number, controllers, path in (line for line in lines if len(line) == 3):
         if number == "0" and not controllers:
             base = root
-        elif "cpu" in controllers.split(","):
+        elif controller in controllers.split(","):
             base = os.path.join(root, controllers)
         else:
             continue
         parts = [part for part in path.split("/") if part not in ("", "..")]
         yield from (os.path.join(base, *parts[:length]) for length in range(len(parts), -1, -1))
-    yield from (root, os.path.join(root, "cpu"), os.path.join(root, "cpu,cpuacct"))
+    yield from (root, os.path.join(root, controller), os.path.join(root, "cpu,cpuacct"))
 
 
-def _words(path: str) -> list[str]:
+def words_of(path: str) -> list[str]:
+    """The words of a small file of the kernel's; none where it cannot be read."""
     try:
         with open(path, encoding="ascii") as file:
             return file.read().split()

@@ -18,9 +18,17 @@ from typing import Any
 
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, of_error, ok, warning
-from estimator_pipeline.errors import PipelineError
+from estimator_pipeline.errors import InputError, PipelineError
 
-__all__ = ["check_checkpoint", "check_lock", "check_model_dir", "check_space", "latest_checkpoint", "locks_at"]
+__all__ = [
+    "check_checkpoint",
+    "check_identity",
+    "check_lock",
+    "check_model_dir",
+    "check_space",
+    "latest_checkpoint",
+    "locks_at",
+]
 
 _MIB = 2**20
 _RENAMES = 40
@@ -209,7 +217,7 @@ def check_space(context: Context) -> Iterator[Finding]:
     folder = _nearest(context.local_directory)
     usage = shutil.disk_usage(folder)
     files = os.statvfs(folder)
-    free = f"{_size(usage.free)} free of {_size(usage.total)} at {folder}"
+    free = f"{size_of(usage.free)} free of {size_of(usage.total)} at {folder}"
     if files.f_files and not files.f_favail:
         yield error(
             f"no file can be made any more at {folder}: the file system has no free inodes",
@@ -233,7 +241,7 @@ def check_space(context: Context) -> Iterator[Finding]:
     keep = 5 if context.job is None else context.job.run.keep_checkpoint_max
     # The new one is written before the oldest is removed. Without a limit nobody knows how many there will be.
     more = 1 + max(0, (keep or kept + 5) - kept)
-    told = f"{free}; {os.path.basename(path)} has {_size(each)}"
+    told = f"{free}; {os.path.basename(path)} has {size_of(each)}"
     if usage.free < 2 * each:
         yield error(
             f"{told}",
@@ -250,7 +258,8 @@ def check_space(context: Context) -> Iterator[Finding]:
         yield ok(told)
 
 
-def _size(count: float) -> str:
+def size_of(count: float) -> str:
+    """Bytes for a person."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}"
@@ -303,6 +312,56 @@ def _goes_on(context: Context, folder: str, latest: str) -> Finding:
         "a run goes on from the checkpoints that it finds",
         "give another run.model_dir to train from the start",
     )
+
+
+def check_identity(context: Context) -> Iterator[Finding]:
+    """Whether the job is the one whose checkpoints are there, as `train` looks; with `deep` its data too."""
+    from estimator_pipeline.engines import identity
+
+    job, folder = context.needed_job(), context.local_directory
+    latest = latest_checkpoint(folder)
+    if latest is None:
+        raise NotLookedAt(f"no checkpoint in {folder}")
+    before = identity.read_local(folder)
+    if before is None:
+        raise NotLookedAt(f"nobody wrote down what the run in {folder} is made of")
+    step = int(latest[0].rpartition("-")[2]) if latest[0].rpartition("-")[2].isdigit() else 0
+    try:
+        now = _identity(context)
+        meant = identity.changes_meant(before, now, step=step, model_dir=folder, accept=job.run.accept_changes)
+    except PipelineError as problem:
+        yield of_error(problem, "the chief ends with this error at its start, and the other tasks with it")
+        return
+    if meant:
+        yield info(
+            f"training goes on from step {step} with a change: {identity.words(meant, now.files)}",
+            "what was trained so far was trained otherwise",
+            "give what it was, or a run.model_dir of its own, if that is not meant",
+        )
+        return
+    yield ok(f"the job is the one that trained to step {step}" + ("" if context.deep else ", its data not looked at"))
+
+
+def _identity(context: Context) -> Any:
+    from estimator_pipeline.doctor.data import NotPrepared, files_of
+    from estimator_pipeline.doctor.machine import import_tensorflow
+    from estimator_pipeline.engines import identity, job_identity
+
+    job = context.needed_job()
+    if context.deep:
+        # Data that are not there are told by their own check, and nothing is downloaded for this one.
+        with contextlib.suppress(InputError, NotPrepared, NotLookedAt):
+            files_of(context)
+            from estimator_pipeline.engines.job import job_inputs, max_steps_of
+
+            import_tensorflow(context)
+            data = job_inputs(job)
+            if hasattr(data, "follow"):
+                data.follow(identity.policy_of(context.local_directory))
+            return job_identity.of_data(
+                job, data, num_pipelines=context.num_training_tasks, max_steps=max_steps_of(job, data)
+            )
+    return job_identity.of_job_file(job)
 
 
 def check_checkpoint(context: Context) -> Iterator[Finding]:

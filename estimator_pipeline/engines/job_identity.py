@@ -11,7 +11,7 @@ from estimator_pipeline.engines import same_job
 from estimator_pipeline.engines.identity import Identity, code_of_reference, of_inputs
 from estimator_pipeline.job import Job
 
-__all__ = ["identity_of", "shared_by_tasks"]
+__all__ = ["identity_of", "of_data", "of_job_file", "shared_by_tasks"]
 
 # Of the input section: what becomes a feature, a label and a weight, and which numbers.
 _CONTENT = ("features_key", "label_key", "weight_key", "scale", "features", "columns")
@@ -32,14 +32,29 @@ def identity_of(job: Job, data: Any, tf_config: TFConfig, *, max_steps: int | No
         max_steps: the global step at which training ends, if any.
     """
 
-    def tell() -> Identity:
-        seen = of_inputs(data.train_input_fn, seed=job.run.seed, num_pipelines=tf_config.num_training_tasks)
-        fixed, told = _of_sections(job)
-        return dataclasses.replace(
-            seen, fixed={**seen.fixed, **fixed}, told=told, epochs=job.train.epochs, max_steps=max_steps
-        )
+    return lambda: of_data(job, data, num_pipelines=tf_config.num_training_tasks, max_steps=max_steps)
 
-    return tell
+
+def of_data(job: Job, data: Any, *, num_pipelines: int, max_steps: int | None) -> Identity:
+    """The same at once, for so many input pipelines."""
+    seen = of_inputs(data.train_input_fn, seed=job.run.seed, num_pipelines=num_pipelines)
+    fixed, told = _of_sections(job)
+    return dataclasses.replace(
+        seen, fixed={**seen.fixed, **fixed}, told=told, epochs=job.train.epochs, max_steps=max_steps
+    )
+
+
+def of_job_file(job: Job) -> Identity:
+    """What a run of the job is made of, as far as the job file tells it without a look at the data."""
+    fixed, told = _of_sections(job)
+    known: dict[str, Any] = {"seed": job.run.seed}
+    if job.input.source != "function":
+        known |= {
+            "global_batch_size": job.input.global_batch_size,
+            "input.seed": job.input.seed,
+            "input.shuffle": job.input.shuffle,
+        }
+    return Identity(fixed={**known, **fixed}, told=told, epochs=job.train.epochs, max_steps=job.train.max_steps)
 
 
 def shared_by_tasks(job: Job, *, max_steps: int | None) -> dict[str, Any]:

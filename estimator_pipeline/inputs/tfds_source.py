@@ -16,10 +16,10 @@ from estimator_pipeline.inputs.downloads import silent_host
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import make_options
 from estimator_pipeline.inputs.packing import labels_of
-from estimator_pipeline.inputs.records import RecordFiles, cache_dir
+from estimator_pipeline.inputs.records import RecordFiles, cache_dir, sampled
 from estimator_pipeline.inputs.sources import Source, tensorflow
 
-__all__ = ["TfdsSource", "from_tfds", "prepare_elsewhere"]
+__all__ = ["TfdsSource", "catalogue", "from_tfds", "no_such_data_set", "prepare_elsewhere"]
 
 
 def from_tfds(
@@ -126,6 +126,10 @@ class TfdsSource(Source):
             path, first, _ = self._runs[index]
             data[chosen] = self._reader.read(path, record[chosen] + first)
         return [data]
+
+    def digest(self, path: str) -> str | None:
+        # How many records a file holds is known: walking through all of them would only delay the first step.
+        return sampled(path)
 
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
         tf = tensorflow()
@@ -239,13 +243,7 @@ def _prepared(name: str, data_dir: Any, download: bool, environ: Mapping[str, st
         # no network.
         builder = tfds.builder(name, data_dir=where, try_gcs=False)
     except tfds.core.DatasetNotFoundError as error:
-        close = difflib.get_close_matches(name.split("/")[0].split(":")[0], [digits.NAME, *tfds.list_builders()], n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "check the name"
-        raise InputError(
-            f"There is no TensorFlow Datasets data set {name!r}",
-            found=f"neither in the catalogue nor under {where or 'the default data directory'}",
-            mend=hint,
-        ) from error
+        raise no_such_data_set(name, where or "the default data directory", tfds.list_builders()) from error
     except (ValueError, AssertionError, OSError) as error:
         raise InputError(
             f"The data set {name} cannot be opened",
@@ -263,6 +261,34 @@ def _prepared(name: str, data_dir: Any, download: bool, environ: Mapping[str, st
             mend="prepare it as tfrecord: tfds build --file_format=tfrecord",
         )
     return builder
+
+
+def catalogue() -> list[str]:
+    """The names of the data sets that TensorFlow Datasets knows; none where it is not installed. Takes half a second,
+    and imports no TensorFlow.
+    """
+    try:
+        import tensorflow_datasets as tfds
+
+        return list(tfds.list_builders(with_community_datasets=False))
+    except (ImportError, AttributeError):
+        return []
+
+
+def no_such_data_set(name: str, where: str, names: Sequence[str]) -> InputError:
+    """For a data set that is neither in the catalogue nor prepared.
+
+    Args:
+        name: as it was given.
+        where: where it was looked for.
+        names: those of the catalogue.
+    """
+    close = difflib.get_close_matches(name.split("/")[0].split(":")[0], [digits.NAME, *names], n=3)
+    return InputError(
+        f"There is no TensorFlow Datasets data set {name!r}",
+        found=f"neither in the catalogue nor under {where}",
+        mend=f"did you mean {' or '.join(close)}?" if close else "check the name",
+    )
 
 
 def _is_there(builder: Any) -> bool:

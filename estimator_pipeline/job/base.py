@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-__all__ = ["Factor", "FunctionRef", "Name", "Paths", "Problem", "Section", "nearest"]
+__all__ = ["Factor", "FunctionRef", "Name", "Paths", "Problem", "Section", "explained", "nearest"]
 
 
 class Problem(NamedTuple):
@@ -60,7 +60,7 @@ def _function_ref(value: str) -> str:
     module, colon, function = value.rpartition(":")
     dotted = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
     if not colon or not re.fullmatch(dotted, function) or not (module.endswith(".py") or re.fullmatch(dotted, module)):
-        raise _explained(
+        raise explained(
             "this does not name a function.",
             found=f'{value!r}; allowed: "package.module:function" or "path/to/file.py:function"',
             mend="write the module or file, a colon, and the function's name.",
@@ -70,7 +70,7 @@ def _function_ref(value: str) -> str:
 
 def _name(value: str) -> str:
     if not re.fullmatch(r"[^\W\d]\w*", value):
-        raise _explained(
+        raise explained(
             "this is not a name.",
             found=f"{value!r}; allowed: letters, digits and underscores, beginning with a letter",
             mend="write the bare name, without a path or a file's ending.",
@@ -87,7 +87,8 @@ def _factor(value: Any) -> Any:
         return value
 
 
-def _explained(text: str, *, found: str, mend: str) -> PydanticCustomError:
+def explained(text: str, *, found: str, mend: str) -> PydanticCustomError:
+    """For the validator of a field to raise: what is wrong with a single value."""
     return PydanticCustomError("problems", "a wrong value", {"problems": [Problem((), text, found, mend)]})
 
 

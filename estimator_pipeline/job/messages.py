@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -13,7 +14,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.base import Problem, nearest
 from estimator_pipeline.job.schema import Job
 
-__all__ = ["Path", "Places", "config_error", "problems_error", "problems_of"]
+__all__ = ["MistakesError", "Path", "Places", "config_error", "problems_error", "problems_of"]
 
 Path = tuple[str | int, ...]
 
@@ -27,6 +28,23 @@ _KINDS = {
     "dict_type": "a mapping",
     "finite_number": "a finite number",
 }
+
+
+class MistakesError(ConfigError):
+    """Several mistakes in one job file.
+
+    Attributes:
+        mistakes: each as an error of its own.
+    """
+
+    mistakes: tuple[ConfigError, ...] = ()
+
+    @classmethod
+    def of(cls, head: str, mistakes: Sequence[ConfigError]) -> MistakesError:
+        """One error: a line with how many there are, and each below it."""
+        error = cls("\n".join([head, *(textwrap.indent(str(mistake), "  ") for mistake in mistakes)]))
+        error.mistakes = tuple(mistakes)
+        return error
 
 
 class Places:
@@ -110,16 +128,15 @@ def problems_of(error: ValidationError, data: dict[str, Any], *, sections_only: 
 def problems_error(problems: list[Problem], places: Places) -> ConfigError:
     """One error for several mistakes, sorted by line."""
     problems = sorted(problems, key=lambda problem: places.rank(problem.path))
-    if len(problems) == 1:
-        (only,) = problems
-        return ConfigError(f"{places.of(only.path)}: {_headed(only)}", found=only.found, mend=only.mend)
-    lines = [f"{places.source} has {len(problems)} mistakes:"]
+    several = len(problems) > 1
+    errors = []
     for problem in problems:
-        place = places.of(problem.path, with_source=False)
-        lines.append(f"  {place}: {_headed(problem)}" if place else f"  {_headed(problem)}")
-        lines += [f"    found: {problem.found}"] if problem.found else []
-        lines += [f"    to mend it: {problem.mend}"] if problem.mend else []
-    return ConfigError("\n".join(lines))
+        place = places.of(problem.path, with_source=not several)
+        what = f"{place}: {_headed(problem)}" if place else _headed(problem)
+        errors.append(ConfigError(what, found=problem.found, mend=problem.mend))
+    if not several:
+        return errors[0]
+    return MistakesError.of(f"{places.source} has {len(problems)} mistakes:", errors)
 
 
 def _headed(problem: Problem) -> str:
@@ -139,10 +156,12 @@ def _problems(item: Any, data: dict[str, Any]) -> Iterator[Problem]:
     if kind == "extra_forbidden":
         allowed = list(section.model_fields) if section else []
         close = nearest(path[-1], allowed)
+        # A list of forty names hides the one that was meant.
+        others = "" if close and len(allowed) > 20 else f"; allowed: {', '.join(allowed)}"
         yield Problem(
             path,
             "unknown field.",
-            f"{path[-1]!r} with the value {_shown(given)}; allowed: {', '.join(allowed)}",
+            f"{path[-1]!r} with the value {_shown(given)}{others}",
             f"did you mean {close!r}?" if close else "leave it out, or move it to the section that it belongs to.",
         )
     elif kind == "missing":
@@ -223,6 +242,8 @@ def _mend_type(kind: str, given: Any) -> str:
         return "write the number without quotes."
     if kind == "bool_type" and str(given).lower() in ("yes", "no", "on", "off", "1", "0"):
         return f"write {'true' if str(given).lower() in ('yes', 'on', '1') else 'false'}."
+    if kind == "string_type" and isinstance(given, int | float):
+        return f'write it in quotes: "{_shown(given)}".'
     if kind == "list_type":
         return "write it in brackets: [a, b], or one item a line after '- '."
     if given is None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from estimator_pipeline.job.base import Problem, Section
+from estimator_pipeline.job.base import Problem, Section, explained
 
-__all__ = ["SlurmResources", "SlurmSection", "of_resources"]
+__all__ = ["SlurmResources", "SlurmSection", "of_resources", "option_of", "seconds_of"]
 
 _Text = Annotated[str, Field(min_length=1)]
 _Count = Annotated[int, Field(ge=1)]
@@ -19,7 +21,8 @@ Role = Literal["chief", "worker", "ps", "evaluator"]
 # What sbatch --time takes: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.
 _TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}")
 _MEMORY = re.compile(r"\d+[KMGT]?")
-_VARIABLE = re.compile(r"[A-Za-z_]\w*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OPTION = re.compile(r"--([a-z0-9-]+)(?:[= ](.*))?")
 # What the script says itself, and would contradict.
 _OWN_OPTIONS = {
     "array": "submit with --array",
@@ -36,6 +39,43 @@ _OWN_OPTIONS = {
 }
 
 
+def _amount(value: str) -> str:
+    if not _MEMORY.fullmatch(value):
+        raise explained(
+            "this is no amount of memory.",
+            found=f"{value!r}; allowed: a whole number and K, M, G or T",
+            mend='write for example "64G".',
+        )
+    return value
+
+
+def _limit(value: int | str) -> int | str:
+    if isinstance(value, str) and not _TIME.fullmatch(value):
+        raise explained(
+            "this is no time limit of Slurm.",
+            found=f'{value!r}; allowed: minutes, "HH:MM:SS", "D-HH:MM:SS"',
+            mend='write for example "4:00:00", in quotes.',
+        )
+    return value
+
+
+def _text_of(value: Any) -> Any:
+    """A number or true and false as a shell gets them; anything else is left to pydantic."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _joined(value: Any) -> Any:
+    """A list of names as Slurm writes it; anything else is left to pydantic."""
+    return ",".join(value) if isinstance(value, list) and all(isinstance(one, str) for one in value) else value
+
+
+_Names = Annotated[_Text, BeforeValidator(_joined)]
+_Memory = Annotated[str, BeforeValidator(_text_of), AfterValidator(_amount)]
+_Value = Annotated[str, BeforeValidator(_text_of)]
+
+
 class SlurmResources(Section):
     """What the tasks of one role get, or those of all roles.
 
@@ -45,11 +85,15 @@ class SlurmResources(Section):
         tasks_per_node: At most so many tasks on a node.
         cpus_per_task: CPUs of each task.
         gpus_per_task: GPUs of each task: a number, or "a100:2"; 0 for a role without any.
+        gpus_per_node: The same of each node.
+        gres: Other generic resources of each node: "tmpdir:100G".
         mem: Memory of each node, with a unit: "64G".
         mem_per_cpu: The same of each CPU; one of the two.
         constraint: Features that the nodes must have: "a100&ib".
+        nodelist: Nodes that must be among those that they get: "n[1-4]".
+        exclude: Nodes that must not.
         exclusive: Whether the nodes are shared with nobody.
-        sbatch: Further options of sbatch, as on its command line: "--licenses=x:1".
+        sbatch: Further options of sbatch: "--licenses=x:1". A value needs no quotes, whatever is in it.
     """
 
     partition: _Text | None = None
@@ -57,9 +101,13 @@ class SlurmResources(Section):
     tasks_per_node: _Count | None = None
     cpus_per_task: _Count | None = None
     gpus_per_task: Annotated[int, Field(ge=0)] | _Text | None = None
-    mem: _Text | None = None
-    mem_per_cpu: _Text | None = None
+    gpus_per_node: Annotated[int, Field(ge=0)] | _Text | None = None
+    gres: _Names | None = None
+    mem: _Memory | None = None
+    mem_per_cpu: _Memory | None = None
     constraint: _Text | None = None
+    nodelist: _Names | None = None
+    exclude: _Names | None = None
     exclusive: bool | None = None
     sbatch: list[_Text] | None = None
 
@@ -71,15 +119,6 @@ class SlurmResources(Section):
                 f"mem {self.mem} and mem_per_cpu {self.mem_per_cpu}",
                 "keep one of them.",
             )
-        for field in ("mem", "mem_per_cpu"):
-            value = getattr(self, field)
-            if value is not None and not _MEMORY.fullmatch(value):
-                yield Problem(
-                    (field,),
-                    "this is no amount of memory.",
-                    f"{value!r}; allowed: a whole number and K, M, G or T",
-                    'write for example "64G".',
-                )
         yield from _option_problems("sbatch", self.sbatch or [], _OWN_OPTIONS)
 
 
@@ -90,12 +129,15 @@ class SlurmSection(SlurmResources):
         job_name: In Slurm's queue; null takes the job's name.
         account: Who pays.
         qos: The quality of service.
+        comment: For those who look into the queue.
+        dependency: What it waits for: "afterok:1234".
         time: The limit of one run of the job: minutes, "HH:MM:SS" or "D-HH:MM:SS"; null is the partition's.
         signal_seconds: How long before the limit the tasks are asked to stop with a checkpoint.
         max_requeues: How often the job goes back into the queue after its time limit or a preemption.
         max_restarts: How often tasks that fail are started again in place, in a row without progress.
         step_timeout: A job without a step for so many seconds hangs, and is started again; null: never.
         setup: Shell lines before the tasks are started: `module load ...`, `source venv/bin/activate`.
+        teardown: Shell lines after they have ended, however that was; their exit code is not the job's.
         env: Variables of all tasks.
         command: How the tasks call estimator-pipeline, such as "apptainer exec image.sif estimator-pipeline"; null
             takes the Python that submits.
@@ -110,13 +152,16 @@ class SlurmSection(SlurmResources):
     job_name: _Text | None = None
     account: _Text | None = None
     qos: _Text | None = None
-    time: _Count | _Text | None = None
+    comment: _Text | None = None
+    dependency: _Text | None = None
+    time: Annotated[_Count | _Text, AfterValidator(_limit)] | None = None
     signal_seconds: Annotated[int, Field(ge=30, le=65535)] = 120
     max_requeues: Annotated[int, Field(ge=0)] = 100
     max_restarts: Annotated[int, Field(ge=0)] = 3
     step_timeout: Annotated[float, Field(gt=0)] | None = None
     setup: list[_Text] = []
-    env: dict[str, str] = {}
+    teardown: list[_Text] = []
+    env: dict[str, _Value] = {}
     command: _Text | None = None
     srun: list[_Text] = []
     mail_user: _Text | None = None
@@ -126,13 +171,6 @@ class SlurmSection(SlurmResources):
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
-        if isinstance(self.time, str) and not _TIME.fullmatch(self.time):
-            yield Problem(
-                ("time",),
-                "this is no time limit of Slurm.",
-                f'{self.time!r}; allowed: minutes, "HH:MM:SS", "D-HH:MM:SS"',
-                'write for example "4:00:00", in quotes.',
-            )
         for name in self.env:
             if not _VARIABLE.fullmatch(name):
                 yield Problem(
@@ -161,20 +199,48 @@ def of_resources(section: SlurmResources) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def option_of(text: str) -> tuple[str, str | None] | None:
+    """The name and the value of an option in its long form; None where it is none.
+
+    A value that is quoted for a shell, as one word, stands for that word: so it was always read.
+    """
+    found = _OPTION.fullmatch(text)
+    if found is None:
+        return None
+    value = found[2]
+    if value is not None and any(c in value for c in "'\"\\"):
+        with contextlib.suppress(ValueError):
+            words = shlex.split(value)
+            value = words[0] if len(words) == 1 else value
+    return found[1], value
+
+
+def seconds_of(time: int | str | None) -> int | None:
+    """A time limit in seconds; None where there is none, or the partition's counts."""
+    if time is None:
+        return None
+    days, dash, rest = str(time).rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    # The first part is days' hours behind a dash, else minutes where there are one or two parts.
+    weights = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+    seconds = sum(part * weight for part, weight in zip(parts, weights, strict=False))
+    return int(days or 0) * 86400 + seconds or None
+
+
 def _option_problems(field: str, options: list[str], own: Mapping[str, str]) -> Iterator[Problem]:
     for i, option in enumerate(options):
-        name = re.match(r"--([a-z0-9-]+)(?=[= ]|$)", option)
-        if name is None or "\n" in option:
+        found = option_of(option)
+        if found is None:
             yield Problem(
                 (field, i),
                 "this is no option in its long form.",
                 f"{option!r}; allowed: --name, --name=value",
                 "write it as on the command line, with two dashes.",
             )
-        elif name[1] in own:
+        elif found[0] in own:
             yield Problem(
                 (field, i),
-                f"the script has --{name[1]} already.",
+                f"the script has --{found[0]} already.",
                 f"{option!r}",
-                f"{own[name[1]]}.",
+                f"{own[found[0]]}.",
             )

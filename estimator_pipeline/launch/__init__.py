@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from estimator_pipeline.launch.deadlines import Deadlines
     from estimator_pipeline.launch.history import Attempt, read_events
     from estimator_pipeline.launch.local import HEARTBEAT_SECS, run_local
+    from estimator_pipeline.launch.metrics import MetricsView
     from estimator_pipeline.launch.outcome import Failure, Outcome, TaskEnd
     from estimator_pipeline.launch.plan import Plan, Shape, TaskPlan, new_run_id, plan_local
     from estimator_pipeline.launch.policy import Limits
@@ -26,6 +27,7 @@ __all__ = [
     "Limits",
     "LineView",
     "LiveView",
+    "MetricsView",
     "Outcome",
     "Plan",
     "Shape",
@@ -58,6 +60,7 @@ _MODULES = {
         "HEARTBEAT_SECS",
         "run_local",
     ),
+    "metrics": ("MetricsView",),
     "outcome": (
         "Failure",
         "Outcome",

@@ -14,6 +14,7 @@ from estimator_pipeline.launch.deadlines import Deadlines
 from estimator_pipeline.launch.guard import RUN_ID_VARIABLE, SUPERVISOR_VARIABLE
 from estimator_pipeline.launch.history import attempts_text
 from estimator_pipeline.launch.local import HEARTBEAT_SECS, run_local
+from estimator_pipeline.launch.metrics import MetricsView
 from estimator_pipeline.launch.outcome import Failure, Outcome
 from estimator_pipeline.launch.plan import Plan, Shape, TaskPlan, plan_local
 from estimator_pipeline.launch.policy import Limits
@@ -144,6 +145,7 @@ def supervise_command(
     timeout: float | None = None,
     deadlines: Deadlines | None = None,
     watch_path: Path | None = None,
+    metrics: Path | None = None,
 ) -> Outcome:
     """Run a command as one process with all its children, and again where it fails and that makes sense.
 
@@ -158,6 +160,7 @@ def supervise_command(
         timeout: Seconds for all attempts together.
         deadlines: How long it may be silent.
         watch_path: A file or folder whose changes count as news.
+        metrics: A file for Prometheus, see :class:`~estimator_pipeline.launch.metrics.MetricsView`; None for none.
 
     Returns:
         The last attempt's outcome. Where a signal ended it, the exit code is the command's own if it has one: 75 of a
@@ -182,12 +185,20 @@ def supervise_command(
         )
         return _with_own_code(outcome)
 
-    return supervise(attempt, run_id=run_id, log_dir=log_dir, limits=limits, timeout=timeout, view=view)
+    shown = view if metrics is None else MetricsView(view, metrics)
+    return supervise(attempt, run_id=run_id, log_dir=log_dir, limits=limits, timeout=timeout, view=shown)
 
 
 def _with_own_code(outcome: Outcome) -> Outcome:
-    """The command's own exit code, where it ended by itself or in its own way after a signal."""
+    """The command's own exit code, where it ended by itself or in its own way after a signal.
+
+    Of a command that started several tasks, that of the first one that failed: srun has the highest of all, which may
+    be 143, of a task that it has ended itself.
+    """
     code = outcome.tasks[0].exit_code
+    if outcome.reason == "failed" and outcome.failure is not None and outcome.failure.task != _COMMAND:
+        own = outcome.failure.exit_code
+        code = code if own is None else own if own >= 0 else 128 - own
     if outcome.reason in ("failed", "interrupted", "preempted") and code is not None and code > 0:
         return replace(outcome, exit_code=code)
     return outcome

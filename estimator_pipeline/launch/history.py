@@ -4,7 +4,7 @@
 | --- | --- |
 | attempt_started | run_id, log_dir |
 | first_step | task, step, from_step; lost: seconds since the failure before |
-| failed, hung, diverged, preempted | task, exit_code, what, step, checkpoint |
+| failed, hung, diverged, preempted | task (the one that failed first), exit_code, what, error, step, checkpoint |
 | attempt_ended | reason, seconds, step, checkpoint |
 | restart_in | seconds, checkpoint, why |
 | done | attempts, seconds |

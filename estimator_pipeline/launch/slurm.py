@@ -23,7 +23,7 @@ import jinja2
 
 from estimator_pipeline.cluster.roles import tasks_of
 from estimator_pipeline.job import Job, SlurmResources, dump_job
-from estimator_pipeline.job.slurm_section import of_resources
+from estimator_pipeline.job.slurm_section import of_resources, option_of
 
 __all__ = ["JOB_FILE", "SCRIPT", "Component", "SlurmPlan", "components_of", "plan_slurm"]
 
@@ -126,6 +126,7 @@ def plan_slurm(
         common=common,
         components=shown,
         setup=slurm.setup,
+        teardown=slurm.teardown,
         env=[(name, shlex.quote(value)) for name, value in slurm.env.items()],
         folder=shlex.quote(folder),
         array=bool(elements),
@@ -171,7 +172,13 @@ def _common_options(job: Job, folder: str, working_dir: str, array: str | None) 
         "--requeue" if slurm.max_requeues else "--no-requeue",
         f"--signal=B:USR1@{slurm.signal_seconds}",
     ]
-    given = {"mail-user": slurm.mail_user, "mail-type": slurm.mail_type}
+    # Components start together, so the first one's dependency is that of all.
+    given = {
+        "comment": slurm.comment,
+        "dependency": slurm.dependency,
+        "mail-user": slurm.mail_user,
+        "mail-type": slurm.mail_type,
+    }
     options += [f"--{name}={_quoted(value)}" for name, value in given.items() if value is not None]
     return [*options, *([array] if array else [])]
 
@@ -188,13 +195,25 @@ def _options(job: Job, component: Component) -> list[str]:
         "tasks_per_node": "ntasks-per-node",
         "cpus_per_task": "cpus-per-task",
         "gpus_per_task": "gpus-per-task",
+        "gpus_per_node": "gpus-per-node",
+        "gres": "gres",
         "mem": "mem",
         "mem_per_cpu": "mem-per-cpu",
         "constraint": "constraint",
+        "nodelist": "nodelist",
+        "exclude": "exclude",
     }
     options += [f"--{option}={_quoted(str(found[name]))}" for name, option in names.items() if found.get(name)]
     options += ["--exclusive"] if found.get("exclusive") else []
-    return [*options, *found.get("sbatch", [])]
+    return [*options, *map(_own_option, found.get("sbatch", []))]
+
+
+def _own_option(text: str) -> str:
+    """An option of slurm.sbatch, which may hold another one in the place of a value: "--hold --nice=5"."""
+    name, value = option_of(text) or (text, None)
+    if value is None or value.startswith("--"):
+        return text
+    return f"--{name}={_quoted(value)}"
 
 
 def _steps(job: Job, components: Sequence[Component], *, run: str, job_file: str) -> str:
@@ -224,7 +243,7 @@ def _counted(tasks: Sequence[str]) -> str:
 def _quoted(text: str) -> str:
     """As sbatch reads its own lines: words in double quotes where there are blanks."""
     plain = _one_line(text)
-    if not plain or any(c in plain for c in " \t'\"#\\"):
+    if not plain or any(c.isspace() or c in "'\"#\\" for c in plain):
         return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return plain
 

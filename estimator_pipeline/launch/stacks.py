@@ -1,4 +1,5 @@
-"""Where the code of a job's author stands, in the stacks that a hung Python has written down at its end.
+"""Where the code of a job's author stands, in the stacks that Python has written down: a hung one at its end, one
+that runs when it is asked (:mod:`~estimator_pipeline.launch.stack_dumps`).
 
 Python's faulthandler writes the stacks of all threads, the main one last, each from its innermost call on. Most of it
 is TensorFlow's; who reads it looks for the line of their own.
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from estimator_pipeline.launch.outcome import end_of
 
-__all__ = ["own_lines"]
+__all__ = ["own_lines", "own_lines_in", "waiting_line"]
 
 _LIMIT = 1024 * 1024
 _FATAL = "Fatal Python error:"
@@ -27,6 +28,17 @@ _Frame = tuple[str, str, str]
 
 
 def own_lines(log: Path, *, offset: int = 0) -> tuple[str, ...]:
+    """:func:`own_lines_in` of the stacks at the end of a log.
+
+    Args:
+        log: the log of a process that ended with its stacks.
+        offset: where its own part begins, in bytes.
+    """
+    _, fatal, stacks = end_of(log, offset=offset, limit=_LIMIT).rpartition(_FATAL)
+    return own_lines_in(stacks) if fatal else ()
+
+
+def own_lines_in(stacks: str) -> tuple[str, ...]:
     """The innermost lines of the author's own code in each thread that may hold up the training.
 
     First those that TensorFlow has called, as it calls a generator of the input; where none of the calls there is the
@@ -34,20 +46,43 @@ def own_lines(log: Path, *, offset: int = 0) -> tuple[str, ...]:
     program keeps for itself are left out: they mostly wait for work.
 
     Args:
-        log: the log of a process that ended with its stacks.
-        offset: where its own part begins, in bytes.
+        stacks: of all threads, the main one last, as faulthandler writes them.
 
     Returns:
         Such as "/home/me/input.py, line 12, in read". Empty where there are no stacks, or none has such a line.
     """
-    _, fatal, stacks = end_of(log, offset=offset, limit=_LIMIT).rpartition(_FATAL)
-    threads = [_FRAME.findall(part) for part in _THREAD.split(stacks)[1:]] if fatal else []
+    threads = _threads(stacks)
     called = [_before_tensorflow(frames) for frames in threads if any(file.endswith(_CALLED) for file, _, _ in frames)]
     found = [_line(frames, own[0] if (own := _own(frames)) else len(frames) - 1) for frames in called if frames]
     if not found and threads:
         frames = _before_tensorflow(threads[-1])
         found = [_line(frames, place) for place in _own(frames)[:1]]
     return tuple(dict.fromkeys(found))
+
+
+def waiting_line(stacks: str) -> str:
+    """Where the main thread is, and the author's own line that has called it; for stacks without own lines.
+
+    Where no author's line is there, a line of this package that waits by itself.
+
+    Args:
+        stacks: see :func:`own_lines_in`.
+
+    Returns:
+        Such as "run of session.py, line 9, called by /home/me/train.py, line 3, in main". "" without a main thread.
+    """
+    frames = next(iter(_threads(stacks)[-1:]), [])
+    if not frames:
+        return ""
+    file, line, function = frames[0]
+    ours = [i for i, (name, _, _) in enumerate(_before_tensorflow(frames)) if name.startswith(_OURS)]
+    caller = next(iter(_own(frames) or ours), 0)
+    called_by = ", called by {}, line {}, in {}".format(*frames[caller]) if caller else ""
+    return f"{function} of {os.path.basename(file)}, line {line}{called_by}"
+
+
+def _threads(stacks: str) -> list[list[_Frame]]:
+    return [_FRAME.findall(part) for part in _THREAD.split(stacks)[1:]]
 
 
 def _before_tensorflow(frames: list[_Frame]) -> list[_Frame]:

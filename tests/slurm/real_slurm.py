@@ -116,6 +116,10 @@ class RealSlurm:
         self.wait(lambda: _namespace(process.pid) not in ("", own), f"{name} has a namespace", timeout=20)
         self._namespaces[name] = _namespace(process.pid)
 
+    def run_on(self, name: str, *command: str) -> None:
+        """Runs a command among the mounts of a node."""
+        self.run("nsenter", f"--mount=/proc/{self._daemons[name].pid}/ns/mnt", *command)
+
     def crash_node(self, name: str) -> None:
         """Kills everything that runs on a node, as if its power had gone, and tells Slurm that it is down."""
         self._kill_all_in({self._namespaces[name]})

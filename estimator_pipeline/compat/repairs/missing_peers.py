@@ -39,6 +39,7 @@ from estimator_pipeline.cluster.peers import grace_secs
 from estimator_pipeline.cluster.roll_call import RollCall
 from estimator_pipeline.errors import PreemptedError, TaskFailedError
 from estimator_pipeline.launch import progress
+from estimator_pipeline.launch.error_lines import error_line
 from estimator_pipeline.launch.signals import signals_of
 from estimator_pipeline.log import logger
 
@@ -286,7 +287,8 @@ class _Wait:
                 line = self._calls.look()
             except TaskFailedError as error:
                 if not self._over.is_set():
-                    self._end(str(error), error.exit_code, status="failed", because=error.because)
+                    told = {"because": error.because, "task": self._calls.own, "error": error_line(error)}
+                    self._end(str(error), error.exit_code, status="failed", **told)
                 return
             if not self._over.is_set():
                 logger.warning("%s", line)

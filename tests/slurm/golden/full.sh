@@ -13,6 +13,8 @@
 #SBATCH --chdir="/home/me/my project"
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@300
+#SBATCH --comment="the \"night\" run # 3"
+#SBATCH --dependency=afterok:1234
 #SBATCH --mail-user=me@example.org
 #SBATCH --mail-type=END,FAIL
 #SBATCH --time=1-12:00:00
@@ -23,16 +25,26 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=8
 #SBATCH --gpus-per-task=a100:2
+#SBATCH --gpus-per-node=a100:4
+#SBATCH --gres=tmpdir:100G
 #SBATCH --mem=64G
 #SBATCH --constraint=a100&ib
+#SBATCH --nodelist=n[1-4]
+#SBATCH --exclude=n7,n8
 #SBATCH --exclusive
 #SBATCH --licenses=data:1
+#SBATCH --wckey="a b # c"
+#SBATCH --reservation="my nodes"
+#SBATCH --begin=now
+#SBATCH --hold --nice=5
 
 module load cuda/12
 source /venv/bin/activate
 
 export TF_CPP_MIN_LOG_LEVEL=1
 export GREETING='it'"'"'s me'
+export TF_DETERMINISTIC_OPS=true
+export SHARE=0.5
 
 set -u
 restarts=${SLURM_RESTART_COUNT:-0}
@@ -72,6 +84,15 @@ while :; do
     [ -n "$again" ] || break
     again=
 done
+
+# slurm.teardown, whatever came of the tasks.
+(
+set +u
+rm -rf /scratch/$SLURM_JOB_ID
+)
+torn=$?
+[ "$torn" -eq 0 ] || say "slurm.teardown ended with exit code $torn, which is not the job's"
+
 if [ "$code" -eq 0 ] && [ -e "$ESTIMATOR_PIPELINE_PREEMPTED_FILE" ]; then
     code=75
 fi
@@ -117,4 +138,6 @@ if [ "$code" -eq 75 ]; then
     say "Slurm did not requeue the job; submit it again to go on"
 fi
 say "ended with exit code $code"
+# 143 is the answer to a cancel alone.
+[ "$code" -ne 143 ] || code=1
 exit "$code"

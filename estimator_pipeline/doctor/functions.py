@@ -1,0 +1,189 @@
+"""Functions that a job file names, looked for without running anybody's code."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+
+from estimator_pipeline.doctor.context import Context
+from estimator_pipeline.doctor.findings import Finding, error, ok, warning
+from estimator_pipeline.job import FunctionInput
+
+__all__ = ["check"]
+
+_WHY = "every task ends with this error"
+# A name that only running the file would tell.
+_UNKNOWN = ("globals", "setattr", "exec", "vars", "locals")
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """Whether the files, the modules, and the functions in them are there, and what they import at their top."""
+    job = context.needed_job()
+    named = [("model.function", job.model.function)]
+    if isinstance(job.input, FunctionInput):
+        named += [("input.train", job.input.train), ("input.eval", job.input.eval)]
+    for field, reference in named:
+        if reference is not None:
+            found = _problem(context, field, reference)
+            yield found or ok(f"{field}: {reference} is there")
+
+
+def _problem(context: Context, field: str, reference: str) -> Finding | None:
+    where, _, name = reference.rpartition(":")
+    if where.endswith(".py"):
+        if not os.path.isfile(where):
+            return error(
+                f"{field}: the file {where} does not exist in {os.getcwd()}",
+                _WHY,
+                "correct the path, or start the job where it lies",
+            )
+        return _in_file(context, field, where, name)
+    if context.other_python:
+        return None
+    path = _file_of(where)
+    if path is None:
+        return error(
+            f"{field}: the module {where} cannot be found",
+            _WHY,
+            "install it, or start the job where it lies, or write path/to/file.py:function",
+        )
+    # Without its text, as of an extension, only importing it would tell.
+    return _in_file(context, field, path, name) if path.endswith(".py") else None
+
+
+def _file_of(module: str) -> str | None:
+    """Where a module lies; "" where that cannot be told without importing what it is in; None: nowhere."""
+    first, _, rest = module.partition(".")
+    folders: Sequence[str] = ()
+    spec = None
+    with contextlib.suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(first)
+    if spec is not None:
+        if not rest or _makes_modules(spec.origin):
+            return (spec.origin or "") if not rest else ""
+        folders = list(spec.submodule_search_locations or ())
+    else:
+        # Tasks look where they are started as well, which a console script does not.
+        if not rest and os.path.isfile(f"{first}.py"):
+            return f"{first}.py"
+        folders = [first] if os.path.isdir(first) else ()
+    for folder in folders:
+        path = os.path.join(folder, *rest.split(".")) if rest else folder
+        for file in (f"{path}.py", os.path.join(path, "__init__.py")):
+            if os.path.isfile(file):
+                return file
+        if os.path.isdir(path):
+            return ""
+        # An extension module, or a package that finds its modules elsewhere.
+        if any(name.startswith(f"{os.path.basename(path)}.") for name in _listed(os.path.dirname(path))):
+            return ""
+    return None
+
+
+def _makes_modules(path: str | None) -> bool:
+    """Whether a package may have modules that are no files of their own, such as os.path and tensorflow.keras."""
+    if path is None:
+        return False
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, ValueError):
+        return True
+    return any(word in text for word in ("modules[", "sys.modules", "__getattr__", "__path__"))
+
+
+def _listed(folder: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return os.listdir(folder)
+    return []
+
+
+def _in_file(context: Context, field: str, path: str, name: str) -> Finding | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+    except SyntaxError as problem:
+        return error(f"{field}: {path}, line {problem.lineno}, is no Python: {problem.msg}", _WHY, "correct it there")
+    except (OSError, ValueError) as problem:
+        return error(f"{field}: {path} cannot be read: {problem}", _WHY, "mend the file")
+    if not context.other_python:
+        missing = _missing_import(tree, os.path.dirname(os.path.abspath(path)))
+        if missing is not None:
+            # Modules that a job script loads may bring packages by PYTHONPATH.
+            slurm = context.needed_job().slurm
+            return (warning if slurm.setup or "PYTHONPATH" in slurm.env else error)(
+                f"{field}: {path}, line {missing[1]}, imports {missing[0]}, which is not installed in this Python",
+                _WHY,
+                f"install {missing[0]} where the tasks run, or start the job from the environment that has it",
+            )
+    first = name.partition(".")[0]
+    names = _names(tree)
+    if names is not None and first not in names:
+        functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        public = ", ".join(one for one in functions if not one.startswith("_"))
+        return error(
+            f"{field}: {path} has no function {name!r} (functions: {public or 'none'})", _WHY, "correct the name"
+        )
+    return _without_context(tree, field, path, name) if field.startswith("input.") else None
+
+
+def _without_context(tree: ast.Module, field: str, path: str, name: str) -> Finding | None:
+    found = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+    if found is None:
+        return None
+    arguments = found.args
+    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    if "input_context" in names:
+        return None
+    return error(
+        f"{field}: {name} in {path} has no parameter `input_context`, but ({', '.join(names)})",
+        "without it every worker would read the same records, and the job refuses it",
+        "add `input_context=None` and shard by it",
+    )
+
+
+def _names(tree: ast.Module) -> set[str] | None:
+    """What the file gives names to at its top; None where only running it would tell."""
+    found: set[str] = set()
+    for node in _top(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    called: set[str] = set()
+    for inner in ast.walk(tree):
+        if isinstance(inner, ast.Global):
+            found |= set(inner.names)
+        elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
+            called.add(inner.func.id)
+    return None if "*" in found or "__getattr__" in found or called & set(_UNKNOWN) else found
+
+
+def _top(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs when a module is imported: all but the bodies of functions and classes."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield from _top(child)
+
+
+def _missing_import(tree: ast.Module, folder: str) -> tuple[str, int] | None:
+    """The first package, and its line, that the file imports in any case and that is nowhere."""
+    for node in tree.body:
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names = [node.module]
+        for name in names:
+            first = name.partition(".")[0]
+            with contextlib.suppress(ImportError, ValueError):
+                beside = any(f.partition(".")[0] == first for place in (folder, os.getcwd()) for f in _listed(place))
+                if not beside and importlib.util.find_spec(first) is None:
+                    return first, node.lineno
+    return None

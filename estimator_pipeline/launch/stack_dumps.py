@@ -1,0 +1,81 @@
+"""The Python stacks of a running task, written down when somebody asks for them; the task's side.
+
+Whoever wants them makes the file `stacks.request` anew in the folder of the launch's, or the attempt's, logs. The
+thread that sends the heartbeats looks whether it is there, and writes the stacks of all threads to a file of the
+task's own in the folder `stacks` beside it. So no signal is needed, which could end a program that does not know it,
+and a task may be on another machine that has the same file system.
+
+    worker-0                the file's name is the heartbeat's: the task's, or HOST-PROCESS of one of several
+    tick-9188 rank 1        its first line: HOST-PROCESS; under srun the rank
+    Thread 0x... (most recent call first):
+    ...                     as faulthandler writes them, the main thread last
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import socket
+from pathlib import Path
+
+__all__ = ["FOLDER", "REQUEST", "StackDumps"]
+
+REQUEST = "stacks.request"
+FOLDER = "stacks"
+_RANK = "SLURM_PROCID"
+
+
+class StackDumps:
+    """Answers the requests of one folder.
+
+    Args:
+        folder: Where requests are made.
+        name: That of this task's file.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        self._answered: tuple[int, int] | None = None
+
+    def look(self) -> None:
+        """Writes the stacks, where they were asked for since the last look. Raises nothing for a file's sake."""
+        with contextlib.suppress(OSError):
+            asked = self._asked()
+            if asked != self._answered:
+                self._write(_stacks())
+                self._answered = asked
+
+    def _asked(self) -> tuple[int, int]:
+        # An NFS client may believe for a minute that a file is not there; to open its folder makes it ask.
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            found = os.stat(REQUEST, dir_fd=folder)
+        finally:
+            os.close(folder)
+        return found.st_mtime_ns, found.st_ino
+
+    def _write(self, text: bytes) -> None:
+        """Whole or not at all."""
+        folder = self._folder / FOLDER
+        folder.mkdir(exist_ok=True)
+        half = folder / f".{self._name}.{os.getpid()}"
+        try:
+            half.write_bytes(text)
+            half.replace(folder / self._name)
+        finally:
+            half.unlink(missing_ok=True)
+
+
+def _stacks() -> bytes:
+    from tempfile import TemporaryFile
+
+    rank = os.environ.get(_RANK, "")
+    head = f"{socket.gethostname()}-{os.getpid()}" + (f" rank {rank}" if rank.isdigit() else "") + "\n"
+    # faulthandler stops the interpreter while it writes, which a file system that stands still must not do for long;
+    # and it says nothing of a disk that is full, which the last byte does.
+    with TemporaryFile(buffering=0) as local:
+        faulthandler.dump_traceback(local, all_threads=True)
+        local.write(b"\n")
+        local.seek(0)
+        return head.encode() + local.read()
