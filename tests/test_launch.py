@@ -247,7 +247,8 @@ def test_what_the_user_set_stays_out_of_a_plan():
 def test_shared_cores_pin_nobody_and_ports_that_are_not_held_are_not_shared():
     task = _plan(cores="share", hold_ports=False).tasks[0]
     assert task.cores == ()
-    assert not {"OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_GRPC_REUSE_PORT"} & set(task.environ)
+    assert not {"OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"} & set(task.environ)
+    assert task.environ["TF_GRPC_REUSE_PORT"] == "0"
 
 
 def test_a_plan_that_cannot_be_is_refused():

@@ -31,9 +31,10 @@ def taken():
         process.stdin.close()
 
 
-@pytest.mark.parametrize(("environ", "code"), [({}, 2), ({own_port.REUSE_VARIABLE: "1"}, 1)])
-def test_the_port_and_who_has_it_are_named(taken, environ, code, monkeypatch):
+@pytest.mark.parametrize(("reuse", "code"), [(None, 2), ("1", 1), ("0", 1)])
+def test_the_port_and_who_has_it_are_named(taken, reuse, code, monkeypatch):
     port, pid = taken
+    environ = {} if reuse is None else {own_port.REUSE_VARIABLE: reuse}
     monkeypatch.setattr(own_port, "_GRACE_SECS", 0.0)
     with pytest.raises(PortError) as caught:
         own_port.require_free(f"node1:{port}", "worker:1", environ)

@@ -428,6 +428,10 @@ def test_a_failure_names_the_task_its_end_and_its_log():
         "  worker:1 | one",
         "  worker:1 | two",
     ]
+    unread = Failure("ps:0", -7, Path("/logs/ps-0.log"), ())
+    assert unread.head == (
+        "ps:0 failed with signal SIGBUS: a file could not be read (a disk that fails), or was made shorter meanwhile"
+    )
     silent = Failure("ps:0", -11, Path("/logs/ps-0.log"), ())
     assert silent.text() == "ps:0 failed with signal SIGSEGV. Its log is empty: /logs/ps-0.log"
 

@@ -17,7 +17,8 @@ from estimator_pipeline.errors import PortError
 
 __all__ = ["REUSE_VARIABLE", "holder_of", "problem_of", "require_free"]
 
-# TensorFlow's server shares its port with whoever holds it for the task; set where this package has chosen the port.
+# With "1" TensorFlow's server shares its port with whoever holds it for the task; with "0" not, as without it. That it
+# is there says that this package has chosen the port.
 REUSE_VARIABLE = "TF_GRPC_REUSE_PORT"
 # A process of the attempt before this one may be ending.
 _GRACE_SECS = 5.0
@@ -39,9 +40,9 @@ def require_free(address: str, task: str, environ: Mapping[str, str]) -> None:
             has chosen it: then the next start takes another one.
     """
     port = int(address.rpartition(":")[2])
-    chosen = environ.get(REUSE_VARIABLE) == "1"
+    chosen = REUSE_VARIABLE in environ
     deadline = time.monotonic() + _GRACE_SECS
-    while (problem := problem_of(port, shared=chosen)) is not None:
+    while (problem := problem_of(port, shared=environ.get(REUSE_VARIABLE) == "1")) is not None:
         holder, pid = holder_of(port)
         if pid == os.getpid():
             return  # the server of an earlier training

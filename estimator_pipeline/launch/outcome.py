@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,7 +69,10 @@ class Failure:
     def head(self) -> str:
         """The failure in one line."""
         ended = "failed" if self.exit_code is None else f"failed with {end_name(self.exit_code)}"
-        return f"{self.task} {self.what or ended}" + (f": {self.error}" if self.error else "")
+        # What the kernel says of a page of a mapped file, as record files are read.
+        unread = "a file could not be read (a disk that fails), or was made shorter meanwhile"
+        why = self.error or (unread if self.exit_code == -signal.SIGBUS else "")
+        return f"{self.task} {self.what or ended}" + (f": {why}" if why else "")
 
     def document(self) -> dict[str, Any]:
         """As a JSON document."""

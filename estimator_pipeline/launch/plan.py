@@ -248,8 +248,8 @@ def plan_local(
     common = {RUN_ID_VARIABLE: run_id, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     common[EVALUATOR_VARIABLE] = "1" if shape.evaluator else "0"
     common |= exempted(environ, [one for document in documents.values() for one in _addresses(document)])
-    if hold_ports:
-        common[REUSE_VARIABLE] = "1"
+    # That it is there says that the ports are of this launch; see cluster.own_port.
+    common[REUSE_VARIABLE] = "1" if hold_ports else "0"
     if "TF_CPP_MIN_LOG_LEVEL" not in environ:
         common["TF_CPP_MIN_LOG_LEVEL"] = "1"
     if heartbeat is not None:
