@@ -13,10 +13,12 @@ __all__ = [
     "ClusterError",
     "CompatError",
     "ConfigError",
+    "DiskError",
     "DivergedError",
     "InputError",
     "OtherJobError",
     "PipelineError",
+    "PortError",
     "PreemptedError",
     "TaskFailedError",
     "WaitError",
@@ -71,6 +73,21 @@ class ClusterError(PipelineError):
     """A TF_CONFIG, a cluster description or a task that cannot work."""
 
 
+class PortError(ClusterError):
+    """A task's own port is taken.
+
+    Args:
+        restartable: whether the next start takes another one: then the exit code is 1, as where work failed.
+    """
+
+    def __init__(
+        self, what: str, *, found: str | None = None, mend: str | None = None, restartable: bool = False
+    ) -> None:
+        super().__init__(what, found=found, mend=mend)
+        if restartable:
+            self.exit_code = TaskFailedError.exit_code
+
+
 class OtherJobError(ConfigError):
     """The tasks of one cluster were started with different jobs."""
 
@@ -92,6 +109,10 @@ class TaskFailedError(PipelineError):
 
     exit_code = 1
     because: str | None = None
+
+
+class DiskError(TaskFailedError):
+    """A file could not be read or written, for the disk or the file server is full, read-only or fails."""
 
 
 class DivergedError(TaskFailedError):

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from estimator_pipeline import compat, event_files, keras_cluster, moving_averages, replica_means
+from estimator_pipeline import compat, durable, event_files, keras_cluster, moving_averages, replica_means
 from estimator_pipeline.best_results import is_better, is_number
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.errors import ConfigError
@@ -181,7 +181,7 @@ def _callback_class() -> Callable[..., Any]:
             path = os.path.join(self._place, "evaluations.json")
             with tf.io.gfile.GFile(f"{path}.unfinished", "w") as file:
                 file.write(json.dumps(self.results))
-            tf.io.gfile.rename(f"{path}.unfinished", path, overwrite=True)
+            durable.rename(f"{path}.unfinished", path, by=functools.partial(tf.io.gfile.rename, overwrite=True))
             self._writer = self._writer or tf.summary.create_file_writer(self._place)
             event_files.write_scalars(self._writer, self.result, step=self._step)
 

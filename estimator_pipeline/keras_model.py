@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from estimator_pipeline import compat, keras_optimizers
+from estimator_pipeline import compat, durable, keras_optimizers
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.heads import METRICS, Head
 from estimator_pipeline.loss_scale import INITIAL_SCALE
@@ -165,7 +165,7 @@ def save_keras_model(model: Any, path: str) -> None:
             with zipfile.ZipFile(local, "a") as archive:
                 archive.writestr(_STATE, state.getvalue())
         gfile.copy(local, f"{path}.unfinished", overwrite=True)
-    gfile.rename(f"{path}.unfinished", path, overwrite=True)
+    durable.rename(f"{path}.unfinished", path, by=functools.partial(gfile.rename, overwrite=True))
 
 
 @contextlib.contextmanager

@@ -193,6 +193,7 @@ def fields() -> set[str]:
     })  # fmt: skip
     add("kubernetes", j.Kubernetes, {
         "volumes": (".N", j.Volume), "pods": ("", j.Pods), "roles": (".ROLE", j.RolePods),
+        "scheduling_policy": ("", j.SchedulingPolicy),
     })  # fmt: skip
     add("cluster", j.Cluster, {})
     add("parity", j.ParitySection, {})

@@ -145,7 +145,7 @@ def test_a_summary_that_cannot_be_written_is_told_and_leaves_nothing(tmp_path, m
 
         monkeypatch.setattr(Path, call, half)
     else:
-        monkeypatch.setattr(Path, call, full)
+        monkeypatch.setattr(os, call, full)
     view = _Notes()
     outcome = _supervised(
         tmp_path, lambda number, own, folder, left, _, told: _ended("done", 1, folder, exit_code=0), view

@@ -178,6 +178,8 @@ def test_a_restart_reads_no_record_that_was_read_before(tf, tmp_path, environ, p
 
         monkeypatch.setattr(kind, "raw", counted)
     for name, data in all_kinds(tf, tmp_path, environ, shard_policy="auto" if policy == "file" else "data"):
+        if policy == "file":
+            data.follow(policy)  # but for arrays, which are in no file
         where, numbers = context(tf, 2, 1), {}
         for step in (0, 10**6):
             at = data.at_step(step)
@@ -232,6 +234,67 @@ def test_file_policy_no_worker_opens_anothers_file(tf, tmp_path, environ, memory
             finally:
                 for path in others:
                     os.rename(path + ".away", path)
+
+
+def test_auto_is_by_record_and_follows_what_a_run_began_under(tf, tmp_path, environ):
+    paths = tfrecord_files(tf, tmp_path)
+
+    def plans(policy, pipelines, followed=None):
+        data = inputs.from_tfrecord(
+            train=paths, features=SPEC, global_batch_size=12, seed=3, shard_policy=policy, memory_limit=0,
+            environ=environ,
+        )  # fmt: skip
+        assert followed is None or data.follow(followed) == (policy == "auto")
+        return [data.train_plan(inputs.Replicas(pipelines, p, pipelines)) for p in range(pipelines)]
+
+    def same(some, others):
+        assert [one.policy for one in some] == [one.policy for one in others]
+        assert all(np.array_equal(a.ids(5, 20), b.ids(5, 20)) for a, b in zip(some, others, strict=True))
+
+    for pipelines in (1, 2, 3):
+        same(plans("auto", pipelines), plans("data", pipelines))
+        same(plans("auto", pipelines, "file"), plans("file", pipelines))
+        same(plans("data", pipelines, "file"), plans("data", pipelines))
+    data = inputs.from_tfrecord(train=paths, features=SPEC, global_batch_size=12, environ=environ)
+    assert data.follow("file") and not data.follow(None), "the next run of these data is another one"
+    assert data.train_plan(inputs.Replicas(2, 0, 2)).policy == "data"
+    # One worker reads all files in the order of all records.
+    (by_record,), (by_file,) = plans("data", 1), plans("file", 1)
+    assert np.array_equal(by_record.ids(0, 50), by_file.ids(0, 50))
+    arrays_in_memory = inputs.from_arrays(arrays(), global_batch_size=12)
+    assert arrays_in_memory.follow("file") is False and arrays_in_memory.train_plan().policy == "data"
+
+
+def test_the_content_of_files_is_told(tf, tmp_path, environ):
+    """By names that are the same on another machine, of each kind of file, in memory and read by record."""
+
+    def told(kind, limit, folder):
+        files = [f"{folder}/b/one", f"{folder}/a/one"]
+        options = {"global_batch_size": 2, "memory_limit": limit}
+        if kind == "csv":
+            made = inputs.from_csv(train=files, **options)
+        else:
+            compression = "GZIP" if kind == "gzip" else ""
+            made = inputs.from_tfrecord(
+                train=files, features=SPEC, features_key="x", compression=compression, environ=environ, **options
+            )
+        assert made.train_input_fn.files == {"one": files[0], "one (2)": files[1]}
+        return made.identity()[0]["input.content"]
+
+    for kind in ("csv", "tfrecord", "gzip"):
+        for folder, last in (("here", 8), ("there", 8), ("other", 9)):
+            for part, ids in (("a", (1, 2)), ("b", (3, last))):
+                (tmp_path / kind / folder / part).mkdir(parents=True)
+                path = tmp_path / kind / folder / part / "one"
+                if kind == "csv":
+                    path.write_text("x,label\n" + "".join(f"{i},{i}\n" for i in ids))
+                else:
+                    write_examples(tf, path, ids, compression="GZIP" if kind == "gzip" else "")
+        here, there, other = (told(kind, 2**30, tmp_path / kind / f) for f in ("here", "there", "other"))
+        assert here == there and here["one"] != other["one"] and here["one (2)"] == other["one (2)"] != here["one"]
+    for kind in ("csv", "tfrecord"):
+        assert told(kind, 0, tmp_path / kind / "here") == told(kind, 2**30, tmp_path / kind / "here")
+    assert "input.content" not in inputs.from_arrays(arrays(), global_batch_size=2).identity()[0]
 
 
 def test_off_and_distinct_seeds_e2(tf):
@@ -450,7 +513,7 @@ def test_the_index_of_a_file_is_kept_and_made_anew_when_the_file_changes(tf, tmp
 
     assert count() == 5
     index = tmp_path / "home" / ".cache" / "estimator_pipeline" / "index"
-    kept = list(index.iterdir())
+    kept = list(index.glob("*.npy"))
     assert len(kept) == 1
     before = kept[0].stat().st_mtime_ns
     assert count() == 5 and kept[0].stat().st_mtime_ns == before

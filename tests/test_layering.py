@@ -20,10 +20,13 @@ PACKAGE = "estimator_pipeline"
 FLOORS = {
     "arguments": 0,
     "best_results": 0,
+    "durable": 0,
     "errors": 0,
+    "io_errors": 0,
     "log": 0,
     "seams": 0,
     "startup": 0,
+    "system_limits": 0,
     "allocator": 0,
     "cluster": 0,
     "job": 0,

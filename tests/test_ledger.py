@@ -219,6 +219,14 @@ def test_well(tmp_path, workers, data):
     assert {share.steps for share in report.shares} == {steps + facts(workers, 0, **data)[0].tail_steps}
 
 
+@pytest.mark.parametrize("policy", ["data", "file"])
+def test_auto_is_whichever_policy_a_run_began_under(tmp_path, policy):
+    train(tmp_path, 40, policy=policy)
+    told = facts(2, 0, policy="data")[1]
+    assert ledger.check(tmp_path, facts=told | {"policy": "auto"}).well
+    assert ledger.check(tmp_path, facts=told).well == (policy == "data")
+
+
 @pytest.mark.parametrize("fault", [False, True])
 def test_records_that_tensorflow_shares_out(tmp_path, fault):
     """The policy "hint": a batch that is fetched is as large as the global one, and is made of several steps."""

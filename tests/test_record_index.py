@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import gzip
+import mmap
 import os
 import struct
+import time
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.suite import pages
 from estimator_pipeline.cli.main import app
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs import records
@@ -175,3 +178,65 @@ def test_what_cannot_be_indexed(tmp_path, name, run_python):
     assert said.returncode == 2
     assert "Traceback" not in said.stderr and name in said.stderr and "to mend it:" in said.stderr
     assert not (tmp_path / f"{name}.idx").exists()
+
+
+def test_a_digest_tells_content_from_content(tmp_path, walked):
+    """Of files of one name, size and number of records; whatever their times say."""
+    cache, contents = tmp_path / "cache", [b"%04d" % n for n in range(2000)]
+
+    def digest():
+        return RecordFiles([path], compression="", cache=cache, memory_limit=0).digest(path)
+
+    path = write(tmp_path / "a", *contents)
+    first = digest()
+    assert walked == ["a"] and digest() == first and walked == ["a"], "it is kept beside the index"
+    files = RecordFiles([path], compression="", cache=None, memory_limit=0)
+    assert files.count(path) == 2000 and files.digest(path) == first and walked == ["a", "a"], "a walk gives both"
+    os.utime(path, ns=(5, 5))
+    assert digest() == first
+    # Another record, and the order of two; with the time of change of the file that was there.
+    for changed in ([*contents[:999], b"none", *contents[1000:]], [*contents[1:], contents[0]]):
+        write(tmp_path / "b", *changed)
+        os.utime(tmp_path / "b", ns=(5, 5))
+        os.replace(tmp_path / "b", path)
+        assert digest() != first
+        write(tmp_path / "a", *contents)
+        assert digest() == first
+    # As an earlier version left the cache, and as a power loss may leave it.
+    for spoilt in cache.glob("*.digest"):
+        spoilt.unlink() if spoilt.name < "8" else spoilt.write_bytes(b"\0" * 16)
+    assert digest() == first
+
+
+def test_a_file_that_nobody_walks_through_is_told_by_some_of_its_blocks(tmp_path, walked):
+    path = write(tmp_path / "a", *[b"%04d" % n for n in range(9000)])
+    write_index(path)
+    walked.clear()
+
+    def digest():
+        return RecordFiles([path], compression="", cache=None, memory_limit=0).digest(path)
+
+    first = digest()
+    assert first.startswith(records.SAMPLED) and digest() == first
+    for changed in (range(1, 9001), [7, *range(1, 9000)], [*range(8999), 7]):
+        write(tmp_path / "a", *[b"%04d" % n for n in changed])
+        assert digest() != first and walked == []
+    for size in (0, 1):
+        write(tmp_path / "a", *[b"1"] * size)
+        assert digest() == digest()
+
+
+def test_large_records_are_read_alone(tmp_path):
+    """Of a map the system reads as much again around each page, and so, of records that lie apart, the whole file."""
+    path = tmp_path / "a"
+    path.write_bytes(framed(bytes(range(256)) * 160) * 48)
+    files = RecordFiles([str(path)], compression="", cache=tmp_path / "cache", memory_limit=0)
+    assert files.count(str(path)) == 48
+    deadline = time.monotonic() + 20
+    while pages.resident([str(path)]) and time.monotonic() < deadline:
+        pages.drop([str(path)])
+    if pages.resident([str(path)]):
+        pytest.skip("this file system keeps its pages")
+    assert len(files.read(str(path), np.array([40, 4, 16, 28]))) == 4
+    # Each lies in 12 pages at most.
+    assert pages.resident([str(path)]) <= 4 * 12 * mmap.PAGESIZE

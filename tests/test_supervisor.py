@@ -321,13 +321,13 @@ def test_of_several_tasks_the_one_that_is_silent_longest_counts(tmp_path):
     assert hearts.look(10.0) == {}
     touch("a-2", 1)
     touch("node-7-3", 1)
-    assert hearts.look(20.0) == {"process 2 on a": 20.0, "process 3 on node-7": 20.0}
+    assert hearts.look(20.0) == {"a-2": 20.0, "node-7-3": 20.0}
     touch("a-2", 2)
-    assert hearts.look(30.0) == {"process 2 on a": 30.0, "process 3 on node-7": 20.0}
+    assert hearts.look(30.0) == {"a-2": 30.0, "node-7-3": 20.0}
     listener = _listener(foreign=True)
     listener.beats(hearts.look(50.0))
     found = listener.silence(50.0, Deadlines(heartbeat=25.0))
-    assert (found.what, found.seconds, found.who) == ("heartbeat", 30.0, "process 3 on node-7")
+    assert (found.what, found.seconds, found.who) == ("heartbeat", 30.0, "node-7-3")
     assert found.text() == "sent no heartbeat for 30.0 s: process 3 on node-7"
     # The whole machine stood still.
     hearts.excuse(15.0, 50.0)
@@ -335,13 +335,13 @@ def test_of_several_tasks_the_one_that_is_silent_longest_counts(tmp_path):
     assert listener.silence(50.0, Deadlines(heartbeat=25.0)) is None
     # It ended, and took its file away; what is left is heard.
     (tmp_path / "node-7-3").unlink()
-    assert hearts.look(60.0) == {"process 2 on a": 45.0}
+    assert hearts.look(60.0) == {"a-2": 45.0}
     # One of this machine that was killed cannot take it away, and is no task that stands still.
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     touch(f"{socket.gethostname()}-{gone.pid}", 1)
     touch(f"{socket.gethostname()}-{os.getpid()}", 1)
-    assert f"process {os.getpid()} on {socket.gethostname()}" in (found := hearts.look(70.0)) and len(found) == 2
+    assert f"{socket.gethostname()}-{os.getpid()}" in (found := hearts.look(70.0)) and len(found) == 2
     listener.beats({})
     assert listener.silence(1e9, Deadlines(heartbeat=25.0)) is None, "all have ended"
 
@@ -466,7 +466,8 @@ def test_a_task_that_is_killed_is_started_again_with_all_others(tmp_path):
 def test_a_refusal_counts_whatever_code_its_command_ends_with(tmp_path):
     """srun ends with that of a task which it has ended because of the one that refused."""
     body = """
-    emit("end", status="failed", refusal={"what": "no such data", "found": None, "mend": None})
+    refusal = {"what": "no such data", "found": None, "mend": None}
+    emit("end", status="failed", task="worker:1", error="no such data", refusal=refusal)
     sys.exit(143)
     """
     outcome = supervise_command(

@@ -34,6 +34,8 @@ TESTS = {
     "sync-replicas": "tests/compat/test_sync_replicas.py::test_the_session_closes_at_once_and_its_threads_end",
     "early-stopping": _CLUSTERS + "test_early_stopping_stops_every_task[mwm-seconds]",
     "own-model-dir": "tests/compat/test_own_model_dir.py::test_a_torn_checkpoint_is_set_aside",
+    "durable-checkpoints": "tests/compat/test_durable_checkpoints.py::"
+    "test_files_are_synced_before_they_are_named[by_saver]",
     "endless-evaluation": "tests/compat/test_data_ends.py::test_data_without_an_end_are_refused",
     "in-memory-evaluator": "tests/compat/test_in_memory_evaluator.py::test_every_evaluation_sees_all_data",
     "baseline-features": "tests/compat/test_baseline_features.py::test_it_learns_the_frequencies",

@@ -282,7 +282,7 @@ def pipeline(contender: str, profile: Profile, folder: Path, run: Path, settings
     spec = {
         "contender": contender.removesuffix("_cached"),
         "cached": cached,
-        "policy": "auto",
+        "policy": "data",
         "pass": False,
         "workers": 1,
         "data": str(data_of(run)["stream"]),
@@ -298,7 +298,7 @@ def bytes_read(contender: str, profile: Profile, folder: Path, run: Path, settin
     spec = {
         "contender": "inputs" if own else "plain",
         "cached": False,
-        "policy": "data" if contender == "inputs_by_record" else "auto",
+        "policy": "data" if contender == "inputs_by_record" else "file",
         "pass": True,
         "workers": 2,
         "data": str(_indexed(folder, run) if contender == "inputs_indexed" else data_of(run)["stream"]),

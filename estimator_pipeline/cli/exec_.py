@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from estimator_pipeline import system_limits
 from estimator_pipeline.errors import ConfigError
 
 SETTINGS = {"context_settings": {"allow_interspersed_args": False, "ignore_unknown_options": True}}
@@ -58,19 +59,24 @@ def command(
 
     from estimator_pipeline.cli.environment import enter, parse_shape, refuse_tasks_apart
     from estimator_pipeline.cluster import proxies
-    from estimator_pipeline.compat import runner
 
     given = list(arguments or [])
     if given[:1] == ["--"]:
         given = given[1:]
     if not given:
         raise ConfigError("exec was given no program", mend="name one: exec SCRIPT.py ARGS, or exec -m MODULE ARGS")
+    # Not what a training takes: a program may have none, or sessions of few threads.
+    system_limits.require(os.environ, trains=False)
+    system_limits.warn(os.environ)
     if shape is not None:
         cluster = parse_shape(shape, os.environ, environment=environment)
         enter(os.environ, cluster, environment=environment, ports=ports, directory=shared_dir, whole=False)
     else:
         refuse_tasks_apart(os.environ, environment=environment)
     proxies.bypass(os.environ)
+    # It imports NumPy.
+    from estimator_pipeline.compat import runner
+
     if ledger is not None:
         from estimator_pipeline import compat
         from estimator_pipeline.engines.ledger import keep_for_every_training

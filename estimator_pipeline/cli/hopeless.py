@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from estimator_pipeline.errors import ConfigError
+from estimator_pipeline import io_errors
+from estimator_pipeline.errors import ConfigError, DiskError
 
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
@@ -28,6 +29,7 @@ def refuse_hopeless(
 
     Raises:
         ConfigError: all that is wrong, one a line.
+        DiskError: the data cannot be read, for a disk fails.
     """
     from estimator_pipeline import doctor
     from estimator_pipeline.inputs.downloads import PROXIES
@@ -45,6 +47,8 @@ def refuse_hopeless(
     if not wrong:
         return
     told = [(_of_elements(numbers, len(jobs)) + what, mend or None) for (what, mend), numbers in wrong.items()]
+    if {mend for _, mend in told} == {io_errors.MEND}:
+        raise DiskError(f"{file}: {'; '.join(what for what, _ in told)}; {done}", mend=io_errors.MEND)
     if len(told) == 1:
         ((what, mend),) = told
         raise ConfigError(f"{file}: {what}; {done}", mend=mend)

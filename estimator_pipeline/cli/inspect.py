@@ -124,6 +124,8 @@ def _check(
         counts = count(_functions(loaded, input_fn), epoch_records=epoch_records)
     elif found.kind == "records" and loaded is not None and not own:
         facts = _data(loaded).train_facts()
+        if loaded.input.shard_policy == "auto":
+            facts["policy"] = "auto"
     report = ledger.check(found, facts=facts, counts=counts)
     first, last = wanted or (1, 2**62)
     layout = consumed(found, lambda step: first <= step <= last)
@@ -179,10 +181,14 @@ def _tasks(loaded: Job | None, workers: int | None) -> tuple[str, ...]:
 
 def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple[Layout, dict[str, Any]]:
     """What a job would read, and the facts of its first pipeline's data."""
+    from estimator_pipeline.engines.beginning import latest_step
+    from estimator_pipeline.engines.identity import policy_of
     from estimator_pipeline.inputs.plan import Replicas
     from estimator_pipeline.ledger.layout import planned
 
     data, tasks = _data(loaded), _tasks(loaded, workers)
+    if (began_under := policy_of(loaded.run.model_dir)) and latest_step(loaded.run.model_dir):
+        data.follow(began_under)
     asynchronous = loaded.run.train_distribute == "parameter_server" or loaded.cluster.ps > 0
     # A CPU is one device, and what GPUs a task will have is not known here.
     local = loaded.run.devices_per_task or 1

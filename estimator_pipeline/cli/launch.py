@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from estimator_pipeline import system_limits
 from estimator_pipeline.cli.hopeless import refuse_hopeless
 from estimator_pipeline.cli.seconds import above_zero, from_zero
 from estimator_pipeline.cli.train import with_engine
@@ -181,6 +182,7 @@ def command(
         folder = Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
 
     if read is not None and not dry_run:
+        system_limits.require(os.environ, trains=True, tasks=shape.workers + shape.chief + shape.ps + shape.evaluator)
         refuse_hopeless([read], file=str(job), done="nothing was started", checks=("data", "shards", "model"))
     deadlines = deadlines_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
     view = launch.view_for(sys.stderr if as_json else sys.stdout)
@@ -245,7 +247,9 @@ def end(outcome: Outcome, *, as_json: bool) -> NoReturn:
     if as_json:
         typer.echo(json.dumps(outcome.document(), indent=2))
     if outcome.failure is not None:
-        typer.echo(f"\n{outcome.failure.text()}", err=True)
+        from estimator_pipeline.launch.terminal import harmless
+
+        typer.echo(harmless(f"\n{outcome.failure.text()}"), err=True)
     raise typer.Exit(outcome.exit_code)
 
 

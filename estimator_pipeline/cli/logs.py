@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from estimator_pipeline.cli import kubernetes_jobs
 from estimator_pipeline.cli.status import JOB_HELP, submission_of
 from estimator_pipeline.errors import ConfigError
 
@@ -24,17 +27,25 @@ def command(
     task: Annotated[
         str | None, typer.Option(metavar="TASK", help="Of this task alone: worker:1; script for the batch script.")
     ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Of the task that failed first in the newest run, and of that run alone.")
+    ] = False,
     element: Annotated[int | None, typer.Option(min=0, metavar="N", help="Which element of an array.")] = None,
     lines: Annotated[int, typer.Option(min=0, help="The last N lines of each log; 0: all, of all runs.")] = 20,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="As the job file was changed when it was submitted."),
     ] = None,
+    namespace: kubernetes_jobs.NamespaceOption = None,
 ) -> None:
     """Print the logs of a submitted job, each line with the task that it is from."""
     from estimator_pipeline.launch.slurm_jobs import job_status
     from estimator_pipeline.launch.slurm_logs import SCRIPT_LABEL, LogReaders
+    from estimator_pipeline.launch.terminal import harmless
 
+    if (theirs := kubernetes_jobs.kubernetes_job(job, settings, namespace)) is not None:
+        kubernetes_jobs.logs(theirs, follow=follow, task=task, element=element, lines=lines, failed=failed)
+        return
     submission = submission_of(job, settings)
     known = (SCRIPT_LABEL, *submission.tasks)
     if task is not None and task not in known:
@@ -47,14 +58,18 @@ def command(
             found=f"{submission.array} elements" + ("" if element is None else f", and --element {element}"),
             mend=f"name one of them: --element 0 to {submission.array - 1}.",
         )
-    readers = LogReaders(
-        submission.log_folders[element or 0], submission.tasks, wanted=task, last=lines if lines else None
-    )
+    folder = submission.log_folders[element or 0]
+    if failed:
+        if task is not None or follow:
+            raise ConfigError("--failed shows one log to its end.", mend="leave --task and --follow out.")
+        _show_failed(folder, submission.tasks, lines)
+        return
+    readers = LogReaders(folder, submission.tasks, wanted=task, last=lines if lines else None)
     width = max(map(len, known))
 
     def show(whole: bool) -> None:
         for who, line in readers.read(whole=whole):
-            typer.echo(line if task is not None else f"{who:<{width}} | {line}")
+            typer.echo(harmless(line if task is not None else f"{who:<{width}} | {line}"))
 
     show(whole=follow)
     polls = 0
@@ -65,3 +80,19 @@ def command(
             return
         polls += 1
         time.sleep(POLL_SECS)
+
+
+def _show_failed(folder: Path, tasks: Sequence[str], lines: int) -> None:
+    """The failure in one line, and the end of that task's log without what TensorFlow says at its start."""
+    from estimator_pipeline.launch.outcome import last_lines
+    from estimator_pipeline.launch.slurm_history import history_of
+    from estimator_pipeline.launch.terminal import harmless
+
+    failure = history_of(folder, tasks).failure
+    if failure is None:
+        raise ConfigError("no task has failed in the newest run, as far as its supervisor knows.")
+    typer.echo(harmless(failure.text()))
+    if failure.log is not None:
+        size = (folder / failure.log).stat().st_size
+        for line in last_lines(folder / failure.log, count=lines or size, limit=size if not lines else 1024 * 1024):
+            typer.echo(harmless(line))

@@ -26,8 +26,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from estimator_pipeline import allocator, startup
-from estimator_pipeline.errors import PipelineError, PreemptedError
+from estimator_pipeline import allocator, io_errors, startup
+from estimator_pipeline.errors import DiskError, PipelineError, PreemptedError
 
 __all__ = ["COMMANDS", "CommandEntry", "app", "main"]
 
@@ -65,6 +65,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("status", "estimator_pipeline.cli.status", "Say how a submitted job stands."),
     CommandEntry("logs", "estimator_pipeline.cli.logs", "Print a submitted job's logs."),
     CommandEntry("cancel", "estimator_pipeline.cli.cancel", "End a submitted job."),
+    CommandEntry("clean", "estimator_pipeline.cli.clean", "Remove what old runs have left; shown first."),
     CommandEntry("parity", "estimator_pipeline.cli.parity", "Compare a job by tf.estimator with itself by Keras."),
     CommandEntry("partition", "estimator_pipeline.cli.partition", "Write a job's data as files, one part a worker."),
     CommandEntry("index", "estimator_pipeline.cli.index", "Write where the records of TFRecord files begin."),
@@ -122,6 +123,11 @@ class _LazyGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except OSError as error:
+            if not io_errors.failed(error):
+                raise
+            typer.echo(f"error: {error.filename or 'a file'}: {error.strerror}", err=True)
+            raise typer.Exit(DiskError.exit_code) from error
         except PipelineError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(_exit_code(error)) from error

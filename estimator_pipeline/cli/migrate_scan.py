@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from estimator_pipeline import durable
 from estimator_pipeline.errors import ConfigError
 
 _FAIL_ON = {
@@ -64,7 +65,7 @@ def _write(path: Path, content: str, option: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished.write_text(content, encoding="utf-8")
-        os.replace(unfinished, path)
+        durable.rename(unfinished, path)
     except OSError as error:
         with contextlib.suppress(OSError):
             unfinished.unlink()

@@ -53,15 +53,16 @@ def command(
 ) -> None:
     """Run a job in Kubernetes: an Indexed Job with a headless Service, a JobSet, or a TFJob, by the section kubernetes.
 
-    With --dry-run the manifests are printed, as YAML or as a List in JSON. Otherwise `kubectl apply` gets them, with
-    the cluster and the rights of kubectl's own configuration.
+    With --dry-run the manifests are printed, as YAML or as a List in JSON. Otherwise kubectl gets them, with the
+    cluster and the rights of its own configuration.
 
-    The exit code is 0 when all was accepted, 2 for bad input, 1 when kubectl or the cluster refused.
+    The exit code is 0 when all was accepted, or when this very job runs already; 2 for bad input, and where a job of
+    this name is another one or has ended; 1 when kubectl or the cluster refused.
     """
     import os
 
     from estimator_pipeline.job import load_job
-    from estimator_pipeline.launch import kubectl
+    from estimator_pipeline.launch import kubernetes_jobs
     from estimator_pipeline.launch.kubernetes import render
     from estimator_pipeline.launch.kubernetes_text import manifest_json, manifest_text
 
@@ -72,23 +73,29 @@ def command(
     if dry_run:
         typer.echo(manifest_json(manifests) if as_json else manifest_text(manifests).rstrip("\n"))
         return
-    said = kubectl.apply(manifests, environ=os.environ)
-    commands = kubectl.advice(manifests)
+    said = kubernetes_jobs.submit(manifests, environ=os.environ)
+    own = kubernetes_jobs.job_name(manifests)
+    commands = {
+        "status": f"estimator-pipeline status {own}{own.flags}",
+        "logs": f"estimator-pipeline logs --follow {own}{own.flags}",
+        "cancel": f"estimator-pipeline cancel {own}{own.flags}",
+        "delete": own.delete,
+    }
     if as_json:
         document = {
             "name": manifests.name,
             "kind": manifests.kind,
             "namespace": manifests.namespace,
+            "submitted": said is not None,
             "tasks": manifests.tasks,
             "objects": [f"{made['kind']}/{made['metadata']['name']}" for made in manifests.objects],
             "notes": list(manifests.notes),
-            "commands": commands.__dict__,
+            "commands": commands,
         }
         typer.echo(json.dumps(document, indent=2))
         return
     for note in manifests.notes:
         typer.echo(f"note: {note}", err=True)
-    typer.echo(said.rstrip("\n"))
-    typer.echo(f"status: {commands.status}")
-    typer.echo(f"logs:   {commands.logs}")
-    typer.echo(f"cancel: {commands.cancel}")
+    typer.echo(f"{own} runs already, just as it was to be submitted" if said is None else said.rstrip("\n"))
+    for what, line in commands.items():
+        typer.echo(f"{what + ':':<7} {line}")

@@ -77,9 +77,9 @@ def command(
     For the srun line of a batch script, or the program of a container. Its output is passed through. SIGTERM, SIGINT,
     SIGUSR1 and SIGUSR2 are passed on to it, and after them it is not started again.
 
-    The exit code is the command's own; 2 when a task of a job file refused its input, 1 when a signal ended it, it hung
-    or time ran out, 3 when training diverged, 75 when it was preempted; 128 plus the number of a signal that ended it
-    and this.
+    The exit code is the command's own, or that of the first task to fail where srun has started several; 1 when a
+    signal ended it, it hung or time ran out, 3 when training diverged, 75 when it was preempted; 128 plus the number of
+    a signal that ended it and this.
     """
     from estimator_pipeline import launch
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from estimator_pipeline import system_limits
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 
 
@@ -68,7 +69,8 @@ def command(
     finds its part by itself. Training goes on from the latest checkpoint.
     The exit code is 0 when the job is done, 2 for bad input, 1 when it failed.
     """
-    from estimator_pipeline.launch.progress import forget_preemption, from_environ
+    from estimator_pipeline.launch.progress import forget_preemption
+    from estimator_pipeline.launch.task_events import TaskEvents
 
     forget_preemption(os.environ)
     try:
@@ -84,7 +86,12 @@ def command(
         if error.exit_code == ConfigError.exit_code:
             # A launcher can tell it as it is, and need not look for it in the log.
             refusal = {"what": error.what, "found": error.found, "mend": error.mend}
-            from_environ(os.environ).emit("end", status="failed", refusal=refusal)
+            TaskEvents(os.environ).ended(error, status="failed", refusal=refusal)
+        elif not isinstance(error, TaskFailedError):
+            TaskEvents(os.environ).raised(error)
+        raise
+    except Exception as error:
+        TaskEvents(os.environ).raised(error)
         raise
 
 
@@ -113,10 +120,12 @@ def _train(
     )
     from_environ(os.environ)
     proxies.bypass(os.environ)
+    system_limits.require(os.environ, trains=True, sized=_sizes_pools(loaded.run))
 
     from estimator_pipeline.cli.quiet import leave_out_own_deprecations
     from estimator_pipeline.engines.functions import place_in
     from estimator_pipeline.engines.job import prepare_process, run_job
+    from estimator_pipeline.launch.task_events import TaskEvents
 
     tf = prepare_process(loaded)
     # A library that logs through absl gives the root logger a handler, and TensorFlow's lines would come twice.
@@ -127,12 +136,19 @@ def _train(
         result = run_job(loaded, recording=_recording(*recorded))
     except SystemExit as left:
         # A job is done when its training has ended, whatever code its own Python ends the process with.
-        raise TaskFailedError(
+        error = TaskFailedError(
             f"the process was ended before the end of training, by a call of sys.exit({left.code!r})",
             found=place_in(left),
             mend="raise an exception there where something is wrong, or let the data end",
-        ) from left
+        )
+        TaskEvents(os.environ).raised(error)
+        raise error from left
     _tell(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+
+
+def _sizes_pools(run: Any) -> bool:
+    threads = run.threads.intra_op or run.threads.inter_op
+    return bool(threads) or any("thread" in name for name in run.session_config)
 
 
 def _tell(result: str) -> None:

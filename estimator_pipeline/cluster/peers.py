@@ -175,23 +175,28 @@ class PeerWatch:
         if self._last_seen is None or now - self._last_seen <= self.grace or self._mute == 1:
             return
         if self._mute:
-            raise WaitError(
+            raise self._error(
                 f"{self.task} at {self.address} stands still: its port answers, and its process has said nothing for "
                 f"the last {now - self._last_seen:.0f} s; it was waited on for {what}",
                 mend=f"see whether {self.task} was stopped (SIGSTOP, a debugger) or its machine stands still, and end "
                 "it; start the job again to go on from its last checkpoint",
             )
-        raise WaitError(
+        raise self._error(
             f"{self.task} at {self.address} is gone: its server answered before, and not for the last "
             f"{now - self._last_seen:.0f} s; it was waited on for {what}",
             mend=f"see the log of {self.task}; start the job again to go on from its last checkpoint",
         )
 
+    def _error(self, what: str, *, mend: str) -> WaitError:
+        error = WaitError(what, mend=mend)
+        error.because = str(self.task)
+        return error
+
     def _miss(self, what: str, now: float, startup: float) -> None:
         """It has not come so far."""
         waited = now - self._born
         if waited > startup:
-            raise WaitError(
+            raise self._error(
                 f"{self.task} did not start its server at {self.address} within {startup:.0f} s",
                 mend=f"see the log of {self.task}, and whether that address can be reached from here; where a start "
                 f"takes longer, give it more seconds: {START_VARIABLE}, or run.start_timeout_secs of a job file",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from estimator_pipeline.cluster.agreement import agree, folder_for, own_address, wait_secs
 from estimator_pipeline.cluster.detection import Detection, detect
+from estimator_pipeline.cluster.own_port import REUSE_VARIABLE, holder_of, problem_of
 from estimator_pipeline.cluster.roles import Shape, derived_addresses, hosts_of, roles, task_of, tasks_of
 from estimator_pipeline.cluster.tasks import Task, TFConfig
 from estimator_pipeline.errors import ClusterError, ConfigError
@@ -26,7 +26,6 @@ SHARED_DIR_VARIABLE = "ESTIMATOR_PIPELINE_SHARED_DIR"
 RUN_ID_VARIABLE = "ESTIMATOR_PIPELINE_RUN_ID"
 # Says to all tasks of a job whether one of them is an evaluator: "1" or "0". Whoever starts them knows it.
 EVALUATOR_VARIABLE = "ESTIMATOR_PIPELINE_EVALUATOR"
-REUSE_VARIABLE = "TF_GRPC_REUSE_PORT"
 
 
 @dataclass
@@ -175,18 +174,12 @@ def _check_free(address: str, task: Task) -> None:
         ClusterError: The port is taken.
     """
     port = int(address.rpartition(":")[2])
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            # As servers do: what only lingers after a closed connection does not count as taken.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("", port))
-            probe.listen()
-    except OSError as error:
-        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-            raise
+    error = problem_of(port)
+    if error is not None:
+        holder, _ = holder_of(port)
         raise ClusterError(
             f"{task} should listen at {address}, and the port {port} is taken on this host.",
-            found=str(error),
+            found=f"{error}{holder and f': {holder} listens there'}",
             mend="set cluster.ports: agreed, by which each task takes a free port; or ESTIMATOR_PIPELINE_PORT_BASE to "
             "another first port, the same on every task.",
         ) from error

@@ -15,15 +15,16 @@ the only part of estimator_pipeline that touches `tensorflow.python.*` and the i
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from estimator_pipeline import startup
+from estimator_pipeline import startup, system_limits
 from estimator_pipeline.compat import (
     absent,
     aliases,
@@ -37,7 +38,7 @@ from estimator_pipeline.compat import (
     versions,
 )
 from estimator_pipeline.compat import repairs as _repairs
-from estimator_pipeline.compat.repairs import Repair, literal_paths, missing_peers
+from estimator_pipeline.compat.repairs import Repair, durable_checkpoints, literal_paths, missing_peers
 from estimator_pipeline.errors import CompatError
 
 __all__ = ["Repair", "Status", "Step", "install", "keras_generation", "status", "use_keras_3"]
@@ -133,7 +134,8 @@ def install(repairs: str | Sequence[str] | None = None) -> ModuleType:
             os.environ[_repairs.VARIABLE] = ",".join(sorted(chosen)) or "none"
         version = versions.tensorflow_version()
         native = versions.minor(version) < versions.FIRST_WITHOUT_ESTIMATOR
-        with startup.loading():
+        system_limits.require(os.environ, trains=False)
+        with startup.loading(), _told_of_memory():
             tf = _native(version) if native else _restore(version)
             _repairs.apply(chosen)
         _installed, _chosen = True, chosen
@@ -156,16 +158,31 @@ def use_keras_3() -> ModuleType:
     with _lock:
         if _installed and _generation == 3:
             return sys.modules["tensorflow"]
-        with startup.loading():
+        system_limits.require(os.environ, trains=False)
+        with startup.loading(), _told_of_memory():
             tf = keras_3.resolve()
             chosen = _repairs.chosen(None)
             if literal_paths.NAME in chosen:
                 literal_paths.of_tensorflow()
+            if durable_checkpoints.NAME in chosen:
+                durable_checkpoints.of_tensorflow()
             if missing_peers.NAME in chosen:
                 missing_peers.apply()
         _installed, _generation = True, 3
         _steps.append(Step("keras-3", f"{LEGACY_KERAS}=0: tf.keras is Keras 3, and there is no tf.estimator"))
         return tf
+
+
+@contextlib.contextmanager
+def _told_of_memory() -> Iterator[None]:
+    """In the block, which loads TensorFlow, a want of memory is one message."""
+    try:
+        yield
+    except (ImportError, MemoryError) as error:
+        plain = system_limits.explained(error)
+        if plain is None:
+            raise
+        raise plain from error
 
 
 def keras_generation() -> int:

@@ -26,9 +26,11 @@ Estimator and RunConfig that say which task they are for (there is no public way
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from estimator_pipeline.cluster import own_port
 from estimator_pipeline.compat import saving_listeners
 from estimator_pipeline.errors import ClusterError
 
@@ -417,6 +419,7 @@ def server_of(
 
     key = (task_type, str(task_id), str(protocol), repr(sorted((job, list(tasks)) for job, tasks in jobs.items())))
     if key not in _servers:
+        own_port.require_free(jobs[task_type][task_id], f"{task_type}:{task_id}", os.environ)
         _servers[key] = tf.distribute.Server(
             tf.train.ClusterSpec(dict(jobs)), job_name=task_type, task_index=task_id, protocol=protocol, config=settings
         )

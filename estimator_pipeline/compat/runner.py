@@ -18,7 +18,16 @@ from collections.abc import Callable, Sequence
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat import known_names
-from estimator_pipeline.errors import ConfigError, OtherJobError, PreemptedError, WaitError
+from estimator_pipeline.errors import (
+    ConfigError,
+    DiskError,
+    OtherJobError,
+    PortError,
+    PreemptedError,
+    TaskFailedError,
+    WaitError,
+)
+from estimator_pipeline.launch.task_events import TaskEvents
 
 
 def run_script(path: str, args: Sequence[str] = (), *, repairs: str | None = None) -> int:
@@ -99,14 +108,22 @@ def _guarded(program: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         _show(*_own_lines())
         return 130
-    except (OtherJobError, PreemptedError, WaitError) as error:
+    except (DiskError, OtherJobError, PortError, PreemptedError, WaitError) as error:
         # Nothing of the program's is at fault, and no traceback says more.
         print(error, file=sys.stderr)
+        _tell(error)
         return error.exit_code
-    except BaseException:
+    except BaseException as error:
         _show(*_own_lines())
+        _tell(error)
         return 1
     return 0
+
+
+def _tell(error: BaseException) -> None:
+    """Tells a launcher, unless it has heard more of it: which task's failure this one comes of."""
+    if not isinstance(error, TaskFailedError):
+        TaskEvents(os.environ).raised(error)
 
 
 def _exit_code(end: SystemExit) -> int:

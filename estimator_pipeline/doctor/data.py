@@ -158,9 +158,8 @@ def check_shards(context: Context) -> Iterator[Finding]:
         yield ok(f"{total} records {parts}for {pipelines} input pipeline(s), policy {policy}: {why}")
         return
     counts = [sum(training.records[i] for i in mine) for mine in split_files(training.records, pipelines)]
-    how = "by file, or by record if it is held in memory" if section.shard_policy == "auto" else "by file"
     each = f"{min(counts)} to {max(counts)}" if min(counts) != max(counts) else f"{counts[0]}"
-    told = f"{each} records a worker of {total} in {len(training.records)} file(s), shared {how}"
+    told = f"{each} records a worker of {total} in {len(training.records)} file(s), shared by file"
     if not min(counts):
         yield error(
             told,
@@ -168,9 +167,7 @@ def check_shards(context: Context) -> Iterator[Finding]:
             "set input.shard_policy: data, or write at least one file with records for each worker",
         )
     elif max(counts) > _UNEVEN * min(counts):
-        # "auto" shares by record after all where the data, decoded, is held in memory.
-        yield Finding(
-            "info" if section.shard_policy == "auto" else "warning",
+        yield warning(
             told,
             f"workers step together, so the records of the smaller share come {max(counts) / min(counts):.2f} times as "
             "often",

@@ -334,7 +334,7 @@ def check_identity(context: Context) -> Iterator[Finding]:
         return
     if meant:
         yield info(
-            f"training goes on from step {step} with a change: {identity.words(meant)}",
+            f"training goes on from step {step} with a change: {identity.words(meant, now.files)}",
             "what was trained so far was trained otherwise",
             "give what it was, or a run.model_dir of its own, if that is not meant",
         )
@@ -345,7 +345,7 @@ def check_identity(context: Context) -> Iterator[Finding]:
 def _identity(context: Context) -> Any:
     from estimator_pipeline.doctor.data import NotPrepared, files_of
     from estimator_pipeline.doctor.machine import import_tensorflow
-    from estimator_pipeline.engines import job_identity
+    from estimator_pipeline.engines import identity, job_identity
 
     job = context.needed_job()
     if context.deep:
@@ -356,6 +356,8 @@ def _identity(context: Context) -> Any:
 
             import_tensorflow(context)
             data = job_inputs(job)
+            if hasattr(data, "follow"):
+                data.follow(identity.policy_of(context.local_directory))
             return job_identity.of_data(
                 job, data, num_pipelines=context.num_training_tasks, max_steps=max_steps_of(job, data)
             )

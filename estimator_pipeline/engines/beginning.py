@@ -48,8 +48,9 @@ def own_model_dir(
     owner: str,
     made_of: Callable[[], Identity],
     accept_changes: bool,
-    on_failure: Callable[[str], None],
+    on_failure: Callable[[BaseException], None],
     known: str = "",
+    input_fn: Any = None,
 ) -> Iterator[int]:
     """In the block, the model directory is this run's; gives the step of its latest checkpoint, which is whole.
 
@@ -64,6 +65,7 @@ def own_model_dir(
         on_failure: told why the run cannot begin, for the tasks that wait for it. Where another job trains there, the
             board is.
         known: the path of a checkpoint that an attempt before this one has told; "" for none.
+        input_fn: of training, which goes on under the shard policy that the run began under.
 
     Raises:
         ConfigError: another job trains there, or this run is another one than the checkpoint's; or there is no
@@ -85,14 +87,22 @@ def own_model_dir(
             step = max(0, checkpoint_step(latest)) if latest else 0
             if latest is None and known:
                 _refuse_to_begin_anew(model_dir, known)
+            if _follow(input_fn, identity.policy_of(model_dir) if step else None):
+                logger.info("Training goes on with shard_policy file, by which this run began (auto is data today)")
             # Reads the data: what is wrong with those is not the model directory's fault.
             made = made_of()
             with disk.explaining(model_dir):
                 identity.check(model_dir, made, step=step, accept=accept_changes)
         except Exception as error:
-            on_failure(str(error) if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}")
+            on_failure(error)
             raise
         yield step
+
+
+def _follow(input_fn: Any, policy: str | None) -> bool:
+    """Lets the policy "auto" be the one that the run began under; whether it is."""
+    follow = getattr(input_fn, "follow", None)
+    return follow is not None and follow(policy)
 
 
 def _refuse_to_begin_anew(model_dir: str, known: str) -> None:
@@ -107,12 +117,13 @@ def _refuse_to_begin_anew(model_dir: str, known: str) -> None:
     )
 
 
-def meet(board: Board, model_dir: str, *, asked: Callable[[], bool], timeout: float) -> str:
+def meet(board: Board, model_dir: str, input_fn: Any = None, *, asked: Callable[[], bool], timeout: float) -> str:
     """Until the chief has answered this task, by files or at its server. For a worker.
 
     Args:
         board: of this run, which this task attends.
         model_dir: this task's.
+        input_fn: of training, which goes on under the shard policy that the run began under.
         asked: whether this task is asked to end; then it waits no longer.
         timeout: seconds for the chief's server to appear.
 
@@ -130,6 +141,7 @@ def meet(board: Board, model_dir: str, *, asked: Callable[[], bool], timeout: fl
         return in_state(said, "running", "finished") or asked() or None
 
     board.wait("the chief's first word", look, timeout=float("inf"), watch=watch, poll=_MEET_SECS)
+    _follow(input_fn, (board.training() or {}).get("policy"))
     if not board.apart:
         return model_dir
     logger.warning(

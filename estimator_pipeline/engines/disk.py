@@ -1,4 +1,4 @@
-"""Files that are written whole, and the one clear error of a disk that is full or cannot be written.
+"""Files that are written whole, and the one clear error of a disk that is full, cannot be written or fails.
 
 At every moment of a run some file may be the one that finds no room: a checkpoint, a summary, a task's word to the
 others. TensorFlow and Python each have errors of their own for it; a person gets one message.
@@ -11,9 +11,9 @@ import os
 import re
 from collections.abc import Iterator
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, durable, io_errors
 from estimator_pipeline.engines.hooks import checkpoint_step
-from estimator_pipeline.errors import TaskFailedError
+from estimator_pipeline.errors import DiskError
 
 __all__ = ["explained", "explaining", "has_no_room", "is_below", "write_whole"]
 
@@ -29,8 +29,8 @@ def has_no_room(text: str) -> bool:
     return any(words in text.lower() for words in _NO_ROOM)
 
 
-def explained(error: BaseException, *, model_dir: str) -> TaskFailedError | None:
-    """The error of a checkpoint, summary or other file that could not be written, as one message; None for any other.
+def explained(error: BaseException, *, model_dir: str) -> DiskError | None:
+    """The error of a file that the disk does not write, or does not read, as one message; None for any other.
 
     A file elsewhere that is denied is another error: it may be one of the data, which are read.
 
@@ -40,10 +40,10 @@ def explained(error: BaseException, *, model_dir: str) -> TaskFailedError | None
     """
     text = str(getattr(error, "message", error))
     lowered = text.lower()
-    why = next((words for words in (*_NO_ROOM, *_READ_ONLY, *_DENIED) if words in lowered), None)
+    why = next((words for words in (*_NO_ROOM, *_READ_ONLY, *_DENIED, *io_errors.WORDS) if words in lowered), None)
     if why is None or not isinstance(error, (OSError, compat.install().errors.OpError)):
         return None
-    place = _place(text)
+    place = getattr(error, "filename", None) or _place(text, why)
     elsewhere = place is not None and not is_below(place, model_dir)
     if elsewhere and why in _DENIED:
         return None
@@ -51,7 +51,13 @@ def explained(error: BaseException, *, model_dir: str) -> TaskFailedError | None
     with contextlib.suppress(Exception):
         latest = compat.install().train.latest_checkpoint(model_dir)
     stands = f"step {checkpoint_step(latest)} ({latest})" if latest else "the start: there is none yet"
-    return TaskFailedError(
+    if why in io_errors.WORDS:
+        return DiskError(
+            f"{place or f'a file of {model_dir}'} cannot be read or written: {why}",
+            found=f"the last checkpoint that is whole stands at {stands}",
+            mend=io_errors.MEND,
+        )
+    return DiskError(
         f"training cannot write to {place if elsewhere else model_dir}: {why}",
         found=f"{f'{place}; ' if place else ''}the last checkpoint that is whole stands at {stands}",
         mend="make room, or let the directory be written; the same command then goes on from that checkpoint",
@@ -66,7 +72,7 @@ def explaining(model_dir: str) -> Iterator[None]:
         model_dir: see :func:`explained`.
 
     Raises:
-        TaskFailedError: a file could not be written. Any other error stays as it is.
+        DiskError: a file could not be read or written. Any other error stays as it is.
     """
     try:
         yield
@@ -98,10 +104,7 @@ def write_whole(path: str, text: str) -> None:
         else:
             with open(temporary, "w", encoding="utf-8") as local:
                 local.write(text)
-                local.flush()
-                # Else a power loss may leave the new name with nothing in it. tf.io.gfile has no call for this.
-                os.fsync(local.fileno())
-            os.replace(temporary, path)
+            durable.rename(temporary, path)
     except BaseException:
         with contextlib.suppress(Exception):
             gfile.remove(temporary)
@@ -115,7 +118,11 @@ def is_below(path: str, model_dir: str) -> bool:
     return "://" not in path and os.path.realpath(path).startswith(os.path.join(os.path.realpath(model_dir), ""))
 
 
-def _place(text: str) -> str | None:
-    """The file that an error of TensorFlow or Python names first, if any."""
+def _place(text: str, why: str) -> str | None:
+    """The file that an error of TensorFlow or Python names, if any."""
+    # As TensorFlow tells the errors of files, by whatever path.
+    told = re.search(rf"(\S+); {re.escape(why)}", text, re.IGNORECASE)
+    if told:
+        return told[1]
     found = re.search(r"(?:^|[\s;:'])(/[^\s']+?|\w+://[^\s']+?)(?:[;']|:?\s|$)", text)
     return found[1] if found else None

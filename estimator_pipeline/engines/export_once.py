@@ -8,13 +8,14 @@ process or a failure has left of one is taken away.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, durable
 from estimator_pipeline.log import logger
 
 __all__ = ["fingerprint", "once", "tidy"]
@@ -61,7 +62,7 @@ def once(exporter: Any, made_of: str, *, final: bool) -> Any:
                 written = found.decode() if isinstance(found, bytes) else os.fspath(found)
                 with gfile.GFile(f"{record}.unfinished", "w") as file:
                     file.write(json.dumps({**stands, "export": os.path.basename(written.rstrip("/"))}))
-                gfile.rename(f"{record}.unfinished", record, overwrite=True)
+                durable.rename(f"{record}.unfinished", record, by=functools.partial(gfile.rename, overwrite=True))
             return found
 
     return Once()

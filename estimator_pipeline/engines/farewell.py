@@ -17,7 +17,15 @@ from estimator_pipeline.cluster import Task
 from estimator_pipeline.cluster.peers import PeerWatch, answers
 from estimator_pipeline.engines.board import Board
 from estimator_pipeline.engines.result import TaskReport
-from estimator_pipeline.errors import TaskFailedError, WaitError
+from estimator_pipeline.engines.same_job import OTHER_JOB
+from estimator_pipeline.errors import (
+    DivergedError,
+    OtherJobError,
+    PipelineError,
+    PreemptedError,
+    TaskFailedError,
+    WaitError,
+)
 from estimator_pipeline.log import logger
 
 __all__ = [
@@ -27,6 +35,8 @@ __all__ = [
     "is_echo",
     "let_hear",
     "reports_of",
+    "status_of",
+    "text_of",
     "wait_until_left",
     "wait_until_trained",
 ]
@@ -35,6 +45,12 @@ __all__ = [
 UNMET_SECS = 30.0
 # How long one may take that has the result, and has nothing left to do but end.
 LEAVING_SECS = 300.0
+# What the launcher is told of an end that is no result.
+_STATUS: dict[type[BaseException], str] = {
+    DivergedError: "diverged",
+    PreemptedError: "preempted",
+    OtherJobError: OTHER_JOB,
+}
 # How long a chief that fails stays, for tasks that read of it at its server alone.
 _HEARD_SECS = 2.0
 # From a task's last word to the end of its process.
@@ -101,7 +117,17 @@ def wait_until_left(board: Board, tasks: Iterable[Task], *, timeout: float = LEA
         _awaited(board, task, f"{task} to end", has_left, timeout=timeout, unmet=0.0)
 
 
-def is_echo(error: BaseException) -> bool:
+def status_of(error: BaseException | str) -> str:
+    """What the launcher and the other tasks are told of an end by this error."""
+    return "failed" if isinstance(error, str) else _STATUS.get(type(error), "failed")
+
+
+def text_of(error: BaseException | str) -> str:
+    """What they are told of the error itself."""
+    return str(error) if isinstance(error, PipelineError | str) else f"{type(error).__name__}: {error}"
+
+
+def is_echo(error: BaseException | str) -> bool:
     """Whether a task fails by what happened to another one, as far as its error can tell."""
     errors = compat.install().errors
     if isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError | WaitError):

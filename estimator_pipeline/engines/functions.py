@@ -22,15 +22,23 @@ from types import ModuleType
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError, PipelineError
+from estimator_pipeline.launch.error_lines import described
 
-__all__ = ["call_function", "load_function", "own_code", "place_in", "require_no_arguments", "told", "type_told"]
+__all__ = [
+    "call_function",
+    "load_function",
+    "own_code",
+    "place_in",
+    "refusal_in",
+    "require_no_arguments",
+    "told",
+    "type_told",
+]
 
 # How TensorFlow marks an operation in its messages, and a stack that it kept while it traced a function.
 _OPERATION, _TRACED = "[[{{node", "in user code:"
-_OF_A_LAYER = "Exception encountered when calling "
-# A line of such a stack, and what a line begins with that tells an exception.
+# A line of such a stack.
 _FRAME = re.compile(r'File "(.+)", line (\d+)')
-_AN_ERROR = re.compile(r"[\w.]+:( |$)")
 # Path -> what it was when it was loaded (time and size), and the module: a program is run once, however many of its
 # functions are named. One that was changed since is loaded anew.
 _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
@@ -136,26 +144,16 @@ def own_code(
 
 
 def told(error: BaseException) -> str:
-    """An exception in a line: its type, and the first line of what it says.
+    """An exception in a line: its type, and what it says first; see :func:`error_lines.described`."""
+    return described(type(error).__name__, str(error))
 
-    Of one that came up in an operation of TensorFlow's, such as those of a dataset, it is what the function in it has
-    raised: TensorFlow puts its own stack before that, and the operation behind it. Of a function that TensorFlow has
-    traced it is what stands behind the stack. Of a layer of Keras 2, which begins with its name, it is what its `call`
-    has raised.
-    """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(_OF_A_LAYER)] or lines
-    if lines and lines[0].endswith(_TRACED):
-        # Behind each place in the stack is the line of code that stands there.
-        places = [number for number, line in enumerate(lines) if _FRAME.match(line)]
-        behind = lines[places[-1] + 2 :] if places else lines[1:]
-        if said := next((line for line in behind if _AN_ERROR.match(line)), ""):
-            return said
-    ends = [number for number, line in enumerate(lines) if line.startswith(_OPERATION)]
-    said = lines[ends[0] - 1] if ends and ends[0] else next(iter(lines), "")
-    if ends and _AN_ERROR.match(said):
-        return said
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+def refusal_in(error: BaseException) -> ConfigError | None:
+    """The ConfigError that AutoGraph has made an error of its own of, as of any whose arguments it does not know."""
+    inner = error.__context__
+    while inner is not None and _TRACED in str(error) and not isinstance(inner, ConfigError):
+        inner = inner.__context__
+    return inner if isinstance(inner, ConfigError) and _TRACED in str(error) else None
 
 
 def type_told(value: Any) -> str:

@@ -21,21 +21,25 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, io_errors
 from estimator_pipeline.engines.board_files import DIRECTORY
 from estimator_pipeline.engines.disk import write_whole
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.inputs.records import SAMPLED
 from estimator_pipeline.log import logger
 
 __all__ = [
+    "CONTENT",
     "Identity",
     "as_json",
     "brief",
     "changes_meant",
     "check",
+    "content_by_kind",
     "differences",
     "in_short",
     "optimizer_changes",
+    "policy_of",
     "read_local",
     "words",
 ]
@@ -45,7 +49,11 @@ _FILE = "identity.json"
 _KIND = "input"
 _ADDRESSED, _OWN = "records addressed by step", "a function of one's own"
 _BY_RECORD = "by record"
+_POLICY = "input.shard_policy"
 _OPTIMIZER = "model.optimizer"
+# The digests of the files, by name; and how many files of other content are named one by one.
+CONTENT = "input.content"
+_MOST = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +64,7 @@ class Identity:
         fixed: name -> plain value. A change of one of these between two runs is refused.
         told: name -> plain value. A change is meant (a smaller learning rate, say), and said in the log.
         open: what a resumed run cannot promise, in words.
+        files: the files of the data: the names that `fixed` has for them -> their paths.
         epochs: how often the data are read in all, where that says when training ends.
         max_steps: the global step at which it ends then.
     """
@@ -63,6 +72,7 @@ class Identity:
     fixed: Mapping[str, Any]
     told: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     open: tuple[str, ...] = ()
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     epochs: float | None = None
     max_steps: int | None = None
 
@@ -83,7 +93,8 @@ def of_inputs(input_fn: Any, *, seed: Any, num_pipelines: int) -> Identity:
         )
     data, open_ = tell(num_pipelines)
     # A policy by which a record's reader depends on nothing but the step is as good as any other such.
-    return Identity(fixed={"seed": seed, _KIND: _ADDRESSED, "input.shard_policy": _BY_RECORD, **data}, open=open_)
+    fixed = {"seed": seed, _KIND: _ADDRESSED, _POLICY: _BY_RECORD, **data}
+    return Identity(fixed=fixed, open=open_, files=getattr(input_fn, "files", {}))
 
 
 def of_model_fn(function: Any, params: Any) -> dict[str, Any]:
@@ -174,7 +185,7 @@ def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> Non
         OSError: the file cannot be written; or the error of `tf.io.gfile`.
     """
     tf = compat.install()
-    path = os.path.join(model_dir, DIRECTORY, _FILE)
+    path = _path(model_dir)
     before, lost = _read(tf, path, accept=accept) if step > 0 else (None, None)
     fixed, told = as_json(identity.fixed), as_json(identity.told)
     changes: list[dict[str, Any]] = list((before or {}).get("changes", []))
@@ -183,7 +194,7 @@ def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> Non
     if before is not None:
         meant = changes_meant(before, identity, step=step, model_dir=model_dir, accept=accept)
         if meant:
-            logger.warning("Training goes on at step %d with a change: %s", step, words(meant))
+            logger.warning("Training goes on at step %d with a change: %s", step, words(meant, identity.files))
             of_optimizer = {name: [old, new] for name, old, new in meant if name.startswith(_OPTIMIZER)}
             names = [one[0] for one in meant]
             changes.append({"step": step, "time": time.time(), "changed": names, "optimizer": of_optimizer})
@@ -212,13 +223,17 @@ def changes_meant(
     Raises:
         ConfigError: something that must stay has changed.
     """
-    changed = differences(_completed(before.get("fixed", {})), as_json(identity.fixed))
+    fixed = as_json(identity.fixed)
+    changed = differences(_completed(before.get("fixed", {}), fixed), fixed)
     _refuse_to_train_nothing(identity, changed, step=step, model_dir=model_dir)
     if changed and not accept:
+        # Who leaves the policy "file" is free of its number of workers.
+        free = " (input.shard_policy: data beside it reads by record, with any number of workers)"
         raise ConfigError(
-            f"this run is not the one that trained to step {step} in {model_dir}: {words(changed)}",
+            f"this run is not the one that trained to step {step} in {model_dir}: {words(changed, identity.files)}",
             mend="give what it was, give a model_dir of its own, or accept the change with --accept-changes "
-            f"(run.accept_changes): training then goes on at step {step} with what is given now",
+            f"(run.accept_changes): training then goes on at step {step} with what is given now"
+            + (free if any(name == "input.workers" for name, _, _ in changed) else ""),
         )
     return changed + differences(before.get("told", {}), as_json(identity.told))
 
@@ -233,6 +248,29 @@ def read_local(model_dir: str) -> dict[str, Any] | None:
     return None
 
 
+def policy_of(model_dir: str) -> str | None:
+    """The shard policy by which the run of a model directory ties records to workers; None: it has none such.
+
+    Earlier versions chose "file" by themselves, and what began by it goes on by it.
+    """
+    tf = compat.install()
+    try:
+        with tf.io.gfile.GFile(_path(model_dir), "r") as file:
+            fixed = json.loads(file.read())["fixed"]
+        return "file" if fixed.get(_POLICY) == "file" and not _is_alone(fixed) else None
+    except (tf.errors.OpError, ValueError, LookupError, TypeError, AttributeError):
+        return None  # :func:`check` tells what is wrong with it.
+
+
+def _is_alone(fixed: Mapping[str, Any]) -> bool:
+    """Whether one worker reads all files: in the order that is the same by record."""
+    return bool(fixed.get("input.workers") == 1)
+
+
+def _path(model_dir: str) -> str:
+    return os.path.join(model_dir, DIRECTORY, _FILE)
+
+
 def optimizer_changes(model_dir: str, *, step: int) -> dict[str, list[Any]]:
     """How the optimizer of training from a step on differs from that of the checkpoint: name -> what it was and is.
 
@@ -240,8 +278,7 @@ def optimizer_changes(model_dir: str, *, step: int) -> dict[str, list[Any]]:
         model_dir: the model directory, which :func:`check` has seen.
         step: of the checkpoint.
     """
-    path = os.path.join(model_dir, DIRECTORY, _FILE)
-    document, _ = _read(compat.install(), path, accept=True)
+    document, _ = _read(compat.install(), _path(model_dir), accept=True)
     found: dict[str, list[Any]] = {}
     # A run may have ended before it wrote a checkpoint of its own.
     for change in (document or {}).get("changes", []):
@@ -261,7 +298,7 @@ def _refuse_to_train_nothing(
     raise ConfigError(
         f"train.epochs {epochs:g} ends at step {end}, and training stands at step {step} in {model_dir}: nothing would "
         f"be trained on what is given now",
-        found=words(ours),
+        found=words(ours, identity.files),
         mend=f"for {epochs:g} more give train.epochs {epochs * (step + end) / end:g} and --accept-changes, or give a "
         "model_dir of its own",
     )
@@ -288,6 +325,8 @@ def _read(tf: Any, path: str, *, accept: bool) -> tuple[dict[str, Any] | None, s
     except (tf.errors.OpError, ValueError) as error:
         torn = isinstance(error, ValueError)
         told = str(error).strip().splitlines()[0]
+        if not accept and any(words in told.lower() for words in io_errors.WORDS):
+            raise  # nothing is wrong with the file, as far as is known
     if torn or accept:
         logger.warning(
             "%s cannot be read (%s), so that nobody knows whether this run is the one that trained so far: training "
@@ -302,11 +341,14 @@ def _read(tf: Any, path: str, *, accept: bool) -> tuple[dict[str, Any] | None, s
     )
 
 
-def _completed(fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """With what earlier versions left out, where it follows from what they wrote."""
+def _completed(fixed: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """With what earlier versions left out, or said otherwise, where it follows from what they wrote."""
     if "input.records" not in fixed:
         return dict(fixed)
-    return {_KIND: _ADDRESSED, "input.shard_policy": _BY_RECORD, **fixed}
+    found = {_KIND: _ADDRESSED, _POLICY: _BY_RECORD, **fixed}
+    if found[_POLICY] == "file" and _is_alone(found) and now.get(_POLICY) == _BY_RECORD:
+        found[_POLICY] = _BY_RECORD
+    return found
 
 
 def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,7 +366,14 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple
         if name not in before or before[name] == now[name]:
             continue
         old, new = before[name], now[name]
-        if isinstance(old, dict) and isinstance(new, dict):
+        if name.startswith(CONTENT) and isinstance(old, dict) and isinstance(new, dict):
+            # Which files there are, the fingerprint tells. Digests of two kinds say nothing of each other.
+            found += [
+                (f"{name} {file}", digest, new[file])
+                for file, digest in old.items()
+                if digest != new.get(file, digest) and _kind(digest) == _kind(new[file])
+            ]
+        elif isinstance(old, dict) and isinstance(new, dict):
             nothing = "not given"
             pairs = ((key, old.get(key, nothing), new.get(key, nothing)) for key in sorted({*old, *new}))
             found += [(f"{name}.{key}", one, other) for key, one, other in pairs if one != other]
@@ -333,9 +382,30 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple
     return found
 
 
-def words(changed: list[tuple[str, Any, Any]]) -> str:
-    """Changes for a person."""
-    return "; ".join(f"{name} was {in_short(old)} and is {in_short(new)}" for name, old, new in changed)
+def _kind(digest: str) -> str:
+    return SAMPLED if digest.startswith(SAMPLED) else ""
+
+
+def content_by_kind(fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells the content of the files, so that tasks can compare it: one of them may have an index beside its files
+    by which another one reads them."""
+    content = fixed.get(CONTENT, {})
+    kinds = set(map(_kind, content.values()))
+    return {f"{CONTENT} {kinds.pop()}".strip(): content} if len(kinds) == 1 else {}
+
+
+def words(changed: list[tuple[str, Any, Any]], files: Mapping[str, str]) -> str:
+    """Changes for a person; `files` as in :class:`Identity`."""
+    told, others = [], []
+    for name, old, new in changed:
+        file = name.removeprefix(f"{CONTENT} ")
+        if file == name:
+            told.append(f"{name} was {in_short(old)} and is {in_short(new)}")
+        else:
+            path = files.get(file, file)
+            others.append(f"{path} has other content than when this run began (digest {old} then, {new} now)")
+    more = [f"and so have {len(others) - _MOST} more files"] if len(others) > _MOST else []
+    return "; ".join(told + others[:_MOST] + more)
 
 
 def in_short(value: Any) -> str:

@@ -6,13 +6,14 @@ The exporters write to the same folders, `export/NAME/TIME`, and are called in t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, durable
 from estimator_pipeline.best_results import is_number
 from estimator_pipeline.engines.exporting import better, require_features_spec
 from estimator_pipeline.log import logger
@@ -133,7 +134,7 @@ class BestExporter(LatestExporter):
         gfile = compat.install().io.gfile
         with gfile.GFile(f"{record}.unfinished", "w") as file:
             file.write(json.dumps({"metrics": current, "export": path}))
-        gfile.rename(f"{record}.unfinished", record, overwrite=True)
+        durable.rename(f"{record}.unfinished", record, by=functools.partial(gfile.rename, overwrite=True))
         return path
 
 

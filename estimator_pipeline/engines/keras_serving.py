@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from estimator_pipeline import compat, keras_optimizers, moving_averages
+from estimator_pipeline import compat, durable, keras_optimizers, moving_averages
 from estimator_pipeline.engines import keras_checkpoints
 from estimator_pipeline.engines.exporting import parsed_examples
 from estimator_pipeline.errors import ConfigError
@@ -79,7 +79,7 @@ class KerasServing:
         folder, unfinished = (os.path.join(export_dir_base, name) for name in (str(stamp), f"temp-{stamp}"))
         gfile.makedirs(export_dir_base)
         tf.saved_model.save(module, unfinished, signatures=self._functions(tf, model))
-        gfile.rename(unfinished, folder)
+        durable.rename(unfinished, folder, by=gfile.rename)
         return folder
 
     def _functions(self, tf: Any, model: Any) -> dict[str, Any]:

@@ -30,28 +30,24 @@ from estimator_pipeline.engines import result as results
 from estimator_pipeline.engines.board import POLL_SECS, Board
 from estimator_pipeline.engines.chiefs_server import ChiefsServer
 from estimator_pipeline.engines.evaluation import CheckpointEvaluator, conclude, follow_training
+from estimator_pipeline.engines.functions import refusal_in
 from estimator_pipeline.engines.handover import Handover, told_of_evaluator
 from estimator_pipeline.engines.hooks import checkpoint_step
 from estimator_pipeline.engines.identity import Identity
 from estimator_pipeline.engines.preemption import Preemption, seconds_of, signals_of
 from estimator_pipeline.engines.result import TrainResult
 from estimator_pipeline.engines.settings import Settings, Trained
-from estimator_pipeline.engines.standing import in_a_line, standing
+from estimator_pipeline.engines.standing import standing
 from estimator_pipeline.engines.stopping import Alone, BoardMail, stopping_for
-from estimator_pipeline.errors import DivergedError, OtherJobError, PipelineError, PreemptedError, TaskFailedError
+from estimator_pipeline.errors import PipelineError, PreemptedError, TaskFailedError
 from estimator_pipeline.inputs import blocks
 from estimator_pipeline.launch import progress as progress_protocol
+from estimator_pipeline.launch.error_lines import error_line
+from estimator_pipeline.launch.task_events import TaskEvents
 from estimator_pipeline.log import logger, warnings_told
 
 # How long tasks have to leave that are asked to end: whoever asked may not wait.
 PREEMPTED_SECS = 30.0
-
-# What the launcher is told of an end that is no result.
-_STATUS: dict[type[BaseException], str] = {
-    DivergedError: "diverged",
-    PreemptedError: "preempted",
-    OtherJobError: same_job.OTHER_JOB,
-}
 
 _BEFORE_RESULT = "training had ended, and the result of its final evaluation was not there yet"
 
@@ -86,10 +82,8 @@ class TaskLife(abc.ABC):
         self.settings = settings
         told = told_of_evaluator(settings, tf_config, environ)
         during = settings.evaluate_during_training
-        if during is None:
-            alone = tf_config.is_single_process or tf_config.dialect == "master"
-            during = not told and alone
-        self.evaluate_during_training = during
+        alone = tf_config.is_single_process or tf_config.dialect == "master"
+        self.evaluate_during_training = not told and alone if during is None else during
         self.board = Board(
             model_dir,
             tf_config=tf_config,
@@ -101,6 +95,7 @@ class TaskLife(abc.ABC):
         )
         self.handover = Handover(self.board, told=told, timeout=settings.result_timeout)
         self.progress = progress_protocol.from_environ(environ)
+        self.events = TaskEvents(environ, str(self.task))
         self._environ = environ
         self._evaluator: CheckpointEvaluator | None = None
         self.from_step = 0
@@ -139,15 +134,15 @@ class TaskLife(abc.ABC):
         try:
             with self.preemption.listening(), warnings_told(lambda text: self.progress.emit("warning", text=text)):
                 # Told when signals are heard: whoever waits for this may send one.
-                self.progress.emit("start", task=str(self.task))
+                self.events.started(self.max_steps)
                 outcome = self.run()
         except TaskFailedError as error:
             # A launcher that sees this task end first can tell whose failure it was, and whether it is one.
-            self.progress.emit("end", status=_STATUS.get(type(error), "failed"), because=error.because)
+            self.events.ended(error, status=farewell.status_of(error), because=error.because)
             raise
-        except (Exception, KeyboardInterrupt):
+        except (Exception, KeyboardInterrupt) as error:
             # Whoever called this may go on without the training. With a SystemExit it would leave in its midst.
-            self.progress.emit("raised")
+            self.events.raised(error, echo=farewell.is_echo(error))
             raise
         self.progress.emit("result", **outcome.told())
         return outcome
@@ -174,12 +169,13 @@ class TaskLife(abc.ABC):
             plain = self._explained(error)
             if plain is None:
                 raise
-            self._say_failed(str(plain))
+            self._say_failed(plain)
             raise plain from error
 
     def _explained(self, error: BaseException) -> PipelineError | None:
-        others = label_checks.explained(error) or blocks.explained(error)
-        return disk.explained(error, model_dir=self.model_dir) or others
+        # Those of the input name the file that a disk has failed.
+        others = label_checks.explained(error) or blocks.explained(error) or refusal_in(error)
+        return others or disk.explained(error, model_dir=self.model_dir)
 
     def _run_other_task(self) -> TrainResult:
         try:
@@ -195,8 +191,7 @@ class TaskLife(abc.ABC):
                 self.board.report("preempted", left=True)
             raise
         except Exception as error:
-            status = _STATUS.get(type(error), "failed")
-            self._say_failed(f"{type(error).__name__}: {error}", status=status, echo=farewell.is_echo(error))
+            self._say_failed(error)
             raise
 
     # -- the training tasks -------------------------------------------------------------------------------------
@@ -205,13 +200,14 @@ class TaskLife(abc.ABC):
         # Checkpoints after this step are this run's, for an evaluator that comes late.
         with self._own_model_dir() as self.from_step, self._explaining(), self.board.attending():
             self.board.job = self._compared()
-            self._say("running", start=beginning.files_of_start(self.model_dir))
+            start = {"start": beginning.files_of_start(self.model_dir), "policy": identity.policy_of(self.model_dir)}
+            self._say("running", **start)
             return self._train_and_conclude()
 
     def run_worker(self) -> TrainResult:
         asked, timeout = lambda: self.preemption.asked, self.settings.startup_timeout
         self.board.job = self._compared()
-        self.model_dir = beginning.meet(self.board, self.model_dir, asked=asked, timeout=timeout)
+        self.model_dir = beginning.meet(self.board, self.model_dir, self.input_fn, asked=asked, timeout=timeout)
         if self._came_too_late():
             logger.warning("%s: training had ended before this task came", self.task)
             self.board.report("done", steps=0, records=self._records(0))
@@ -236,13 +232,14 @@ class TaskLife(abc.ABC):
             self.model_dir,
             board=self.board,
             owner=str(self.task),
+            input_fn=self.input_fn,
             made_of=lambda: self.made_of,
             accept_changes=self.settings.accept_changes,
             on_failure=self._say_failed,
             known=self._environ.get(progress_protocol.CHECKPOINT_VARIABLE, ""),
         )
 
-    @functools.cached_property
+    @property
     def made_of(self) -> Identity:
         """What this run is made of. A training task's: it reads the data."""
         return (self.settings.identity or self._own_identity)()
@@ -284,11 +281,7 @@ class TaskLife(abc.ABC):
             raise
         except Exception as error:
             plain = self._explained(error)
-            self._say_failed(
-                str(plain) if plain else f"{type(error).__name__}: {error}",
-                status=_STATUS.get(type(error), "failed"),
-                echo=farewell.is_echo(error),
-            )
+            self._say_failed(plain or error)
             if plain is not None:
                 raise plain from error
             raise
@@ -308,7 +301,7 @@ class TaskLife(abc.ABC):
             if not self.preemption.asked or not farewell.is_echo(error):
                 raise
             # Whoever was asked to end ends as such, whatever the others' ends did to it.
-            raise self.preemption.error(f"{in_a_line(error)}, while it stopped; {self._where_it_stands()}") from error
+            raise self.preemption.error(f"{error_line(error)}, while it stopped; {self._where_it_stands()}") from error
         finally:
             self.stopping.close()
 
@@ -378,14 +371,20 @@ class TaskLife(abc.ABC):
     def _say_peer_lost(self, message: str) -> None:
         self._say_failed(message, echo=True)
 
-    def _say_failed(self, error: str, status: str = "failed", echo: bool = False) -> None:
+    def _say_failed(self, error: BaseException | str, *, echo: bool = False) -> None:
         """Lets the others know, who would wait for this task otherwise."""
+        echo = echo or farewell.is_echo(error)
+        if not echo:
+            # The others end now, and whoever has started them may then end this one too: it has failed all the same.
+            self.events.raised(error)
+            self.preemption.refuse()
+        text, status = farewell.text_of(error)[:2000], farewell.status_of(error)
         try:
             if self.tf_config.is_chief:
-                self.board.say_failed(error[:2000], status=status, echo=echo, from_step=self.from_step)
+                self.board.say_failed(text, status=status, echo=echo, from_step=self.from_step)
                 farewell.let_hear(self.board)
             else:
-                self.board.report_failed(error[:2000], status=status, echo=echo)
+                self.board.report_failed(text, status=status, echo=echo)
         except (OSError, compat.install().errors.OpError) as second:
             # A full disk, mostly: what happened first is what must be told.
             logger.warning("%s could not be written to either: %s", self.board.directory, second)
@@ -412,7 +411,7 @@ class TaskLife(abc.ABC):
 
     def check_together(self) -> None:
         """See :func:`same_job.agree` and :func:`beginning.check_devices`."""
-        timeout, job = self.settings.startup_timeout, self.board.job or {}
+        timeout, job = self.settings.startup_timeout, self._compared() or {}
         refused = None if self.settings.shared is not None else same_job.OF_PROGRAMS
         same_job.agree(job, self.tf_config, refused=refused, apart=self.board.apart, timeout=timeout)
         beginning.check_devices(self.strategy, self.tf_config, timeout=timeout)

@@ -109,7 +109,7 @@ class Preemption:
         self._raised: PreemptedError | None = None
         self._ours: tuple[signal.Signals, ...] = ()
         self._over = threading.Event()
-        self._given_up = False
+        self._given_up = self._refuses = False
         self._signalled: int | None = None
         self._taken_up = threading.Event()
         self._interrupted = False
@@ -134,7 +134,7 @@ class Preemption:
     def ask(self, by: str) -> None:
         """Asks it to end; the first word counts. Never called by the main thread's signal handler."""
         with self._lock:
-            if self.by is not None or self._over.is_set():
+            if self.by is not None or self._refuses or self._over.is_set():
                 return
             self.by = by
         logger.warning("%s: %s stops training with a checkpoint, and ends within %.0f s", by, self.task, self.seconds)
@@ -144,6 +144,11 @@ class Preemption:
             if self._interruptible and self._ours and not self._over.is_set():
                 # Nothing but a signal reaches the main thread in the middle of something.
                 signal.pthread_kill(threading.main_thread().ident or 0, self._ours[0])
+
+    def refuse(self) -> None:
+        """This task has failed by itself, and is about to end: who asks it to end from now on does not change that."""
+        with self._lock:
+            self._refuses = True
 
     def joins(self, joined: Callable[[], bool] = lambda: False) -> None:
         """From now on this task waits for others to join, and has nothing to save: asked to end, it does so soon.

@@ -137,7 +137,7 @@ def told_batches(
         return given()
 
     outer: Any = with_context if "input_context" in inspect.signature(inner).parameters else without_context
-    for name in ("start_step", "hinted", "ledger"):
+    for name in ("start_step", "hinted", "ledger", "follow"):
         if hasattr(inner, name):
             setattr(outer, name, getattr(inner, name))
     return outer

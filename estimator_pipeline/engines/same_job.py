@@ -22,7 +22,15 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat import coordination
-from estimator_pipeline.engines.identity import Identity, as_json, brief, differences, in_short
+from estimator_pipeline.engines.identity import (
+    CONTENT,
+    Identity,
+    as_json,
+    brief,
+    content_by_kind,
+    differences,
+    in_short,
+)
 from estimator_pipeline.errors import OtherJobError
 from estimator_pipeline.log import logger
 
@@ -154,7 +162,8 @@ def of_task(made_of: Identity, shared: Mapping[str, Any]) -> dict[str, Any]:
         made_of: its run, for the run that goes on from its checkpoint.
         shared: what else all tasks must have in common, from :func:`facts`.
     """
-    own = facts(made_of.fixed, made_of.told)
+    fixed = {name: value for name, value in made_of.fixed.items() if name != CONTENT}
+    own = facts(fixed, content_by_kind(made_of.fixed), made_of.told)
     # A job file has names of its own for these.
     twice = {"seed": "run.seed", "global_batch_size": "input.global_batch_size"}
     return {name: value for name, value in own.items() if twice.get(name) not in shared} | dict(shared)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from estimator_pipeline import compat
 from estimator_pipeline.engines.hooks import checkpoint_step
 
-__all__ = ["in_a_line", "standing"]
+__all__ = ["standing"]
 
 
 def standing(model_dir: str, *, reached: int) -> str:
@@ -20,9 +20,3 @@ def standing(model_dir: str, *, reached: int) -> str:
     place = "there is no checkpoint yet" if latest is None else f"training stands after step {step}, in {latest}"
     lost = reached - step
     return place if lost <= 0 else f"{place}; {lost} later {'step is' if lost == 1 else 'steps are'} lost"
-
-
-def in_a_line(error: BaseException) -> str:
-    """An error's kind, and the first line of what it says."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import os
 import threading
 from collections import OrderedDict
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from estimator_pipeline import io_errors
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.files import find_files
 from estimator_pipeline.inputs.input_fn import Inputs
@@ -118,6 +120,7 @@ class CsvSource(Source):
     ) -> None:
         self.what = what
         self.part_names = tuple(paths)
+        self._digests: dict[str, str] = {}
         self._columns = tuple(columns)
         self._header = header
         self._delimiter = delimiter
@@ -145,6 +148,9 @@ class CsvSource(Source):
                 array[chosen] = values
         return arrays
 
+    def digest(self, path: str) -> str | None:
+        return self._digests.get(path)
+
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
         return {column.name: value for column, value in zip(self._columns, raw, strict=True)}
 
@@ -163,6 +169,7 @@ class CsvSource(Source):
             what=self.what,
             part_names=self.part_names,
             part_records=self.part_records,
+            digests=self._digests,
         )
 
     def _lines(self, path: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -175,8 +182,10 @@ class CsvSource(Source):
         numbers: list[int] = []
         names: list[str] | None = None if self._header else [column.name for column in self._columns]
         position = 0
-        with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        with io_errors.naming(path), open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
+                digest.update(line)
                 if line.strip():
                     if line.count(b'"') % 2:
                         raise _broken_line(path, number)
@@ -189,6 +198,8 @@ class CsvSource(Source):
                 position += len(line)
         if names is None:
             raise _no_header(path)
+        # The first reading is the one that counted the records.
+        self._digests.setdefault(path, digest.hexdigest()[:16])
         lines = np.array(starts, dtype=np.int64), np.array(numbers, dtype=np.int64), names
         with self._lock:
             self._open[path] = lines
@@ -201,7 +212,7 @@ class CsvSource(Source):
         names: list[str] | None = None if self._header else [column.name for column in self._columns]
         places = [] if names is None else list(range(len(names)))
         count = position = 0
-        with open(path, "rb") as file:
+        with io_errors.naming(path), open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 if position >= limit:
                     break
@@ -246,7 +257,7 @@ class CsvSource(Source):
         starts, numbers, names = self._lines(path)
         places = [names.index(column.name) for column in self._columns]
         made: list[list[Any]] = [[] for _ in self._columns]
-        with open(path, "rb") as file:
+        with io_errors.naming(path), open(path, "rb") as file:
             expected = -1
             for record in records.tolist():
                 if starts[record] != expected:
@@ -296,7 +307,7 @@ def examine(
 
 
 def _header(path: str, delimiter: str) -> list[str]:
-    with open(path, "rb") as file:
+    with io_errors.naming(path), open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 return _cells(line, delimiter, path, number, first=True)

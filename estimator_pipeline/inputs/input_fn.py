@@ -24,7 +24,7 @@ from estimator_pipeline.inputs.order import steps_per_epoch
 from estimator_pipeline.inputs.packing import Packing
 from estimator_pipeline.inputs.plan import EvalPlan, Replicas, TrainPlan
 from estimator_pipeline.inputs.reader import Reader, replicas_of
-from estimator_pipeline.inputs.sources import Source, fingerprint, tensorflow
+from estimator_pipeline.inputs.sources import Source, files_of, tensorflow
 from estimator_pipeline.ledger.plans import facts_of, global_ids
 
 __all__ = ["InputFn", "Inputs"]
@@ -159,10 +159,12 @@ class Inputs:
             "global_batch_size": options.global_batch_size,
             "input.seed": options.seed,
             "input.records": reader.source.num_records,
-            "input.fingerprint": fingerprint(reader.source),
+            "input.fingerprint": reader.fingerprint,
             "input.shuffle": options.shuffle,
             "input.shuffle_window": order.window,
         }
+        if reader.contents:
+            told["input.content"] = reader.contents
         open_ = []
         if policy in ("file", "off"):
             # Who reads what depends on how many they are.
@@ -170,6 +172,17 @@ class Inputs:
             told["input.workers"] = num_pipelines
             open_.append(f"another number of workers than {num_pipelines} (shard policy {policy})")
         return told, tuple(open_)
+
+    def follow(self, policy: str | None) -> bool:
+        """Reads for a run that began under a shard policy by that policy, where the option is "auto".
+
+        Args:
+            policy: "file"; None: by the policy that "auto" is for a run that begins now.
+
+        Returns:
+            Whether another policy is followed: not where one was asked for, nor for data in no files.
+        """
+        return self._reader(True).follow(policy)
 
     def _reader(self, training: bool) -> Reader:
         reader = self._train if training else self._eval
@@ -360,6 +373,15 @@ class InputFn:
     def identity(self, num_pipelines: int = 1) -> tuple[dict[str, Any], tuple[str, ...]]:
         """See :meth:`Inputs.identity`."""
         return self._data.identity(num_pipelines)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files that `identity` tells the content of: name -> path."""
+        return files_of(self._data._reader(self._training).source)
+
+    def follow(self, policy: str | None) -> bool:
+        """See :meth:`Inputs.follow`."""
+        return self._data.follow(policy)
 
     def __call__(self, input_context: Any = None) -> Any:
         """The dataset of (features, labels) of one input pipeline.

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from estimator_pipeline import durable
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.sources import Source, tensorflow
@@ -140,7 +141,7 @@ def partition(source: Inputs, folder: str | os.PathLike[str], *, parts: int) -> 
         (unfinished / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         unfinished.chmod(0o755)
         # One step, which replaces an empty folder as well.
-        unfinished.rename(target)
+        durable.rename(unfinished, target, by=os.rename)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise

@@ -41,10 +41,6 @@ from estimator_pipeline.inputs.order import (
 __all__ = ["EvalPlan", "Replicas", "TrainPlan", "check_policy", "choose_policy", "eval_plan", "train_plan"]
 
 POLICIES = ("auto", "file", "data", "hint", "off")
-UNEVEN = 1.25
-"""Pipelines step together, so that one with fewer records reads them more often.
-
-Above this ratio between the largest and the smallest "auto" shares by record."""
 
 
 @dataclass(frozen=True)
@@ -224,13 +220,7 @@ def choose_policy(
         return policy, "asked for"
     if in_memory:
         return "data", "the data is held in memory, so that any record can be read at no cost"
-    files = len(part_records or ())
-    if files < num_pipelines or not part_records:
-        return "data", f"{files} file(s) are too few for {num_pipelines} input pipelines"
-    totals = [sum(part_records[i] for i in mine) for mine in split_files(part_records, num_pipelines)]
-    if max(totals) > UNEVEN * min(totals):
-        return "data", f"the files cannot be shared evenly: {min(totals)} to {max(totals)} records a pipeline"
-    return "file", f"{files} file(s) can be shared evenly by {num_pipelines} input pipeline(s)"
+    return "data", "any record can be read by its number, so that any number of workers may go on"
 
 
 def check_policy(policy: str) -> None:

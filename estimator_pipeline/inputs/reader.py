@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from estimator_pipeline.inputs.options import InputOptions
 from estimator_pipeline.inputs.order import Order
 from estimator_pipeline.inputs.plan import EvalPlan, Replicas, TrainPlan, choose_policy, eval_plan, train_plan
-from estimator_pipeline.inputs.sources import ArraySource, Source
+from estimator_pipeline.inputs.sources import ArraySource, Source, contents, fingerprint
 
 __all__ = ["InMemory", "Reader", "replicas_of"]
 
@@ -25,9 +26,26 @@ class Reader:
         size = source.loaded_bytes() if not source.in_memory else 0
         self.in_memory = size is not None and (source.in_memory or size <= options.memory_limit)
         self._selected: dict[tuple[int, ...] | None, Source] = {}
+        self._followed: str | None = None
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.source)
+
+    @functools.cached_property
+    def contents(self) -> dict[str, str]:
+        return contents(self.source)
+
+    def follow(self, policy: str | None) -> bool:
+        """See :meth:`~estimator_pipeline.inputs.input_fn.Inputs.follow`."""
+        can = self.options.shard_policy == "auto" and self.source.part_names is not None
+        self._followed = policy if can else None
+        return self._followed is not None
 
     def policy(self, num_pipelines: int) -> tuple[str, str]:
         """The policy in force, and why."""
+        if self._followed is not None:
+            return self._followed, "this run began under it"
         parts = self.source.part_records if self.source.part_names is not None else None
         return choose_policy(self.options.shard_policy, parts, num_pipelines, self.in_memory)
 

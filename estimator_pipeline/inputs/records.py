@@ -4,7 +4,8 @@ The framing of a TFRecord is, for each record: its length (8 bytes, little endia
 length (4 bytes), the data, and a masked CRC-32C of the data (4 bytes); see "TFRecords format details" in
 TensorFlow's guide. The index is made from the lengths alone, each checked against its CRC, and kept in the
 user's cache, so that a file is walked through once and not once a process. The data of a record are checked against
-their CRC whenever they are read, as `tf.data` does it.
+their CRC whenever they are read, as `tf.data` does it. On the same way the CRCs of the data are gathered: a digest of
+all of them tells a file's content from another's.
 
 An index may also lie beside its file, as `FILE.idx`: a line "offset size" for each record, in bytes of the whole
 record with its framing. NVIDIA's DALI and the package `tfrecord` write that form, by `tfrecord2idx`. With one, no
@@ -13,14 +14,17 @@ worker walks through a file whose records it does not read. This module needs no
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
 import mmap
 import os
+import re
 import struct
 import tempfile
 import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,19 +33,28 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from estimator_pipeline import durable, io_errors
 from estimator_pipeline.errors import InputError
 
-__all__ = ["INDEX_SUFFIX", "RecordFiles", "cache_dir", "check_file", "index_file", "write_index"]
+__all__ = ["INDEX_SUFFIX", "SAMPLED", "RecordFiles", "cache_dir", "check_file", "index_file", "sampled", "write_index"]
 
 INDEX_SUFFIX = ".idx"
+SAMPLED = "sampled "
+"""How the digests of some of a file's blocks begin."""
 
 _HEADER = struct.Struct("<QI")
 _CHECK = struct.Struct("<I")
+_BETWEEN = struct.Struct("<IQI")  # the end of a record and the header of the next one
 _FOOTER = _CHECK.size
 _FRAME = _HEADER.size + _FOOTER
 _OPEN_FILES = 64
 _AT_A_TIME = 1024
 _INDEX_VERSION = 1
+_DIGEST_SUFFIX = ".digest"
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+_LARGE = 32 * 1024
+_BLOCK = 4096
+_BLOCKS = 4
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
@@ -86,23 +99,77 @@ def index_file(path: str, *, cache: Path | None) -> np.ndarray:
     Raises:
         InputError: It isn't a TFRecord file, or it is cut off or damaged, or the index beside it is another file's.
     """
+    return _indexed(path, cache)[0]
+
+
+def _indexed(path: str, cache: Path | None) -> tuple[np.ndarray, str | None]:
+    """The index of a file, and the digest of its records where it was walked through for it."""
     check_file(path)
     beside = _beside(path)
     if beside is not None:
-        return beside
-    stat = os.stat(path)
+        return beside, None
     if cache is None:
         return _walk(path, _read(path))
-    # A file that was written anew has another size or time of change, hence another name for its index.
-    key = f"{_INDEX_VERSION}:{os.path.realpath(path)}:{stat.st_size}:{stat.st_mtime_ns}"
-    kept = cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
     try:
-        return np.load(kept)
+        return np.load(_kept_index(path, cache)), None
     except (OSError, ValueError, EOFError):
         pass  # Not there, or half a file from a full disk: made anew.
-    index = _walk(path, _read(path))
-    _keep(kept, index)
-    return index
+    return _walked(path, cache)
+
+
+def _digest(path: str, cache: Path | None) -> str:
+    """What tells the content of an uncompressed file from another's."""
+    check_file(path)
+    if os.path.exists(path + INDEX_SUFFIX):
+        return sampled(path)  # It is there so that nobody has to walk through the file.
+    if cache is None:
+        return _walk(path, _read(path))[1]
+    try:
+        kept = _kept_digest(path, cache).read_text(encoding="ascii", errors="replace")
+    except OSError:
+        kept = ""
+    # Indexes of earlier versions have none beside them.
+    return kept if _DIGEST.fullmatch(kept) else _walked(path, cache)[1]
+
+
+def _walked(path: str, cache: Path) -> tuple[np.ndarray, str]:
+    # Named before it is read: what is written meanwhile is another file's.
+    index_there, digest_there = _kept_index(path, cache), _kept_digest(path, cache)
+    index, digest = _walk(path, _read(path))
+    _keep(index_there, lambda file: np.save(file, index))
+    _keep(digest_there, lambda file: file.write(digest.encode()))
+    return index, digest
+
+
+def _kept_index(path: str, cache: Path) -> Path:
+    """Where the index of a file is kept. One that was written anew has another size or time of change."""
+    stat = os.stat(path)
+    return _kept(cache, f"{_INDEX_VERSION}:{os.path.realpath(path)}:{stat.st_size}:{stat.st_mtime_ns}", ".npy")
+
+
+def _kept_digest(path: str, cache: Path) -> Path:
+    """Where its digest is kept. A copy may bear the time of change of what it is a copy of, but not its inode's."""
+    stat = os.stat(path)
+    key = f"{os.path.realpath(path)}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
+    return _kept(cache, key, _DIGEST_SUFFIX)
+
+
+def _kept(cache: Path, key: str, suffix: str) -> Path:
+    return cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}{suffix}"
+
+
+def sampled(path: str) -> str:
+    """What tells a file from another one of the same size by some of its blocks, where reading it whole takes too long.
+
+    One that was replaced by another shows, one in which some records were changed need not.
+    """
+    size = os.path.getsize(path)
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for number in range(_BLOCKS):
+            file.seek(max(size - _BLOCK, 0) * number // (_BLOCKS - 1))
+            digest.update(file.read(_BLOCK))
+    return f"{SAMPLED}{digest.hexdigest()[:16]}"
 
 
 def write_index(path: str) -> tuple[int, bool]:
@@ -126,7 +193,7 @@ def write_index(path: str) -> tuple[int, bool]:
             found=path,
             mend="leave it out, or write it uncompressed",
         )
-    index = _walk(path, _read(path))
+    index, _ = _walk(path, _read(path))
     rows = np.stack([index[:, 0] - _HEADER.size, index[:, 1] + _FRAME], axis=1).tolist()
     text = "".join(f"{start} {size}\n" for start, size in rows)
     there = Path(path + INDEX_SUFFIX)
@@ -173,10 +240,10 @@ def _not_its_index(path: str, why: str) -> InputError:
     )
 
 
-def _keep(path: Path, index: np.ndarray) -> None:
+def _keep(path: Path, write: Callable[[Any], Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_aside(path, lambda file: np.save(file, index))
+        _write_aside(path, write)
     except OSError:
         pass  # A read-only or full cache costs time and nothing else.
 
@@ -189,43 +256,64 @@ def _write_aside(path: Path, write: Callable[[Any], Any], *, mode: int | None = 
             file.flush()
             if mode is not None:
                 os.chmod(file.name, mode)
-            os.replace(file.name, path)
+            durable.rename(file.name, path)
         except BaseException:
             os.unlink(file.name)
             raise
 
 
 def _read(path: str) -> bytes | mmap.mmap:
-    with open(path, "rb") as file:
+    with io_errors.naming(path), open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return b""  # An empty file can't be mapped; it holds no records.
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _walk(path: str, data: bytes | mmap.mmap) -> np.ndarray:
+def _ask_for(data: bytes | mmap.mmap, places: Sequence[Sequence[int]]) -> None:
+    """Has the system read large records alone, ahead: of a map it reads as much again around each page that is new."""
+    for start, length in places:
+        if length >= _LARGE and isinstance(data, mmap.mmap):
+            begin = (start - _HEADER.size) // mmap.PAGESIZE * mmap.PAGESIZE
+            with contextlib.suppress(OSError):  # a file system that cannot; then it is read as any other
+                data.madvise(mmap.MADV_WILLNEED, begin, start + length + _FOOTER - begin)
+
+
+def _walk(path: str, data: bytes | mmap.mmap) -> tuple[np.ndarray, str]:
+    """Where each record's data begins and how long it is; and a digest of the checksums of all data."""
     size, position = len(data), 0
-    places: list[tuple[int, int]] = []
-    checks: list[int] = []
+    # Of each record; not a tuple for each, which would take as long as the rest.
+    ends, lengths, checks, sums = array("q"), array("Q"), array("I"), array("I")
+    last = size - _HEADER.size
+    if size and last < 0:
+        raise _damaged(path, 0, 0, "the file ends within a record's header")
+    length, check = _HEADER.unpack_from(data, 0) if size else (0, 0)
     while position < size:
-        if position + _HEADER.size > size:
-            raise _damaged(path, len(places), position, "the file ends within a record's header")
-        length, check = _HEADER.unpack_from(data, position)
-        end = position + _HEADER.size + length + _FOOTER
+        end = position + length + _FRAME
         if end > size:
             # A wrong length shows here first; its CRC tells a foreign file from one that was cut off.
             if not _lengths_match(np.array([length], dtype=np.uint64), np.array([check], dtype=np.uint32)).all():
-                raise _damaged(path, len(places), position, "the length of the record does not match its checksum")
-            raise _damaged(path, len(places), position, f"cut off: the record ends at byte {end} of {size}")
-        places.append((position + _HEADER.size, length))
+                raise _damaged(path, len(ends), position, "the length of the record does not match its checksum")
+            raise _damaged(path, len(ends), position, f"cut off: the record ends at byte {end} of {size}")
+        ends.append(end)
+        lengths.append(length)
         checks.append(check)
+        if end <= last:
+            checksum, length, check = _BETWEEN.unpack_from(data, end - _FOOTER)
+        elif end < size:
+            raise _damaged(path, len(ends), end, "the file ends within a record's header")
+        else:
+            (checksum,) = _CHECK.unpack_from(data, end - _FOOTER)
+        sums.append(checksum)
         position = end
-    index = np.array(places, dtype=np.int64).reshape(-1, 2)
-    good = _lengths_match(index[:, 1].astype(np.uint64), np.array(checks, dtype=np.uint32))
+    sizes = np.array(lengths, dtype=np.uint64)
+    good = _lengths_match(sizes, np.array(checks, dtype=np.uint32))
+    starts = np.array(ends, dtype=np.int64) - sizes.astype(np.int64) - _FOOTER
     if not good.all():
         first = int(np.flatnonzero(~good)[0])
-        begin = places[first][0] - _HEADER.size
+        begin = int(starts[first]) - _HEADER.size
         raise _damaged(path, first, begin, "the length of the record does not match its checksum")
-    return index
+    digest = hashlib.sha256(np.array(sums, dtype="<u4").tobytes()).hexdigest()[:16]
+    return np.stack([starts, sizes.astype(np.int64)], axis=1), digest
 
 
 def _damaged(path: str, record: int, position: int, why: str) -> InputError:
@@ -280,13 +368,26 @@ class RecordFiles:
         self._cache = cache
         self._memory_limit = memory_limit
         self._open: OrderedDict[str, tuple[bytes | mmap.mmap, np.ndarray]] = OrderedDict()
+        self._digests: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def count(self, path: str) -> int:
         """Records in a file."""
         if self.compression:
             return len(self._opened(path)[1])
-        return len(index_file(path, cache=self._cache))
+        index, digest = _indexed(path, self._cache)
+        if digest is not None:
+            self._digests[path] = digest
+        return len(index)
+
+    def digest(self, path: str) -> str:
+        """What tells the content of a file from another's: of the checksums of all records, or see :func:`sampled`."""
+        if path not in self._digests:
+            if self.compression:
+                self._opened(path)
+            else:
+                self._digests[path] = _digest(path, self._cache)
+        return self._digests[path]
 
     def read(self, path: str, records: np.ndarray) -> list[bytes]:
         """The data of records of one file, by number.
@@ -296,7 +397,9 @@ class RecordFiles:
         """
         data, index = self._opened(path)
         found = []
-        for record, (start, length) in zip(records.tolist(), index[records].tolist(), strict=True):
+        places = index[records].tolist()
+        _ask_for(data, places)
+        for record, (start, length) in zip(records.tolist(), places, strict=True):
             begin = start - _HEADER.size
             # An index that lies beside its file may be that of another one of the same size.
             if _HEADER.unpack_from(data, begin)[0] != length:
@@ -325,7 +428,7 @@ class RecordFiles:
                 return self._open[path]
             if self.compression:
                 data: bytes | mmap.mmap = self._unpacked(path)
-                index = _walk(path, data)
+                index, self._digests[path] = _walk(path, data)
             else:
                 index = index_file(path, cache=self._cache)
                 data = _read(path)
@@ -343,7 +446,7 @@ class RecordFiles:
         check_file(path)
         buffer = io.BytesIO()
         try:
-            with gzip.open(path, "rb") as file:
+            with io_errors.naming(path), gzip.open(path, "rb") as file:
                 while block := file.read(1 << 20):
                     buffer.write(block)
                     if buffer.tell() > self._memory_limit:

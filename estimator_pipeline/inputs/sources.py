@@ -18,7 +18,7 @@ import numpy as np
 
 from estimator_pipeline.errors import InputError
 
-__all__ = ["ArraySource", "Source", "fingerprint", "raw_tensor_specs", "tensorflow"]
+__all__ = ["ArraySource", "Source", "contents", "files_of", "fingerprint", "raw_tensor_specs", "tensorflow"]
 
 _DECODE_CHUNK = 4096  # Records decoded in one go while a source is loaded into memory.
 
@@ -78,6 +78,10 @@ class Source(abc.ABC):
     def loaded_bytes(self) -> int | None:
         """Bytes that the decoded records would take in memory; None where that can't be told or held."""
         return _stored_bytes(tensorflow(), self.specs(), self.num_records)
+
+    def digest(self, path: str) -> str | None:
+        """What tells the content of one of its files from another's; None where nothing does."""
+        return None
 
     def load(self) -> ArraySource:
         """The records decoded into memory.
@@ -163,6 +167,7 @@ class ArraySource(Source):
         what: In words.
         part_names: Files that the arrays were read from, if any.
         part_records: Records in each of them; by default one part.
+        digests: What tells the content of each of them from another's.
     """
 
     def __init__(
@@ -172,8 +177,10 @@ class ArraySource(Source):
         what: str,
         part_names: tuple[str, ...] | None = None,
         part_records: tuple[int, ...] | None = None,
+        digests: Mapping[str, str] | None = None,
     ) -> None:
         self.arrays = dict(arrays)
+        self._digests = digests or {}
         self.what = what
         self.part_names = part_names
         count = len(next(iter(self.arrays.values())))
@@ -198,6 +205,9 @@ class ArraySource(Source):
             part_names=names,
             part_records=tuple(self.part_records[i] for i in parts),
         )
+
+    def digest(self, path: str) -> str | None:
+        return self._digests.get(path)
 
     def raw(self, ids: np.ndarray) -> list[np.ndarray]:
         return [array.take(ids, axis=0) for array in self.arrays.values()]
@@ -237,6 +247,24 @@ def _first_line(error: Exception) -> str:
     # In a graph the reason stands below the traceback of the operation's making.
     node = next((number for number, line in enumerate(lines) if line.startswith("Node: ")), -1)
     return lines[node + 1][:300] if node + 1 < len(lines) else lines[0][:300]
+
+
+def files_of(source: Source) -> dict[str, str]:
+    """Names for the files of a source that are the same on another machine -> their paths."""
+    found: dict[str, str] = {}
+    for path in dict.fromkeys(source.part_names or ()):
+        name, number = os.path.basename(path), 1
+        while name in found:
+            number += 1
+            name = f"{os.path.basename(path)} ({number})"
+        found[name] = path
+    return found
+
+
+def contents(source: Source) -> dict[str, str]:
+    """What tells the content of each file from another's: names of :func:`files_of` -> digests."""
+    digests = {name: source.digest(path) for name, path in files_of(source).items()}
+    return {name: digest for name, digest in digests.items() if digest is not None}
 
 
 def fingerprint(source: Source) -> str:

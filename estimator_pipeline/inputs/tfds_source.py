@@ -16,7 +16,7 @@ from estimator_pipeline.inputs.downloads import silent_host
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import make_options
 from estimator_pipeline.inputs.packing import labels_of
-from estimator_pipeline.inputs.records import RecordFiles, cache_dir
+from estimator_pipeline.inputs.records import RecordFiles, cache_dir, sampled
 from estimator_pipeline.inputs.sources import Source, tensorflow
 
 __all__ = ["TfdsSource", "catalogue", "from_tfds", "no_such_data_set", "prepare_elsewhere"]
@@ -126,6 +126,10 @@ class TfdsSource(Source):
             path, first, _ = self._runs[index]
             data[chosen] = self._reader.read(path, record[chosen] + first)
         return [data]
+
+    def digest(self, path: str) -> str | None:
+        # How many records a file holds is known: walking through all of them would only delay the first step.
+        return sampled(path)
 
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
         tf = tensorflow()

@@ -145,6 +145,9 @@ class ExampleSource(Source):
             data[chosen] = self._reader.read(self.part_names[index], record[chosen])
         return [data]
 
+    def digest(self, path: str) -> str | None:
+        return self._reader.digest(path)
+
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
         tf = tensorflow()
         parsed = tf.io.parse_example(raw[0], {name: field.spec for name, field in self._fields.items()})

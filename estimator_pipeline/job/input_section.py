@@ -33,8 +33,7 @@ class InputCommon(Section):
         seed: Of the order of records.
         shuffle: Whether each epoch has an order of its own.
         shard_policy: How the records are shared out among the training tasks: by "file", by record ("data"),
-            by record and by TensorFlow ("hint", on the engine keras), not at all ("off"), or "auto": by file where
-            there are enough files, else by record.
+            by record and by TensorFlow ("hint", on the engine keras), not at all ("off"), or "auto": by record.
         worker_seeds: "same", or with shard_policy "off" "distinct": every task reads all records, each in
             its own order.
         drop_remainder: Whether records that fill no whole batch are left out, in training.

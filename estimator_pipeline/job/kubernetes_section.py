@@ -10,8 +10,19 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from estimator_pipeline.job.base import Problem, Section
+from estimator_pipeline.job.kubernetes_patch import PatchedMetadata, PodPatch
 
-__all__ = ["GRACE_MARGIN_SECS", "Kubernetes", "Pods", "RolePods", "Toleration", "Volume"]
+__all__ = [
+    "GRACE_MARGIN_SECS",
+    "Kubernetes",
+    "PatchedMetadata",
+    "PodPatch",
+    "Pods",
+    "RolePods",
+    "SchedulingPolicy",
+    "Toleration",
+    "Volume",
+]
 
 GRACE_MARGIN_SECS = 15
 """Between the last moment at which a task ends by itself, and the SIGKILL: the process has to come down as well."""
@@ -142,16 +153,8 @@ class Toleration(Section):
             )
 
 
-class RolePods(Section):
-    """What the pods of one role have in the place of what all have. null: what all have.
-
-    Fields:
-        cpu: Cores that are asked for, such as "4". No limit is set: a limit stops threads that could run.
-        memory: Asked for, and the limit.
-        gpus: How many.
-        node_selector: Labels of the nodes.
-        tolerations: Taints of the nodes.
-    """
+class _PodFields(Section):
+    """What pods of a role, or of all roles, have; see :class:`Pods`."""
 
     cpu: Quantity | None = None
     memory: Quantity | None = None
@@ -160,10 +163,26 @@ class RolePods(Section):
     tolerations: list[Toleration] | None = None
 
 
-class Pods(RolePods):
-    """What the pods of all roles have; see :class:`RolePods`.
+class RolePods(_PodFields):
+    """What the pods of one role have in the place of what all have. null: what all have.
 
     Fields:
+        cpu: As in :class:`Pods`, and so are memory, gpus, node_selector and tolerations.
+        pod_patch: Merged into the pods of this role, after that of all roles.
+    """
+
+    pod_patch: PodPatch = PodPatch()
+
+
+class Pods(_PodFields):
+    """What the pods of all roles have.
+
+    Fields:
+        cpu: Cores that are asked for, such as "4". No limit is set: a limit stops threads that could run.
+        memory: Asked for, and the limit.
+        gpus: How many.
+        node_selector: Labels of the nodes.
+        tolerations: Taints of the nodes.
         gpu_resource: The resource's name by which GPUs are asked for.
         shared_memory: The size of /dev/shm; null leaves the 64 MiB of the container runtime.
     """
@@ -215,6 +234,37 @@ class Volume(Section):
             )
 
 
+def _own_things(patch: PodPatch, where: tuple[str, ...]) -> Iterator[Problem]:
+    """What a patch would change of that by which the tasks, and the job's pods, are found."""
+    for label in patch.metadata.labels:
+        if label in (NAME_LABEL, INSTANCE_LABEL):
+            path = (*where, "metadata", "labels", label)
+            yield Problem(path, "by this label the job's pods are found.", label, "leave it out.")
+    for i, container in enumerate(patch.spec.get("containers") or ()):
+        for k, variable in enumerate(container.get("env") or ()):
+            if variable["name"] in (*OWN_VARIABLES, SECS_VARIABLE):
+                path = (*where, "spec", "containers", str(i), "env", str(k))
+                yield Problem(path, "this variable is set by the manifest itself.", variable["name"], "leave it out.")
+
+
+class SchedulingPolicy(Section):
+    """How a gang scheduler (Volcano, the scheduler plugins) starts a TFJob's pods: `runPolicy.schedulingPolicy`.
+
+    Fields:
+        min_available: So many pods start together or not at all; null is all of them.
+        queue: Of the scheduler.
+        priority_class: Of the group of pods.
+        min_resources: Name -> how much must be free before any pod starts.
+        schedule_timeout_seconds: How long pods wait for the rest of them.
+    """
+
+    min_available: Annotated[int, Field(ge=1)] | None = None
+    queue: _Text | None = None
+    priority_class: ObjectName | None = None
+    min_resources: dict[Label, Quantity] = {}
+    schedule_timeout_seconds: Annotated[int, Field(ge=0)] | None = None
+
+
 class Kubernetes(Section):
     """How the job runs in Kubernetes.
 
@@ -242,7 +292,11 @@ class Kubernetes(Section):
         ttl_seconds_after_finished: After which the finished job is deleted; null never.
         active_deadline_seconds: After which the running job is ended; null never. Not for a JobSet.
         priority_class: Of the pods.
-        run_as_user: The user's number; null is the image's user.
+        scheduling_policy: See :class:`SchedulingPolicy`; for a TFJob.
+        pod_patch: See :class:`PodPatch`; for whatever else a pod has.
+        pod_security: "restricted": the pods ask for no more than that Pod Security Standard allows; "none": they say
+            nothing of it.
+        run_as_user: The user's number; null is the image's user, which must be a number other than 0.
         fs_group: The group that owns the volumes' files.
     """
 
@@ -267,6 +321,9 @@ class Kubernetes(Section):
     ttl_seconds_after_finished: Annotated[int, Field(ge=0)] | None = None
     active_deadline_seconds: Annotated[int, Field(ge=1)] | None = None
     priority_class: ObjectName | None = None
+    scheduling_policy: SchedulingPolicy | None = None
+    pod_patch: PodPatch = PodPatch()
+    pod_security: Literal["restricted", "none"] = "restricted"
     run_as_user: Annotated[int, Field(ge=1)] | None = None
     fs_group: Annotated[int, Field(ge=1)] | None = None
 
@@ -307,6 +364,18 @@ class Kubernetes(Section):
                 f"active_deadline_seconds {self.active_deadline_seconds} with kind jobset",
                 "leave it out, or use kind: job.",
             )
+        if self.kind != "tfjob" and self.scheduling_policy is not None:
+            yield Problem(
+                ("scheduling_policy",),
+                "only a TFJob has one.",
+                f"scheduling_policy with kind {self.kind}",
+                "name the scheduler and the queue by labels, or in pod_patch; or use kind: tfjob.",
+            )
+        for where, patch in (
+            (("pod_patch",), self.pod_patch),
+            *((("roles", role, "pod_patch"), pods.pod_patch) for role, pods in self.roles.items()),
+        ):
+            yield from _own_things(patch, where)
         if self.kind == "tfjob" and self.tf_config == "written":
             yield Problem(
                 ("tf_config",),

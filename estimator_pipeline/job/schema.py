@@ -21,7 +21,16 @@ from estimator_pipeline.job.input_section import (
     TFRecordInput,
 )
 from estimator_pipeline.job.keras_section import Backup, ChiefCheckpoint, Keras, ModelCheckpoint, RateByEpoch
-from estimator_pipeline.job.kubernetes_section import Kubernetes, Pods, RolePods, Toleration, Volume
+from estimator_pipeline.job.kubernetes_section import (
+    Kubernetes,
+    PatchedMetadata,
+    PodPatch,
+    Pods,
+    RolePods,
+    SchedulingPolicy,
+    Toleration,
+    Volume,
+)
 from estimator_pipeline.job.model_section import Export, Model, Optimizer, Schedule
 from estimator_pipeline.job.parity_section import Limits, ParitySection
 from estimator_pipeline.job.slurm_section import SlurmResources, SlurmSection
@@ -48,9 +57,12 @@ __all__ = [
     "ModelCheckpoint",
     "Optimizer",
     "ParitySection",
+    "PatchedMetadata",
+    "PodPatch",
     "Pods",
     "RateByEpoch",
     "RolePods",
+    "SchedulingPolicy",
     "Run",
     "Schedule",
     "SlurmResources",

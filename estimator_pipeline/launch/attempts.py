@@ -186,8 +186,15 @@ def supervise_command(
 
 
 def _with_own_code(outcome: Outcome) -> Outcome:
-    """The command's own exit code, where it ended by itself or in its own way after a signal."""
+    """The command's own exit code, where it ended by itself or in its own way after a signal.
+
+    Of a command that started several tasks, that of the first one that failed: srun has the highest of all, which may
+    be 143, of a task that it has ended itself.
+    """
     code = outcome.tasks[0].exit_code
+    if outcome.reason == "failed" and outcome.failure is not None and outcome.failure.task != _COMMAND:
+        own = outcome.failure.exit_code
+        code = code if own is None else own if own >= 0 else 128 - own
     if outcome.reason in ("failed", "interrupted", "preempted") and code is not None and code > 0:
         return replace(outcome, exit_code=code)
     return outcome

@@ -75,7 +75,7 @@ class Silence:
     Attributes:
         what: What was not heard: "heartbeat", "first heartbeat", "first step", "step" or "end".
         seconds: For how long.
-        who: Which of several tasks that a command has started; "" where it is one.
+        who: Which of several processes that a command has started, "HOST-PROCESS"; "" where it is one.
     """
 
     what: str
@@ -85,7 +85,8 @@ class Silence:
     def text(self) -> str:
         """In words, after a task's name."""
         if self.what == "heartbeat":
-            return f"sent no heartbeat for {self.seconds:.1f} s" + (f": {self.who}" if self.who else "")
+            host, _, number = self.who.rpartition("-")
+            return f"sent no heartbeat for {self.seconds:.1f} s" + (f": process {number} on {host}" if self.who else "")
         if self.what == "first heartbeat":
             return f"told nothing and sent no heartbeat in {self.seconds:.1f} s since it was started"
         if self.what == "end":

@@ -4,7 +4,7 @@
 | --- | --- |
 | attempt_started | run_id, log_dir |
 | first_step | task, step, from_step; lost: seconds since the failure before |
-| failed, hung, diverged, preempted | task, exit_code, what, step, checkpoint |
+| failed, hung, diverged, preempted | task (the one that failed first), exit_code, what, error, step, checkpoint |
 | attempt_ended | reason, seconds, step, checkpoint |
 | restart_in | seconds, checkpoint, why |
 | done | attempts, seconds |
@@ -25,6 +25,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from estimator_pipeline import durable
 
 __all__ = ["EVENTS_FILE", "SUMMARY_FILE", "Attempt", "History", "attempts_text", "read_events"]
 
@@ -105,7 +107,7 @@ class History:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             half.write_text(json.dumps(document, indent=2, default=str) + "\n")
-            half.replace(self.folder / SUMMARY_FILE)
+            durable.rename(half, self.folder / SUMMARY_FILE)
         except OSError as error:
             return error.strerror or str(error)
         finally:

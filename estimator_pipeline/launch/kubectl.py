@@ -1,109 +1,182 @@
-"""The ordinary client of Kubernetes: manifests applied, and what a person types afterwards."""
+"""The ordinary client of Kubernetes, with the cluster and the rights of its own configuration."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from estimator_pipeline.errors import ConfigError, TaskFailedError, WaitError
-from estimator_pipeline.launch.kubernetes import Manifests
-from estimator_pipeline.launch.kubernetes_text import manifest_text
+from estimator_pipeline.launch.kubernetes_pods import selector_of
 
-__all__ = ["APPLY_SECS", "advice", "apply"]
+__all__ = ["COMMAND_SECS", "RESOURCES", "JobName", "checked", "created", "items", "program", "run"]
 
-APPLY_SECS = 120.0
+COMMAND_SECS = 120.0
 """How long kubectl may take for a few small objects."""
-_RESOURCES = {"job": "job,service", "jobset": "jobset", "tfjob": "tfjob"}
+RESOURCES = {"job": "jobs.batch", "jobset": "jobsets.jobset.x-k8s.io", "tfjob": "tfjobs.kubeflow.org"}
+"""What the API calls what runs the pods, for each `kubernetes.kind`."""
+_CONTROLLERS = {"jobset": "the JobSet controller", "tfjob": "Kubeflow's training operator"}
+# What kubectl says of a kind that the cluster does not know.
+_UNKNOWN_KIND = ("no matches for kind", "the server doesn't have a resource type")
 
 
-@dataclass(frozen=True)
-class Advice:
-    """Command lines for a job that was submitted.
+class JobName(NamedTuple):
+    """A job in a cluster.
 
     Attributes:
-        status: What became of it.
-        logs: What the tasks say.
-        cancel: Ends it, with a checkpoint, and takes everything away.
+        kind: "job", "jobset" or "tfjob".
+        name: Of the whole job.
+        namespace: None: that of kubectl's context.
     """
 
-    status: str
-    logs: str
-    cancel: str
+    kind: str
+    name: str
+    namespace: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+    @property
+    def selector(self) -> str:
+        """By which labels its objects and pods are found."""
+        return ",".join(f"{key}={value}" for key, value in selector_of(self.name).items())
+
+    @property
+    def flags(self) -> str:
+        """Options of our own commands and of kubectl's, with a blank before them."""
+        return f" -n {self.namespace}" if self.namespace else ""
+
+    @property
+    def delete(self) -> str:
+        """A command line that takes everything of it away."""
+        return f"kubectl{self.flags} delete {RESOURCES[self.kind]},service,configmap -l {self.selector}"
 
 
-def advice(manifests: Manifests) -> Advice:
-    """How to watch, read and end the job."""
-    kubectl = "kubectl" + (f" -n {manifests.namespace}" if manifests.namespace else "")
-    mine = f"-l app.kubernetes.io/instance={manifests.name}"
-    return Advice(
-        status=f"{kubectl} get {_RESOURCES[manifests.kind]},pods {mine}",
-        logs=f"{kubectl} logs -f --prefix --max-log-requests {max(len(manifests.tasks), 5)} {mine}",
-        cancel=f"{kubectl} delete {_RESOURCES[manifests.kind]},configmap {mine}",
-    )
+def program(environ: Mapping[str, str]) -> str:
+    """The path of kubectl.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    found = shutil.which("kubectl", path=environ.get("PATH", ""))
+    if found is None:
+        raise ConfigError(
+            "kubectl cannot be run, and nothing was done.",
+            found="no kubectl on PATH",
+            mend="install and configure it; or write the manifests with `submit kubernetes --dry-run` and apply them "
+            "where it is: `kubectl apply -f FILE`.",
+        )
+    return found
 
 
-def apply(manifests: Manifests, *, environ: Mapping[str, str], timeout: float = APPLY_SECS) -> str:
-    """Hands the manifests to `kubectl apply`, which takes cluster and rights from its own configuration.
+def run(
+    arguments: Sequence[str],
+    *,
+    job: JobName,
+    environ: Mapping[str, str],
+    text: str | None = None,
+    timeout: float = COMMAND_SECS,
+) -> subprocess.CompletedProcess[str]:
+    """Runs kubectl in the job's namespace.
 
     Args:
-        manifests: What to make.
+        arguments: The verb and what follows.
+        job: Whose namespace is meant.
         environ: Of kubectl: PATH, KUBECONFIG and so on.
+        text: Its standard input.
         timeout: Seconds that it may take.
-
-    Returns:
-        What kubectl said: a line for each object.
 
     Raises:
         ConfigError: There is no kubectl.
-        TaskFailedError: kubectl or the cluster refused.
         WaitError: It did not end in time.
     """
-    program = shutil.which("kubectl", path=environ.get("PATH", ""))
-    if program is None:
-        raise ConfigError(
-            "kubectl cannot be run, and nothing was submitted.",
-            found="no kubectl on PATH",
-            mend="install and configure it; or write the manifests with --dry-run and apply them where it is: "
-            "`kubectl apply -f FILE`.",
-        )
+    command = [program(environ), *(["--namespace", job.namespace] if job.namespace else []), *arguments]
     try:
-        done = subprocess.run(
-            [program, "apply", "-f", "-"],
-            input=manifest_text(manifests),
+        return subprocess.run(
+            command,
+            input=text or "",
             capture_output=True,
             text=True,
+            errors="replace",
             env=dict(environ),
             timeout=timeout,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise WaitError(
-            f"kubectl apply did not end within {timeout:g} s; some objects may have been made.",
+            f"kubectl {arguments[0]} did not end within {timeout:g} s; it may have done a part of it.",
             found=_last(error.stderr) or "no word of it",
-            mend=f"see whether the cluster answers (`kubectl get nodes`), and what is there: "
-            f"{advice(manifests).status}",
+            mend=f"see whether the cluster answers (`kubectl get nodes`), and how the job stands: "
+            f"`estimator-pipeline status {job}{job.flags}`.",
         ) from None
+
+
+def checked(
+    arguments: Sequence[str],
+    *,
+    job: JobName,
+    environ: Mapping[str, str],
+    text: str | None = None,
+    timeout: float = COMMAND_SECS,
+) -> str:
+    """As :func:`run`: what it printed.
+
+    Raises:
+        TaskFailedError: kubectl or the cluster refused.
+    """
+    done = run(arguments, job=job, environ=environ, text=text, timeout=timeout)
     if done.returncode != 0:
-        raise TaskFailedError(
-            f"kubectl apply failed with exit code {done.returncode}.",
-            found=_last(done.stderr) or _last(done.stdout) or "no word of it",
-            mend=_mend(done.stderr, manifests),
-        )
+        raise _refusal(arguments[0], done, job)
     return done.stdout
 
 
-def _mend(said: str, manifests: Manifests) -> str:
-    if "immutable" in said:
-        return (
-            f"a job {manifests.name} was submitted before and cannot be changed: delete it "
-            f"({advice(manifests).cancel}), or give this one another name with --name."
+def created(text: str, *, job: JobName, environ: Mapping[str, str]) -> str | None:
+    """Makes what is not there yet: what kubectl printed, or None where an object of this name is there.
+
+    Raises:
+        TaskFailedError: kubectl or the cluster refused.
+    """
+    done = run(["create", "-f", "-"], job=job, environ=environ, text=text)
+    if done.returncode != 0 and "(AlreadyExists)" in done.stderr:
+        return None
+    if done.returncode != 0:
+        raise _refusal("create", done, job)
+    return done.stdout
+
+
+def items(resources: str, *, job: JobName, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """All objects of the job of some resources, as the API gives them.
+
+    Raises:
+        TaskFailedError: kubectl or the cluster refused.
+    """
+    text = checked(["get", resources, "-l", job.selector, "-o", "json"], job=job, environ=environ)
+    try:
+        found = json.loads(text)["items"]
+        return [item for item in found if isinstance(item["metadata"], dict)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise TaskFailedError(
+            f"kubectl get {resources} printed something else than a list in JSON.",
+            found=f"{type(error).__name__}: {error}; it printed {text[:200]!r}",
+            mend="see which kubectl is first on PATH: `kubectl version`.",
+        ) from None
+
+
+def _refusal(verb: str, done: subprocess.CompletedProcess[str], job: JobName) -> TaskFailedError:
+    if any(words in done.stderr for words in _UNKNOWN_KIND) and job.kind in _CONTROLLERS:
+        mend = f"install {_CONTROLLERS[job.kind]} in the cluster, or use --kind job."
+    else:
+        mend = (
+            "see `kubectl config current-context`, and your rights in the namespace: "
+            f"`kubectl{job.flags} auth can-i {verb} {RESOURCES[job.kind]}`."
         )
-    if "no matches for kind" in said:
-        what = {"jobset": "the JobSet controller", "tfjob": "Kubeflow's training operator"}.get(manifests.kind)
-        return f"install {what} in the cluster, or use --kind job." if what else "see which API the cluster has."
-    return "see `kubectl config current-context`, and your rights in the namespace: `kubectl auth can-i create jobs`."
+    return TaskFailedError(
+        f"kubectl {verb} failed with exit code {done.returncode}.",
+        found=_last(done.stderr) or _last(done.stdout) or "no word of it",
+        mend=mend,
+    )
 
 
 def _last(said: str | bytes | None) -> str:

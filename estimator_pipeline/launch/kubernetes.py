@@ -23,10 +23,13 @@ https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/tensorflo
 
 from __future__ import annotations
 
+import hashlib
+import json
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from estimator_pipeline.cluster.environments import kubernetes as variables
@@ -34,7 +37,7 @@ from estimator_pipeline.cluster.resolving import RUN_ID_VARIABLE
 from estimator_pipeline.cluster.roles import PORT_BASE_VARIABLE, tasks_of
 from estimator_pipeline.cluster.tasks import Task
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job import Job, Kubernetes, dump_job
+from estimator_pipeline.job import Job, Kubernetes, SchedulingPolicy, dump_job
 from estimator_pipeline.launch.kubernetes_pods import (
     CONTAINER,
     NOT_AGAIN,
@@ -47,8 +50,9 @@ from estimator_pipeline.launch.kubernetes_pods import (
     selector_of,
     written_tf_config,
 )
+from estimator_pipeline.launch.kubernetes_security import not_restricted
 
-__all__ = ["LONGEST_NAME", "Manifests", "kubernetes_name", "render"]
+__all__ = ["KINDS", "LONGEST_NAME", "MANIFEST", "MAX_STEPS", "TASKS", "Manifests", "kubernetes_name", "render"]
 
 LONGEST_NAME = 63
 """Of a host name (RFC 1123)."""
@@ -56,6 +60,15 @@ _LABEL = r"[a-z]([-a-z0-9]*[a-z0-9])?"
 # Of a JobSet's pods, behind the host name: a dash and five random characters.
 _JOBSET_SUFFIX = 6
 _JOBSET_KEY = "jobset.sigs.k8s.io"
+KINDS = {"job": "Job", "jobset": "JobSet", "tfjob": "TFJob"}
+"""What runs the pods, for each `kubernetes.kind`."""
+MANIFEST = "estimator-pipeline/manifest"
+"""The annotation with a digest of all objects as they were submitted."""
+MAX_STEPS = "estimator-pipeline/max-steps"
+"""The annotation with the last step, where the job file says it."""
+TASKS = "estimator-pipeline/tasks"
+"""The annotation with a JSON object: task -> its pod's host name, in the order of the ranks."""
+_Template = Callable[..., dict[str, Any]]
 _REPLICAS = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Evaluator"}
 
 
@@ -101,18 +114,34 @@ def render(job: Job, *, name: str | None = None) -> Manifests:
     own = _checked(name) if name is not None else kubernetes_name(job.name)
     _check_length(own, job)
     text = dump_job(job.model_copy(update={"kubernetes": Kubernetes()}))
+    config = config_map(job, own, text)
+    make = partial(pod_template, job, own, config=config["metadata"]["name"])
     build = {"job": _indexed_jobs, "jobset": _jobset, "tfjob": _tfjob}[section.kind]
+    objects = (config, *build(job, own, make))
+    tasks = {
+        str(task): _host(job, own, task, rank, by_role=_by_role(job)) for rank, task in enumerate(tasks_of(job.cluster))
+    }
+    _sign(objects, tasks, job.train.max_steps)
     return Manifests(
         name=own,
         kind=section.kind,
         namespace=section.namespace,
-        objects=(config_map(job, own, text), *build(job, own)),
-        tasks={
-            str(task): _host(job, own, task, rank, by_role=_by_role(job))
-            for rank, task in enumerate(tasks_of(job.cluster))
-        },
-        notes=tuple(_notes(job, own if name is None else None)),
+        objects=objects,
+        tasks=tasks,
+        notes=tuple(_notes(job, own if name is None else None, objects)),
     )
+
+
+def _sign(objects: Sequence[dict[str, Any]], tasks: Mapping[str, str], max_steps: int | None) -> None:
+    """Writes on what runs the pods which tasks they are, how far they go, and a digest of all that was asked for.
+
+    Whoever looks at the job later, or submits one of its name, needs no more than the cluster for it.
+    """
+    digest = hashlib.sha256(json.dumps(list(objects), sort_keys=True).encode()).hexdigest()[:16]
+    for made in objects:
+        if made["kind"] in KINDS.values():
+            steps = {} if max_steps is None else {MAX_STEPS: str(max_steps)}
+            made["metadata"]["annotations"] = {MANIFEST: digest, TASKS: json.dumps(tasks), **steps}
 
 
 # Names -----------------------------------------------------------------------------------------------------------
@@ -205,7 +234,7 @@ def _by_role(job: Job) -> bool:
     return section.tf_config == "written" or not alike
 
 
-def _indexed_jobs(job: Job, name: str) -> list[dict[str, Any]]:
+def _indexed_jobs(job: Job, name: str, make: _Template) -> list[dict[str, Any]]:
     counts = role_counts(job)
     alone = sum(counts.values()) == 1
     subdomain = None if alone else name
@@ -213,13 +242,11 @@ def _indexed_jobs(job: Job, name: str) -> list[dict[str, Any]]:
     objects = [] if alone else [_service(job, name)]
     if not _by_role(job):
         env = _environment(job, name, role=None)
-        template = pod_template(
-            job, name, role=next(iter(counts)), env=env, subdomain=subdomain, with_port=not alone and _has_port(job)
-        )
+        template = make(role=next(iter(counts)), env=env, subdomain=subdomain, with_port=not alone and _has_port(job))
         return [*objects, _indexed_job(job, name, name, pods=sum(counts.values()), template=template)]
     for role, count in counts.items():
         env = _environment(job, name, role=role)
-        template = pod_template(job, name, role=role, env=env, subdomain=subdomain, with_port=_has_port(job))
+        template = make(role=role, env=env, subdomain=subdomain, with_port=_has_port(job))
         objects.append(_indexed_job(job, name, f"{name}-{role}", pods=count, template=template))
     return objects
 
@@ -305,13 +332,13 @@ def _limits(section: Kubernetes) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _jobset(job: Job, name: str) -> list[dict[str, Any]]:
+def _jobset(job: Job, name: str, make: _Template) -> list[dict[str, Any]]:
     section, counts = job.kubernetes, role_counts(job)
     alone = sum(counts.values()) == 1
     replicated = []
     for role, count in counts.items():
         env = _jobset_environment(job, name, role)
-        template = pod_template(job, name, role=role, env=env, with_port=not alone and _has_port(job))
+        template = make(role=role, env=env, with_port=not alone and _has_port(job))
         replicated.append({"name": role, "replicas": 1, "template": {"spec": _child_job(count, template)}})
     spec: dict[str, Any] = {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
@@ -377,11 +404,11 @@ def _jobset_environment(job: Job, name: str, role: str) -> list[dict[str, Any]]:
     ]
 
 
-def _tfjob(job: Job, name: str) -> list[dict[str, Any]]:
+def _tfjob(job: Job, name: str, make: _Template) -> list[dict[str, Any]]:
     section, counts = job.kubernetes, role_counts(job)
     replicas: dict[str, Any] = {}
     for role, count in counts.items():
-        template = pod_template(job, name, role=role, env=[], restart_policy=None)
+        template = make(role=role, env=[], restart_policy=None)
         replicas[_replica(job, role)] = {"replicas": count, "restartPolicy": "OnFailure", "template": template}
     # Restarts of all containers are counted together, and the job fails when the limit is reached, not passed.
     restarts = section.max_restarts * sum(counts.values())
@@ -390,14 +417,27 @@ def _tfjob(job: Job, name: str) -> list[dict[str, Any]]:
         "backoffLimit": restarts + 1 if restarts else 0,
         **_limits(section),
     }
+    if section.scheduling_policy is not None:
+        policy["schedulingPolicy"] = _scheduling(section.scheduling_policy)
     spec = {"runPolicy": policy, "tfReplicaSpecs": replicas}
     return [{"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": metadata(section, name), "spec": spec}]
+
+
+def _scheduling(policy: SchedulingPolicy) -> dict[str, Any]:
+    found = {
+        "minAvailable": policy.min_available,
+        "queue": policy.queue,
+        "priorityClass": policy.priority_class,
+        "minResources": dict(policy.min_resources) or None,
+        "scheduleTimeoutSeconds": policy.schedule_timeout_seconds,
+    }
+    return {key: value for key, value in found.items() if value is not None}
 
 
 # Notes -----------------------------------------------------------------------------------------------------------
 
 
-def _notes(job: Job, name: str | None) -> Iterator[str]:
+def _notes(job: Job, name: str | None, objects: Sequence[dict[str, Any]]) -> Iterator[str]:
     section, counts = job.kubernetes, role_counts(job)
     pods = sum(counts.values())
     if name is not None and name != job.name:
@@ -413,6 +453,19 @@ def _notes(job: Job, name: str | None) -> Iterator[str]:
             yield f"kubernetes.roles.{role} is for no pod: the cluster has none of this role"
     if section.kind == "job" and pods > 1 and _by_role(job):
         yield "each role is a Job of its own; when one of them fails for good, the others go on until they notice"
+    if section.pod_security == "restricted":
+        # Each once, however many roles have it.
+        for fault in dict.fromkeys(fault for spec in _pod_specs(objects) for fault in not_restricted(spec)):
+            yield f'a namespace that enforces Pod Security "restricted" refuses the pods: {fault}'
+
+
+def _pod_specs(value: Any) -> Iterator[dict[str, Any]]:
+    """The pods' specs, wherever they are in the objects."""
+    if isinstance(value, dict) and "containers" in value:
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _pod_specs(item)
 
 
 def _local_paths(job: Job) -> Iterator[tuple[str, str]]:

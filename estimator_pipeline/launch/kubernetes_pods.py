@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +10,15 @@ from typing import Any
 
 from estimator_pipeline.cluster.roles import tasks_of
 from estimator_pipeline.cluster.tasks import ClusterSpec, Task, TFConfig
-from estimator_pipeline.job import Job, Kubernetes, Pods, Volume
+from estimator_pipeline.job import Job, Kubernetes, PodPatch, Pods, Volume
+from estimator_pipeline.job.kubernetes_patch import merged
 from estimator_pipeline.job.kubernetes_section import INSTANCE_LABEL, NAME_LABEL, SECS_VARIABLE
 from estimator_pipeline.launch.cores import TRAINING_JOBS
 from estimator_pipeline.launch.deadlines import HEARTBEAT_TIMEOUT
 
 __all__ = [
     "CONTAINER",
+    "JOB_FILE",
     "JOB_FOLDER",
     "NOT_AGAIN",
     "PORT_NAME",
@@ -35,11 +38,15 @@ PORT_NAME = "tfjob-port"
 """The port's name; TFJob looks for it too."""
 JOB_FOLDER = "/job"
 """Where the job file is in the container."""
+JOB_FILE = "job.yaml"
+"""What it is called there, and in the ConfigMap."""
 NOT_AGAIN = (2, 3, 126, 127)
 """Exit codes that would come again: bad input, diverged training, a program that cannot be run."""
 PREEMPTED = 75
 """The exit code of a task that was asked to end, and whose training stands in a checkpoint."""
 INDEX_VARIABLE = "ESTIMATOR_PIPELINE_INDEX"
+# Of a ConfigMap's name: 40 bits, for the few job files that one name is ever submitted with.
+_DIGEST_DIGITS = 10
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,7 @@ class PodSettings:
     node_selector: Mapping[str, str]
     tolerations: tuple[Mapping[str, Any], ...]
     command: tuple[str, ...]
+    patch: PodPatch
 
 
 def role_counts(job: Job) -> dict[str, int]:
@@ -74,6 +82,7 @@ def pods_of(section: Kubernetes, role: str) -> PodSettings:
         node_selector=dict(value("node_selector") or {}),
         tolerations=tolerations,
         command=tuple(_command(section, role)),
+        patch=own.pod_patch if own is not None else PodPatch(),
     )
 
 
@@ -82,7 +91,7 @@ def _command(section: Kubernetes, role: str) -> list[str]:
 
     The supervisor ends a task that hangs, and starts none: that is for who starts the pods.
     """
-    task = ["estimator-pipeline", "train", f"{JOB_FOLDER}/job.yaml"]
+    task = ["estimator-pipeline", "train", f"{JOB_FOLDER}/{JOB_FILE}"]
     if section.step_timeout is None:
         return task
     supervise = ["estimator-pipeline", "supervise", "--max-restarts", "0"]
@@ -116,12 +125,18 @@ def _labels(section: Kubernetes, name: str) -> dict[str, str]:
 
 
 def config_map(job: Job, name: str, text: str) -> dict[str, Any]:
-    """The job file, as the pods find it in :data:`JOB_FOLDER`."""
+    """The job file, as the pods find it in :data:`JOB_FOLDER`.
+
+    A digest of the text is in its name, so that another job file makes another ConfigMap, and other pods: those that
+    run never see a job file that is not theirs.
+    """
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_DIGITS]
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": metadata(job.kubernetes, name, f"{name}-job"),
-        "data": {"job.yaml": text},
+        "metadata": metadata(job.kubernetes, name, f"{name}-job-{digest}"),
+        "immutable": True,
+        "data": {JOB_FILE: text},
     }
 
 
@@ -137,6 +152,7 @@ def pod_template(
     job: Job,
     name: str,
     *,
+    config: str,
     role: str,
     env: list[dict[str, Any]],
     subdomain: str | None = None,
@@ -148,6 +164,7 @@ def pod_template(
     Args:
         job: The job.
         name: Of the whole job in Kubernetes.
+        config: The name of the ConfigMap with the job file.
         role: Which role's resources the pods have.
         env: Variables by which tasks find each other.
         subdomain: The headless Service, where the object that starts the pods does not set it itself.
@@ -174,11 +191,12 @@ def pod_template(
         if value:
             spec[field] = value
     spec["containers"] = [_container(job, settings, role=role, env=env, with_port=with_port)]
-    spec["volumes"] = _volumes(section, name)
+    spec["volumes"] = _volumes(section, config)
     meta: dict[str, Any] = {"labels": _labels(section, name)}
     if section.annotations:
         meta["annotations"] = dict(section.annotations)
-    return {"metadata": meta, "spec": spec}
+    template = merged({"metadata": meta, "spec": spec}, section.pod_patch, field="kubernetes.pod_patch")
+    return merged(template, settings.patch, field=f"kubernetes.roles.{role}.pod_patch")
 
 
 def _container(
@@ -197,23 +215,22 @@ def _container(
         container["envFrom"] = [{"secretRef": {"name": secret}} for secret in section.env_from_secrets]
     if settings.resources:
         container["resources"] = {key: dict(value) for key, value in settings.resources.items()}
-    if section.run_as_user is not None:
-        # What the "restricted" Pod Security Standard asks for.
+    if section.pod_security == "restricted":
         container["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     container["volumeMounts"] = _mounts(section)
     return container
 
 
 def _pod_security(section: Kubernetes) -> dict[str, Any]:
+    """With what the container's own context says, all that the Pod Security Standard "restricted" asks of it."""
     context: dict[str, Any] = {}
+    if section.pod_security == "restricted":
+        context = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     if section.run_as_user is not None:
-        context = {
-            "runAsNonRoot": True,
-            "runAsUser": section.run_as_user,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        }
+        context["runAsUser"] = section.run_as_user
     if section.fs_group is not None:
-        context["fsGroup"] = section.fs_group
+        # Otherwise the owner of every file of a volume is set each time that a pod starts.
+        context |= {"fsGroup": section.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
     return context
 
 
@@ -231,8 +248,8 @@ def _mounts(section: Kubernetes) -> list[dict[str, Any]]:
     return mounts
 
 
-def _volumes(section: Kubernetes, name: str) -> list[dict[str, Any]]:
-    volumes: list[dict[str, Any]] = [{"name": "job", "configMap": {"name": f"{name}-job"}}]
+def _volumes(section: Kubernetes, config: str) -> list[dict[str, Any]]:
+    volumes: list[dict[str, Any]] = [{"name": "job", "configMap": {"name": config}}]
     for number, volume in enumerate(section.volumes, start=1):
         volumes.append({"name": f"volume-{number}", **_source(volume)})
     if section.pods.shared_memory is not None:

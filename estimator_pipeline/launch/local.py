@@ -23,6 +23,7 @@ from typing import Any
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch import guard as guard_module
 from estimator_pipeline.launch.deadlines import Deadlines, Silence
+from estimator_pipeline.launch.failing import failure_of
 from estimator_pipeline.launch.outcome import Failure, Outcome, TaskEnd, combined_result, last_lines
 from estimator_pipeline.launch.pace import Paces
 from estimator_pipeline.launch.plan import Plan, counted
@@ -275,21 +276,18 @@ class _Job:
             culprit = names.get(one.state.because or "")
             if culprit is not None and culprit.alive and now - self._first_failed < _CULPRIT_SECS:
                 continue
-            if culprit in self._failed and culprit is not one:
+            if culprit in self._failed:
                 one = culprit
-            if one.state.refusal is not None:
-                # A command such as srun ends with the code of a task that it has ended because another one refused.
-                one.state.exit_code = BAD_INPUT
-            code = one.state.exit_code or 0
+            code = one.process.exit_code or 0
             tail = last_lines(one.plan.log, offset=one.log_offset)
             reason, exit_code = self._why(one, code, tail)
             if reason == "preempted" and now - self._first_failed < _PREEMPTED_SECS and self._training():
                 return
-            said = {"diverged": "diverged", "preempted": "was asked to end by somebody else"}
-            what = said.get(reason, one.left_early)
-            self._failure = Failure(one.name, code, one.plan.log, tail, what, one.state.refusal)
-            if what and what == one.left_early:
+            self._failure = failure_of(one, reason, tail, because=culprit)
+            if one.left_early and self._failure.what == one.left_early:
                 self._note_once(self._failure.head)
+            if reason == "failed" and self._failure.exit_code == BAD_INPUT:
+                exit_code = BAD_INPUT
             self._end(reason, exit_code, "ending the other tasks")
             self.view.failed(reason, self._failure)
             return
@@ -344,7 +342,8 @@ class _Job:
         if found.what != "heartbeat" and self._quiet(one, now):
             what += f" and sent no heartbeat for {quiet:.1f} s"
         others = [other.name for other, _ in silent if other is not one]
-        self._failure = Failure(one.name, None, one.plan.log, last_lines(one.plan.log, offset=one.log_offset), what)
+        name = (one.ranks.task_of(found.who) if one.ranks is not None else "") or one.name
+        self._failure = Failure(name, None, one.plan.log, last_lines(one.plan.log, offset=one.log_offset), what)
         waiting = f"; silent too: {', '.join(others)}" if others else ""
         self._asked = [one]
         if found.what in ("step", "first step"):
@@ -355,7 +354,7 @@ class _Job:
             ]
         for asked in self._asked:
             asked.process.ask_where_it_stands()
-        self._end("hung", 1, f"{one.name} {what}{waiting}; ending every task")
+        self._end("hung", 1, f"{name} {what}{waiting}; ending every task")
         self.view.failed("hung", self._failure)
 
     def _look_for_room(self, now: float) -> None:
@@ -441,7 +440,7 @@ class _Job:
         self._tell_news()
         if self._failure is not None and self._reason == "hung":
             # Where it stood, it told at its end.
-            one = next(one for one in self.running if one.name == self._failure.task)
+            one = self._asked[0]
             tail = last_lines(one.plan.log, offset=one.log_offset)
             stands = [(one.name, own_lines(one.plan.log, offset=one.log_offset)) for one in self._asked]
             where = tuple(f"{name} stands at {line}" for name, lines in stands for line in lines)

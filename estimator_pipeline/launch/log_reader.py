@@ -8,7 +8,7 @@ from typing import Any
 
 from estimator_pipeline.launch.progress import Tail
 
-__all__ = ["LogReader"]
+__all__ = ["LogReader", "log_event"]
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))"
 _STEP = re.compile(rf"\bloss = {_NUMBER}, step = (\d+)\b", re.IGNORECASE)
@@ -30,10 +30,11 @@ class LogReader:
 
     def read(self) -> list[dict[str, Any]]:
         """The events since the last call."""
-        return [event for line in self._tail.lines() if (event := _log_event(line))]
+        return [event for line in self._tail.lines() if (event := log_event(line))]
 
 
-def _log_event(line: str) -> dict[str, Any] | None:
+def log_event(line: str) -> dict[str, Any] | None:
+    """What a line of such a log tells, as an event without its time; None where it tells nothing."""
     line = line.rstrip()
     if found := _STEP.search(line):
         return {"event": "step", "step": int(found[2]), "loss": float(found[1])}

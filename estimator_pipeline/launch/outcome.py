@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.launch.history import Attempt
+from estimator_pipeline.launch.noise import is_noise
 from estimator_pipeline.launch.processes import end_name
 from estimator_pipeline.launch.progress import TaskState, finite
 
@@ -51,6 +52,7 @@ class Failure:
         refusal: The error of a task of ours that refused its input, as it told it: what, found, mend.
         where: Of a task that hung, and of those that made no step with it: where the job's own code stood, see
             :func:`stacks.own_lines`.
+        error: The exception that ended it, in one line, as it told it or as the last traceback of its log has it.
     """
 
     task: str
@@ -60,20 +62,24 @@ class Failure:
     what: str = ""
     refusal: Mapping[str, str | None] | None = None
     where: tuple[str, ...] = ()
+    error: str = ""
 
     @property
     def head(self) -> str:
         """The failure in one line."""
-        return f"{self.task} {self.what or f'failed with {end_name(self.exit_code or 0)}'}"
+        ended = "failed" if self.exit_code is None else f"failed with {end_name(self.exit_code)}"
+        return f"{self.task} {self.what or ended}" + (f": {self.error}" if self.error else "")
 
     def document(self) -> dict[str, Any]:
         """As a JSON document."""
         found = {**self.__dict__, "log": str(self.log), "tail": list(self.tail), "where": list(self.where)}
-        return {key: value for key, value in found.items() if value or key not in ("what", "refusal", "where")}
+        return {key: value for key, value in found.items() if value or key not in ("what", "refusal", "where", "error")}
 
     def text(self) -> str:
         """The failure for people."""
-        head = "\n".join([f"{self.head}.", *(f"{line}." for line in self.where)])
+        head = "\n".join(
+            [self.head if self.head.endswith(".") else f"{self.head}.", *(f"{line}." for line in self.where)]
+        )
         if not self.tail:
             return f"{head} Its log is empty: {self.log}"
         said = f"{head}\nThe" if self.where else f"{head} The"
@@ -154,8 +160,7 @@ def combined_result(states: Sequence[TaskState]) -> dict[str, Any] | None:
     steps = {
         state.task: own
         for state in states
-        if not state.task.startswith(("ps:", "evaluator:"))
-        and (own := state.step if state.steps is None else state.steps) is not None
+        if state.trains and (own := state.step if state.steps is None else state.steps) is not None
     }
     told = next((state.result for state in ordered if state.result is not None), None)
     if told is not None:
@@ -179,7 +184,7 @@ def combined_result(states: Sequence[TaskState]) -> dict[str, Any] | None:
 
 
 def last_lines(log: Path, *, count: int = 20, offset: int = 0, limit: int = 64 * 1024) -> tuple[str, ...]:
-    """The last lines of a log.
+    """The last lines of a log, without what TensorFlow says at its start.
 
     Args:
         log: The file.
@@ -187,7 +192,8 @@ def last_lines(log: Path, *, count: int = 20, offset: int = 0, limit: int = 64 *
         offset: Where this launch's own part begins, in bytes.
         limit: How many bytes to look at, at most.
     """
-    return tuple(end_of(log, offset=offset, limit=limit).rstrip().splitlines()[-count:])
+    lines = end_of(log, offset=offset, limit=limit).rstrip().splitlines()
+    return tuple([line for line in lines if not is_noise(line)][-count:])
 
 
 def end_of(log: Path, *, offset: int, limit: int) -> str:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+from estimator_pipeline import system_limits
+from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch import guard as guard_module
 from estimator_pipeline.launch import shim as shim_module
 
@@ -53,7 +57,7 @@ class Process:
             ",".join(map(str, cores)) or "-",
         ]
         with open(log, "ab") as output:
-            self._child = subprocess.Popen(  # The user's own program.
+            self._child = _start(  # The user's own program.
                 [*shim, *command],
                 env=dict(environ),
                 stdin=subprocess.DEVNULL,
@@ -122,7 +126,7 @@ class Guard:
         self._run_id = run_id
 
     def __enter__(self) -> Guard:
-        self._child = subprocess.Popen(
+        self._child = _start(
             [sys.executable, "-I", "-S", str(Path(guard_module.__file__).resolve()), self._run_id],
             # Not our own environment: inside another launch it would be one of that launch's processes,
             # and be killed together with the launcher that it stands for.
@@ -150,6 +154,19 @@ class Guard:
         with contextlib.suppress(OSError):
             self._child.stdin.write(line.encode())  # type: ignore[union-attr]
             self._child.stdin.flush()  # type: ignore[union-attr]
+
+
+def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(command, **options)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.ENOMEM):
+            raise
+        raise ConfigError(
+            f"no further process can be started here: {error.strerror}",
+            found=system_limits.in_words(),
+            mend=system_limits.MEND,
+        ) from error
 
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -6,7 +6,8 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task
 
 | event | fields |
 | --- | --- |
-| start | task (its name in the cluster): a training begins, which ends with `result`, `end` or `raised` |
+| start | task (its name in the cluster): a training begins, which ends with `result`, `end` or `raised`; rank (under |
+| | srun), process (as :func:`heartbeat_of` names it), max_steps (the global step of the end) |
 | step | step (the global step), loss, steps_per_sec; steps (this task's own, where they differ) |
 | evaluation | step, metrics {name: value} |
 | checkpoint | step, path |
@@ -17,9 +18,10 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task
 | heartbeat | none: the process is there, whatever it is at; or a touch of the file beside, see below. preempting (who |
 | | asked it to end) and seconds (to its end, at the latest), once it stops training with a checkpoint |
 | pace | task, step, steps, step_ms, wait_ms, input_ms: see :mod:`~estimator_pipeline.launch.pace` |
-| raised | none: the training has ended with an exception, which the program may catch |
+| raised | the training has ended with an exception, which the program may catch: task, error (in one line), echo |
+| | (whether another task's end is the reason, as far as the error can tell) |
 | end | status: "failed", "diverged" or "preempted"; because (the task whose failure was the reason of this one's); |
-| | refusal {what, found, mend}: the error of a task that ends with exit code 2, for its input was bad |
+| | task, rank, error; refusal {what, found, mend}: the error of a task that ends with exit code 2 |
 
 ESTIMATOR_PIPELINE_PREEMPTED_FILE is for whoever ends all tasks when one ends with another code than 0, as `srun
 --kill-on-bad-exit` does: a task that was asked to end makes this file and ends with 0 in place of 75.
@@ -394,6 +396,7 @@ class TaskState:
         seconds: How long it ran, once it has ended.
         step: The global step that it last told.
         steps: How many training steps it did itself, where it told that.
+        max_steps: The global step at which training ends, where it told that.
         loss: The loss that it last told.
         evaluation: The last evaluation: step and metrics.
         checkpoint: The step of the last checkpoint that it told.
@@ -405,6 +408,7 @@ class TaskState:
         because: The task whose failure this one names as the reason of its own.
         ended_as: The status of the `end` event: "failed", "diverged" or "preempted".
         refusal: What the `end` event of a task that refuses its input tells: what, found, mend.
+        error: The exception that it has told last, in one line; "" where none was, or it has trained again since.
         preempting: Once it was asked to end and writes a checkpoint: the seconds that it may take, as it told.
     """
 
@@ -416,6 +420,7 @@ class TaskState:
     step: int | None = None
     steps: int | None = None
     steps_per_sec: float | None = None
+    max_steps: int | None = None
     loss: float | None = None
     evaluation: dict[str, Any] | None = None
     checkpoint: int | None = None
@@ -426,7 +431,13 @@ class TaskState:
     because: str | None = None
     ended_as: str | None = None
     refusal: dict[str, str | None] | None = None
+    error: str = ""
     preempting: float | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a training task."""
+        return not self.task.startswith(("ps:", "evaluator:"))
 
     @property
     def preempted(self) -> bool:
@@ -438,6 +449,8 @@ class TaskState:
         kind = event["event"]
         if kind == "start":
             self.begun.append(str(event.get("task") or ""))
+            self.error = ""
+            self.max_steps = _number(event.get("max_steps"), int, None)
         if kind in ("start", "trained"):
             self.trained = kind == "trained"
         if kind in ("result", "raised", "end"):
@@ -456,6 +469,8 @@ class TaskState:
             self.exports.append(str(event["path"]))
         if kind == "heartbeat" and event.get("preempting"):
             self.preempting = _number(event.get("seconds"), float, 0.0)
+        if kind in ("raised", "end") and event.get("error"):
+            self.error = str(event["error"])
         if kind == "end" and event.get("because"):
             self.because = str(event["because"])
         if kind == "end" and event.get("status"):

@@ -22,11 +22,13 @@ from estimator_pipeline.launch.processes import Process
 from estimator_pipeline.launch.progress import (
     HEARTBEAT_FOLDER_VARIABLE,
     ProgressReader,
+    Tail,
     TaskState,
     heartbeat_path,
 )
+from estimator_pipeline.launch.ranks import Ranks
 
-__all__ = ["Changes", "Heartbeats", "Room", "Running", "changed", "size"]
+__all__ = ["Changes", "Heartbeats", "Room", "Running", "changed", "memory_kills", "size"]
 
 _LOOK_SECS = 0.5
 _ROOM_SECS = 1.0
@@ -79,14 +81,14 @@ class Heartbeats:
         self._seen: dict[str, tuple[int, float]] = {}
 
     def look(self, now: float) -> dict[str, float]:
-        """Each task that is there -> when a heartbeat of it was last noticed."""
+        """The name of each task's file, "HOST-PROCESS" -> when a heartbeat of it was last noticed."""
         found = {}
         for name, state in self._states().items():
             if name not in self._before and not self._is_dead(name):
                 seen = self._seen.get(name)
                 found[name] = (state, now) if seen is None or seen[0] != state else seen
         self._seen = found
-        return {_in_words(name): at for name, (_, at) in found.items()}
+        return {name: at for name, (_, at) in found.items()}
 
     def excuse(self, seconds: float, now: float) -> None:
         """Nobody has looked for so long."""
@@ -141,11 +143,6 @@ class Room:
         return None
 
 
-def _in_words(name: str) -> str:
-    host, _, number = name.rpartition("-")
-    return f"process {number} on {host}"
-
-
 class Running:
     """A task of a plan, its process once started, and what is known of it.
 
@@ -168,14 +165,18 @@ class Running:
         self._heartbeat = Changes(heartbeat_path(plan.progress))
         shared = plan.environ.get(HEARTBEAT_FOLDER_VARIABLE)
         self._heartbeats = Heartbeats(shared) if shared else None
+        # Who of several tasks has failed, where one command starts all of them.
+        self.ranks = Ranks(Tail(plan.log, offset=self.log_offset)) if shared else None
         self._watched = None if watch is None else Changes(watch)
         self._log_size = self.log_offset
         self._looked = 0.0
+        self._memory_kills = 0
         self.listener = Listener(trains=self.trains, foreign=foreign, now=time.monotonic())
 
     def start(self, base: Mapping[str, str]) -> None:
         """Start its process, with the plan's environment over `base`."""
         environ = {**base, **self.plan.environ}
+        self._memory_kills = memory_kills()
         self.process = Process(self.plan.command, environ=environ, cores=self.plan.cores, log=self.plan.log)
         self.listener.started = time.monotonic()
         self.state.pid = self.process.pid
@@ -190,6 +191,11 @@ class Running:
     def alive(self) -> bool:
         """Whether its process runs."""
         return self.started and self.process.exit_code is None
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether it was killed while the kernel killed for want of memory, which it counts, and not whom."""
+        return self.state.exit_code == -signal.SIGKILL and memory_kills() > self._memory_kills
 
     @property
     def ended_as_asked(self) -> bool:
@@ -227,6 +233,10 @@ class Running:
         for event in events:
             self.state.apply(event)
             self.listener.event(event["event"], now)
+            if self.ranks is not None:
+                self.ranks.event(event)
+        if self.ranks is not None:
+            self.ranks.look(time.time())
         return events
 
     def listen(self, now: float) -> None:
@@ -249,6 +259,13 @@ class Running:
         self.listener.excuse(seconds, now)
         if self._heartbeats is not None:
             self._heartbeats.excuse(seconds, now)
+
+
+def memory_kills() -> int:
+    """How many processes the kernel has killed for want of memory, of the machine or of a cgroup."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/vmstat") as counters:
+        return next((int(line.split()[1]) for line in counters if line.startswith("oom_kill ")), 0)
+    return 0
 
 
 def size(path: Path) -> int:

@@ -15,36 +15,43 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from estimator_pipeline import durable
 from estimator_pipeline.cluster.resolving import EVALUATOR_VARIABLE
-from estimator_pipeline.errors import ConfigError, TaskFailedError
+from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.launch.guard import RUN_ID_VARIABLE
+from estimator_pipeline.launch.outcome import end_of
 from estimator_pipeline.launch.progress import PROGRESS_VARIABLE
+from estimator_pipeline.launch.ranks import numbers
 from estimator_pipeline.launch.slurm import OUTPUT, SCRIPT, SlurmPlan
-from estimator_pipeline.launch.slurm_logs import progress_of, progress_text
+from estimator_pipeline.launch.slurm_history import history_of, was_asked
+from estimator_pipeline.launch.slurm_logs import progress_of
+from estimator_pipeline.launch.slurm_status import ASKED, ENDED, FAILED, NO_ANSWER, JobStatus, failed_text, state_text
 
-__all__ = ["ENDED", "SLACK_SECS", "JobStatus", "Submission", "cancel", "find_submission", "job_status", "submit"]
+__all__ = [
+    "ENDED",
+    "SLACK_SECS",
+    "JobStatus",
+    "Submission",
+    "cancel",
+    "find_submission",
+    "job_status",
+    "list_jobs",
+    "submit",
+]
 
 RECORD = "submission.json"
-ENDED = (
-    "COMPLETED",
-    "CANCELLED",
-    "FAILED",
-    "TIMEOUT",
-    "NODE_FAIL",
-    "PREEMPTED",
-    "OUT_OF_MEMORY",
-    "BOOT_FAIL",
-    "DEADLINE",
-)
+# A folder of models, a model, its folder of submissions, a submission.
+_DEEPEST = 4
 SLACK_SECS = 30.0
 """What a job may take besides `slurm.signal_seconds` until Slurm says that it has ended."""
 _COMMAND_SECS = 60.0
@@ -52,27 +59,6 @@ _POLL_SECS = 1.0
 
 # Variables of Slurm that a person sets for its commands.
 _CLIENT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
-
-_WORDS = {
-    "PENDING": "waiting in the queue",
-    "RUNNING": "running",
-    "CONFIGURING": "starting",
-    "COMPLETING": "ending",
-    "COMPLETED": "done",
-    "CANCELLED": "cancelled",
-    "TIMEOUT": "ended by its time limit",
-    "NODE_FAIL": "ended because a node failed",
-    "PREEMPTED": "ended for another job",
-    "OUT_OF_MEMORY": "ended because memory ran out",
-    "SUSPENDED": "suspended",
-    "REQUEUED": "going back into the queue",
-}
-_CODES = {
-    2: "failed: bad input (exit code 2)",
-    3: "failed: training diverged (exit code 3)",
-    75: "stopped with a checkpoint, and not requeued (exit code 75)",
-    143: "stopped as asked; the next submission goes on from the last checkpoint (exit code 143)",
-}
 
 
 @dataclass(frozen=True)
@@ -107,59 +93,6 @@ class Submission:
     def document(self) -> dict[str, Any]:
         """As a JSON document."""
         return {**self.__dict__, "scheduler": "slurm", "folder": str(self.folder)}
-
-
-@dataclass(frozen=True)
-class JobStatus:
-    """What is known of a job, or of one element of an array.
-
-    Attributes:
-        job_id: "17", or "17_2".
-        state: Slurm's word, such as "RUNNING"; "UNKNOWN" once Slurm has forgotten it.
-        text: The state in words.
-        restarts: How often it has been requeued.
-        reason: Why it waits.
-        nodes: Where it runs, in Slurm's notation.
-        run_time: How long it has run, as Slurm writes it.
-        time_limit: How long it may.
-        exit_code: Of the script, once it has ended.
-        progress: What the tasks told: step, loss, steps_per_sec, checkpoint, evaluation.
-    """
-
-    job_id: str
-    state: str
-    text: str
-    name: str = ""
-    restarts: int = 0
-    reason: str = ""
-    nodes: str = ""
-    run_time: str = ""
-    time_limit: str = ""
-    exit_code: int | None = None
-    progress: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has ended for good, as far as is known."""
-        return self.state in (*ENDED, "UNKNOWN")
-
-    def document(self) -> dict[str, Any]:
-        """As a JSON document."""
-        return dict(self.__dict__)
-
-    def lines(self) -> list[str]:
-        """For people."""
-        words = [f"job {self.job_id} ({self.name}): {self.text}" if self.name else f"job {self.job_id}: {self.text}"]
-        if self.run_time and self.state != "PENDING":
-            words.append(f"{self.run_time} of {self.time_limit}" if self.time_limit else self.run_time)
-        if self.nodes:
-            words.append(f"on {self.nodes}")
-        if self.restarts:
-            words.append(f"requeued {self.restarts} time{'s'[: self.restarts > 1]}")
-        lines = [", ".join(words)]
-        if self.progress:
-            lines.append("  " + progress_text(self.progress))
-        return lines
 
 
 def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[str, str]) -> Submission:
@@ -207,7 +140,7 @@ def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[
     )
     temporary = folder / f".{RECORD}.tmp"
     temporary.write_text(json.dumps(submission.document(), indent=1) + "\n", encoding="utf-8")
-    temporary.replace(folder / RECORD)
+    durable.rename(temporary, folder / RECORD)
     return submission
 
 
@@ -247,13 +180,64 @@ def find_submission(target: str, *, folder: Path | None = None, environ: Mapping
 
 
 def job_status(submission: Submission, *, environ: Mapping[str, str]) -> list[JobStatus]:
-    """How the job stands, or each element of an array.
+    """How the job stands, or each element of an array. Where Slurm does not answer, what the tasks told last.
 
     Raises:
         ConfigError: There is no scontrol.
-        TaskFailedError: Slurm does not answer.
     """
-    found = _fields(_show_job(submission.job_id, environ))
+    try:
+        found = _fields(_show_job(submission.job_id, environ))
+    except TaskFailedError as error:
+        return _without_answer(submission, error)
+    return _statuses(submission, found, environ)
+
+
+def list_jobs(folder: Path, *, environ: Mapping[str, str]) -> list[tuple[Submission, list[JobStatus]]]:
+    """The jobs of this user that Slurm knows, and those that were submitted to a model directory below a folder.
+
+    Of the submissions of one model directory the newest counts, unless Slurm still knows others. The newest come
+    first.
+
+    Args:
+        folder: Where to look for model directories, four levels deep.
+        environ: For Slurm's commands.
+    """
+    shown: list[dict[str, str]] = []
+    trouble: PipelineError | None = None
+    try:
+        shown = _fields(_show_job(None, environ))
+    except PipelineError as error:
+        trouble = error
+    records = {path.parent.resolve(): path for path in _newest_records(folder)}
+    for one in shown:
+        record = Path(one.get("Command", "")).parent / RECORD
+        if one.get("UserId", "").endswith(f"({os.getuid()})") and Path(one["Command"]).name == SCRIPT:
+            records.setdefault(record.parent.resolve(), record)
+    found = []
+    for record in records.values():
+        with contextlib.suppress(ConfigError):
+            submission = _read(record)
+            own = [one for one in shown if submission.job_id in (one["JobId"], one.get("ArrayJobId"))]
+            if trouble is not None:
+                found.append((submission, _without_answer(submission, trouble)))
+            else:
+                found.append((submission, _statuses(submission, own, environ)))
+    return sorted(found, key=lambda one: one[0].submitted, reverse=True)
+
+
+def _newest_records(folder: Path) -> Iterator[Path]:
+    """Of each folder of submissions the newest one's record."""
+    newest: dict[Path, tuple[float, Path]] = {}
+    for depth in range(_DEEPEST + 1):
+        for path in folder.glob("*/" * depth + RECORD):
+            with contextlib.suppress(OSError):
+                mine = (path.stat().st_mtime, path)
+                newest[path.parent.parent] = max(mine, newest.get(path.parent.parent, mine))
+    yield from (path for _, path in newest.values())
+
+
+def _statuses(submission: Submission, found: list[dict[str, str]], environ: Mapping[str, str]) -> list[JobStatus]:
+    """How a job stands by Slurm's records of it, of which there are none once it has forgotten it."""
     if not found:
         return [_forgotten(submission, i, environ) for i in range(submission.array or 1)]
     if submission.array is None:
@@ -356,14 +340,15 @@ def _checked(command: Sequence[str], environ: Mapping[str, str]) -> None:
         raise TaskFailedError(f"{' '.join(command)} failed.", found=_said(done))
 
 
-def _show_job(job_id: str, environ: Mapping[str, str]) -> str:
-    done = _ran(["scontrol", "show", "job", "--oneliner", job_id], environ)
+def _show_job(job_id: str | None, environ: Mapping[str, str]) -> str:
+    """What Slurm says of a job, or of all that it knows."""
+    done = _ran(["scontrol", "show", "job", "--oneliner", *([] if job_id is None else [job_id])], environ)
     if done.returncode == 0:
         return done.stdout
     if "Invalid job id" in done.stderr:
         return ""
     raise TaskFailedError(
-        f"Slurm does not say how job {job_id} stands.",
+        f"Slurm does not say how {'jobs stand' if job_id is None else f'job {job_id} stands'}.",
         found=_said(done),
         mend="see whether Slurm's controller is up: `scontrol ping`.",
     )
@@ -374,7 +359,8 @@ def _fields(text: str) -> list[dict[str, str]]:
     key = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=")
     found = []
     for line in text.splitlines():
-        hits = list(key.finditer(line))
+        if not (hits := list(key.finditer(line))):
+            continue
         ends = [hit.start() for hit in hits[1:]] + [len(line)]
         one: dict[str, str] = {}
         for hit, end in zip(hits, ends, strict=True):
@@ -386,23 +372,24 @@ def _fields(text: str) -> list[dict[str, str]]:
 
 def _elements(text: str) -> set[int]:
     """ "2", "1-3", "0,4-5%2": which elements of an array a record of Slurm is of."""
-    found: set[int] = set()
-    for part in text.partition("%")[0].split(","):
-        first, dash, last = part.partition("-")
-        if first.isdigit() and (not dash or last.isdigit()):
-            found |= set(range(int(first), int(last if dash else first) + 1))
-    return found
+    return set(numbers(text.partition("%")[0]))
 
 
 def _status(submission: Submission, element: int, found: Mapping[str, str]) -> JobStatus:
-    state = found.get("JobState", "UNKNOWN")
+    state, folder = found.get("JobState", "UNKNOWN"), submission.log_folders[element]
     code = _exit_code(found.get("ExitCode", ""))
     reason = found.get("Reason", "None")
     waits = state == "PENDING" and reason not in ("None", "")
-    text = _CODES.get(code or 0, f"failed (exit code {code})") if state == "FAILED" else _word(state)
+    history = history_of(folder, submission.tasks)
+    asked = state == "FAILED" and code == 143 and was_asked(folder)
+    text = state_text(state)
+    if state == "FAILED":
+        text = ASKED if asked else failed_text(code, history.failure)
+    elif state == "OUT_OF_MEMORY" and history.failure is not None:
+        text = f"{text}: {history.failure.text()}"
     nodes = found.get("NodeList", "")
     return JobStatus(
-        job_id=submission.job_id if submission.array is None else f"{submission.job_id}_{element}",
+        job_id=_id_of(submission, element),
         state=state,
         text=f"{text} ({reason})" if waits else text,
         name=submission.name,
@@ -412,12 +399,15 @@ def _status(submission: Submission, element: int, found: Mapping[str, str]) -> J
         run_time=found.get("RunTime", ""),
         time_limit="" if found.get("TimeLimit", "UNLIMITED") == "UNLIMITED" else found["TimeLimit"],
         exit_code=code if state in ENDED else None,
-        progress=progress_of(submission.log_folders[element]),
+        progress=progress_of(folder),
+        failure=None if asked or state == "COMPLETED" else history.failure,
+        task_restarts=history.restarts,
+        failed=state in FAILED and not asked,
     )
 
 
-def _word(state: str) -> str:
-    return _WORDS.get(state, state.lower().replace("_", " "))
+def _id_of(submission: Submission, element: int) -> str:
+    return submission.job_id if submission.array is None else f"{submission.job_id}_{element}"
 
 
 def _exit_code(text: str) -> int | None:
@@ -429,8 +419,7 @@ def _exit_code(text: str) -> int | None:
 
 def _forgotten(submission: Submission, element: int, environ: Mapping[str, str]) -> JobStatus:
     """A job that scontrol no longer knows, by accounting or else by its own last words."""
-    own = submission.job_id if submission.array is None else f"{submission.job_id}_{element}"
-    folder = submission.log_folders[element]
+    own, folder = _id_of(submission, element), submission.log_folders[element]
     if shutil.which("sacct", path=environ.get("PATH")) is not None:
         command = ["sacct", "--allocations", "--parsable2", "--noheader", f"--jobs={own}"]
         done = _ran([*command, "--format=State,ExitCode,Elapsed,NodeList"], environ)
@@ -442,11 +431,44 @@ def _forgotten(submission: Submission, element: int, environ: Mapping[str, str])
                 element,
                 {"JobState": state, "ExitCode": words[1], "RunTime": words[2], "NodeList": words[3]},
             )
-    last = ""
-    with contextlib.suppress(OSError):
-        last = (folder / OUTPUT).read_text(errors="replace").rstrip().rpartition("\n")[2]
-    text = f"Slurm knows it no longer; its last words: {last}" if last else "Slurm knows it no longer"
-    return JobStatus(job_id=own, state="UNKNOWN", text=text, name=submission.name, progress=progress_of(folder))
+    lines = end_of(folder / OUTPUT, offset=0, limit=4096).rstrip().splitlines()
+    history, asked = history_of(folder, submission.tasks), was_asked(folder)
+    text = "Slurm knows it no longer"
+    if history.failure is not None and history.end == "gave_up":
+        text += f"; it failed: {history.failure.text()}"
+    elif lines:
+        text += f"; its last words: {lines[-1]}"
+    state = {"done": "COMPLETED", "gave_up": "FAILED"}.get(history.end, "UNKNOWN")
+    return JobStatus(
+        job_id=own,
+        state="CANCELLED" if asked else state,
+        text=text,
+        name=submission.name,
+        progress=progress_of(folder),
+        failure=None if asked or history.end == "done" else history.failure,
+        task_restarts=history.restarts,
+        failed=not asked and history.end != "done",
+    )
+
+
+def _without_answer(submission: Submission, error: PipelineError) -> list[JobStatus]:
+    """A job whose scheduler does not answer: what its tasks told last."""
+    found = []
+    for element, folder in enumerate(submission.log_folders):
+        history = history_of(folder, submission.tasks)
+        found.append(
+            JobStatus(
+                job_id=_id_of(submission, element),
+                state=NO_ANSWER,
+                text=f"Slurm does not answer ({error.found or error.what}); this is what the job told last",
+                name=submission.name,
+                progress=progress_of(folder),
+                failure=history.failure,
+                task_restarts=history.restarts,
+                failed=True,
+            )
+        )
+    return found
 
 
 def _read(path: Path) -> Submission:

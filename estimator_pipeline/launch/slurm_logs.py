@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.launch.pace import Paces, Straggler
 from estimator_pipeline.launch.progress import ProgressReader, TaskState
+from estimator_pipeline.launch.remaining import seconds_left, step_text, time_text
 from estimator_pipeline.launch.slurm import OUTPUT
 
 __all__ = ["SCRIPT_LABEL", "LogReaders", "progress_of", "progress_text", "runs_of"]
 
 SCRIPT_LABEL = "script"
+_OLD_SECS = 120.0
 
 
 def runs_of(folder: Path) -> list[Path]:
@@ -32,9 +35,10 @@ def progress_of(folder: Path) -> dict[str, Any]:
         # By number: attempt-10 comes after attempt-9.
         files = sorted(run.glob("attempt-*/*.progress.jsonl"), key=lambda path: (len(path.parent.name), str(path)))
         for file in reversed(files):
-            state, step, paces, warned = TaskState("all"), -1, Paces(), None
+            state, step, paces, warned, at = TaskState("all"), -1, Paces(), None, None
             for event in ProgressReader(file).read():
                 state.apply(event)
+                at = event.get("time", at)
                 if event["event"] == "pace":
                     paces.told(event)
                 step = max(step, state.step if state.step is not None else -1)
@@ -42,12 +46,14 @@ def progress_of(folder: Path) -> dict[str, Any]:
             if step >= 0:
                 told = {
                     "step": step,
+                    "max_steps": state.max_steps,
                     "loss": state.loss,
                     "steps_per_sec": state.steps_per_sec,
                     "checkpoint": state.checkpoint,
                     "evaluation": state.evaluation,
                     "result": state.result,
                     "straggler": None if paces.slow is None else paces.slow.document(),
+                    "time": at if isinstance(at, int | float) else None,
                 }
                 return {key: value for key, value in told.items() if value is not None} | warning
             if warned and not warning:
@@ -55,12 +61,23 @@ def progress_of(folder: Path) -> dict[str, Any]:
     return warning
 
 
-def progress_text(progress: Mapping[str, Any]) -> str:
-    parts = [f"step {progress['step']}"] if "step" in progress else []
+def progress_text(progress: Mapping[str, Any], *, ended: bool = False, now: float | None = None) -> str:
+    """For people.
+
+    Args:
+        progress: See :func:`progress_of`.
+        ended: Whether no more is to be expected: then warnings are of the past, and the words as old as the end.
+        now: In seconds since 1970; None for this moment.
+    """
+    step, last, rate = (progress.get(name) for name in ("step", "max_steps", "steps_per_sec"))
+    parts = [] if step is None else [step_text(step, last)]
     if "loss" in progress:
         parts.append(f"loss {progress['loss']:.4g}")
-    if "steps_per_sec" in progress and "result" not in progress:
-        parts.append(f"{progress['steps_per_sec']:.4g} steps/s")
+    if rate is not None and "result" not in progress:
+        parts.append(f"{rate:.4g} steps/s")
+    left = None if ended or "result" in progress else seconds_left(step, last, rate)
+    if left:
+        parts.append(f"{time_text(left)} left")
     if "checkpoint" in progress:
         parts.append(f"checkpoint {progress['checkpoint']}")
     evaluation = progress.get("evaluation")
@@ -71,8 +88,11 @@ def progress_text(progress: Mapping[str, Any]) -> str:
     slow = progress.get("straggler")
     if slow and "result" not in progress:
         parts.append(Straggler(**{name: slow[name] for name in ("task", "wait_ms", "step_ms", "input_ms")}).text())
-    if "warning" in progress:
+    if "warning" in progress and not ended:
         parts.append(progress["warning"])
+    age = 0.0 if ended or "time" not in progress else (time.time() if now is None else now) - progress["time"]
+    if age > _OLD_SECS:
+        parts.append(f"told {time_text(age)} ago")
     return ", ".join(parts)
 
 

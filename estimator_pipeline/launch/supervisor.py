@@ -246,7 +246,7 @@ class _Seen(View):
 
     def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
         self._told = True
-        if event["event"] == "step" and not self._began and _trains(state):
+        if event["event"] == "step" and not self._began and state.trains:
             self._began = True
             now = time.monotonic()
             self._lost = None if self._before is None else now - self._before
@@ -278,6 +278,7 @@ class _Seen(View):
             task=failure.task,
             exit_code=failure.exit_code,
             what=failure.head,
+            error=failure.error,
             step=self.step,
             checkpoint=self.checkpoint,
         )
@@ -298,7 +299,7 @@ class _Seen(View):
     @property
     def step(self) -> int | None:
         """The last step that a training task has told."""
-        return max((one.step for one in self._states if one.step is not None and _trains(one)), default=None)
+        return max((one.step for one in self._states if one.step is not None and one.trains), default=None)
 
     @property
     def checkpoint(self) -> int | None:
@@ -343,7 +344,3 @@ class _Seen(View):
     def _why_with_place(self, outcome: Outcome) -> str:
         where = () if outcome.failure is None else outcome.failure.where
         return f"{self._why}; {where[0]}" if self._why and where else self._why
-
-
-def _trains(state: TaskState) -> bool:
-    return not state.task.startswith(("ps:", "evaluator:"))

@@ -12,6 +12,8 @@ from estimator_pipeline.launch.outcome import Failure, Outcome, TaskEnd
 from estimator_pipeline.launch.plan import Plan, counted
 from estimator_pipeline.launch.processes import end_name
 from estimator_pipeline.launch.progress import TaskState
+from estimator_pipeline.launch.remaining import percent, seconds_left, step_text, time_text
+from estimator_pipeline.launch.terminal import harmless
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -82,7 +84,7 @@ class LineView(View):
     def _write(self, text: str) -> None:
         # A reader that went away (`| head`, a closed terminal) must not take the job with it.
         with contextlib.suppress(OSError):
-            print(f"{self._clock() - self._began:7.1f}s  {text}", file=self._stream, flush=True)
+            print(f"{self._clock() - self._began:7.1f}s  {harmless(text)}", file=self._stream, flush=True)
 
     def start(self, plan: Plan, states: Sequence[TaskState]) -> None:
         self._shown.clear()
@@ -106,9 +108,12 @@ class LineView(View):
         if state.step is None or state.step == step or (before is not None and now - before < self._every):
             return
         self._shown[state.task] = (now, state.step)
-        parts = [f"{state.task} step {state.step}"]
+        parts = [f"{state.task} {step_text(state.step, state.max_steps)}"]
         if state.steps_per_sec is not None:
             parts.append(f"{_short(state.steps_per_sec)} steps/s")
+        left = seconds_left(state.step, state.max_steps, state.steps_per_sec)
+        if left:
+            parts.append(f"{time_text(left)} left")
         if state.loss is not None:
             parts.append(f"loss {_short(state.loss)}")
         self._write(", ".join(parts))
@@ -122,7 +127,7 @@ class LineView(View):
 
     def finish(self, outcome: Outcome) -> None:
         with contextlib.suppress(OSError):
-            print(f"\n{summary(outcome)}", file=self._stream, flush=True)
+            print(f"\n{harmless(summary(outcome))}", file=self._stream, flush=True)
 
 
 class LiveView(View):
@@ -152,7 +157,7 @@ class LiveView(View):
 
     def note(self, text: str) -> None:
         with contextlib.suppress(OSError):
-            self._console.print(text, soft_wrap=True)
+            self._console.print(harmless(text), soft_wrap=True)
 
     def ended(self, state: TaskState) -> None:
         if state.state == "failed" and state.exit_code is not None:
@@ -179,19 +184,22 @@ class LiveView(View):
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for name in ("task", "pid", "state", "step", "steps/s", "loss", "last evaluation"):
-            right = name in ("pid", "step", "steps/s", "loss")
+        for name in ("task", "pid", "state", "step", "%", "steps/s", "left", "loss", "last evaluation"):
+            right = name not in ("task", "state", "last evaluation")
             table.add_column(name, justify="right" if right else "left", no_wrap=True)
         colours = {"failed": "red", "preempted": "yellow", "running": "green", "done": "dim", "released": "dim"}
         for state in self._states:
+            left = seconds_left(state.step, state.max_steps, state.steps_per_sec)
             table.add_row(
                 state.task,
                 str(state.pid or ""),
                 Text(state.state, style=colours.get(state.state, "")),
                 "" if state.step is None else str(state.step),
+                _short(percent(state.step, state.max_steps)),
                 _short(state.steps_per_sec),
+                time_text(left) if left and state.trains else "",
                 _short(state.loss),
-                Text("" if state.evaluation is None else _evaluation(state.evaluation)),
+                Text("" if state.evaluation is None else harmless(_evaluation(state.evaluation))),
             )
         return table
 

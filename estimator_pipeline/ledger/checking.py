@@ -36,7 +36,8 @@ def check(
 
     Args:
         ledger: one that was read, or its folder.
-        facts: what the job says of its data (`Inputs.train_facts()`), to be compared with what the ledger says.
+        facts: what the job says of its data (`Inputs.train_facts()`), to be compared with what the ledger says. The
+            policy "auto" is whichever a run began under.
         counts: for a ledger of fingerprints: how often each stands in the data. Without it no record can be missed.
 
     Returns:

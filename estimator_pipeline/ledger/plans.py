@@ -121,6 +121,8 @@ def step_ids(plan: TrainPlan, part_records: Sequence[int], step: int) -> np.ndar
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The facts that decide who reads what, and that are not the same: name -> both values."""
     found = {name: (one[name], other[name]) for name in _COMPARED if one[name] != other[name]}
+    if "auto" in found.get("policy", ()):
+        del found["policy"]  # what it is, the run's beginning says
     blocks = one["shuffle_window"] is not None or "file" in (one["policy"], other["policy"])
     if blocks and "records" not in found and one["part_records"] != other["part_records"]:
         found["part_records"] = (one["part_records"], other["part_records"])

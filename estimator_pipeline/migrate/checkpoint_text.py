@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from estimator_pipeline import durable
 
 if TYPE_CHECKING:
     from estimator_pipeline.migrate.checkpoint import MigratedCheckpoint
@@ -46,7 +49,7 @@ def write_mapping(path: str, weights: Mapping[str, str], *, reverse: bool) -> No
     unfinished = f"{path}.unfinished"
     with gfile.GFile(unfinished, "w") as file:
         YAML(typ="safe", pure=True).dump(pairs, _Text(file))
-    gfile.rename(unfinished, path, overwrite=True)
+    durable.rename(unfinished, path, by=functools.partial(gfile.rename, overwrite=True))
 
 
 class _Text:

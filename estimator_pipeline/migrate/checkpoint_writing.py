@@ -7,6 +7,7 @@ no reader takes it for one, and the name last. A process that ends in between le
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, durable
 from estimator_pipeline.engines import lock
 from estimator_pipeline.engines.board import DIRECTORY
 from estimator_pipeline.errors import ConfigError
@@ -131,6 +132,6 @@ def to_file(path: str, write: Callable[[str], Any], *, overwrite: bool) -> None:
             gfile.makedirs(os.path.dirname(path))
         unfinished = f"{path}.unfinished"
         gfile.copy(made, unfinished, overwrite=True)
-        gfile.rename(unfinished, path, overwrite=True)
+        durable.rename(unfinished, path, by=functools.partial(gfile.rename, overwrite=True))
     finally:
         shutil.rmtree(local, ignore_errors=True)

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, durable
 from estimator_pipeline.compat import saved_models
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.export_model import KerasSide
@@ -136,7 +136,7 @@ def place(temporary: str, output: str) -> None:
     there = os.path.lexists(output)
     if there:
         os.rename(output, before)
-    os.rename(temporary, output)
+    durable.rename(temporary, output, by=os.rename)
     if there:
         shutil.rmtree(before, ignore_errors=True)
 

@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from estimator_pipeline import __version__
+from estimator_pipeline import __version__, durable
 from estimator_pipeline.launch.progress import finite
 from estimator_pipeline.parity import folders, tally, text
 from estimator_pipeline.parity.result import Parity
@@ -109,7 +109,7 @@ def _write(path: Path, content: str) -> None:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
         unfinished.write_text(content, encoding="utf-8")
-        os.replace(unfinished, path)
+        durable.rename(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise

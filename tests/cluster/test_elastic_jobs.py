@@ -54,3 +54,19 @@ def test_two_workers_then_three_then_one(launch, run_python, tmp_path, engine):
     for step in range(1, 25):
         read = np.concatenate([ids.ravel() for ids in parts.ids(step).values()])
         assert sorted(read.tolist()) == sorted(next(iter(one.ids(step).values())).ravel().tolist()), step
+
+
+def test_what_began_by_file_goes_on_by_file_in_all_workers(launch):
+    """As earlier versions chose it by themselves; one that begins now is read by record."""
+    settings = ["run.save_checkpoints_steps=8", "run.ledger=true", "input.cache=false", "input.global_batch_size=60"]
+    job = CONFIGS / "multi_worker_estimator.yaml"
+    for steps, policy in ((8, "file"), (16, "auto")):
+        given = [*settings, f"train.max_steps={steps}", f"input.shard_policy={policy}"]
+        document = launch(job, "--no-evaluator", "--workers", "2", settings=given)
+    found = ledger.read(document["model_dir"] / "ledger")
+    policies = [[segment.facts["plan"]["policy"] for segment in run.segments.values()] for run in found.runs]
+    assert policies == [["file", "file"], ["file", "file"]]
+    assert ledger.check(found).well, str(ledger.check(found))
+    asked = [*settings, "train.max_steps=24", "input.shard_policy=auto"]
+    with pytest.raises(AssertionError, match=r"input\.workers was 2 and is 3"):
+        launch(job, "--no-evaluator", "--workers", "3", settings=asked)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import types
 
 import pytest
 from conftest import free_ports
@@ -61,8 +62,8 @@ def wait_for(done, seconds=60):
     return found
 
 
-def meet(worker, folder):
-    return beginning.meet(worker, str(folder), asked=never, timeout=60)
+def meet(worker, folder, input_fn=None):
+    return beginning.meet(worker, str(folder), input_fn, asked=never, timeout=60)
 
 
 def checkpoint_at(folder, step):
@@ -94,10 +95,12 @@ def test_a_server_that_is_not_there_is_told_at_once(jobs):
 
 
 def test_a_worker_with_a_folder_of_its_own_hears_and_is_heard(board_of, tmp_path):
-    chief, worker = board_of("chief", "c"), board_of("worker", "w")
+    chief, worker, policies = board_of("chief", "c"), board_of("worker", "w"), []
     with chief.attending(), worker.attending():
-        chief.say("running", from_step=0)
-        assert meet(worker, tmp_path / "w") == str(tmp_path / "w" / "tmp_worker_0")
+        chief.say("running", from_step=0, policy="file")
+        input_fn = types.SimpleNamespace(follow=policies.append)
+        assert meet(worker, tmp_path / "w", input_fn) == str(tmp_path / "w" / "tmp_worker_0")
+        assert policies == ["file"], "the shard policy that the run began under"
         assert worker.apart and not chief.apart
         assert chief.apart_tasks() == [worker.tf_config.task]
         worker.report("done", steps=3, records=None)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from estimator_pipeline.engines.functions import call_function, load_function, place_in, told
+from estimator_pipeline.engines.functions import call_function, load_function, place_in, refusal_in, told
 from estimator_pipeline.errors import ConfigError, InputError
 
 
@@ -240,6 +240,23 @@ TRACED = """in user code:
 
     ValueError: count: Tensor conversion requested dtype int64 for Tensor with dtype int32
 """
+
+
+def test_a_refusal_that_autograph_has_made_an_error_of_its_own_of():
+    def wrapped(text):
+        try:
+            try:
+                raise ConfigError("a list is no model")
+            except ConfigError as inner:
+                raise KeyError("on the way") from inner
+        except KeyError:
+            raise RuntimeError(text)
+
+    for text, refused in [(TRACED, "a list is no model"), ("of another kind", "None")]:
+        with pytest.raises(RuntimeError) as raised:
+            wrapped(text)
+        assert str(refusal_in(raised.value)) == refused
+    assert refusal_in(ValueError(TRACED)) is None
 
 
 def test_what_was_raised_while_a_function_was_traced():

@@ -91,6 +91,17 @@ def test_a_signal_asks_once_and_is_left_as_it_was():
     assert not [thread for thread in threading.enumerate() if thread.name == "estimator_pipeline-preemption"]
 
 
+def test_a_task_that_has_failed_is_not_asked_any_more():
+    """Whoever has started the others ends them all when one has failed, which stays a failure."""
+    heard = []
+    preemption = Preemption("worker:1", signals=[signal.SIGTERM], on_asked=heard.append)
+    with preemption.listening():
+        preemption.refuse()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert not preemption.asked, "it waits for the thread that listens"
+    assert not heard
+
+
 def test_it_stops_after_the_step_that_the_signal_came_in_however_late_threads_are(monkeypatch):
     ask = Preemption.ask
 
@@ -595,7 +606,7 @@ def test_what_fails_by_another_task_while_it_stops_ends_as_asked(tmp_path):
     with pytest.raises(PreemptedError) as error:
         run(tmp_path, hooks=[LosesAPeer(25)])
     place = f"training stands after step 15, in {tmp_path}/model.ckpt-15"
-    assert f"WaitError: worker:1 is gone, while it stopped; {place}; 10 later steps are lost" in str(error.value)
+    assert f"worker:1 is gone, while it stopped; {place}; 10 later steps are lost" in str(error.value)
     assert run(tmp_path).global_step == 40
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import functools
 import json
 import os
 import shutil
@@ -17,10 +18,11 @@ from test_trusted_checkpoints import FEATURES, LABELS, data, newest, run, small_
 
 import estimator_pipeline as ep
 import model_fns
+from estimator_pipeline import inputs
 from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.engines import beginning, checkpoint_files, checkpoints, disk, keras_checkpoints, lock
 from estimator_pipeline.engines.board import Board
-from estimator_pipeline.engines.identity import Identity, check
+from estimator_pipeline.engines.identity import Identity, check, of_inputs
 from estimator_pipeline.engines.job import run_job
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.job import make_job
@@ -480,6 +482,30 @@ def test_an_older_checkpoint_is_gone_on_from(tmp_path):
         assert step == 100
 
 
+def test_what_began_by_file_goes_on_by_file(tmp_path, logged):
+    """As "auto" could mean it: with two workers, no checkpoint, and a policy that was asked for since."""
+    for part in range(2):
+        (tmp_path / f"{part}.csv").write_text("x,label\n" + "1,1\n" * 20)
+
+    def read_by(policy):
+        source = inputs.from_csv(str(tmp_path / "*.csv"), global_batch_size=4, shard_policy=policy).train_input_fn
+        return source, functools.partial(of_inputs, source, seed=1, num_pipelines=2)
+
+    def going_on(folder, policy="auto"):
+        source, made_of = read_by(policy)
+        with own_model_dir(tmp_path / folder, [], made_of, input_fn=source):
+            return made_of().fixed["input.shard_policy"]
+
+    for folder in ("begun", "not begun"):
+        check(str(tmp_path / folder), read_by("file")[1](), step=0, accept=False)
+    save(tmp_path / "begun", "model.ckpt", steps=(100,))
+    assert going_on("not begun") == "by record" and "shard_policy" not in logged.text
+    assert going_on("begun") == going_on("begun") == "file"
+    assert logged.text.count("goes on with shard_policy file, by which this run began") == 2
+    with pytest.raises(ConfigError, match=r"input\.shard_policy was file and is by record"):
+        going_on("begun", policy="data")
+
+
 def test_the_others_are_told_of_a_disk_that_is_full_at_the_start(tmp_path, monkeypatch):
     Full(monkeypatch, "identity.json")
     failures = []
@@ -581,7 +607,7 @@ def test_it_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
         original = getattr(os, name)
         monkeypatch.setattr(os, name, lambda *args, n=name, f=original: (done.append(n), f(*args))[1])
     check(str(tmp_path), ONE, step=0, accept=False)
-    assert done == ["fsync", "replace"]
+    assert done == ["fsync", "replace", "fsync"]  # of the file, and of the folder
 
 
 @pytest.mark.parametrize("operation", ["fsync", "replace"])

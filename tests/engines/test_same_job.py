@@ -10,7 +10,7 @@ from estimator_pipeline.cluster import parse_tf_config
 from estimator_pipeline.compat import coordination
 from estimator_pipeline.engines import same_job
 from estimator_pipeline.engines.board import Board
-from estimator_pipeline.engines.identity import differences
+from estimator_pipeline.engines.identity import CONTENT, Identity, differences
 from estimator_pipeline.engines.job_identity import shared_by_tasks
 from estimator_pipeline.errors import OtherJobError
 from estimator_pipeline.job import load_job
@@ -101,6 +101,26 @@ def test_many_differences_are_counted(told):
     many = {f"name{i:02}": i for i in range(30)}
     told(many, many, dict.fromkeys(many, 0.5))
     with pytest.raises(OtherJobError, match=r"name07: .*; and 22 more"):
+        agree()
+
+
+def test_workers_that_have_other_files_of_one_name_are_told(told):
+    """Digests of two kinds say nothing of each other: one machine may have an index beside its copy."""
+
+    def of(**digests):
+        return same_job.of_task(Identity(fixed={"seed": 1, CONTENT: digests}), {})
+
+    told(of(a="1", b="2"), of(a="1", b="2"), of(a="1", b="3"))
+    with pytest.raises(OtherJobError, match=r"input\.content b: 2 on worker:0, 3 on worker:2"):
+        agree()
+    sampled, mixed = of(a="sampled 1", b="sampled 2"), of(a="1", b="sampled 2")
+    told(of(a="1", b="2"), sampled, mixed)
+    agree()
+    many = [{f"part-{n}.tfrecord": f"{kind}{n:016}" for n in range(99)} for kind in ("", "sampled ")]
+    told(*(of(**content) for content in (*many, many[0])))
+    agree()
+    told(*(of(**content) for content in (many[0], many[0], {**many[0], "part-7.tfrecord": "0"})))
+    with pytest.raises(OtherJobError, match=r"input\.content: sha256 .* on worker:2"):
         agree()
 
 

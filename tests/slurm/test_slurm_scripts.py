@@ -409,3 +409,145 @@ def test_what_the_newest_run_waits_for_is_told_beside_it(tmp_path):
     assert progress_text(progress_of(tmp_path)) == "step 7, still not"
     (tmp_path / "run-0" / "attempt-1" / "command.progress.jsonl").unlink()
     assert progress_text(progress_of(tmp_path)) == "still not"
+
+
+# What failed ---------------------------------------------------------------------------------------------------
+
+FAILURE = {
+    "time": 5.0, "attempt": 2, "event": "failed", "task": "worker:1", "exit_code": 1,
+    "what": "worker:1 failed with exit code 1: RuntimeError: no such column 'price'",
+    "error": "RuntimeError: no such column 'price'",
+}  # fmt: skip
+PRICE = "worker:1: RuntimeError: no such column 'price' (run-0/task-1.log)"
+
+
+def failed_job(folder, *events, last="ended with exit code 1", array=None):
+    """A submission whose tasks have failed."""
+    (folder / "run-0").mkdir(parents=True)
+    (folder / "run-0" / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (folder / "run-0" / "task-1.log").write_text(
+        "I0000 00:00:17 1 port.cc:1] noise\n" + "line\n" * 30 + "KeyError: x\n"
+    )
+    (folder / "output.log").write_text(f"2026-01-02 03:04:05 job 7: {last}\n")
+    submission = Submission("7", folder, "x", tasks=("worker:0", "worker:1"), array=array)
+    (folder / "submission.json").write_text(json.dumps(submission.document()))
+    return submission
+
+
+@pytest.mark.parametrize(
+    ("said", "event", "last", "text", "failed"),
+    [
+        ("JobState=FAILED ExitCode=1:0", FAILURE, "ended", f"failed: {PRICE}", True),
+        ("JobState=FAILED ExitCode=2:0", FAILURE, "ended", f"failed: bad input: {PRICE}", True),
+        ("JobState=OUT_OF_MEMORY ExitCode=0:125", FAILURE, "", f"ended because memory ran out: {PRICE}", True),
+        # A task that srun has ended is no cancel, and the exit code alone never was one.
+        ("JobState=FAILED ExitCode=143:0", FAILURE, "ended with exit code 143", f"failed: {PRICE}", True),
+        ("JobState=FAILED ExitCode=143:0", FAILURE, "ended as asked, exit code 75; the next",
+         "stopped as asked; the next submission goes on from the last checkpoint (exit code 143)", False),
+        ("JobState=CANCELLED ExitCode=0:15", FAILURE, "ended as asked, exit code 75", "cancelled", False),
+        ("JobState=TIMEOUT ExitCode=0:15", FAILURE, "", "ended by its time limit", True),
+        ("JobState=COMPLETED ExitCode=0:0", FAILURE, "ended with exit code 0", "done", False),
+        # One that had not come to its name, and one of an older submission.
+        ("JobState=FAILED ExitCode=137:0",
+         {**FAILURE, "task": "rank 1", "error": "", "what": "rank 1 ran out of memory"}, "ended",
+         "failed: worker:1 ran out of memory (run-0/task-1.log)", True),
+        ("JobState=FAILED ExitCode=137:0", {**FAILURE, "task": "command", "what": "command failed"},
+         "ended", "failed (exit code 137)", True),
+    ],
+)  # fmt: skip
+def test_a_failure_is_told_by_its_task(tmp_path, said, event, last, text, failed):
+    submission = failed_job(tmp_path, event, {"event": "gave_up"}, last=last)
+    (found,) = job_status(submission, environ=fake_scontrol(tmp_path, f"JobId=7 {said}"))
+    assert found.lines() == [f"job 7 (x): {text}"] and found.failed == failed
+    assert json.loads(json.dumps(found.document()))["failed"] == failed
+
+
+def test_a_running_job_tells_its_last_failure(tmp_path):
+    submission = failed_job(tmp_path, FAILURE, {"event": "restart_in"})
+    (found,) = job_status(submission, environ=fake_scontrol(tmp_path, "JobId=7 JobState=RUNNING"))
+    assert found.lines() == ["job 7 (x): running, started again in place 1 time", f"  last failure: {PRICE}"]
+    assert not found.failed
+
+
+def test_a_job_that_slurm_has_forgotten_is_known_by_its_history(tmp_path):
+    submission = failed_job(tmp_path, FAILURE, {"event": "gave_up"})
+    environ = fake_scontrol(tmp_path, "")
+    (found,) = job_status(submission, environ=environ)
+    assert found.lines() == [f"job 7 (x): Slurm knows it no longer; it failed: {PRICE}"] and found.failed
+    (tmp_path / "run-0" / "events.jsonl").write_text('{"event": "done"}\n')
+    (found,) = job_status(submission, environ=environ)
+    assert not found.failed and "its last words: " in found.text
+
+
+def test_without_a_job_all_of_them_are_listed(tmp_path):
+    """Those below the folder, and those of this user that Slurm knows, wherever they are; the newest first."""
+    jobs = tmp_path / "jobs"
+    failed_job(jobs / "models" / "a" / "slurm" / "one", FAILURE, {"event": "gave_up"})
+    running = Submission("9", tmp_path / "elsewhere" / "slurm" / "two", "b", tasks=("worker:0",), submitted=5.0)
+    (running.folder / "run-0" / "attempt-1").mkdir(parents=True)
+    (running.folder / "submission.json").write_text(json.dumps(running.document()))
+    told = [{"event": "start", "max_steps": 1200}, {"event": "step", "step": 300, "steps_per_sec": 10.0}]
+    progress = running.folder / "run-0" / "attempt-1" / "command.progress.jsonl"
+    progress.write_text("".join(json.dumps(event) + "\n" for event in told))
+    known = f"JobState=RUNNING Restarts=1 Command={running.folder}/job.sh"
+    others = f"JobId=8 UserId=other(99999) {known}\nJobId=7 UserId=me({os.getuid()}) JobState=RUNNING Command=/x/job.sh"
+    environ = fake_scontrol(tmp_path, f"JobId=9 UserId=me({os.getuid()}) {known}\n{others}")
+    done = call("status", "--folder", jobs, env=environ)
+    assert done.returncode == 0 and [line.split() for line in done.stdout.splitlines()] == [
+        ["JOB", "NAME", "STATE", "STEP", "%", "STEPS/S", "LEFT", "RESTARTS", "LAST", "FAILURE"],
+        ["9", "b", "RUNNING", "300", "25", "10", "1", "min", "1"],
+        ["7", "x", "RUNNING", *PRICE.split()],
+    ]
+    documents = json.loads(call("status", "--folder", jobs, "--json", env=environ).stdout)
+    assert [one["jobs"][0]["progress"].get("max_steps") for one in documents] == [1200, None]
+    (tmp_path / "scontrol").unlink()
+    done = call("status", "--folder", jobs, env={"PATH": str(tmp_path)})
+    assert done.returncode == 1 and done.stdout.splitlines()[1].split()[:3] == ["7", "x", "NO_ANSWER"]
+    (jobs / "none").mkdir()
+    done = call("status", "--folder", jobs / "none", env={"PATH": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (0, "no jobs\n")
+    done = call("status", "--set", "a=1", env={"PATH": str(tmp_path)})
+    assert done.returncode == 2 and "none is named" in done.stderr
+
+
+def test_a_watch_ends_with_the_job(tmp_path):
+    """It has ended at the second look."""
+    submission = failed_job(tmp_path / "s", FAILURE)
+    environ = fake_scontrol(tmp_path, "")
+    said = "[ -e seen ] && state=COMPLETED || state=RUNNING; touch seen; echo JobId=7 JobState=$state"
+    (tmp_path / "scontrol").write_text(f"#!{shutil.which('sh')}\ncd {tmp_path}; {said}\n")
+    done = call("status", submission.folder, "--watch", "0.01", env=environ)
+    shown = [line for line in done.stdout.splitlines() if line.startswith("job 7")]
+    assert (done.returncode, shown) == (0, ["job 7 (x): running", "job 7 (x): done"])
+
+
+def test_where_slurm_does_not_answer_the_last_words_count(tmp_path):
+    submission = failed_job(tmp_path, FAILURE, {"event": "restart_in"})
+    (tmp_path / "run-0" / "attempt-1").mkdir()
+    told = {"event": "step", "step": 7, "time": time.time() - 600}
+    (tmp_path / "run-0" / "attempt-1" / "command.progress.jsonl").write_text(json.dumps(told) + "\n")
+    environ = fake_scontrol(tmp_path, "")
+    (tmp_path / "scontrol").write_text(
+        f"#!{shutil.which('sh')}\necho 'slurm_load_jobs error: Unable to contact' >&2\nexit 1\n"
+    )
+    (found,) = job_status(submission, environ=environ)
+    assert (found.state, found.failed, found.ended) == ("NO_ANSWER", True, False)
+    assert found.lines()[0].startswith("job 7 (x): Slurm does not answer (slurm_load_jobs error: Unable to contact)")
+    assert found.lines()[1:] == ["  step 7, told 10 min ago", f"  last failure: {PRICE}"]
+
+
+def test_status_and_logs_of_a_failure(tmp_path):
+    failed_job(tmp_path / "s", FAILURE, {"event": "gave_up"})
+    environ = fake_scontrol(tmp_path, "JobId=7 JobState=FAILED ExitCode=1:0")
+    done = call("status", tmp_path / "s", env=environ)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (1, f"job 7 (x): failed: {PRICE}")
+    assert (
+        json.loads(call("status", tmp_path / "s", "--json", env=environ).stdout)["jobs"][0]["failure"]["attempt"] == 2
+    )
+    done = call("logs", tmp_path / "s", "--failed", "--lines", "2", env=environ)
+    assert (done.returncode, done.stdout.splitlines()) == (0, [PRICE, "line", "KeyError: x"])
+    whole = call("logs", tmp_path / "s", "--failed", "--lines", "0", env=environ).stdout.splitlines()
+    assert len(whole) == 32 and not any("noise" in line for line in whole)
+    (tmp_path / "s" / "run-0" / "events.jsonl").write_text("")
+    done = call("logs", tmp_path / "s", "--failed", env=environ)
+    assert done.returncode == 2 and done.stderr.startswith("error: no task has failed in the newest run")

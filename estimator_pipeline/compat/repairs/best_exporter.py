@@ -30,6 +30,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from estimator_pipeline import durable
 from estimator_pipeline.best_results import is_better, is_number, nan_metrics
 from estimator_pipeline.compat.repairs import literal_paths
 from estimator_pipeline.log import logger
@@ -202,7 +203,7 @@ class _Record:
         temporary = f"{self.path}.{os.getpid()}.tmp"
         with self._gfile.GFile(temporary, "w") as file:
             file.write(json.dumps({"version": _VERSION, **document}, indent=1))
-        self._gfile.rename(temporary, self.path, overwrite=True)
+        durable.rename(temporary, self.path, by=functools.partial(self._gfile.rename, overwrite=True))
 
 
 def _encoded(value: Any) -> dict[str, Any]:

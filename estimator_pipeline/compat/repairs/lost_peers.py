@@ -29,6 +29,7 @@ from typing import Any
 from estimator_pipeline.cluster.peers import PeerWatch, grace_secs
 from estimator_pipeline.compat.repairs import around, missing_peers
 from estimator_pipeline.errors import TaskFailedError, WaitError
+from estimator_pipeline.launch.task_events import TaskEvents
 from estimator_pipeline.log import logger
 
 NAME = "lost-peers"
@@ -243,6 +244,7 @@ class _WatchThread(threading.Thread):
         for call in before_exit:
             with contextlib.suppress(Exception):
                 call(message)
+        TaskEvents(os.environ, self.own).ended(error, status="failed", because=error.because)
         print(message, file=sys.stderr, flush=True)
         sys.stdout.flush()
         # The main thread is inside TensorFlow, and no exception reaches it there.

@@ -2,9 +2,11 @@
 
 `tf.distribute.MultiWorkerMirroredStrategy()` waits in TensorFlow's C++ until every task of the cluster has joined, for
 an hour, and does not let go of Python's interpreter meanwhile: no other thread runs, so there is no heartbeat; Ctrl-C
-waits as well, and SIGTERM is dropped by a handler that TensorFlow sets in there. Here
+waits as well, and SIGTERM is dropped by a handler that TensorFlow sets in there. Where the task's own port is taken,
+it says "Could not start gRPC server". Here
 
 * the same C function is called by ctypes, which lets go of the interpreter;
+* a task whose port is taken says so, and who has it, before its server starts;
 * a thread says once a minute which tasks do not answer, in the log and to a launcher, sends the launcher's heartbeats,
   and ends the process after ESTIMATOR_PIPELINE_START_SECS (30 minutes) with one error and exit code 1;
 * a signal that asks a task to end (docs/preemption.md) ends it at once with the exit code of a preemption, as nothing
@@ -32,10 +34,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import startup
+from estimator_pipeline.cluster import own_port
 from estimator_pipeline.cluster.peers import grace_secs
 from estimator_pipeline.cluster.roll_call import RollCall
 from estimator_pipeline.errors import PreemptedError, TaskFailedError
 from estimator_pipeline.launch import progress
+from estimator_pipeline.launch.error_lines import error_line
 from estimator_pipeline.launch.signals import signals_of
 from estimator_pipeline.log import logger
 
@@ -92,6 +96,7 @@ def apply() -> None:
 
     @functools.wraps(original)
     def enable(context, server_def):
+        _require_port(server_def)
         wait = _wait_of(server_def)
         if wait is None:
             return original(context, server_def)
@@ -140,6 +145,15 @@ def _join_function() -> Callable[[Any, bytes], None] | None:
             raise tf.compat.v1.errors.exception_type_from_error_code(code)(None, None, message)
 
     return join
+
+
+def _require_port(text: bytes) -> None:
+    from tensorflow.core.protobuf import tensorflow_server_pb2
+
+    server_def = tensorflow_server_pb2.ServerDef.FromString(text)
+    own = [job.tasks[server_def.task_index] for job in server_def.cluster.job if job.name == server_def.job_name]
+    if own:
+        own_port.require_free(own[0], f"{server_def.job_name}:{server_def.task_index}", os.environ)
 
 
 def _wait_of(text: bytes) -> _Wait | None:
@@ -273,7 +287,8 @@ class _Wait:
                 line = self._calls.look()
             except TaskFailedError as error:
                 if not self._over.is_set():
-                    self._end(str(error), error.exit_code, status="failed", because=error.because)
+                    told = {"because": error.because, "task": self._calls.own, "error": error_line(error)}
+                    self._end(str(error), error.exit_code, status="failed", **told)
                 return
             if not self._over.is_set():
                 logger.warning("%s", line)

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 
-def everywhere(original: Callable[..., Any], new: Callable[..., Any]) -> None:
+def everywhere(original: Callable[..., Any], new: Callable[..., Any], *, shown_as: str | None = None) -> None:
     """Replaces `original` by `new` in every module that shows it, whatever name the module was imported under.
 
     Modules that are imported later take it from its home, and get the new one as well. `new` should be made with
-    `functools.wraps(original)`: public names are kept as attributes of the function.
+    `functools.wraps(original)`: public names are kept as attributes of the function. `shown_as`: the name by which
+    modules show it, where that is not its own.
     """
-    name = original.__name__
+    name = shown_as or original.__name__
     for module in list(sys.modules.values()):
         names = _names(module)
         # On 2.15 `tf.estimator` is a lazy loader, which has the module's names and is itself in no table.

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from estimator_pipeline import durable
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.code.converting import Converted, ConvertedFile
 
@@ -54,9 +55,9 @@ def write(converted: Converted, output: Path) -> None:
             for made in converted.files:
                 path = target / made.path
                 path.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(unfinished / made.path, path)
+                durable.rename(unfinished / made.path, path)
         else:
-            os.rename(unfinished, target)
+            durable.rename(unfinished, target, by=os.rename)
     except OSError as error:
         raise ConfigError(
             f"--output {output}: the program cannot be written",

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from estimator_pipeline import durable
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import (
     Cluster,
@@ -385,12 +386,10 @@ def _write(path: File, text: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
+        durable.rename(name, path)
     except OSError as error:
         File(name).unlink(missing_ok=True)
         raise ConfigError(

@@ -15,12 +15,12 @@ CONTAINER = "tensorflow"
 ROLE_FIELDS = ("cpu", "memory", "gpus", "node_selector", "tolerations")
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "alpha.kubernetes.io/nvidia-gpu", "gpu.intel.com/i915")
 POD_DECIDED = {
-    "affinity": ("which nodes: labels", ("kubernetes", "roles")),
-    "initContainers": ("a patch to the output of submit kubernetes --dry-run", None),
-    "hostNetwork": ("a patch to the output of submit kubernetes --dry-run", None),
-    "dnsPolicy": ("a patch to the output of submit kubernetes --dry-run", None),
-    "hostIPC": ("a patch to the output of submit kubernetes --dry-run", None),
-    "schedulerName": ("a gang scheduler is asked for by labels, or a patch to the manifests", ("kubernetes", "labels")),
+    "affinity": ("kubernetes.pod_patch has it, as it stands", None),
+    "initContainers": ("kubernetes.pod_patch has it, as it stands", None),
+    "hostNetwork": ("kubernetes.pod_patch has it, as it stands", None),
+    "dnsPolicy": ("kubernetes.pod_patch has it, as it stands", None),
+    "hostIPC": ("kubernetes.pod_patch has it, as it stands", None),
+    "schedulerName": ("kubernetes.pod_patch has it, as it stands", None),
 }
 POD_DROPPED = {
     "restartPolicy": "submit kubernetes writes it",
@@ -60,7 +60,7 @@ def convert_pod(draft: Draft, role: str, path: Path, *, alone: bool) -> None:
             for i in range(len(item.value)):
                 own = document.item(*item.path, i)
                 if i != number and own is not None:
-                    draft.decide(own, "a second container: a patch to the output of submit kubernetes --dry-run")
+                    draft.decide(own, "a second container: kubernetes.pod_patch has it, as it stands")
         elif name == "volumes":
             _volumes(draft, document.items(*item.path), mounts)
         elif name == "nodeSelector":
@@ -107,7 +107,7 @@ def _pod_field(draft: Draft, name: str, item: Item) -> None:
             if inner.path[-1] in fields:
                 draft.take(inner, ("kubernetes", fields[str(inner.path[-1])]))
             else:
-                draft.decide(inner, "a patch to the output of submit kubernetes --dry-run")
+                draft.decide(inner, "kubernetes.pod_patch has it, as it stands")
     elif name in POD_DROPPED:
         draft.drop(item, POD_DROPPED[name])
     elif name in POD_DECIDED:
@@ -208,7 +208,7 @@ def _container_field(draft: Draft, name: str, item: Item, role: str) -> None:
     elif name in CONTAINER_DROPPED:
         draft.drop(item, CONTAINER_DROPPED[name])
     elif name not in ("command", "args", "volumeMounts"):
-        draft.decide(item, "a patch to the output of submit kubernetes --dry-run")
+        draft.decide(item, "kubernetes.pod_patch has it, as it stands")
 
 
 def _variable(draft: Draft, item: Item) -> None:

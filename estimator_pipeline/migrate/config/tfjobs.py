@@ -264,10 +264,21 @@ def _spec(draft: Draft, roles: dict[str, Path]) -> None:
                 draft.drop(item, "the default")
 
 
+_SCHEDULING = {
+    "minAvailable": "min_available",
+    "queue": "queue",
+    "minResources": "min_resources",
+    "scheduleTimeoutSeconds": "schedule_timeout_seconds",
+}
+
+
 def _scheduling(draft: Draft, item: Item) -> None:
     for inner in draft.document.items(*item.path):
-        if inner.path[-1] == "priorityClass":
+        name = str(inner.path[-1])
+        if name == "priorityClass":
             draft.take(inner, ("kubernetes", "priority_class"))
+        elif name in _SCHEDULING:
+            draft.take(inner, ("kubernetes", "scheduling_policy", _SCHEDULING[name]))
         else:
             draft.decide(inner, "a gang scheduler's affair: it is asked for by labels", ("kubernetes", "labels"))
 

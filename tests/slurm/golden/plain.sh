@@ -98,4 +98,6 @@ if [ "$code" -eq 75 ]; then
     say "Slurm did not requeue the job; submit it again to go on"
 fi
 say "ended with exit code $code"
+# 143 is the answer to a cancel alone.
+[ "$code" -ne 143 ] || code=1
 exit "$code"

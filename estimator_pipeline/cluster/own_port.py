@@ -1,0 +1,102 @@
+"""Whether a task's own port is free, and who has it: asked before TensorFlow's server finds out.
+
+TensorFlow says "Could not start gRPC server", and names neither the port nor who listens there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from estimator_pipeline.errors import PortError
+
+__all__ = ["REUSE_VARIABLE", "holder_of", "problem_of", "require_free"]
+
+# TensorFlow's server shares its port with whoever holds it for the task; set where this package has chosen the port.
+REUSE_VARIABLE = "TF_GRPC_REUSE_PORT"
+# A process of the attempt before this one may be ending.
+_GRACE_SECS = 5.0
+_LOOK_SECS = 0.2
+_LISTENS = "0A"  # in /proc/net/tcp
+_SHOWN = 80
+
+
+def require_free(address: str, task: str, environ: Mapping[str, str]) -> None:
+    """Waits a moment for the port of a task whose server is about to start in this process.
+
+    Args:
+        address: of the task: "host:port".
+        task: such as "worker:0".
+        environ: where TF_GRPC_REUSE_PORT may stand.
+
+    Raises:
+        PortError: somebody else listens there. Its exit code is 2 where the port was given, and 1 where this package
+            has chosen it: then the next start takes another one.
+    """
+    port = int(address.rpartition(":")[2])
+    chosen = environ.get(REUSE_VARIABLE) == "1"
+    deadline = time.monotonic() + _GRACE_SECS
+    while (problem := problem_of(port, shared=chosen)) is not None:
+        holder, pid = holder_of(port)
+        if pid == os.getpid():
+            return  # the server of an earlier training
+        if time.monotonic() > deadline or problem.errno != errno.EADDRINUSE:
+            raise PortError(
+                f"{task} should listen at {address}, and the port {port} cannot be had on this host",
+                found=f"{os.strerror(problem.errno or 0)}{holder and f': {holder} listens there'}",
+                mend="start the job again: it takes another port"
+                if chosen
+                else "end that process, or name another port for this task in the TF_CONFIG of every task",
+                restartable=chosen,
+            ) from problem
+        time.sleep(_LOOK_SECS)
+
+
+def problem_of(port: int, *, shared: bool = False) -> OSError | None:
+    """Why a server cannot listen at a port of this host, on all addresses as gRPC does; None where it can.
+
+    Args:
+        port: 0 is always free.
+        shared: whether the server sets SO_REUSEPORT.
+    """
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            # As servers do: what only lingers after a closed connection does not count as taken.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            probe.bind(("", port))
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        return error
+    return None
+
+
+def holder_of(port: int) -> tuple[str, int | None]:
+    """Who listens at a port of this host: its command and number in words, and the number.
+
+    "", None where /proc does not say it: elsewhere than on Linux, or a process of another user's.
+    """
+    sockets = {f"socket:[{inode}]" for name in ("tcp", "tcp6") for inode in _listening(Path("/proc/net", name), port)}
+    with contextlib.suppress(OSError):
+        for process in Path("/proc").iterdir() if sockets else ():
+            # Processes end, and those of other users do not show their files.
+            with contextlib.suppress(OSError):
+                if process.name.isdigit() and any(os.readlink(one) in sockets for one in (process / "fd").iterdir()):
+                    words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                    return f"{words[:_SHOWN]!r} (process {process.name})", int(process.name)
+    return "", None
+
+
+def _listening(table: Path, port: int) -> list[str]:
+    try:
+        rows = [line.split() for line in table.read_text().splitlines()[1:]]
+    except OSError:
+        return []
+    return [row[9] for row in rows if row[3] == _LISTENS and int(row[1].rpartition(":")[2], 16) == port]

@@ -1,0 +1,40 @@
+"""The errors of a disk or a file server that fails: told with the file's name, in one message.
+
+They say nothing of what was given: the same may succeed later, elsewhere, or when the disk is mended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
+from estimator_pipeline.errors import DiskError
+
+__all__ = ["MEND", "WORDS", "failed", "naming"]
+
+_FAILED = (errno.EIO, errno.EBADMSG, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EUCLEAN, errno.EREMOTEIO)
+# As the operating system says them, in whatever error TensorFlow wraps them.
+WORDS = tuple(os.strerror(number).lower() for number in _FAILED if number not in (errno.ENOTCONN, errno.ETIMEDOUT))
+MEND = "look at that disk or file server (dmesg tells more); when it answers again, the same command goes on"
+
+
+def failed(error: BaseException) -> bool:
+    """Whether an error says that a disk or a file server fails."""
+    return isinstance(error, OSError) and error.errno in _FAILED
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """In the block, which reads one file, the error of a disk that fails names it.
+
+    Raises:
+        DiskError: it could not be read. Any other error stays as it is.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not failed(error):
+            raise
+        raise DiskError(f"{os.fspath(path)} cannot be read: {error.strerror}", mend=MEND) from error

@@ -1,0 +1,177 @@
+"""`kubernetes.pod_patch`: whatever of a pod has no field in a job file, merged as `kubectl patch` does it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job.base import Problem, Section, nearest
+
+__all__ = ["POD_FIELDS", "PatchedMetadata", "PodPatch", "merged"]
+
+POD_FIELDS = frozenset((
+    "activeDeadlineSeconds", "affinity", "automountServiceAccountToken", "containers", "dnsConfig", "dnsPolicy",
+    "enableServiceLinks", "ephemeralContainers", "evictionResponders", "hostAliases", "hostIPC", "hostNetwork",
+    "hostPID", "hostUsers", "hostname", "hostnameOverride", "imagePullSecrets", "initContainers", "nodeName",
+    "nodeSelector", "os", "overhead", "preemptionPolicy", "priority", "priorityClassName", "readinessGates",
+    "resourceClaims", "resources", "restartPolicy", "runtimeClassName", "schedulerName", "schedulingGates",
+    "schedulingGroup", "securityContext", "serviceAccount", "serviceAccountName", "setHostnameAsFQDN",
+    "shareProcessNamespace", "subdomain", "terminationGracePeriodSeconds", "tolerations",
+    "topologySpreadConstraints", "volumes",
+))  # fmt: skip
+"""The fields of a pod's spec, of the newest Kubernetes that is known."""
+KEYS: Mapping[str, str] = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "imagePullSecrets": "name",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+    "resourceClaims": "name",
+    "schedulingGates": "name",
+    "env": "name",
+    "ports": "containerPort",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+}
+"""Lists whose elements are told apart by one of their fields: what the API calls its patch merge key."""
+# What one of these says is of one kind, and another kind takes its place as a whole.
+_WHOLE = ("volumes", "env", "schedulingGates")
+# By these the objects that start the pods, and the tasks, rely on each other.
+_NOT: Mapping[str, str] = {
+    "restartPolicy": "set kubernetes.max_restarts, or another kubernetes.kind.",
+    "subdomain": "leave it out: by it the tasks find each other.",
+    "hostname": "leave it out: by it the tasks find each other.",
+    "hostnameOverride": "leave it out: by it the tasks find each other.",
+    "setHostnameAsFQDN": "leave it out: by the short host name the tasks find each other.",
+    "terminationGracePeriodSeconds": "set kubernetes.termination_grace_seconds, by which the tasks stop in time too.",
+    "ephemeralContainers": "leave it out: a template has none; see `kubectl debug`.",
+}
+
+
+class PatchedMetadata(Section):
+    """Labels and annotations of the pods; null takes one away.
+
+    Fields:
+        labels: Name -> text.
+        annotations: Name -> text.
+    """
+
+    labels: dict[str, str | None] = {}
+    annotations: dict[str, str | None] = {}
+
+
+class PodPatch(Section):
+    """A part of a pod, in the words of Kubernetes, that is merged into what the other fields make.
+
+    Mappings are merged, and null takes a field away. Of lists whose elements have a name (containers, volumes, env and
+    so on: :data:`KEYS`) those of the same name are merged and others added; every other list takes the place of what
+    was there.
+
+    Fields:
+        metadata: See :class:`PatchedMetadata`.
+        spec: As `spec.template.spec` of a Job.
+    """
+
+    metadata: PatchedMetadata = PatchedMetadata()
+    spec: dict[str, Any] = {}
+
+    def problems(self) -> Iterator[Problem]:
+        for name in self.spec:
+            if name in _NOT:
+                text = "this is for the manifest itself to say."
+                yield Problem(("spec", name), text, f"{name}: {self.spec[name]!r}", _NOT[name])
+            elif name not in POD_FIELDS:
+                close = nearest(name, POD_FIELDS)
+                mend = f"did you mean {close!r}?" if close else "see `kubectl explain pod.spec`."
+                yield Problem(("spec", name), "a pod's spec has no such field.", repr(name), mend)
+        yield from _unnamed(self.spec, ("spec",))
+        for i, volume in enumerate(self.spec.get("volumes") or ()):
+            if isinstance(volume, dict) and volume.get("name") == "job":
+                text = "the volume job holds the job file."
+                yield Problem(("spec", "volumes", i), text, repr(volume), "give it another name.")
+
+
+def _unnamed(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
+    """Elements without the name by which they would be merged, and directives, which are not followed."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            here = (*path, name)
+            if not isinstance(name, str) or name.startswith("$"):
+                text = "a patch has no directives here." if isinstance(name, str) else "a field's name is text."
+                yield Problem(here, text, repr(name), "leave it out; null takes a field away.")
+            elif name in KEYS and item is not None:
+                yield from _of_list(item, here, KEYS[name])
+            else:
+                yield from _unnamed(item, here)
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _unnamed(item, (*path, i))
+
+
+def _of_list(value: Any, path: tuple[str | int, ...], key: str) -> Iterator[Problem]:
+    if not isinstance(value, list):
+        yield Problem(path, "this is a list in Kubernetes.", repr(value), f"write a list of mappings, each with {key}.")
+        return
+    for i, item in enumerate(value):
+        if not isinstance(item, dict) or item.get(key) is None:
+            text = f"an element of this list is told from others by its {key}."
+            yield Problem((*path, i), text, repr(item), f"write a mapping with {key}.")
+        else:
+            yield from _unnamed(item, (*path, i))
+
+
+def merged(template: Mapping[str, Any], patch: PodPatch, *, field: str) -> dict[str, Any]:
+    """A pod's template with a patch in it.
+
+    Args:
+        template: With metadata and spec.
+        patch: What is merged into it.
+        field: Where the patch stands in the job file, for messages.
+
+    Raises:
+        ConfigError: A mapping is where the other has a list or a value, or the other way round.
+    """
+    return _merged(template, patch.model_dump(exclude_unset=True), field)
+
+
+def _merged(base: Mapping[str, Any], patch: Mapping[str, Any], path: str) -> dict[str, Any]:
+    result = dict(base)
+    for name, value in patch.items():
+        here, old = f"{path}.{name}", base.get(name)
+        if value is None:
+            result.pop(name, None)
+            continue
+        if old is not None and (isinstance(old, dict), isinstance(old, list)) != (
+            isinstance(value, dict),
+            isinstance(value, list),
+        ):
+            raise ConfigError(
+                f"{here} is no {_kind(old)}, which it is in the pod.",
+                found=f"{value!r}; in the pod: {old!r}",
+                mend=f"write a {_kind(old)}, or null to take the field away.",
+            )
+        if isinstance(value, dict):
+            result[name] = _merged(old or {}, value, here)
+        elif name in KEYS:
+            result[name] = _merged_list(old or [], value, here, key=KEYS[name], whole=name in _WHOLE)
+        else:
+            result[name] = copy.deepcopy(value)
+    return result
+
+
+def _merged_list(base: list[Any], patch: list[Any], path: str, *, key: str, whole: bool) -> list[Any]:
+    result = list(base)
+    for item in patch:
+        at = next((i for i, old in enumerate(result) if old.get(key) == item[key]), None)
+        if at is None:
+            result.append(_merged({}, item, f"{path}.{item[key]}"))
+        else:
+            result[at] = _merged({} if whole else result[at], item, f"{path}.{item[key]}")
+    return result
+
+
+def _kind(value: Any) -> str:
+    return "mapping" if isinstance(value, dict) else "list" if isinstance(value, list) else "single value"

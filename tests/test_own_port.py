@@ -1,0 +1,75 @@
+"""A task whose port is taken: who has it, and whether another start can do better."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from estimator_pipeline.cluster import own_port
+from estimator_pipeline.errors import PortError
+
+_LISTEN = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def taken():
+    """The port at which another process listens, and its number."""
+    command = [sys.executable, "-I", "-S", "-c", _LISTEN]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield int(process.stdout.readline()), process.pid
+        process.stdin.close()
+
+
+@pytest.mark.parametrize(("environ", "code"), [({}, 2), ({own_port.REUSE_VARIABLE: "1"}, 1)])
+def test_the_port_and_who_has_it_are_named(taken, environ, code, monkeypatch):
+    port, pid = taken
+    monkeypatch.setattr(own_port, "_GRACE_SECS", 0.0)
+    with pytest.raises(PortError) as caught:
+        own_port.require_free(f"node1:{port}", "worker:1", environ)
+    text = str(caught.value)
+    assert f"worker:1 should listen at node1:{port}" in text
+    assert re.search(rf"found: Address already in use: '.*python.*' \(process {pid}\) listens there", text)
+    assert ("another port for this task in the TF_CONFIG" if code == 2 else "takes another port") in text
+    assert caught.value.exit_code == code
+
+
+def test_one_who_is_just_ending_is_waited_for(taken, monkeypatch):
+    port, pid = taken
+    # The second look finds it gone.
+    monkeypatch.setattr(own_port.time, "sleep", lambda seconds: (os.kill(pid, 9), _until_free(port)))
+    own_port.require_free(f"node1:{port}", "worker:1", {})
+
+
+def _until_free(port):
+    while own_port.problem_of(port) is not None:
+        pass
+
+
+def test_the_server_of_this_process_is_no_stranger():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        own_port.require_free(f"node1:{server.getsockname()[1]}", "worker:1", {})
+
+
+def test_a_port_that_its_launcher_holds_is_free_for_the_task():
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("", 0))
+        port = held.getsockname()[1]
+        assert own_port.problem_of(port) is not None
+        assert own_port.problem_of(port, shared=True) is None
+
+
+def test_the_error_says_the_same_in_another_process():
+    error = pickle.loads(pickle.dumps(PortError("a", found="b", mend="c")))
+    assert str(error) == "a\n  found: b\n  to mend it: c"
