@@ -18,6 +18,7 @@ import faulthandler
 import os
 import socket
 from pathlib import Path
+from tempfile import TemporaryFile
 
 __all__ = ["FOLDER", "REQUEST", "StackDumps"]
 
@@ -39,8 +40,8 @@ class StackDumps:
         self._answered: tuple[int, int] | None = None
 
     def look(self) -> None:
-        """Writes the stacks, where they were asked for since the last look. Raises nothing for a file's sake."""
-        with contextlib.suppress(OSError):
+        """Writes the stacks, where they were asked for since the last look. Raises nothing: heartbeats must go on."""
+        with contextlib.suppress(Exception):
             asked = self._asked()
             if asked != self._answered:
                 self._write(_stacks())
@@ -68,8 +69,6 @@ class StackDumps:
 
 
 def _stacks() -> bytes:
-    from tempfile import TemporaryFile
-
     rank = os.environ.get(_RANK, "")
     head = f"{socket.gethostname()}-{os.getpid()}" + (f" rank {rank}" if rank.isdigit() else "") + "\n"
     # faulthandler stops the interpreter while it writes, which a file system that stands still must not do for long;
