@@ -264,6 +264,9 @@ def test_cancelled_with_a_checkpoint_and_submitted_again(client, undisturbed):
 def test_cancelled_at_once(client):
     model_dir, job_id = client.submit("scancelled", "train.max_steps=100000")
     client.wait_for_step(model_dir, 300)
+    stands = client.cli("stacks", job_id, "--brief").splitlines()
+    told = [re.match(r"(\S+) \(process \d+ on (\S+)\) ", line) for line in stands]
+    assert {one[1] for one in told} == {"worker:0", "worker:1", "evaluator:0"} and len({one[2] for one in told}) == 3
     assert client.cli("cancel", model_dir) == f"job {job_id}: cancelled\n"
     client.slurm.wait_for(job_id, "CANCELLED")
     client.slurm.wait(lambda: "ended as asked" in script_log(model_dir), "the script's last words", timeout=60)
