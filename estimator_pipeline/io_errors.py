@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from collections.abc import Iterator
 
 from estimator_pipeline.errors import DiskError
 
-__all__ = ["MEND", "WORDS", "failed", "naming"]
+__all__ = ["MEND", "WORDS", "explained", "failed", "naming", "place_in"]
 
 _FAILED = (errno.EIO, errno.EBADMSG, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EUCLEAN, errno.EREMOTEIO)
 # As the operating system says them, in whatever error TensorFlow wraps them.
@@ -23,6 +24,22 @@ MEND = "look at that disk or file server (dmesg tells more); when it answers aga
 def failed(error: BaseException) -> bool:
     """Whether an error says that a disk or a file server fails."""
     return isinstance(error, OSError) and error.errno in _FAILED
+
+
+def explained(error: BaseException) -> DiskError | None:
+    """What the operating system or TensorFlow says of a disk that fails, as one message; None for any other error."""
+    text = str(getattr(error, "message", error))
+    why = next((words for words in WORDS if words in text.lower()), None)
+    if why is None or not (isinstance(error, OSError) or type(error).__module__.startswith("tensorflow.")):
+        return None
+    place = getattr(error, "filename", None) or place_in(text, why) or "a file"
+    return DiskError(f"{place} cannot be read or written: {why}", mend=MEND)
+
+
+def place_in(text: str, why: str) -> str | None:
+    """The file in an error of TensorFlow's, which tells it before what the operating system says."""
+    found = re.search(rf"(\S+); {re.escape(why)}", text, re.IGNORECASE)
+    return found and found[1]
 
 
 @contextlib.contextmanager

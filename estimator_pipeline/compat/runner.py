@@ -16,7 +16,7 @@ import types
 import zipfile
 from collections.abc import Callable, Sequence
 
-from estimator_pipeline import compat
+from estimator_pipeline import compat, io_errors
 from estimator_pipeline.compat import known_names
 from estimator_pipeline.errors import (
     ConfigError,
@@ -114,6 +114,11 @@ def _guarded(program: Callable[[], object]) -> int:
         _tell(error)
         return error.exit_code
     except BaseException as error:
+        if (plain := io_errors.explained(error)) is not None:
+            # TensorFlow's traceback has each node of the graph twice, and the program is not at fault.
+            print(plain, file=sys.stderr)
+            _tell(plain)
+            return plain.exit_code
         _show(*_own_lines())
         _tell(error)
         return 1

@@ -120,9 +120,7 @@ def is_below(path: str, model_dir: str) -> bool:
 
 def _place(text: str, why: str) -> str | None:
     """The file that an error of TensorFlow or Python names, if any."""
-    # As TensorFlow tells the errors of files, by whatever path.
-    told = re.search(rf"(\S+); {re.escape(why)}", text, re.IGNORECASE)
-    if told:
-        return told[1]
+    if told := io_errors.place_in(text, why):
+        return told
     found = re.search(r"(?:^|[\s;:'])(/[^\s']+?|\w+://[^\s']+?)(?:[;']|:?\s|$)", text)
     return found[1] if found else None

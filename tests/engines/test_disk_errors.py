@@ -47,3 +47,13 @@ def test_a_checkpoint_that_is_not_taken(tmp_path, monkeypatch):
 def test_other_errors_are_none_of_a_disk(tmp_path):
     for error in (ValueError("Input/output error"), tf.errors.InvalidArgumentError(None, None, "shapes differ")):
         assert disk.explained(error, model_dir=str(tmp_path)) is None
+
+
+def test_a_program_that_reads_by_itself(tmp_path, run_warm):
+    (tmp_path / "a.tfrecord").symlink_to("/proc/self/mem")
+    program = tmp_path / "program.py"
+    program.write_text("import tensorflow as tf\nlist(tf.data.TFRecordDataset('a.tfrecord'))\n")
+    run = "import sys\nfrom estimator_pipeline.compat import runner\nsys.exit(runner.run_script(sys.argv[1]))"
+    done = run_warm(["-c", run, program], cwd=tmp_path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "a.tfrecord cannot be read or written: input/output error\n  to mend it: look at that disk" in done.stderr
