@@ -22,6 +22,7 @@ from estimator_pipeline import inputs
 from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.engines import beginning, checkpoint_files, checkpoints, disk, keras_checkpoints, lock
 from estimator_pipeline.engines.board import Board
+from estimator_pipeline.engines.farewell import text_of
 from estimator_pipeline.engines.identity import Identity, check, of_inputs
 from estimator_pipeline.engines.job import run_job
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
@@ -511,7 +512,7 @@ def test_the_others_are_told_of_a_disk_that_is_full_at_the_start(tmp_path, monke
     failures = []
     with pytest.raises(TaskFailedError, match="no space left on device"), own_model_dir(tmp_path, failures):
         pass
-    assert len(failures) == 1 and "no space left on device" in failures[0]
+    assert len(failures) == 1 and "no space left on device" in text_of(failures[0])
     assert [path.name for path in (tmp_path / "estimator_pipeline").iterdir()] == ["lock"]
 
 
@@ -522,7 +523,7 @@ def test_the_others_are_told_of_any_end_at_the_start(tmp_path):
     failures = []
     with pytest.raises(PermissionError), own_model_dir(tmp_path, failures, denied):
         pass
-    assert failures == ["PermissionError: [Errno 13] Permission denied: '/data/train.csv'"]
+    assert [text_of(one) for one in failures] == ["PermissionError: [Errno 13] Permission denied: '/data/train.csv'"]
 
 
 @pytest.mark.parametrize("name", ["tasks", "training.json"])
