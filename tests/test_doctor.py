@@ -936,7 +936,7 @@ def test_own_functions_are_looked_for_and_not_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("def modelfn(): pass\n", "own/f.py has no function 'f' (functions: modelfn)"),
+        ("def modelfn(): pass\n", "mine_here/f.py has no function 'f' (functions: modelfn)"),
         ("import os\nimport no_such_package.x as np\ndef f(): pass\n", "line 2, imports no_such_package, which is not"),
         ("try:\n    import no_such_package\nexcept ImportError:\n    pass\ndef f(): pass\n", None),
         ("if True:\n    f = print\n", None),
@@ -945,22 +945,25 @@ def test_own_functions_are_looked_for_and_not_run(tmp_path, monkeypatch):
         ("globals()['f'] = print\n", None),
         ("def make():\n    global f\n    f = print\nmake()\n", None),
         ("for f in (print,):\n    pass\n", None),
-        ("class A:\n    def f(): pass\ndef g():\n    def f(): pass\n", "own/f.py has no function 'f' (functions: g)"),
+        (
+            "class A:\n    def f(): pass\ndef g():\n    def f(): pass\n",
+            "mine_here/f.py has no function 'f' (functions: g)",
+        ),
     ],
 )
 def test_a_function_and_what_its_file_imports_are_looked_for(text, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "f.py").write_text(text)
-    (tmp_path / "own" / "beside.py").write_text("")
-    for reference in ("own/f.py:f", "own.f:f"):
+    (tmp_path / "mine_here").mkdir()
+    (tmp_path / "mine_here" / "f.py").write_text(text)
+    (tmp_path / "mine_here" / "beside.py").write_text("")
+    for reference in ("mine_here/f.py:f", "mine_here.f:f"):
         found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": reference})))
         assert fine(found[:1]) if says is None else has(found, "error", says), found
     if says is not None and "imports" in says:
-        loads = job(tmp_path, model={"function": "own/f.py:f"}, slurm={"setup": ["module load x"]})
+        loads = job(tmp_path, model={"function": "mine_here/f.py:f"}, slurm={"setup": ["module load x"]})
         assert has(told(functions.check, doctor.Context(job=loads)), "warning", says)
-    found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": "own.g:f"})))
-    assert has(found, "error", "model.function: the module own.g cannot be found")
+    found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": "mine_here.g:f"})))
+    assert has(found, "error", "model.function: the module mine_here.g cannot be found")
 
 
 def test_modules_that_are_no_files_are_not_missed(tmp_path):

@@ -8,17 +8,18 @@ and a task may be on another machine that has the same file system.
     worker-0                the file's name is the heartbeat's: the task's, or HOST-PROCESS of one of several
     tick-9188 rank 1        its first line: HOST-PROCESS; under srun the rank
     Thread 0x... (most recent call first):
-    ...                     as faulthandler writes them, the main thread last
+    ...                     as faulthandler writes them, with the thread's name, the main thread last
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import socket
+import sys
+import threading
 from pathlib import Path
-from tempfile import TemporaryFile
+from types import FrameType
 
 __all__ = ["FOLDER", "REQUEST", "StackDumps"]
 
@@ -70,11 +71,16 @@ class StackDumps:
 
 def _stacks() -> bytes:
     rank = os.environ.get(_RANK, "")
-    head = f"{socket.gethostname()}-{os.getpid()}" + (f" rank {rank}" if rank.isdigit() else "") + "\n"
-    # faulthandler stops the interpreter while it writes, which a file system that stands still must not do for long;
-    # and it says nothing of a disk that is full, which the last byte does.
-    with TemporaryFile(buffering=0) as local:
-        faulthandler.dump_traceback(local, all_threads=True)
-        local.write(b"\n")
-        local.seek(0)
-        return head.encode() + local.read()
+    lines = [f"{socket.gethostname()}-{os.getpid()}" + (f" rank {rank}" if rank.isdigit() else "")]
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames()
+    # This thread answers, and stands nowhere else.
+    frames.pop(threading.get_ident(), None)
+    # Not by faulthandler, which ends after a hundred threads, and the main one comes last.
+    for ident in sorted(frames, key=lambda one: one == threading.main_thread().ident):
+        lines += ["", f"Thread 0x{ident:016x} [{names.get(ident, '?')}] (most recent call first):"]
+        frame: FrameType | None = frames[ident]
+        while frame is not None:
+            lines.append(f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}')
+            frame = frame.f_back
+    return ("\n".join(lines) + "\n").encode(errors="replace")

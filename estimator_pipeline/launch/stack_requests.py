@@ -26,7 +26,6 @@ _FRESH_SECS = 30.0
 # So many seconds without one are more than a late look.
 _MISSED_SECS = 6.0
 _ATTEMPT = re.compile(r"attempt-(\d+)")
-_OWN_THREAD = re.compile(r"^Current thread 0x.*\n(?:  .*\n)*\n?", re.MULTILINE)
 _HEARTS = "heartbeats"
 _ENDED = "all of them have ended"
 _TOLD = (b'"start"', b'"result"', b'"end"')
@@ -255,7 +254,7 @@ def _result(heart: _Heart, answer: str, *, beats: float | None, ranks: Sequence[
     by_rank = ranks[int(rank)] if rank.isdigit() and int(rank) < len(ranks) else ""
     task, process = heart.task or by_rank or heart.name, process or heart.process
     if answer:
-        return TaskStacks(task, process, _OWN_THREAD.sub("", stacks).strip("\n"))
+        return TaskStacks(task, process, stacks.strip("\n"))
     beat = beats is not None and beats > heart.beat
     if beats is None or _is_gone(heart) or (heart.said_end and not beat):
         return TaskStacks(task, process, missing="has ended meanwhile", ended=True)
