@@ -76,7 +76,7 @@ def progress_text(progress: Mapping[str, Any], *, ended: bool = False, now: floa
     if rate is not None and "result" not in progress:
         parts.append(f"{rate:.4g} steps/s")
     left = None if ended or "result" in progress else seconds_left(step, last, rate)
-    if left:
+    if left and left >= 1:
         parts.append(f"{time_text(left)} left")
     if "checkpoint" in progress:
         parts.append(f"checkpoint {progress['checkpoint']}")

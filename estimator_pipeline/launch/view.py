@@ -112,7 +112,7 @@ class LineView(View):
         if state.steps_per_sec is not None:
             parts.append(f"{_short(state.steps_per_sec)} steps/s")
         left = seconds_left(state.step, state.max_steps, state.steps_per_sec)
-        if left:
+        if left and left >= 1:
             parts.append(f"{time_text(left)} left")
         if state.loss is not None:
             parts.append(f"loss {_short(state.loss)}")
