@@ -20,10 +20,14 @@ sys.path.insert(0, str(ROOT / "tests" / "faults"))
 import fault_judging
 import fault_ledger
 import fault_report
-from blows import wrong_code
-from campaign import _least_met
+from blows import records_of, replaced, steps_lost, turned, wrong_code
+from campaign import _least_met, began_anew
 from fault_jobs import Fault, Job, Launch, Shape
 from fault_ledger import Made
+from test_record_index import framed
+
+from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs.records import RecordFiles
 
 METRICS = {"accuracy": 0.96, "loss": 0.13, "global_step": 600}
 ALONE = Shape("one process", ("train.max_steps=600",), (), workers=1)
@@ -197,6 +201,31 @@ def test_the_end_of_a_launcher_that_was_asked(job):
     events[-1]["why"] = "bad input"
     write(launch.logs / "events.jsonl", "".join(json.dumps(one) + "\n" for one in events))
     one(found(job), "bad input", "SIGTERM")
+
+
+def test_the_end_of_a_launcher_that_refused(job):
+    launch = job.launches[0]
+    launch.asked, launch.refused, launch.returncode = None, True, 2
+    ended = {"reason": "failed", "step": 300, "checkpoint": 240}
+    events = [
+        event("attempt_started", 1, run_id="z", log_dir="z"),
+        event("failed", 1, task="worker:0"),
+        event("attempt_ended", 1, **ended),
+        event("gave_up", 1, why="bad input"),
+    ]
+    attempts = [{"number": 1, "run_id": "z", **ended}]
+    summary = {"run_id": "z", "reason": "failed", "exit_code": 2, "restarts": 0, "attempts": attempts}
+    write(launch.logs / "summary.json", summary)
+    write(launch.logs / "events.jsonl", "".join(json.dumps(one) + "\n" for one in events))
+    assert found(job) == []
+    events[-1]["event"] = "timeout"
+    write(launch.logs / "events.jsonl", "".join(json.dumps(one) + "\n" for one in events))
+    one(found(job), "ends with timeout", "it gave up")
+    # One that nobody refused has no reason to give up.
+    launch.refused = False
+    events[-1]["event"] = "gave_up"
+    write(launch.logs / "events.jsonl", "".join(json.dumps(one) + "\n" for one in events))
+    one(found(job), "ends with gave_up")
 
 
 # -- the model directory -----------------------------------------------------------------------------------------------
@@ -411,6 +440,46 @@ def test_exit_codes_of_a_launcher_that_got_a_signal():
     assert wrong_code(signal.SIGKILL, -9, unready=False) == wrong_code(signal.SIGTERM, 143, unready=True) == ""
     assert "SIGTERM ended with 143" in wrong_code(signal.SIGTERM, 143, unready=False)
     assert "SIGINT ended with 1" in wrong_code(signal.SIGINT, 1, unready=True)
+
+
+def test_steps_that_a_stop_loses():
+    def lost(reason, step, checkpoint, logs="", *, killed=False):
+        return steps_lost({"reason": reason, "step": step, "checkpoint": checkpoint}, logs, killed=killed)
+
+    assert lost("preempted", 300, 300) == lost("interrupted", 300, 301) == lost("done", 600, 480) == ""
+    assert "lost 60 steps, and said 0" in lost("preempted", 300, 240)
+    said = "worker:0: training stands after step 240, in model.ckpt-240; 60 later steps are lost"
+    # Nothing stands in the way of a stop where no task was killed.
+    assert "lost 60 steps" in lost("preempted", 300, 240, said)
+    assert lost("preempted", 300, 240, said, killed=True) == lost("failed", 300, 240, killed=True) == ""
+    assert "lost 61 steps, and said 60" in lost("preempted", 301, 240, said, killed=True)
+    assert "ended as failed" in lost("failed", 300, 300) and "ended as hung" in lost("hung", 300, 300, killed=True)
+
+
+def test_training_that_begins_anew():
+    begun = [event("first_step", 1, from_step=240), event("first_step", 2, from_step=0)]
+    assert began_anew(begun, 240) == began_anew(begun, 120) == began_anew([], 240) == ""
+    assert began_anew(begun, 360) == "training went on from step 240, and there was a checkpoint of step 360"
+    assert began_anew([event("first_step", 1, from_step=None)], 360)
+
+
+def test_records_that_are_spoilt(tmp_path):
+    """Each fault is the one that is meant, as the readers of the package see it."""
+    whole, path, rng = b"".join(framed(bytes([number]) * 20) for number in range(9)), tmp_path / "a", random.Random(1)
+
+    def read(content):
+        path.write_bytes(content)
+        return RecordFiles([str(path)], compression="", cache=None, memory_limit=0).check(str(path))
+
+    for _ in range(20):
+        content, words = turned(whole, path.name, rng)
+        with pytest.raises(InputError) as raised:
+            read(content)
+        assert all(word in str(raised.value) for word in words)
+        assert len(content) == len(whole) and len(records_of(content)) == 9
+    content, words = replaced(whole, path.name, rng)
+    assert read(content) == read(whole) == 9 and len(content) == len(whole) and content != whole
+    assert words == ["a has other content than when this run began"]
 
 
 def test_what_was_met_least_comes_first_by_its_weight():

@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
+from fault_hands import Hands
 from fault_jobs import DEADLINE_SECS, Hang, Job, until
 
-PREEMPTED = 75
+PREEMPTED, BAD_INPUT = 75, 2
+# After how long a silence a peer is lost, among tasks that are started by hand: TensorFlow's own is no shorter.
+GRACE_SECS = 10
+# What one worker is started with, and the other is not.
+SKEWS = ("model.optimizer.learning_rate=0.5", "input.seed=9", "train.max_steps=77777")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +40,13 @@ class Hit:
         landed: whether it met what it was meant for.
         launcher: whether the launcher has ended, so that the same command is to be started again.
         problem: what a fault has found at once.
+        goes_on: the step of the checkpoint from which training must go on, or a later one.
     """
 
     landed: bool
     launcher: bool = False
     problem: str = ""
+    goes_on: int = 0
 
 
 Blow = Callable[[Job, random.Random], Hit]
@@ -307,6 +317,272 @@ def _take_port(job: Job, rng: random.Random) -> Hit:
     return Hit(True)
 
 
+def _zero_exit(job: Job, rng: random.Random) -> Hit:
+    """A task leaves with exit code 0, as a library does that ends the process: it is named, and started again."""
+    number = _number(job)
+    process = job.role(rng.choice(["chief", "worker", "ps"] if "ps" in job.shape.name else ["chief", "worker"]))
+    try:
+        task = process.environ()["ESTIMATOR_PIPELINE_TASK"]
+    except (AttributeError, psutil.Error):
+        return Hit(False)
+    path = job.leave / task.replace(":", "-")
+    path.touch()
+    until("the end of an attempt one task of which left", lambda: _ended(job, number) or not job.running)
+    if path.exists():
+        path.unlink()
+        return Hit(False)
+    reason = (_ended(job, number) or {}).get("reason")
+    if reason == "done":
+        return Hit(False)
+    said = [f"{event.get('task')} {event.get('what')}" for event in _failures(job, number)]
+    if reason == "failed" and any(one.startswith(f"{task} left with exit code 0") for one in said):
+        return Hit(True)
+    return Hit(True, problem=f"{task} left with exit code 0, and attempt {number} ended as {reason}: {said}")
+
+
+def _number(job: Job) -> int:
+    """Of the attempt that runs now."""
+    return sum(event["event"] == "attempt_started" for event in job.events())
+
+
+def _ended(job: Job, number: int) -> dict[str, Any] | None:
+    """The end of an attempt, once it is told."""
+    ends = [event for event in job.events() if event["event"] == "attempt_ended" and event["attempt"] == number]
+    return ends[0] if ends else None
+
+
+def _failures(job: Job, number: int) -> list[dict[str, Any]]:
+    return [event for event in job.events() if event["event"] == "failed" and event["attempt"] == number]
+
+
+def _stop_again(job: Job, rng: random.Random) -> Hit:
+    """While a stop is under way another task is asked too, or the launcher is, or another task is killed.
+
+    No step is lost but by a kill, and then no more than what is said.
+    """
+    number, attempt, both = _number(job), job.attempt(), ["chief", "worker"]
+    rng.shuffle(both)
+    first, other = (job.role(role) for role in both)
+    stepped = all(job.has_stepped(task) for task in job.tasks() if task.startswith("worker"))
+    landed = stepped and _send(first, rng.choice([signal.SIGTERM, signal.SIGUSR1]))
+    time.sleep(rng.uniform(0, 1))
+    how = rng.choice(["other", "launcher", "kill"])
+    hit = Hit(landed)
+    if how == "launcher":
+        hit = _launcher(signal.SIGTERM)(job, rng)
+    else:
+        again = signal.SIGKILL if how == "kill" else rng.choice([signal.SIGTERM, signal.SIGUSR1])
+        hit = Hit(_send(other, again) and landed)
+        until("the end of an attempt that was asked to stop", lambda: _ended(job, number) or not job.running)
+    end = _ended(job, number) or {}
+    if not landed or hit.problem:
+        return hit
+    return dataclasses.replace(hit, problem=steps_lost(end, _logs(attempt), killed=how == "kill" and hit.landed))
+
+
+def _logs(attempt: Path | None) -> str:
+    return "\n".join(path.read_text(errors="replace") for path in (attempt.glob("*.log") if attempt else ()))
+
+
+def steps_lost(end: dict[str, Any], logs: str, *, killed: bool) -> str:
+    """What is wrong with the end of an attempt that was asked to stop: docs/preemption.md.
+
+    Args:
+        end: the event.
+        logs: of all its tasks.
+        killed: whether one of them was killed meanwhile, which may end the attempt as failed.
+    """
+    reason = end.get("reason")
+    if reason == "done" or (killed and reason == "failed"):
+        return ""
+    if reason not in ("preempted", "interrupted"):
+        return f"an attempt that was asked to stop ended as {reason}"
+    lost = (end.get("step") or 0) - (end.get("checkpoint") or 0)
+    said = max((int(number) for number in re.findall(r"(\d+) later steps? (?:is|are) lost", logs)), default=0)
+    if lost > said or (lost > 0 and not killed):
+        return f"a stop lost {lost} steps, and said {said}: {end}"
+    return ""
+
+
+# -- what an attempt finds at its start --------------------------------------------------------------------------------
+
+
+def _empty_state(job: Job, rng: random.Random) -> Hit:
+    """The launcher is killed, and the state file is empty, or garbage, as a power loss leaves it."""
+    hit = _launcher_gone_after_two(job, rng)
+    (job.model_dir / "checkpoint").write_bytes(rng.choice([b"", rng.randbytes(300)]))
+    job.damaged.add("checkpoint")
+    return dataclasses.replace(hit, goes_on=job.checkpoint() or 0)
+
+
+def _kill_chief(job: Job) -> bool:
+    """Whether it was killed, and is dead: from then until the next attempt begins nothing is written."""
+    chief = job.role("chief")
+    if not _send(chief, signal.SIGKILL):
+        return False
+    until("the chief's death", lambda: not chief.is_running() or chief.status() == psutil.STATUS_ZOMBIE)
+    return True
+
+
+def _refused(job: Job, *words: str) -> str:
+    """What is wrong with how the launcher ends, which must be by exit code 2, in these words."""
+    launch = job.launches[-1]
+    until("the launcher's end", lambda: not job.running)
+    until("the end of its tasks", lambda: not job.orphans(), seconds=30)
+    launch.refused = True
+    said = launch.out.read_text(errors="replace")
+    missing = [word for word in words if word not in said]
+    if launch.returncode == BAD_INPUT and not missing and "Traceback" not in said:
+        return ""
+    last = " | ".join(said.strip().splitlines()[-6:])[-600:]
+    return f"the launcher ended with {launch.returncode}, not {BAD_INPUT}, or did not say {missing or words}: {last}"
+
+
+def _vanished(job: Job, rng: random.Random) -> Hit:
+    """Between two attempts the model directory goes, or its checkpoints: training does not begin anew."""
+    until("a checkpoint that the launcher knows", lambda: job.knows_checkpoint() or not job.running)
+    if not _kill_chief(job):
+        return Hit(False)
+    named, aside = job.named() or 0, job.disk / "aside"
+    # A parameter server's workers train until they are ended, and write where the folder was.
+    whole = job.shape.exact and rng.random() < 0.5
+    if whole:
+        job.model_dir.rename(aside)
+    else:
+        aside.mkdir()
+        for path in [*job.model_dir.glob("*ckpt-*"), job.model_dir / "checkpoint"]:
+            path.rename(aside / path.name)
+    problem = _refused(job, f"the checkpoints of {job.model_dir} are gone")
+    if whole:
+        shutil.rmtree(job.model_dir, ignore_errors=True)
+        aside.rename(job.model_dir)
+    else:
+        for path in aside.iterdir():
+            path.rename(job.model_dir / path.name)
+        aside.rmdir()
+    return Hit(True, launcher=True, problem=problem, goes_on=named)
+
+
+def records_of(content: bytes) -> list[bytes]:
+    """The records of a TFRecord file, each with its length and its checksums."""
+    found, at = [], 0
+    while at < len(content):
+        end = at + struct.unpack_from("<Q", content, at)[0] + 16
+        found.append(content[at:end])
+        at = end
+    return found
+
+
+def turned(content: bytes, name: str, rng: random.Random) -> tuple[bytes, list[str]]:
+    """A bit of one record's data is another one; and what is said of it."""
+    records = records_of(content)
+    number = rng.randrange(len(records))
+    record = bytearray(records[number])
+    record[rng.randrange(12, len(record) - 4)] ^= 1 << rng.randrange(8)
+    records[number] = bytes(record)
+    return b"".join(records), [f"{name}, record {number}, ", "the data of the record do not match their checksum"]
+
+
+def replaced(content: bytes, name: str, rng: random.Random) -> tuple[bytes, list[str]]:
+    """Another file of the same name, size and number of records; and what is said of it."""
+    return b"".join(reversed(records_of(content))), [f"{name} has other content than when this run began"]
+
+
+def _spoilt(change: Callable[[bytes, str, random.Random], tuple[bytes, list[str]]]) -> Blow:
+    """Between two attempts a file of the data is another one, until it is put right."""
+
+    def hit(job: Job, rng: random.Random) -> Hit:
+        path = rng.choice(sorted(job.data.glob("train-*.tfrecord")))
+        other, words = change(path.read_bytes(), path.name, rng)
+        # Before it has trained a step, a run may begin with any data.
+        until("a checkpoint", lambda: job.named() or not job.running)
+        if not _kill_chief(job):
+            return Hit(False)
+        named, kept = job.named() or 0, path.with_name("kept")
+        # Whoever still reads it has the file that was there.
+        path.rename(kept)
+        path.write_bytes(other)
+        problem = _refused(job, *words)
+        kept.replace(path)
+        return Hit(True, launcher=True, problem=problem, goes_on=named)
+
+    return hit
+
+
+# -- tasks of several machines -----------------------------------------------------------------------------------------
+
+
+def _by_hand(blow: Callable[[Job, random.Random], tuple[bool, str]]) -> Blow:
+    """The job is asked to end, and its workers are started by hand for a while; then the launcher goes on.
+
+    The blow gives whether it landed, and what was found.
+    """
+
+    def hit(job: Job, rng: random.Random) -> Hit:
+        # Where training is nearly over, it would end before anything can happen to it.
+        if (job.step() or 0) > 0.7 * job.shape.max_steps:
+            return Hit(False)
+        stopped = _launcher(signal.SIGTERM)(job, rng)
+        if stopped.problem or not stopped.landed:
+            return stopped
+        landed, problem = blow(job, rng)
+        return Hit(landed, launcher=True, problem=problem, goes_on=job.named() or 0)
+
+    return hit
+
+
+def _skew(job: Job, rng: random.Random) -> tuple[bool, str]:
+    """One worker is started with another job than the other: both refuse, say what differs, and nothing is trained."""
+    change, before = rng.choice(SKEWS), job.checkpoint()
+    field, value = change.split("=")
+    with Hands(job, changes={rng.randrange(2): change}) as hands:
+        hands.until_ended("the refusal of tasks with different jobs")
+        words = ("the tasks of this cluster were started with different jobs", f"{field}: ", value)
+        problems = [hands.wrong(task, [BAD_INPUT], *words) for task in hands.processes]
+        if hands.steps() or job.checkpoint() != before:
+            problems.append(f"tasks with different jobs trained to step {hands.steps()}, {job.checkpoint()}")
+    return True, "; ".join(filter(None, problems))
+
+
+def _missing(job: Job, rng: random.Random) -> tuple[bool, str]:
+    """One worker never comes: the other one names it, and ends."""
+    own = rng.randrange(2)
+    with Hands(job, tasks=[own], environ={"ESTIMATOR_PIPELINE_START_SECS": "8"}) as hands:
+        hands.until_ended("the end of a task whose peer does not come")
+        words = (f"worker:{own} waited 8 s for the other tasks to join", f"worker:{1 - own}")
+        return True, hands.wrong(f"worker:{own}", [1], *words)
+
+
+def _silence(job: Job, rng: random.Random, *, apart: bool) -> tuple[bool, str]:
+    """A process stands still, or the network does: for a moment, and they go on; or for long, and each ends."""
+    with Hands(job, environ={"ESTIMATOR_PIPELINE_PEER_SECS": str(GRACE_SECS)}, apart=apart) as hands:
+        tasks = list(hands.processes)
+        until(
+            "the first step of tasks by hand",
+            lambda: all(hands.step(task) for task in tasks) or not all(hands.running(task) for task in tasks),
+        )
+        time.sleep(rng.uniform(0, 1))
+        quiet = rng.choice(tasks)
+        (other,) = (task for task in tasks if task != quiet)
+        short = rng.random() < 0.5
+        if not all(hands.running(task) for task in tasks):
+            return False, ""
+        hands.cut() if apart else hands.send(quiet, signal.SIGSTOP)
+        if short:
+            time.sleep(rng.uniform(0.5, 4))
+        else:
+            hands.until_ended("the end of tasks whose peer is silent", *(tasks if apart else [other]))
+        hands.join() if apart else hands.send(quiet, signal.SIGCONT)
+        if not short:
+            hands.until_ended("the end of a task that was stopped, and whose peer has ended")
+            lost = {task: next(one for one in tasks if one != task) for task in tasks}
+            return True, "; ".join(filter(None, (hands.wrong(task, [1], lost[task]) for task in tasks)))
+        reached = hands.steps()
+        until("a step after a short silence", lambda: hands.steps() > reached or not hands.running())
+        hands.ask()
+        return True, "; ".join(filter(None, (hands.wrong(task, [0, PREEMPTED]) for task in tasks)))
+
+
 FAULTS: dict[str, Blow] = {
     **{f"kill {role}": _signal(role, signal.SIGKILL) for role in ("chief", "worker", "evaluator", "ps")},
     **{f"stop {role}": _signal(role, signal.SIGSTOP) for role in ("chief", "worker", "evaluator", "ps")},
@@ -329,6 +605,16 @@ FAULTS: dict[str, Blow] = {
     "start on a full disk": _full(2),
     "full log disk": _full_logs,
     "take port": _take_port,
+    "zero exit": _zero_exit,
+    "stop while stopping": _stop_again,
+    "empty state file": _empty_state,
+    "vanished folder": _vanished,
+    "crc": _spoilt(turned),
+    "replaced file": _spoilt(replaced),
+    "skew": _by_hand(_skew),
+    "missing peer": _by_hand(_missing),
+    "hung peer": _by_hand(functools.partial(_silence, apart=False)),
+    "partition": _by_hand(functools.partial(_silence, apart=True)),
 }
 
 # A training task that is asked to end stops with a checkpoint, and its attempt ends so (docs/preemption.md).

@@ -27,9 +27,24 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from blows import ASKED, FAULTS
-from fault_jobs import NEEDS_DISKS, ROOT, SHAPES, WEIGHTS, Fault, Hang, Job, Launch, Shape, events_of, until
+from fault_hands import has_networks
+from fault_jobs import (
+    NEEDS_DISKS,
+    NEEDS_NETWORKS,
+    ROOT,
+    SHAPES,
+    WEIGHTS,
+    Fault,
+    Hang,
+    Job,
+    Launch,
+    Shape,
+    events_of,
+    until,
+)
 from fault_judging import Judgement, judge
 from fault_report import report, versions
 
@@ -69,6 +84,8 @@ def attack(job: Job, kinds: list[str], rng: random.Random, *, first: int, number
             fault.seconds = round(time.monotonic() - hit, 1)
             if kind in ASKED and fault.landed and can_stop:
                 fault.problem = _not_asked(job, launch, attempt)
+            if blow.goes_on:
+                fault.problem = began_anew(job.events(), blow.goes_on)
         except Hang as hang:
             fault.problem = f"hang: {hang}"
         job.calm = time.time()
@@ -94,6 +111,14 @@ def _not_asked(job: Job, launch: Launch, attempt: Path | None) -> str:
     if ends in ([], ["preempted"], ["done"]):
         return ""
     return f"a task was asked to end, and attempt {number} ended as {ends[0]}"
+
+
+def began_anew(events: Sequence[dict[str, Any]], goes_on: int) -> str:
+    """What is wrong with where a launch went on from; nothing where it had no step to make."""
+    begun = [event["from_step"] or 0 for event in events if event["event"] == "first_step"]
+    if not begun or begun[0] >= goes_on:
+        return ""
+    return f"training went on from step {begun[0]}, and there was a checkpoint of step {goes_on}"
 
 
 def _first_steps(job: Job) -> int:
@@ -166,6 +191,8 @@ def campaign(
         job = Job(folder / f"job-{number}", shape, environ)
         if NEEDS_DISKS & set(chosen) and not job.mount():
             chosen = [kind for kind in chosen if kind not in NEEDS_DISKS]
+        if NEEDS_NETWORKS & set(chosen) and not has_networks():
+            chosen = [kind for kind in chosen if kind not in NEEDS_NETWORKS]
         hits: list[Fault] = []
         found_in = Judgement()
         try:

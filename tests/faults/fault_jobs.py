@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,12 +23,19 @@ STEPS, EVERY = 3600, 120
 DEADLINE_SECS = 120.0
 BATCH, EXPORTS_TO_KEEP = 60, 2
 
+_DIGITS = "source: tfds, name: digits"
+# The same records in files of the job's own, as `estimator-pipeline partition` writes them.
+_FILES = (
+    'source: tfrecord, train: "{0}/train-*.tfrecord", eval: "{0}/eval-*.tfrecord", features_key: image, features: '
+    "{{image: {{dtype: uint8, shape: [8, 8, 1], kind: raw}}, label: {{dtype: int64}}}}"
+)
 JOB = f"""
 model: {{name: dnn, params: {{hidden_units: [16]}}, optimizer: {{name: momentum, learning_rate: 0.05}}}}
-input: {{source: tfds, name: digits, scale: 1/16, global_batch_size: {BATCH}, seed: 3}}
+input: {{DATA, scale: 1/16, global_batch_size: {BATCH}, seed: 3}}
 train: {{max_steps: {STEPS}}}
 eval: {{exporters: [{{kind: latest, exports_to_keep: {EXPORTS_TO_KEEP}}}]}}
-run: {{model_dir: nowhere, seed: 5, save_checkpoints_steps: {EVERY}, ledger: true}}
+run:
+  {{model_dir: nowhere, seed: 5, save_checkpoints_steps: {EVERY}, ledger: true, preemption_signals: [SIGTERM, SIGUSR1]}}
 """
 
 
@@ -42,6 +50,7 @@ class Shape:
         workers: how many there are, before it is resized.
         exact: whether its final weights are those of an undisturbed run.
         weights: how many times as often as others it shall meet some kinds.
+        files: whether its data are files of its own.
     """
 
     name: str
@@ -50,6 +59,7 @@ class Shape:
     workers: int = 2
     exact: bool = True
     weights: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    files: bool = False
 
     @property
     def exports(self) -> bool:
@@ -74,14 +84,17 @@ class Shape:
 
 _EVERYWHERE = ("kill chief", "kill at start", "kill in checkpoint", "stop chief", "term chief", "kill launcher",
                "term launcher", "int launcher", "asked twice", "asked in checkpoint", "torn checkpoint",
-               "kill in rescue", "full disk", "start on a full disk", "full log disk")  # fmt: skip
+               "kill in rescue", "full disk", "start on a full disk", "full log disk", "zero exit",
+               "empty state file", "vanished folder")  # fmt: skip
 _WORKERS = (*_EVERYWHERE, "kill worker", "stop worker", "term worker", "take port")
+# Of tasks on several machines, and of a stop while another one is under way.
+_APART = ("skew", "partition", "hung peer", "missing peer", "stop while stopping")
 _EVALUATOR = ("kill evaluator", "kill in evaluation", "kill in export", "term evaluator", "stop evaluator")
 _PS = ("kill ps", "stop ps", "term ps")
 _MWM = ("run.train_distribute=multi_worker_mirrored",)
 SHAPES = (
-    Shape("two workers, evaluator", (*_MWM, "cluster.evaluator=true"), (*_WORKERS, "resized", *_EVALUATOR)),
-    Shape("two workers, Keras", (*_MWM, "run.engine=keras", "eval.exporters=[]"), (*_WORKERS, "resized")),
+    Shape("two workers, evaluator", (*_MWM, "cluster.evaluator=true"), (*_WORKERS, *_APART, "resized", *_EVALUATOR)),
+    Shape("two workers, Keras", (*_MWM, "run.engine=keras", "eval.exporters=[]"), (*_WORKERS, *_APART, "resized")),
     Shape("one process", (), (*_EVERYWHERE, "kill in export"), workers=1),
     Shape(
         "chief, worker, ps",
@@ -91,10 +104,13 @@ SHAPES = (
         exact=False,
         weights=dict.fromkeys(_PS, 3.0),
     ),
+    Shape("two workers, files", _MWM, ("crc", "replaced file", "kill worker", "vanished folder"), files=True),
 )
-WEIGHTS = (4, 2, 2, 4)
+WEIGHTS = (4, 2, 2, 4, 2)
 # The kinds for which the job's folders must be disks of their own.
 NEEDS_DISKS = frozenset({"full disk", "start on a full disk", "full log disk"})
+# The kind for which tasks must have networks of their own.
+NEEDS_NETWORKS = frozenset({"partition"})
 
 
 @dataclasses.dataclass
@@ -126,6 +142,7 @@ class Launch:
         process: the launcher; None in tests of the judge.
         returncode: once it has ended.
         asked: the signal that it got from us, if any.
+        refused: whether what it found could not be trained with, so that it ended with exit code 2.
         log_full: whether the disk of its logs was full for a while, and what it would have written was lost.
         starved: whether that lasted until its end.
     """
@@ -135,6 +152,7 @@ class Launch:
     process: subprocess.Popen[bytes] | None = None
     returncode: int | None = None
     asked: int | None = None
+    refused: bool = False
     log_full: bool = False
     starved: bool = False
 
@@ -157,13 +175,21 @@ class Job:
     """
 
     def __init__(self, folder: Path, shape: Shape, environ: dict[str, str]) -> None:
-        self.folder, self.shape, self.environ = folder, shape, environ
+        self.folder, self.shape = folder, shape
         self.disk, self.log_disk = folder / "disk", folder / "logs"
         self.disk.mkdir(parents=True)
         self.log_disk.mkdir()
         self.model_dir = self.disk / "model"
         self.file = folder / "job.yaml"
-        self.file.write_text(JOB)
+        # A task leaves with exit code 0 when it finds a file of its name here (`leaves/sitecustomize.py`).
+        self.leave = folder / "leave"
+        self.leave.mkdir()
+        path = os.pathsep.join([str(ROOT / "tests" / "faults" / "leaves"), environ.get("PYTHONPATH", "")])
+        self.environ = {**environ, "PYTHONPATH": path, "FAULTS_LEAVE": str(self.leave)}
+        self.data = folder / "data"
+        self.file.write_text(JOB.replace("DATA", _DIGITS))
+        if shape.files:
+            self._write_files()
         self.launches: list[Launch] = []
         self.workers = shape.workers
         self.damaged: set[str] = set()
@@ -178,9 +204,19 @@ class Job:
         """To the job file, as it is now."""
         return [*self.shape.changes, f"cluster.workers={self.workers}", f"run.model_dir={self.model_dir}"]
 
+    def settings(self, *more: str) -> list[str]:
+        """The same, and more of them, as options of a command."""
+        return [word for change in (*self.changes, *more) for word in ("--set", change)]
+
     def command(self, logs: Path, *options: str) -> list[str]:
         return [sys.executable, "-m", "estimator_pipeline", "launch", str(self.file), "--log-dir", str(logs),
-                *options, *(word for change in self.changes for word in ("--set", change))]  # fmt: skip
+                *options, *self.settings()]  # fmt: skip
+
+    def _write_files(self) -> None:
+        command = [sys.executable, "-m", "estimator_pipeline", "partition", str(self.file), str(self.data),
+                   "--parts", "2"]  # fmt: skip
+        subprocess.run(command, env=self.environ, cwd=ROOT, check=True, capture_output=True, timeout=DEADLINE_SECS)
+        self.file.write_text(JOB.replace("DATA", _FILES.format(self.data)))
 
     @property
     def logs(self) -> Path:
@@ -236,15 +272,27 @@ class Job:
         return {
             path.name.partition(".")[0]: [
                 event["step"]
-                for event in _lines(path)
+                for event in lines_of(path)
                 if event.get("event") == "step" and event.get("step") is not None
             ]
             for path in (folder.glob("*.progress.jsonl") if folder else ())
         }
 
+    def knows_checkpoint(self) -> bool:
+        """Whether a task has told the launcher of a checkpoint."""
+        told = (lines_of(path) for path in self.logs.glob("attempt-*/*.progress.jsonl"))
+        return any(event.get("event") == "checkpoint" for events in told for event in events)
+
     def checkpoint(self) -> int | None:
         steps = [int(path.stem.rpartition("-")[2]) for path in self.model_dir.glob("*ckpt-*.index")]
         return max(steps, default=None)
+
+    def named(self) -> int | None:
+        """The step of the checkpoint that the state file calls the newest."""
+        with contextlib.suppress(OSError):
+            said = re.search(r'^model_checkpoint_path: ".*-(\d+)"', (self.model_dir / "checkpoint").read_text(), re.M)
+            return int(said[1]) if said else None
+        return None
 
     def tasks(self) -> dict[str, psutil.Process]:
         """Task -> its process."""
@@ -314,10 +362,11 @@ class Job:
 
 def events_of(logs: Path) -> list[dict[str, Any]]:
     """A history's events. The last line may be read while it is written."""
-    return _lines(logs / "events.jsonl")
+    return lines_of(logs / "events.jsonl")
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines; what cannot be read is left out."""
     found = []
     with contextlib.suppress(OSError):
         for line in path.read_text(errors="replace").splitlines():

@@ -135,6 +135,9 @@ def _end_of(launch: Launch, events: list[dict[str, Any]], *, last: bool) -> list
         return [f"events.jsonl does not end with the run's end, told once: {[event['event'] for event in ends]}"]
     if last or launch.returncode == 0:
         return [] if ends[0]["event"] == "done" else [f"events.jsonl ends with {ends[0]['event']}, and the job is done"]
+    if launch.refused:
+        told = [] if ends[0]["event"] == "gave_up" else [f"events.jsonl ends with {ends[0]['event']}, and it gave up"]
+        return told
     name = signal.Signals(launch.asked).name if launch.asked else "nothing"
     if ends[0]["event"] == "interrupted" or name in str(ends[0].get("why")):
         return []
@@ -298,7 +301,7 @@ def _of_ledger(job: Job) -> list[str]:
     """Each record once at its step; under parameter servers: each worker by its plan (docs/ledger.md)."""
     asked = [sys.executable, "-m", "estimator_pipeline", "inspect", str(job.file)]
     asked += ["--ledger", str(job.model_dir / "ledger")]
-    asked += [word for change in job.changes for word in ("--set", change)]
+    asked += job.settings()
     done = subprocess.run(asked, capture_output=True, text=True, env=job.environ, cwd=ROOT, timeout=120)
     found = [line for line in done.stdout.splitlines() if line.startswith("found: ")]
     if job.starved and not job.shape.exact:

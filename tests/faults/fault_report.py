@@ -32,6 +32,17 @@ the documents promise, and against a job of the same kind that nobody disturbed:
   restart are told; the end comes last; `summary.json` says the same.
 - **Signals** ([preemption.md](preemption.md)): a launcher that gets one ends with the code that is written there, and
   its tasks end by themselves; an attempt of which a task was asked to end ends as preempted.
+- **A stop while one is under way** ([preemption.md](preemption.md)): asked again, of another task or the launcher, it
+  loses no step; where a task is killed meanwhile, no more than is said.
+- **Exit code 0 before the end** ([restarts.md](restarts.md)): the task is named, and started again.
+- **Data** ([inputs.md](inputs.md)): a record with a bit turned, and a file that another one of its name, size and
+  number of records has replaced, end the job with exit code 2, which names them. Put right, it goes on.
+- **Checkpoints that are gone between two attempts** ([restarts.md](restarts.md)): exit code 2; once they are back, the
+  job goes on from them. An empty state file, or garbage, is made anew ([resuming.md](resuming.md)).
+- **Tasks on several machines** ([clusters.md](clusters.md)), started by hand, without a launcher. Of different jobs:
+  each ends with exit code 2, which names the field, and nothing is trained. One that never comes: the other names it,
+  and ends. A process that is stopped, or a network that is cut (namespaces): for some seconds, they go on; for longer
+  than the grace (ten seconds here), each ends and names the other. A launcher goes on from where they stood.
 - **A full log disk** ([restarts.md](restarts.md)): training goes on, and nothing is started again.
 - **Processes** ([restarts.md](restarts.md)): none is left.
 
