@@ -457,10 +457,12 @@ def test_steps_that_a_stop_loses():
 
 
 def test_training_that_begins_anew():
-    begun = [event("first_step", 1, from_step=240), event("first_step", 2, from_step=0)]
+    begun = [event("first_step", 1, from_step=240, step=241), event("first_step", 2, from_step=0, step=1)]
     assert began_anew(begun, 240) == began_anew(begun, 120) == began_anew([], 240) == ""
     assert began_anew(begun, 360) == "training went on from step 240, and there was a checkpoint of step 360"
-    assert began_anew([event("first_step", 1, from_step=None)], 360)
+    assert began_anew([event("first_step", 1, from_step=0, step=400)], 360)
+    apart = [event("first_step", 1, from_step=None, step=361)]
+    assert began_anew(apart, 360) == "" and "from step 361" in began_anew(apart, 480)
 
 
 def test_records_that_are_spoilt(tmp_path):

@@ -12,7 +12,8 @@ from conftest import ROOT
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
 from blows import ASKED, FAULTS
 from campaign import _least_met, campaign
-from fault_jobs import NEEDS_DISKS, SHAPES, Fault, Shape
+from fault_hands import has_networks
+from fault_jobs import NEEDS_DISKS, NEEDS_NETWORKS, SHAPES, Fault, Shape
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -48,6 +49,36 @@ def test_a_killed_job_and_a_torn_checkpoint(tmp_path):
     assert sorted(fault.kind for fault in found) == [kill, "torn checkpoint"]
 
 
+@pytest.mark.nightly
+def test_data_that_are_spoilt_between_two_attempts(tmp_path):
+    """A bit of a record, a file that was replaced: refused by name, and put right the job goes on."""
+    (files,) = (shape for shape in SHAPES if shape.files)
+    hit(
+        tmp_path,
+        files,
+        faults=2,
+        seed=random.SystemRandom().randrange(10**6),
+        steps=1200,
+        kinds=("crc", "replaced file"),
+    )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kinds", [("skew", "missing peer"), ("hung peer",), ("partition",)], ids=" and ".join)
+def test_workers_on_several_machines(kinds, tmp_path):
+    """Started by hand, in a job that a launcher began, and goes on with."""
+    (keras,) = (shape for shape in SHAPES if "Keras" in shape.name)
+    if NEEDS_NETWORKS & set(kinds) and not has_networks():
+        pytest.skip("no network namespaces here")
+    hit(tmp_path, keras, faults=len(kinds), seed=random.SystemRandom().randrange(10**6), steps=2400, kinds=kinds)
+
+
+@pytest.mark.nightly
+def test_exit_code_0_vanished_checkpoints_and_stops_upon_stops(tmp_path):
+    kinds = ("zero exit", "vanished folder", "empty state file", "stop while stopping")
+    hit(tmp_path, SHAPES[0], faults=4, seed=random.SystemRandom().randrange(10**6), steps=2400, kinds=kinds)
+
+
 def test_what_was_met_least_comes_first():
     shape = Shape("any", (), ("kill chief", "kill worker", "kill ps"))
     met = [Fault(n, 1, "any", "kill chief", landed=True) for n in range(3)]
@@ -55,4 +86,4 @@ def test_what_was_met_least_comes_first():
     for seed in range(5):
         assert _least_met(shape.kinds, shape, met, random.Random(seed)) == ["kill ps", "kill worker", "kill chief"]
     assert {kind for shape in SHAPES for kind in shape.kinds} == set(FAULTS)
-    assert set(FAULTS) >= ASKED | NEEDS_DISKS
+    assert set(FAULTS) >= ASKED | NEEDS_DISKS | NEEDS_NETWORKS

@@ -115,7 +115,9 @@ def _not_asked(job: Job, launch: Launch, attempt: Path | None) -> str:
 
 def began_anew(events: Sequence[dict[str, Any]], goes_on: int) -> str:
     """What is wrong with where a launch went on from; nothing where it had no step to make."""
-    begun = [event["from_step"] or 0 for event in events if event["event"] == "first_step"]
+    first = [event for event in events if event["event"] == "first_step"]
+    # Where it is not known, as beside parameter servers, the first step itself is no earlier one.
+    begun = [event["step"] if event["from_step"] is None else event["from_step"] for event in first]
     if not begun or begun[0] >= goes_on:
         return ""
     return f"training went on from step {begun[0]}, and there was a checkpoint of step {goes_on}"
