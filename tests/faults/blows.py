@@ -28,6 +28,8 @@ from fault_jobs import DEADLINE_SECS, Hang, Job, until
 PREEMPTED, BAD_INPUT = 75, 2
 # After how long a silence a peer is lost, among tasks that are started by hand: TensorFlow's own is no shorter.
 GRACE_SECS = 10
+# What a task says of a peer that it has lost.
+LOST = r"{0} at \S+ (is gone|stands still)|training failed on {0}: "
 # What one worker is started with, and the other is not.
 SKEWS = ("model.optimizer.learning_rate=0.5", "input.seed=9", "train.max_steps=77777")
 
@@ -578,8 +580,8 @@ def _silence(job: Job, rng: random.Random, *, apart: bool) -> tuple[bool, str]:
         hands.join() if apart else hands.send(quiet, signal.SIGCONT)
         if not short:
             hands.until_ended("the end of a task that was stopped, and whose peer has ended")
-            lost = {task: next(one for one in tasks if one != task) for task in tasks}
-            return True, "; ".join(filter(None, (hands.wrong(task, [1], lost[task]) for task in tasks)))
+            said = {task: LOST.format(next(one for one in tasks if one != task)) for task in tasks}
+            return True, "; ".join(filter(None, (hands.wrong(task, [1], said[task]) for task in tasks)))
         reached = hands.steps()
         until("a step after a short silence", lambda: hands.steps() > reached or not hands.running())
         hands.ask()

@@ -32,6 +32,7 @@ from typing import Any
 from blows import ASKED, FAULTS
 from fault_hands import has_networks
 from fault_jobs import (
+    BY_HAND,
     NEEDS_DISKS,
     NEEDS_NETWORKS,
     ROOT,
@@ -73,8 +74,8 @@ def attack(job: Job, kinds: list[str], rng: random.Random, *, first: int, number
             if blow.launcher:
                 job.start()
             steps = steps if launch is job.launches[-1] else 0
-            # Without its evaluator an attempt goes on, and so it does without its logs.
-            before = (job.step() or 0) if kind in ("term evaluator", "full log disk") else math.inf
+            # Without its evaluator an attempt goes on, and so it does without its logs, or where nothing hit it.
+            before = (job.step() or 0) if kind in ("term evaluator", "full log disk", *BY_HAND) else math.inf
             until(
                 "a step, or the end",
                 lambda steps=steps, before=before: (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -99,7 +100,8 @@ class Hands:
         environ = {**self._job.environ, **self._environ, "TF_CONFIG": json.dumps(tf_config),
                    "ESTIMATOR_PIPELINE_PROGRESS": str(self._told(task))}  # fmt: skip
         command = [*(["ip", "netns", "exec", self._networks[index]] if self._apart else []), sys.executable, "-m",
-                   "estimator_pipeline", "train", str(self._job.file), *self._job.settings("cluster.evaluator=false"),
+                   "estimator_pipeline", "train", str(self._job.file),
+                   *self._job.settings("cluster.evaluator=false", "cluster.workers=2"),
                    *(("--set", self._changes[index]) if index in self._changes else ())]  # fmt: skip
         with open(self.log(task), "wb") as log:
             self.processes[task] = subprocess.Popen(
@@ -155,10 +157,10 @@ class Hands:
             _ip("-n", name, "neigh", "del", _ADDRESS.format(2 - index), "dev", "eth0")
 
     def wrong(self, task: str, codes: Sequence[int], *words: str) -> str:
-        """What is wrong with how a task has ended: its exit code, or what it did not say."""
+        """What is wrong with how a task has ended: its exit code, or what it did not say (regular expressions)."""
         code = self.processes[task].poll()
         log = self.log(task).read_text(errors="replace")
-        missing = [word for word in words if word not in log]
+        missing = [word for word in words if not re.search(word, log)]
         if code not in codes or missing or "Traceback" in log:
             said = " | ".join(log.strip().splitlines()[-4:])[-400:]
             return f"{task} by hand ended with {code}, not {list(codes)}, or did not say {list(words)}: {said}"

@@ -87,14 +87,22 @@ _EVERYWHERE = ("kill chief", "kill at start", "kill in checkpoint", "stop chief"
                "kill in rescue", "full disk", "start on a full disk", "full log disk", "zero exit",
                "empty state file", "vanished folder")  # fmt: skip
 _WORKERS = (*_EVERYWHERE, "kill worker", "stop worker", "term worker", "take port")
-# Of tasks on several machines, and of a stop while another one is under way.
-_APART = ("skew", "partition", "hung peer", "missing peer", "stop while stopping")
+# Of tasks on several machines: their workers are started by hand, where there is time for it before training ends.
+BY_HAND = ("skew", "partition", "hung peer", "missing peer")
 _EVALUATOR = ("kill evaluator", "kill in evaluation", "kill in export", "term evaluator", "stop evaluator")
 _PS = ("kill ps", "stop ps", "term ps")
 _MWM = ("run.train_distribute=multi_worker_mirrored",)
 SHAPES = (
-    Shape("two workers, evaluator", (*_MWM, "cluster.evaluator=true"), (*_WORKERS, *_APART, "resized", *_EVALUATOR)),
-    Shape("two workers, Keras", (*_MWM, "run.engine=keras", "eval.exporters=[]"), (*_WORKERS, *_APART, "resized")),
+    Shape(
+        "two workers, evaluator",
+        (*_MWM, "cluster.evaluator=true"),
+        (*_WORKERS, *BY_HAND, "stop while stopping", "resized", *_EVALUATOR),
+    ),
+    Shape(
+        "two workers, Keras",
+        (*_MWM, "run.engine=keras", "eval.exporters=[]"),
+        (*_WORKERS, *BY_HAND, "stop while stopping", "resized"),
+    ),
     Shape("one process", (), (*_EVERYWHERE, "kill in export"), workers=1),
     Shape(
         "chief, worker, ps",
