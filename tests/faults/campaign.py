@@ -188,7 +188,9 @@ def campaign(
         rng = random.Random(f"{seed}/{number}")
         shape = rng.choices(shapes, WEIGHTS[: len(shapes)])[0]
         possible = [kind for kind in shape.kinds if kinds is None or kind in kinds]
-        chosen = _least_met(possible, shape, found, rng)[: min(FAULTS_A_JOB, faults - len(found))]
+        # A few kinds alone come several times.
+        chosen = _least_met(possible, shape, found, rng) * FAULTS_A_JOB
+        chosen = chosen[: min(FAULTS_A_JOB, faults - len(found))]
         if shape.exact and shape.name not in references:
             references[shape.name] = undisturbed(folder / f"undisturbed-{len(references)}", shape, environ)
         job = Job(folder / f"job-{number}", shape, environ)
