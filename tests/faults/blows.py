@@ -367,7 +367,7 @@ def _stop_again(job: Job, rng: random.Random) -> Hit:
     first, other = (job.role(role) for role in both)
     stepped = all(job.has_stepped(task) for task in job.tasks() if task.startswith("worker"))
     landed = stepped and _send(first, rng.choice([signal.SIGTERM, signal.SIGUSR1]))
-    time.sleep(rng.uniform(0, 1))
+    time.sleep(rng.uniform(0, 0.5))
     how = rng.choice(["other", "launcher", "kill"])
     hit = Hit(landed)
     if how == "launcher":
