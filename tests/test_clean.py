@@ -87,6 +87,6 @@ def test_the_command(model_dir, tmp_path):
     assert [one.name for one in (model_dir / "logs").iterdir()] == ["mine"]
     assert (model_dir / "model.ckpt-800.index").exists()
     assert (model_dir / "estimator_pipeline" / "result.json").exists()
-    assert call("clean", model_dir, env=environ).stdout == "0 folders, 0 B; nothing was removed\n"
+    assert call("clean", model_dir, env=environ).stdout == "0 folders, 0 bytes; nothing was removed\n"
     done = call("clean", tmp_path / "none", env=environ)
     assert done.returncode == 2 and "is no folder" in done.stderr

@@ -30,6 +30,7 @@ def command(
     Checkpoints, exports, evaluations and ledgers stay, and whatever may be in use: jobs that Slurm has not ended, or
     that nobody can ask Slurm about, and all that has changed within the last hour.
     """
+    from estimator_pipeline.doctor.storage import size_of
     from estimator_pipeline.launch import cleaning
     from estimator_pipeline.launch.remaining import time_text
 
@@ -42,8 +43,8 @@ def command(
         for one in cleaning.find(place, keep=keep, older_than=older_than * 86400, in_use=_goes_on):
             found[one.path.resolve()] = one
     for one in found.values():
-        typer.echo(f"{_size(one.size):>9}  {time_text(time.time() - one.changed):>9}  {one.path} ({one.what})")
-    total = f"{len(found)} folder{'s'[: len(found) != 1]}, {_size(sum(one.size for one in found.values()))}"
+        typer.echo(f"{size_of(one.size):>10}  {time_text(time.time() - one.changed):>9}  {one.path} ({one.what})")
+    total = f"{len(found)} folder{'s'[: len(found) != 1]}, {size_of(sum(one.size for one in found.values()))}"
     if not yes:
         typer.echo(f"{total}; nothing was removed" + (": give --yes" if found else ""))
         return
@@ -66,11 +67,3 @@ def _goes_on(folder: Path) -> bool:
         return not all(one.ended for one in slurm_jobs.job_status(submission, environ=os.environ))
     except PipelineError:
         return True
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
