@@ -6,13 +6,15 @@ nothing in it. So the content goes to the disk first (fsync), then the name, the
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import weakref
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
-__all__ = ["rename", "sync", "sync_companions", "sync_tree", "with_checkpoints"]
+__all__ = ["rename", "sync", "sync_companions", "sync_tree", "with_checkpoints", "write"]
 
 # What a file system says that has no fsync, that is read-only, or that lets this user only write. None of them says
 # that something is lost, as EIO, ENOSPC and EDQUOT do.
@@ -38,6 +40,26 @@ def rename(
     sync_tree(unfinished)
     (by or os.replace)(unfinished, path)
     sync([os.path.dirname(os.fspath(path)) or "."])
+
+
+def write(path: str | os.PathLike[str], content: bytes, *, to_disk: bool = True) -> None:
+    """Writes a small local file, whole or not at all: what is read there is the old content or the new one.
+
+    Args:
+        path: of the file; its folder is there.
+        content: what it holds then.
+        to_disk: whether it is on the disk before it has its name. Not needed where nobody reads it after a crash.
+
+    Raises:
+        OSError: it could not be written; nothing of it is left.
+    """
+    half = Path(path).with_name(f".{os.path.basename(path)}.{os.getpid()}")
+    try:
+        half.write_bytes(content)
+        rename(half, path) if to_disk else os.replace(half, path)
+    finally:
+        with contextlib.suppress(OSError):
+            half.unlink()
 
 
 def sync(paths: Iterable[str | os.PathLike[str]]) -> None:

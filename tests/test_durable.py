@@ -72,3 +72,15 @@ def test_a_disk_that_does_not_take_it_leaves_the_old_file(tmp_path, monkeypatch)
     with pytest.raises(OSError, match=f"Input/output error: '{tmp_path / 'half'}'"):
         durable.rename(tmp_path / "half", tmp_path / "whole")
     assert (tmp_path / "whole").read_text() == "old"
+
+
+@pytest.mark.parametrize("to_disk", [True, False])
+def test_a_small_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch, to_disk):
+    path = tmp_path / "summary.json"
+    for content in (b"old", b"new"):
+        durable.write(path, content, to_disk=to_disk)
+        assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
+    monkeypatch.setattr(os, "replace", lambda *names: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
+        durable.write(path, b"newer", to_disk=to_disk)
+    assert path.read_bytes() == b"new" and list(tmp_path.iterdir()) == [path]

@@ -132,12 +132,12 @@ def test_a_log_folder_that_cannot_be_made_is_told_where_it_can(tmp_path):
     assert view.notes == []
 
 
-@pytest.mark.parametrize("call", ["write_text", "replace"])
+@pytest.mark.parametrize("call", ["write_bytes", "replace"])
 def test_a_summary_that_cannot_be_written_is_told_and_leaves_nothing(tmp_path, monkeypatch, call):
     def full(*_: object, **__: object):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    if call == "write_text":
+    if call == "write_bytes":
 
         def half(self: Path, *_: object):
             self.touch()

@@ -103,16 +103,11 @@ class History:
         Returns:
             Why it could not be written, else None. Nothing of it is left then.
         """
-        half = self.folder / f".{SUMMARY_FILE}.{os.getpid()}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            half.write_text(json.dumps(document, indent=2, default=str) + "\n")
-            durable.rename(half, self.folder / SUMMARY_FILE)
+            durable.write(self.folder / SUMMARY_FILE, json.dumps(document, indent=2, default=str).encode() + b"\n")
         except OSError as error:
             return error.strerror or str(error)
-        finally:
-            with contextlib.suppress(OSError):
-                half.unlink()
         return None
 
 

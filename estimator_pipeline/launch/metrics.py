@@ -7,14 +7,13 @@ scraping target's, and the file's name without its end: the collector refuses al
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from estimator_pipeline import durable
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.outcome import Failure, Outcome
 from estimator_pipeline.launch.plan import Plan
@@ -186,16 +185,11 @@ class MetricsView(View):
     def _write(self) -> OSError | None:
         """Why it could not be written; nothing of it is left then."""
         self._written = self._clock()
-        # Hidden, and without the end by which a collector chooses. Made as any file is, for the collector's user.
-        half = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        # Aside it is hidden, and without the end by which a collector chooses.
         try:
-            half.write_text(self.text(), encoding="utf-8", errors="replace")
-            half.replace(self._path)
+            durable.write(self._path, self.text().encode(errors="replace"), to_disk=False)
         except OSError as error:
             return error
-        finally:
-            with contextlib.suppress(OSError):
-                half.unlink()
         return None
 
 

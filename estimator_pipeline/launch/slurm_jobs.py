@@ -138,9 +138,7 @@ def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[
         submitted=time.time(),
         stop_seconds=stop_seconds,
     )
-    temporary = folder / f".{RECORD}.tmp"
-    temporary.write_text(json.dumps(submission.document(), indent=1) + "\n", encoding="utf-8")
-    durable.rename(temporary, folder / RECORD)
+    durable.write(folder / RECORD, json.dumps(submission.document(), indent=1).encode() + b"\n")
     return submission
 
 

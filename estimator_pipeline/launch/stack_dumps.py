@@ -21,6 +21,8 @@ import threading
 from pathlib import Path
 from types import FrameType
 
+from estimator_pipeline import durable
+
 __all__ = ["FOLDER", "REQUEST", "StackDumps"]
 
 REQUEST = "stacks.request"
@@ -61,12 +63,7 @@ class StackDumps:
         """Whole or not at all."""
         folder = self._folder / FOLDER
         folder.mkdir(exist_ok=True)
-        half = folder / f".{self._name}.{os.getpid()}"
-        try:
-            half.write_bytes(text)
-            half.replace(folder / self._name)
-        finally:
-            half.unlink(missing_ok=True)
+        durable.write(folder / self._name, text, to_disk=False)
 
 
 def _stacks() -> bytes:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from estimator_pipeline import durable
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.stack_dumps import FOLDER, REQUEST
 from estimator_pipeline.launch.stacks import own_lines_in, waiting_line
@@ -163,12 +164,7 @@ def _order(one: TaskStacks) -> tuple[str, int, str]:
 
 def _ask(folder: Path) -> float:
     """Makes the request. Its time is that of the file system, as those of heartbeats and answers are."""
-    half = folder / f".{REQUEST}.{os.getpid()}"
-    try:
-        half.write_bytes(b"")
-        half.replace(folder / REQUEST)
-    finally:
-        half.unlink(missing_ok=True)
+    durable.write(folder / REQUEST, b"", to_disk=False)
     return (folder / REQUEST).stat().st_mtime
 
 
