@@ -93,7 +93,7 @@ class Cluster:
 
 def pod_document(host: str, state: dict[str, Any] | None, number: int = 0, **more: Any) -> dict[str, Any]:
     """A pod of the job whose container has this state; None for one that has no node yet. What is left is status."""
-    labels = {"app.kubernetes.io/name": "estimator-pipeline", "app.kubernetes.io/instance": NAME}
+    labels = {"app.kubernetes.io/name": "estimator-pipeline", "app.kubernetes.io/instance": more.pop("name", NAME)}
     suffix, last, restarts = more.pop("suffix", "abcde"), more.pop("last", {}), more.pop("restarts", 0)
     phase = {None: "Pending", "waiting": "Pending", "running": "Running"}.get(next(iter(state)) if state else None)
     if phase is None:
@@ -387,7 +387,7 @@ def test_status_looks_again_until_the_job_has_ended(cluster, monkeypatch):
             cluster.condition("Job", "Complete")
 
     # Of this module alone: a process that is waited for sleeps as well.
-    monkeypatch.setattr("estimator_pipeline.cli.kubernetes_jobs.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("estimator_pipeline.cli.status.time", SimpleNamespace(sleep=sleep))
     done = cluster("status", "job/digits-cnn", "--watch", "30")
     first = [line for line in done.stdout.splitlines() if line.startswith("job/")]
     assert done.returncode == 0 and slept == [30.0, 30.0]
@@ -599,6 +599,38 @@ def test_status_of_what_a_queue_holds_back(cluster):
     job["spec"]["suspend"] = True
     cluster.save()
     assert "job/digits-cnn: suspended" in cluster("status", "job/digits-cnn").stdout
+
+
+def test_all_jobs_of_a_namespace(cluster):
+    """Those of every kind, one that has failed with its first failure; what others have there is left out."""
+    assert call("status", env={"PATH": ""}).stdout == "no jobs\n"
+    assert cluster("status", "-n", "training").stdout == "no jobs\n"
+    for name, kind in (("one", "job"), ("two", "jobset"), ("three", "job")):
+        assert cluster(*SUBMIT, WORKERS, "--name", name, "--kind", kind).returncode == 0
+    for number, name in enumerate(("one", "two", "three")):
+        made = next(
+            one for one in cluster.objects("JobSet" if name == "two" else "Job") if one["metadata"]["name"] == name
+        )
+        made["metadata"]["creationTimestamp"] = f"2026-11-27T10:0{number}:00Z"
+        if name == "three":
+            made["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]}
+        cluster.save()
+    cluster.state["objects"].append({"kind": "Job", "metadata": {"name": "other", "namespace": "default"}, "spec": {}})
+    cluster.save()
+    cluster.pod("one-0", RUNNING, name="one")
+    cluster.say("one-0-abcde", "INFO:tensorflow:loss = 0.25, step = 300\n")
+    cluster.pod("three-1", ended(2, "11:30:00"), name="three")
+    cluster.say("three-1-abcde", "error: no such column 'price'\n")
+    done = cluster("status")
+    header, *rows = [line.split(maxsplit=3) for line in done.stdout.splitlines()]
+    assert done.returncode == 1 and header[:3] == ["JOB", "STATE", "STEP"], done
+    assert [row[:2] for row in rows] == [["job/three", "Failed"], ["jobset/two", "Waiting"], ["job/one", "Running"]]
+    assert "worker:1: bad input (exit code 2): no such column 'price'" in done.stdout and rows[2][2] == "300"
+    done = cluster("status", "--json", "-n", "default")
+    assert [one["submission"]["name"] for one in json.loads(done.stdout)] == ["three", "two", "one"]
+    # Of a kind that the cluster does not know there are no jobs.
+    cluster.save(unknown=["JobSet", "TFJob"])
+    assert cluster("status").stdout.count("\njob") == 2
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "cancel"])

@@ -37,7 +37,10 @@ def test_the_time_that_is_left():
 
 def test_a_job_that_stopped_as_asked_has_not_failed():
     asked = JobStatus("7", "FAILED", "stopped as asked", name="x")
-    assert [line.split()[2] for line in job_table([asked, replace(asked, failed=True)])[1:]] == ["STOPPED", "FAILED"]
+    assert [line.split()[2] for line in job_table([asked.row(), replace(asked, failed=True).row()])[1:]] == [
+        "STOPPED",
+        "FAILED",
+    ]
 
 
 def test_views_show_it():

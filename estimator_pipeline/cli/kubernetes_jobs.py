@@ -1,12 +1,9 @@
-"""`status`, `logs` and `cancel` of a job that `submit kubernetes` has made: how it is named, and what they do."""
+"""Jobs that `submit kubernetes` has made: how `status`, `logs` and `cancel` name them, and what the last two do."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,23 +65,6 @@ def _submitted_to_slurm(loaded: object) -> bool:
         return "slurm" in loaded.model_fields_set and submissions_folder(loaded).is_dir()
     except ConfigError:
         return False
-
-
-def status(job: JobName, *, as_json: bool, watch: float | None = None) -> None:
-    """Prints how a job stands, with `watch` again and again until it has ended; exit code 1 where it has failed."""
-    from estimator_pipeline.launch.kubernetes_jobs import job_status
-    from estimator_pipeline.launch.terminal import harmless
-
-    while True:
-        found = job_status(job, environ=os.environ)
-        submission = {"scheduler": "kubernetes", **job._asdict()}
-        document = {"submission": submission, "jobs": [found.document()]}
-        if watch is not None and sys.stdout.isatty() and not as_json:
-            typer.echo("\x1b[H\x1b[2J", nl=False)
-        typer.echo(json.dumps(document, indent=2) if as_json else harmless("\n".join(found.lines())))
-        if watch is None or found.ended:
-            raise typer.Exit(int(found.state == "Failed"))
-        time.sleep(watch)
 
 
 def logs(job: JobName, *, follow: bool, task: str | None, element: int | None, lines: int, failed: bool) -> None:

@@ -11,7 +11,17 @@ from typing import Any, NamedTuple
 from estimator_pipeline.errors import ConfigError, TaskFailedError, WaitError
 from estimator_pipeline.launch.kubernetes_pods import selector_of
 
-__all__ = ["COMMAND_SECS", "RESOURCES", "JobName", "checked", "created", "items", "program", "run"]
+__all__ = [
+    "COMMAND_SECS",
+    "RESOURCES",
+    "JobName",
+    "KindUnavailableError",
+    "checked",
+    "created",
+    "items",
+    "program",
+    "run",
+]
 
 COMMAND_SECS = 120.0
 """How long kubectl may take for a few small objects."""
@@ -22,12 +32,16 @@ _CONTROLLERS = {"jobset": "the JobSet controller", "tfjob": "Kubeflow's training
 _UNKNOWN_KIND = ("no matches for kind", "the server doesn't have a resource type")
 
 
+class KindUnavailableError(TaskFailedError):
+    """The cluster does not know a kind of object, or this user may not see it."""
+
+
 class JobName(NamedTuple):
-    """A job in a cluster.
+    """A job in a cluster, or all jobs of a kind.
 
     Attributes:
         kind: "job", "jobset" or "tfjob".
-        name: Of the whole job.
+        name: Of the whole job; "": all jobs of the namespace are meant.
         namespace: None: that of kubectl's context.
     """
 
@@ -36,12 +50,12 @@ class JobName(NamedTuple):
     namespace: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.kind}/{self.name}"
+        return f"{self.kind}/{self.name}" if self.name else ""
 
     @property
     def selector(self) -> str:
         """By which labels its objects and pods are found."""
-        return ",".join(f"{key}={value}" for key, value in selector_of(self.name).items())
+        return ",".join(f"{key}={value}" for key, value in selector_of(self.name).items() if value)
 
     @property
     def flags(self) -> str:
@@ -109,7 +123,7 @@ def run(
             f"kubectl {arguments[0]} did not end within {timeout:g} s; it may have done a part of it.",
             found=_last(error.stderr) or "no word of it",
             mend=f"see whether the cluster answers (`kubectl get nodes`), and how the job stands: "
-            f"`estimator-pipeline status {job}{job.flags}`.",
+            f"`estimator-pipeline status{f' {job}' if job.name else ''}{job.flags}`.",
         ) from None
 
 
@@ -147,9 +161,10 @@ def created(text: str, *, job: JobName, environ: Mapping[str, str]) -> str | Non
 
 
 def items(resources: str, *, job: JobName, environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """All objects of the job of some resources, as the API gives them.
+    """All objects of some resources that belong to the job, as the API gives them.
 
     Raises:
+        KindUnavailableError: The cluster has no such resource, or this user may not see it.
         TaskFailedError: kubectl or the cluster refused.
     """
     text = checked(["get", resources, "-l", job.selector, "-o", "json"], job=job, environ=environ)
@@ -165,14 +180,16 @@ def items(resources: str, *, job: JobName, environ: Mapping[str, str]) -> list[d
 
 
 def _refusal(verb: str, done: subprocess.CompletedProcess[str], job: JobName) -> TaskFailedError:
-    if any(words in done.stderr for words in _UNKNOWN_KIND) and job.kind in _CONTROLLERS:
+    unknown = any(words in done.stderr for words in _UNKNOWN_KIND)
+    if unknown and job.kind in _CONTROLLERS:
         mend = f"install {_CONTROLLERS[job.kind]} in the cluster, or use --kind job."
     else:
         mend = (
             "see `kubectl config current-context`, and your rights in the namespace: "
             f"`kubectl{job.flags} auth can-i {verb} {RESOURCES[job.kind]}`."
         )
-    return TaskFailedError(
+    kind = KindUnavailableError if unknown or "(Forbidden)" in done.stderr else TaskFailedError
+    return kind(
         f"kubectl {verb} failed with exit code {done.returncode}.",
         found=_last(done.stderr) or _last(done.stdout) or "no word of it",
         mend=mend,

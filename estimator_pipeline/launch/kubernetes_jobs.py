@@ -11,11 +11,13 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML, YAMLError
 
 from estimator_pipeline.errors import ConfigError, PipelineError, WaitError
+from estimator_pipeline.job.kubernetes_section import INSTANCE_LABEL
 from estimator_pipeline.launch import kubectl
 from estimator_pipeline.launch.kubectl import RESOURCES, JobName
 from estimator_pipeline.launch.kubernetes import KINDS, Manifests
@@ -32,11 +34,13 @@ from estimator_pipeline.launch.kubernetes_status import (
 )
 from estimator_pipeline.launch.kubernetes_text import manifest_text
 
-__all__ = ["cancel", "job_name", "job_status", "look", "submit"]
+__all__ = ["cancel", "job_name", "job_status", "list_jobs", "look", "submit"]
 
 POLL_SECS = 1.0
 # Beside the grace of the pods: until the kubelet has said that they are gone.
 _SLACK_SECS = 60.0
+# Of the list of jobs: so many are asked for their logs at once.
+_AT_ONCE = 8
 # Of a job that differs from the one that is there: so many fields are named.
 _SHOWN = 5
 
@@ -86,6 +90,15 @@ def look(job: JobName, *, environ: Mapping[str, str]) -> Look | None:
         others += [f"pod/{one['metadata']['name']}" for one in pods if not one["metadata"].get("deletionTimestamp")]
     if not workloads and not pods and not others:
         return None
+    return _looked(job, workloads, others, pods)
+
+
+def _looked(
+    job: JobName,
+    workloads: Sequence[Mapping[str, Any]],
+    others: Sequence[str],
+    pods: Sequence[Mapping[str, Any]],
+) -> Look:
     status, every = status_of(str(job), workloads, pods)
     grace = max((float(one["spec"].get("terminationGracePeriodSeconds") or 0) for one in pods), default=0.0)
     return Look(workloads, others, status, every, grace)
@@ -212,7 +225,49 @@ def job_status(job: JobName, *, environ: Mapping[str, str]) -> KubernetesStatus:
         ConfigError: There is no such job.
         TaskFailedError: kubectl or the cluster refused.
     """
-    there = _there(job, environ)
+    return _with_logs(_there(job, environ), job, environ)
+
+
+def list_jobs(namespace: str | None, *, environ: Mapping[str, str]) -> list[tuple[JobName, KubernetesStatus]]:
+    """All jobs of a namespace that this package has submitted, the newest first.
+
+    Kinds that the cluster does not know, or that this user may not see, have no jobs here.
+
+    Args:
+        namespace: None: that of kubectl's context.
+        environ: For kubectl.
+
+    Raises:
+        ConfigError: There is no kubectl.
+        TaskFailedError: kubectl or the cluster refused.
+    """
+    everything = JobName("job", "", namespace)
+    pods = kubectl.items("pods", job=everything, environ=environ)
+    found: list[tuple[str, JobName, Look]] = []
+    for kind, resource in RESOURCES.items():
+        try:
+            workloads = kubectl.items(resource, job=everything._replace(kind=kind), environ=environ)
+        except kubectl.KindUnavailableError:
+            if kind == "job":
+                raise
+            continue
+        for name in dict.fromkeys(_instance(one) for one in workloads):
+            own = [one for one in workloads if _instance(one) == name]
+            job = JobName(kind, name, namespace)
+            there = _looked(job, own, (), [pod for pod in pods if _instance(pod) == name])
+            found.append((max(one["metadata"].get("creationTimestamp") or "" for one in own), job, there))
+    found.sort(key=lambda one: one[0], reverse=True)
+    # Each waits for logs, most of the time.
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        return list(threads.map(lambda one: (one[1], _with_logs(one[2], one[1], environ)), found))
+
+
+def _instance(made: Mapping[str, Any]) -> str:
+    return str((made["metadata"].get("labels") or {}).get(INSTANCE_LABEL, ""))
+
+
+def _with_logs(there: Look, job: JobName, environ: Mapping[str, str]) -> KubernetesStatus:
+    """How a job stands, with what its logs say."""
     status = there.status
     changes: dict[str, Any] = {}
     if status.pods:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from estimator_pipeline.launch.job_table import JobRow
 from estimator_pipeline.launch.kubernetes import MANIFEST, MAX_STEPS, TASKS
 from estimator_pipeline.launch.kubernetes_pods import CONTAINER, PREEMPTED
 from estimator_pipeline.launch.slurm_logs import progress_text
@@ -126,6 +127,25 @@ class KubernetesStatus:
         """Whether it is done, or has failed and no pod runs: of Jobs of several roles, one may fail by itself."""
         alive = any(pod.state in ("Pending", "Running", "Terminating") for pod in self.pods)
         return self.state == "Complete" or (self.state == "Failed" and not alive)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended without being done, unasked."""
+        return self.state == "Failed"
+
+    def row(self) -> JobRow:
+        """For the table of all jobs."""
+        before = max((pod for pod in self.pods if pod.failure), key=lambda pod: pod.failed, default=None)
+        failure = "" if before is None else f"{before.task}: {before.failure}"
+        return JobRow(
+            job=self.job_id,
+            name="",
+            state=self.state,
+            running=self.state == "Running",
+            progress=self.progress,
+            restarts=self.restarts,
+            failure=self.text.removeprefix("failed: ") if self.text.startswith("failed: ") else failure,
+        )
 
     def document(self) -> dict[str, Any]:
         """As a JSON document."""

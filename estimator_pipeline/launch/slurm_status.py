@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from estimator_pipeline.launch.job_table import JobRow
 from estimator_pipeline.launch.slurm_history import TaskFailure
 from estimator_pipeline.launch.slurm_logs import progress_text
 
@@ -84,6 +85,19 @@ class JobStatus:
     def ended(self) -> bool:
         """Whether it has ended for good, as far as is known."""
         return self.state in (*ENDED, "UNKNOWN")
+
+    def row(self) -> JobRow:
+        """For the table of all jobs."""
+        return JobRow(
+            job=self.job_id,
+            name=self.name,
+            # To Slurm a job has failed that stopped as it was asked to.
+            state="STOPPED" if self.state == "FAILED" and not self.failed else self.state,
+            running=self.state == "RUNNING",
+            progress=self.progress,
+            restarts=self.restarts + self.task_restarts,
+            failure="" if self.failure is None else self.failure.text(),
+        )
 
     def document(self) -> dict[str, Any]:
         """As a JSON document."""
