@@ -177,6 +177,27 @@ def test_submit_makes_the_objects(cluster):
     assert kept == [{key: one[key] for key in one if key != "metadata"} for one in made.objects]
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [("input.name=nodigits", "did you mean digits"), ("model.params.hidden_unit=[3]", "has no parameter hidden_unit")],
+)
+def test_what_cannot_work_in_any_image_is_refused_first(cluster, change, says):
+    done = cluster(*SUBMIT, WORKERS, "--set", change)
+    assert done.returncode == 2 and says in done.stderr and "nothing is submitted" in done.stderr
+    assert not cluster.objects("Job") and cluster(*SUBMIT, WORKERS, "--set", change, "--no-checks").returncode == 0
+
+
+def test_files_and_functions_are_the_image_s(cluster):
+    features = "features: {label: {dtype: int64}, x: {dtype: float32, shape: [2]}}, global_batch_size: 8"
+    own = [
+        "--set",
+        f"input={{source: tfrecord, train: /models/t, eval: /models/e, {features}}}",
+        "--set",
+        "model={function: /models/own.py:model_fn}",
+    ]
+    assert cluster(*SUBMIT, WORKERS, *own).returncode == 0
+
+
 def test_the_json_of_submit(cluster):
     document = json.loads(cluster(*SUBMIT, WORKERS, "--json").stdout)
     assert document["objects"][1:] == ["Service/digits-cnn", "Job/digits-cnn"] and document["submitted"] is True

@@ -16,7 +16,13 @@ __all__ = ["refuse_hopeless"]
 
 
 def refuse_hopeless(
-    jobs: Sequence[Job], *, file: str, done: str, checks: Sequence[str], other_python: bool = False
+    jobs: Sequence[Job],
+    *,
+    file: str,
+    done: str,
+    checks: Sequence[str],
+    other_python: bool = False,
+    other_files: bool = False,
 ) -> None:
     """Refuses jobs of which can be told, without TensorFlow, that every task would end with an error.
 
@@ -26,6 +32,7 @@ def refuse_hopeless(
         done: what is not done then: "nothing was submitted".
         checks: which of doctor's.
         other_python: whether the tasks run in another Python than this one.
+        other_files: whether they see other files than this process.
 
     Raises:
         ConfigError: all that is wrong, one a line.
@@ -40,7 +47,14 @@ def refuse_hopeless(
     known = {name: os.environ[name] for name in names if name in os.environ}
     wrong: dict[tuple[str, str], list[int]] = {}
     for job, numbers in _looked_at(jobs):
-        context = doctor.Context(environ=known, job=job, job_file=file, connect=True, other_python=other_python)
+        context = doctor.Context(
+            environ=known,
+            job=job,
+            job_file=file,
+            connect=True,
+            other_python=other_python,
+            other_files=other_files,
+        )
         for finding in doctor.examine(context, only=checks).findings:
             if finding.severity == "error":
                 wrong.setdefault((finding.what, finding.mend), []).extend(numbers)

@@ -8,7 +8,11 @@ from typing import Annotated
 
 import typer
 
+from estimator_pipeline.cli.hopeless import refuse_hopeless
 from estimator_pipeline.cli.train import with_engine
+
+# Of doctor's, those that need neither files nor functions.
+_CHECKS = ("data", "model")
 
 
 def command(
@@ -49,12 +53,16 @@ def command(
             "--accept-changes", help="Go on from the checkpoint although seed, data, global batch or model changed."
         ),
     ] = False,
+    no_checks: Annotated[
+        bool, typer.Option("--no-checks", help="Without a look at model and data set: the image has others.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
     """Run a job in Kubernetes: an Indexed Job with a headless Service, a JobSet, or a TFJob, by the section kubernetes.
 
     With --dry-run the manifests are printed, as YAML or as a List in JSON. Otherwise kubectl gets them, with the
-    cluster and the rights of its own configuration.
+    cluster and the rights of its own configuration. A data set that is in no catalogue, and a model that does not take
+    the data, are told first; files and own functions are in the image, and not looked at.
 
     The exit code is 0 when all was accepted, or when this very job runs already; 2 for bad input, and where a job of
     this name is another one or has ended; 1 when kubectl or the cluster refused.
@@ -69,7 +77,16 @@ def command(
     changes = with_engine(settings, engine, None, accept_changes)
     fields = {"kind": kind, "namespace": namespace, "image": image, "tf_config": tf_config}
     changes += [f"kubernetes.{field}={json.dumps(value)}" for field, value in fields.items() if value is not None]
-    manifests = render(load_job(job, overrides=changes), name=name)
+    loaded = load_job(job, overrides=changes)
+    manifests = render(loaded, name=name)
+    if not no_checks:
+        refuse_hopeless(
+            [loaded],
+            file=str(job),
+            done="nothing is submitted (--no-checks submits all the same)",
+            checks=_CHECKS,
+            other_files=True,
+        )
     if dry_run:
         typer.echo(manifest_json(manifests) if as_json else manifest_text(manifests).rstrip("\n"))
         return

@@ -77,6 +77,7 @@ class Context:
         wait: seconds for the other tasks to come.
         hostname: what this machine calls itself.
         other_python: whether the tasks run in another Python than this one, as in a container.
+        other_files: whether they see other files than this process, as in a cluster.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -93,6 +94,7 @@ class Context:
     wait: float = 60.0
     hostname: str = field(default_factory=socket.gethostname)
     other_python: bool = False
+    other_files: bool = False
     _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, look: Callable[[Context], T]) -> T:

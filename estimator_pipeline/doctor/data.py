@@ -100,6 +100,9 @@ _USES = (("training", "train"), ("evaluation", "eval"))
 def check_data(context: Context) -> Iterator[Finding]:
     """Whether the data is there."""
     job = context.needed_job()
+    if context.other_files:
+        yield from _in_catalogue(context)
+        return
     yield from functions.check(context)
     if isinstance(job.input, FunctionInput):
         if context.deep:
@@ -125,6 +128,17 @@ def check_data(context: Context) -> Iterator[Finding]:
         )
     for one in found:
         yield ok(one.told)
+
+
+def _in_catalogue(context: Context) -> Iterator[Finding]:
+    """Whether a data set can be had where its files are not seen from here."""
+    section = context.needed_job().input
+    if not isinstance(section, TfdsInput):
+        raise NotLookedAt("the data is not on this machine")
+    name = section.name.partition(":")[0]
+    there = name == "digits" or data_set_folder(context, section) is not None
+    unknown = None if there else _unknown(context, name, _data_dir(context, section, name))
+    yield unknown or ok(f"the data set {name} is known")
 
 
 def check_shards(context: Context) -> Iterator[Finding]:
@@ -315,6 +329,13 @@ def _version_folder(folder: str, version: str) -> str | None:
     return _version_folder(below[0], version) if len(below) == 1 else None
 
 
+def _unknown(context: Context, name: str, base: str) -> Finding | None:
+    """Of a data set that is nowhere, whether it cannot be made either."""
+    if context.other_python or ":" in name or not (names := catalogue()) or name.split("/")[0] in names:
+        return None
+    return of_error(no_such_data_set(name, base, names), "every task that reads it ends with this error")
+
+
 def _not_prepared(context: Context, name: str, base: str) -> Finding:
     if name == "digits":
         place = base
@@ -327,8 +348,8 @@ def _not_prepared(context: Context, name: str, base: str) -> Finding:
                 "set TFDS_DATA_DIR or input.data_dir to a folder that can be written, or prepare it beforehand",
             )
         return info(f"the embedded data set digits is prepared in {base} by the first task that reads it")
-    if not context.other_python and ":" not in name and (names := catalogue()) and name.split("/")[0] not in names:
-        return of_error(no_such_data_set(name, base, names), "every task that reads it ends with this error")
+    if (unknown := _unknown(context, name, base)) is not None:
+        return unknown
     silent = silent_host(_urls(name), environ=context.environ, timeout=context.timeout) if context.connect else None
     if silent:
         return error(
