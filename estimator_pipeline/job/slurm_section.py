@@ -136,6 +136,8 @@ class SlurmSection(SlurmResources):
         max_requeues: How often the job goes back into the queue after its time limit or a preemption.
         max_restarts: How often tasks that fail are started again in place, in a row without progress.
         step_timeout: A job without a step for so many seconds hangs, and is started again; null: never.
+        metrics_dir: A folder of node_exporter's textfile collector, on the node of the script: the supervisor keeps
+            slurm-JOBID.prom there.
         setup: Shell lines before the tasks are started: `module load ...`, `source venv/bin/activate`.
         teardown: Shell lines after they have ended, however that was; their exit code is not the job's.
         env: Variables of all tasks.
@@ -159,6 +161,7 @@ class SlurmSection(SlurmResources):
     max_requeues: Annotated[int, Field(ge=0)] = 100
     max_restarts: Annotated[int, Field(ge=0)] = 3
     step_timeout: Annotated[float, Field(gt=0)] | None = None
+    metrics_dir: _Text | None = None
     setup: list[_Text] = []
     teardown: list[_Text] = []
     env: dict[str, _Value] = {}

@@ -136,6 +136,7 @@ def plan_slurm(
         max_restarts=slurm.max_restarts,
         max_requeues=slurm.max_requeues,
         most_early=_MOST_EARLY,
+        metrics=shlex.quote(slurm.metrics_dir) if slurm.metrics_dir else None,
         step_timeout=f"{slurm.step_timeout:g}" if slurm.step_timeout else None,
         steps=_steps(job, components, run=slurm.command or supervisor, job_file=job_file),
     )

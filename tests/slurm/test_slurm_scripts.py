@@ -37,6 +37,7 @@ FULL = {
     "max_requeues": 20,
     "max_restarts": 5,
     "step_timeout": 900,
+    "metrics_dir": "/var/lib/node exporter",
     "tasks_per_node": 1,
     "cpus_per_task": 8,
     "gpus_per_task": "a100:2",

@@ -71,8 +71,15 @@ trap 'forward USR1' USR1
 trap 'forward TERM' TERM
 
 say "start $restarts on $SLURM_JOB_NODELIST"
+# Not every node need have it.
+set --
+if [ -d '/var/lib/node exporter' ] && [ -w '/var/lib/node exporter' ]; then
+    set -- --metrics '/var/lib/node exporter'/slurm-$SLURM_JOB_ID.prom
+else
+    say "no metrics: slurm.metrics_dir is no folder on $(hostname) that can be written"
+fi
 /venv/bin/python -m estimator_pipeline supervise \
-    --max-restarts 5 --step-timeout 900 --grace 300 --log-dir "$logs" -- \
+    --max-restarts 5 --step-timeout 900 --grace 300 --log-dir "$logs" "$@" -- \
     srun --ntasks=3 --cpus-per-task=8 --kill-on-bad-exit=1 --mpi=none --open-mode=append --output="$logs/task-%t.log" \
     apptainer exec --nv image.sif estimator-pipeline train /shared/runs/model/slurm/20260101-000000-00000000/job.yaml &
 child=$!
