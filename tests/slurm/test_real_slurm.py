@@ -314,6 +314,7 @@ def test_what_is_asked_for_arrives(client, tmp_path):
         "teardown": ['echo "torn $GREETING $NUMBER $FLAG $NOT_SET"', "exit 9"],
         "command": "false",
         "max_restarts": 0,
+        "metrics_dir": str(tmp_path),
     }
     settings = [f"slurm.{name}={json.dumps(value)}" for name, value in asked.items()]
     _, job_id = client.submit("asked", "cluster={workers: 1}", "run.train_distribute=none", *settings)
@@ -324,6 +325,7 @@ def test_what_is_asked_for_arrives(client, tmp_path):
     said = (tmp_path / "said").read_text()
     assert said.startswith("nodes n3\n") and "torn it's # me 4 true \n" in said, said
     assert said.rstrip().endswith("ended with exit code 1")
+    assert "estimator_pipeline_" in (tmp_path / f"slurm-{job_id}.prom").read_text()
 
 
 def test_a_model_dir_that_each_node_has_for_itself(client, tmp_path):
