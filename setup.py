@@ -91,7 +91,7 @@ setup(
     entry_points={
         "console_scripts": ["estimator-pipeline=estimator_pipeline.cli.main:main"],
         # The fixture assert_parity, for a team's own tests.
-        "pytest11": ["estimator-pipeline=estimator_pipeline.testing.pytest_plugin"],
+        "pytest11": ["estimator-pipeline=estimator_pipeline.parity.pytest_plugin"],
     },
     classifiers=[
         "License :: OSI Approved :: Apache Software License",

@@ -22,7 +22,8 @@ SAVES = 3
 
 
 def measure(megabytes: float, rounds: int, folder: str | None) -> dict[str, Any]:
-    from estimator_pipeline import compat, durable
+    from estimator_pipeline import compat
+    from estimator_pipeline.utils import durable_files as durable
 
     tf = compat.install()
     tf.get_logger().setLevel("ERROR")

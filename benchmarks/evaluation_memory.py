@@ -29,7 +29,7 @@ def measure(way: str, model: str, evaluations: int) -> dict[str, Any]:
     import estimator_pipeline as ep
     import model_fns
     from estimator_pipeline import compat
-    from estimator_pipeline.compat.evaluation import RepeatedEvaluation
+    from estimator_pipeline.compat.internals.cached_evaluation import RepeatedEvaluation
 
     tf = compat.install()
     tf.get_logger().setLevel("ERROR")

@@ -53,7 +53,7 @@ def measured() -> dict[str, Any]:
     import time
 
     from estimator_pipeline import compat
-    from estimator_pipeline.compat import moved_names
+    from estimator_pipeline.compat.moved_names import table as moved_names
 
     compat.install("-moved-names")
     begun = time.perf_counter()

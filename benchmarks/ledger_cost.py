@@ -29,7 +29,7 @@ def measure(kind: str, model: str, steps: int, rounds: int) -> dict[str, Any]:
     import model_fns
     from estimator_pipeline import compat
     from estimator_pipeline.cluster import from_environ
-    from estimator_pipeline.engines.ledger import TaskLedger
+    from estimator_pipeline.engines.recording.ledger import TaskLedger
 
     tf = compat.install()
     tf.get_logger().setLevel("ERROR")

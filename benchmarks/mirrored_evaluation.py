@@ -29,7 +29,7 @@ def measure(kind: str, model: str, batches: int, rounds: int) -> dict[str, Any]:
     import estimator_pipeline as ep
     import model_fns
     from estimator_pipeline import compat
-    from estimator_pipeline.compat import whole_rounds
+    from estimator_pipeline.compat.internals.data_end import even_batches as whole_rounds
 
     tf = compat.install()
     tf.config.set_logical_device_configuration(

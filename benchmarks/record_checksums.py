@@ -24,7 +24,7 @@ BATCH, SECONDS = 64, 0.5
 
 def written(path: Path, size: int) -> int:
     """A file of records of one size, and how many they are."""
-    from estimator_pipeline.inputs import records
+    from estimator_pipeline.inputs.sources import tfrecord_index as records
 
     def checked(content: bytes) -> bytes:
         return content + struct.pack("<I", records._masked(google_crc32c.value(content)))
@@ -36,7 +36,7 @@ def written(path: Path, size: int) -> int:
 
 
 def measure(size: int, rounds: int) -> dict[str, float]:
-    from estimator_pipeline.inputs import records
+    from estimator_pipeline.inputs.sources import tfrecord_index as records
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "records"

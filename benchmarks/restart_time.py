@@ -49,7 +49,7 @@ def heartbeats() -> dict[str, Any]:
     import threading
 
     import estimator_pipeline as ep
-    from estimator_pipeline.launch.progress import heartbeat_path
+    from estimator_pipeline.progress.progress_file import heartbeat_path
 
     tf = ep.compat.install()
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)

@@ -26,7 +26,7 @@ BATCH, WINDOW = 64, 65536
 
 def written(folder: Path, size: int) -> list[str]:
     """Files of records of one size."""
-    from estimator_pipeline.inputs import records
+    from estimator_pipeline.inputs.sources import tfrecord_index as records
 
     def checked(content: bytes) -> bytes:
         return content + struct.pack("<I", records._masked(google_crc32c.value(content)))
@@ -39,10 +39,10 @@ def written(folder: Path, size: int) -> list[str]:
 
 
 def measure(size: int, workers: int, rounds: int, folder: Path) -> dict[str, float]:
-    from estimator_pipeline.inputs import records
-    from estimator_pipeline.inputs.order import Order
-    from estimator_pipeline.inputs.plan import Replicas, train_plan
-    from estimator_pipeline.ledger.plans import global_ids
+    from estimator_pipeline.inputs.ledger.plans import global_ids
+    from estimator_pipeline.inputs.sampler import Order
+    from estimator_pipeline.inputs.sharding import Replicas, train_plan
+    from estimator_pipeline.inputs.sources import tfrecord_index as records
 
     paths = written(folder, size)
     reader = records.RecordFiles(paths, compression="", cache=folder / "index", memory_limit=0)

@@ -25,32 +25,32 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from estimator_pipeline import seams as _seams
+from estimator_pipeline.compat import delegates as _seams
 
 __version__ = "0.1.0"
 
 # Public name -> (module, attribute); no attribute: the module itself.
 _PUBLIC: dict[str, tuple[str, str | None]] = {
-    "averaged_weights": ("estimator_pipeline.moving_averages", "averaged_weights"),
-    "callbacks": ("estimator_pipeline.callbacks", None),
+    "averaged_weights": ("estimator_pipeline.models.optimizers.moving_averages", "averaged_weights"),
+    "callbacks": ("estimator_pipeline.models.callbacks", None),
     "cluster": ("estimator_pipeline.cluster", None),
     "compat": ("estimator_pipeline.compat", None),
     "doctor": ("estimator_pipeline.doctor", None),
     "errors": ("estimator_pipeline.errors", None),
     "inputs": ("estimator_pipeline.inputs", None),
-    "ledger": ("estimator_pipeline.ledger", None),
+    "ledger": ("estimator_pipeline.inputs.ledger", None),
     "migrate": ("estimator_pipeline.migrate", None),
     "load_job": ("estimator_pipeline.job", "load_job"),
-    "build_keras_model": ("estimator_pipeline.keras_model", "build_keras_model"),
-    "load_keras_model": ("estimator_pipeline.keras_model", "load_keras_model"),
-    "save_keras_model": ("estimator_pipeline.keras_model", "save_keras_model"),
-    "build_model_fn": ("estimator_pipeline.model_fn", "build_model_fn"),
-    "build_run_config": ("estimator_pipeline.run_config", "build_run_config"),
-    "train_and_evaluate": ("estimator_pipeline.engines.estimator", "train_and_evaluate"),
+    "build_keras_model": ("estimator_pipeline.models.keras_model", "build_keras_model"),
+    "load_keras_model": ("estimator_pipeline.models.keras_model", "load_keras_model"),
+    "save_keras_model": ("estimator_pipeline.models.keras_model", "save_keras_model"),
+    "build_model_fn": ("estimator_pipeline.models.model_fn", "build_model_fn"),
+    "build_run_config": ("estimator_pipeline.distribute.run_config", "build_run_config"),
+    "train_and_evaluate": ("estimator_pipeline.engines.estimator.engine", "train_and_evaluate"),
     "testing": ("estimator_pipeline.testing", None),
-    "keras_batches": ("estimator_pipeline.outputs", "keras_batches"),
-    "Output": ("estimator_pipeline.outputs", "Output"),
-    "TrainResult": ("estimator_pipeline.engines.result", "TrainResult"),
+    "keras_batches": ("estimator_pipeline.models.outputs", "keras_batches"),
+    "Output": ("estimator_pipeline.models.outputs", "Output"),
+    "TrainResult": ("estimator_pipeline.engines.lifecycle.result", "TrainResult"),
 }
 
 __all__ = [
@@ -78,19 +78,21 @@ __all__ = [
 ]
 
 # What the lower floors call by name.
-_seams.provide("legacy train_and_evaluate", "estimator_pipeline.engines.legacy", "train_and_evaluate")
-_seams.provide("legacy own_model_dir", "estimator_pipeline.engines.legacy", "own_model_dir")
+_seams.provide("legacy train_and_evaluate", "estimator_pipeline.engines.estimator.legacy", "train_and_evaluate")
+_seams.provide("legacy own_model_dir", "estimator_pipeline.engines.estimator.legacy", "own_model_dir")
 
 if TYPE_CHECKING:
-    from estimator_pipeline import callbacks, cluster, compat, doctor, errors, inputs, ledger, migrate, testing
-    from estimator_pipeline.engines.estimator import train_and_evaluate
-    from estimator_pipeline.engines.result import TrainResult
+    from estimator_pipeline import cluster, compat, doctor, errors, inputs, migrate, testing
+    from estimator_pipeline.distribute.run_config import build_run_config
+    from estimator_pipeline.engines.estimator.engine import train_and_evaluate
+    from estimator_pipeline.engines.lifecycle.result import TrainResult
+    from estimator_pipeline.inputs import ledger
     from estimator_pipeline.job import load_job
-    from estimator_pipeline.keras_model import build_keras_model, load_keras_model, save_keras_model
-    from estimator_pipeline.model_fn import build_model_fn
-    from estimator_pipeline.moving_averages import averaged_weights
-    from estimator_pipeline.outputs import Output, keras_batches
-    from estimator_pipeline.run_config import build_run_config
+    from estimator_pipeline.models import callbacks
+    from estimator_pipeline.models.keras_model import build_keras_model, load_keras_model, save_keras_model
+    from estimator_pipeline.models.model_fn import build_model_fn
+    from estimator_pipeline.models.optimizers.moving_averages import averaged_weights
+    from estimator_pipeline.models.outputs import Output, keras_batches
 
 
 def __getattr__(name: str) -> Any:

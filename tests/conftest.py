@@ -21,12 +21,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import tiers
-import warm_python
-from launched_jobs import SMALL
 
-from estimator_pipeline.compat import versions
-from estimator_pipeline.log import logger
+from estimator_pipeline.compat.bootstrap import versions
+from estimator_pipeline.utils.logger import logger
+from tests.support import tiers, warm_python
+from tests.support.launched_jobs import SMALL
 
 # What the process that runs the tests may have set, and what decides about TensorFlow in a child.
 _NOT_INHERITED = ("TF_CONFIG", "TF_USE_LEGACY_KERAS", "TFDS_DATA_DIR", "PYTHONPATH", "PYTHONWARNINGS")
@@ -138,7 +137,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            starts = path.startswith(("tests/cluster/", "tests/slurm/test_real")) or path.endswith("test_tutorial.py")
+            starts = path.startswith(("tests/cluster/", "tests/launch/slurm/test_real")) or path.endswith(
+                "test_tutorial.py"
+            )
             return "clusters" if starts else path
 
     return ByFile(config, log)
@@ -301,7 +302,8 @@ def tensorflow_with_three_cpus() -> Any:
     For the tests that train in this process. The devices are settled once for a process, so all modules ask for the
     same, and at import: before any test uses TensorFlow.
     """
-    from estimator_pipeline import compat, strategies
+    from estimator_pipeline import compat
+    from estimator_pipeline.distribute import strategies
 
     tf = compat.install()
     strategies.split_cpu(3)

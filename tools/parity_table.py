@@ -167,11 +167,11 @@ def train(base: Path, engine: str, todo: Sequence[Cell], steps: int) -> None:
     """One task's part: the cells, one after the other, each recorded."""
     from estimator_pipeline import compat
     from estimator_pipeline.cluster import from_environ
-    from estimator_pipeline.engines.job import run_job
-    from estimator_pipeline.engines.recording import Recording
+    from estimator_pipeline.engines.jobs.estimator import run_job
+    from estimator_pipeline.engines.recording.step_recorder import Recording
     from estimator_pipeline.job import load_job
-    from estimator_pipeline.parity.names import GLOBAL_STEP, canonical
-    from estimator_pipeline.parity.records import BatchWriter, StepWriter, initial_of
+    from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, initial_of
+    from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
 
     tf = compat.install()
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
@@ -204,7 +204,7 @@ def train(base: Path, engine: str, todo: Sequence[Cell], steps: int) -> None:
 def measure(todo: Sequence[Cell], *, steps: int = STEPS, base: Path, timeout: float = 3600.0) -> dict[str, Any]:
     """Trains cells of one topology by both engines and compares them: key -> what was found."""
     from estimator_pipeline import launch
-    from estimator_pipeline.inputs.digits import prepare
+    from estimator_pipeline.inputs.sources.digits import prepare
 
     (topology,) = {cell.topology for cell in todo}
     base.mkdir(parents=True, exist_ok=True)
@@ -237,12 +237,12 @@ def measure(todo: Sequence[Cell], *, steps: int = STEPS, base: Path, timeout: fl
 def compared(cell: Cell, base: Path, steps: int) -> dict[str, Any]:
     """What both have recorded of a cell; the record is removed."""
     from estimator_pipeline.job import load_job
-    from estimator_pipeline.parity import defaults
-    from estimator_pipeline.parity.diagnosis import Facts
-    from estimator_pipeline.parity.records import initial_of
+    from estimator_pipeline.job.tolerances import Tolerances, kind_of
+    from estimator_pipeline.parity.diagnosis.diagnose import Facts
+    from estimator_pipeline.parity.jobs import default_tolerances as defaults
+    from estimator_pipeline.parity.jobs.run import weighed_alike
     from estimator_pipeline.parity.result import compare_records
-    from estimator_pipeline.parity.run import weighed_alike
-    from estimator_pipeline.parity.tolerances import Tolerances, kind_of
+    from estimator_pipeline.parity.step_records import initial_of
 
     folder = base / cell.folder
     metrics = {e: json.loads((folder / e / "record" / "metrics.json").read_text()) for e in ENGINES}

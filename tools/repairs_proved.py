@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_CLUSTERS = "tests/cluster/test_legacy_programs.py::"
+_CLUSTERS = "tests/compat/test_legacy_programs.py::"
 
 # Repair -> a test that fails without it. Those of four more run both ways by themselves: BOTH_WAYS.
 TESTS = {
@@ -27,7 +27,7 @@ TESTS = {
     "evaluator-strategy": _CLUSTERS + "test_every_task_ends_with_the_final_evaluation[mwm]",
     "missing-peers": "tests/compat/test_missing_peers.py::test_it_ends_and_names_who_is_missing",
     "lost-peers": _CLUSTERS + "test_a_worker_that_is_killed_ends_the_others",
-    "common-end": "tests/cluster/test_uneven_data.py::test_an_unchanged_program[two]",
+    "common-end": "tests/engines/test_uneven_data.py::test_an_unchanged_program[two]",
     "refused-steps": "tests/compat/test_refused_steps.py::test_a_server_refuses_a_step",
     "short-waits": "tests/compat/test_short_waits.py",
     "init-fn": "tests/compat/test_init_fn.py::test_a_worker_waits_for_the_chiefs_init_fn",
@@ -57,8 +57,8 @@ TESTS = {
 BOTH_WAYS = {
     "sigterm": _CLUSTERS + "test_sigterm_where_train_and_evaluate_is_tensorflows_own",
     "best-exporter": "tests/compat/test_best_exporter.py::test_without_the_repair_it_does",
-    "embedding-gathers": "tests/cluster/test_embedding_gathers.py::test_sparse_sums_have_the_same_bits_together",
-    "gradient-packs": "tests/cluster/test_gradient_packs.py::test_the_gradients_of_an_estimator_travel_together",
+    "embedding-gathers": "tests/compat/test_embedding_gathers.py::test_sparse_sums_have_the_same_bits_together",
+    "gradient-packs": "tests/compat/test_gradient_packs.py::test_the_gradients_of_an_estimator_travel_together",
 }
 
 

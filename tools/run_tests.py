@@ -9,7 +9,7 @@ tried again during the run itself, and more failures than :data:`MOST` are no ac
 In the place of a dot for each test one line tells what part is done and how long the rest may take; a failure is told
 at once, the first one whole. `-v` gives pytest's own lines.
 
---unit-first: the tests of the tier `unit` (tests/tiers.py) in a run of their own, in which TensorFlow cannot be
+--unit-first: the tests of the tier `unit` (tests/support/tiers.py) in a run of their own, in which TensorFlow cannot be
     imported: their answer is there within the first minute.
 --area: of all tests those of a part of the package (`parity`, `inputs`, `run_config`) and of what imports it.
 --budget: ends red where the tests take more than the file allows (tools/test_budget.py).

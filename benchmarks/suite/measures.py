@@ -24,8 +24,8 @@ from benchmarks.suite.measuring import (
 from benchmarks.suite.restarts import restart as restart_of
 from benchmarks.suite.work import Profile
 from estimator_pipeline.errors import TaskFailedError
-from estimator_pipeline.inputs.records import write_index
-from estimator_pipeline.launch.progress import ProgressReader
+from estimator_pipeline.inputs.sources.tfrecord_index import write_index
+from estimator_pipeline.progress.progress_file import ProgressReader
 
 __all__ = ["MEASURES", "WITHOUT_DATA", "prepare"]
 
@@ -196,7 +196,7 @@ def _alone(program: str, spec: Mapping[str, Any], folder: Path, run: Path, **env
 def first_step(contender: str, profile: Profile, folder: Path, run: Path, settings: Mapping[str, Any]) -> Figures:
     """Seconds from the start of a process to the end of its first step; ours by `estimator-pipeline train`."""
     from benchmarks.suite.programs.own_keras import job_of
-    from estimator_pipeline.launch.progress import PROGRESS_VARIABLE
+    from estimator_pipeline.progress.progress_file import PROGRESS_VARIABLE
 
     spec = {
         "kind": "single",

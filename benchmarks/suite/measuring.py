@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.cluster import local_cluster
+from estimator_pipeline.cluster.ports import REUSE_VARIABLE, hold_ports
 from estimator_pipeline.errors import TaskFailedError
-from estimator_pipeline.launch.cores import available_cores, share_cores, thread_environment
-from estimator_pipeline.launch.ports import REUSE_VARIABLE, hold_ports
-from estimator_pipeline.launch.processes import Process, end_name
+from estimator_pipeline.launch.local.cores import available_cores, share_cores, thread_environment
+from estimator_pipeline.launch.local.processes import Process, end_name
 
 __all__ = ["Started", "TaskPlace", "child", "environment", "run_processes", "started", "task_environments"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from estimator_pipeline.errors import TaskFailedError
 from estimator_pipeline.launch import read_events
-from estimator_pipeline.launch.processes import Process
-from estimator_pipeline.launch.progress import ProgressReader
+from estimator_pipeline.launch.local.processes import Process
+from estimator_pipeline.progress.progress_file import ProgressReader
 
 __all__ = ["restart"]
 

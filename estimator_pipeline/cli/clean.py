@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.seconds import from_zero
+from estimator_pipeline.cli.options import from_zero
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 
 
@@ -32,7 +32,7 @@ def command(
     """
     from estimator_pipeline.doctor.storage import size_of
     from estimator_pipeline.launch import cleaning
-    from estimator_pipeline.launch.remaining import time_text
+    from estimator_pipeline.launch.remaining_time import time_text
 
     places = folders or [Path()]
     for place in places:
@@ -60,7 +60,7 @@ def command(
 def _goes_on(folder: Path) -> bool:
     """Whether the job of a submission may still run, as far as Slurm can say."""
     from estimator_pipeline.errors import PipelineError
-    from estimator_pipeline.launch import slurm_jobs
+    from estimator_pipeline.launch.slurm import jobs as slurm_jobs
 
     try:
         submission = slurm_jobs.find_submission(str(folder), environ=os.environ)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from estimator_pipeline.cli.seconds import above_zero
+from estimator_pipeline.cli.options import above_zero
 from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _load(path: Path | None, settings: list[str]) -> tuple[Job | None, list[Find
 
     from estimator_pipeline.doctor.findings import of_error
     from estimator_pipeline.job import load_job
-    from estimator_pipeline.job.messages import MistakesError
+    from estimator_pipeline.job.error_messages import MistakesError
 
     if path is None:
         return None, []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from estimator_pipeline.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
-    from estimator_pipeline.cluster.resolving import Resolved
+    from estimator_pipeline.cluster.resolution import Resolved
     from estimator_pipeline.cluster.roles import Shape as AnyShape
     from estimator_pipeline.launch import Shape
 
@@ -37,7 +37,7 @@ def enter(
         environ: the variables.
         shape: the cluster.
         environment: the name of the environment to take, "none", or None to look for one.
-        ports: one of :data:`estimator_pipeline.cluster.resolving.PORTS`.
+        ports: one of :data:`estimator_pipeline.cluster.resolution.PORTS`.
         directory: a folder that all tasks share.
         dialect: how TF_CONFIG is written.
         whole: whether this process may be all of several training tasks where no scheduler is around.

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline import system_limits
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.utils import system_limits
 
 SETTINGS = {"context_settings": {"allow_interspersed_args": False, "ignore_unknown_options": True}}
 
@@ -75,11 +75,11 @@ def command(
         refuse_tasks_apart(os.environ, environment=environment)
     proxies.bypass(os.environ)
     # It imports NumPy.
-    from estimator_pipeline.compat import runner
+    from estimator_pipeline.compat.script_runner import runner
 
     if ledger is not None:
         from estimator_pipeline import compat
-        from estimator_pipeline.engines.ledger import keep_for_every_training
+        from estimator_pipeline.engines.recording.ledger import keep_for_every_training
 
         compat.install(repairs)
         keep_for_every_training(ledger)

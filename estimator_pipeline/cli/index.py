@@ -17,8 +17,8 @@ def command(
     FILE.idx has a line "offset size" for each record, as tfrecord2idx writes it. Without it each machine finds out by
     itself when a job first starts there, for all files, though it trains on its share. An index that is right stays.
     """
-    from estimator_pipeline.inputs.files import find_files
-    from estimator_pipeline.inputs.records import INDEX_SUFFIX, write_index
+    from estimator_pipeline.inputs.sources.paths import find_files
+    from estimator_pipeline.inputs.sources.tfrecord_index import INDEX_SUFFIX, write_index
 
     found = find_files(files, what="TFRecord")
     total = 0

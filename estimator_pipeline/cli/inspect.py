@@ -11,8 +11,8 @@ import typer
 from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
+    from estimator_pipeline.inputs.ledger.layout import Layout
     from estimator_pipeline.job import Job
-    from estimator_pipeline.ledger.layout import Layout
 
 _TABLE = 10  # Steps of the table, where none are asked for.
 _PICTURE = 400  # Steps of a picture, at most, where none are asked for.
@@ -107,14 +107,14 @@ def _check(
     epoch_records: int | None,
     as_json: bool,
 ) -> None:
-    from estimator_pipeline import ledger
-    from estimator_pipeline.ledger.layout import consumed
+    from estimator_pipeline.inputs import ledger
+    from estimator_pipeline.inputs.ledger.layout import consumed
 
     found = ledger.read(folder)
     facts = counts = None
     own = input_fn is not None or (loaded is not None and loaded.input.source == "function")
     if found.kind == "fingerprints" and (count_data or epoch_records or input_fn is not None):
-        from estimator_pipeline.engines.ledger import count_data as count
+        from estimator_pipeline.engines.recording.ledger import count_data as count
 
         if not own:
             raise ConfigError(
@@ -144,7 +144,7 @@ def _check(
 def _draw(layout: Layout, picture: Path | None, *, title: str) -> None:
     if picture is None:
         return
-    from estimator_pipeline.ledger.picture import draw
+    from estimator_pipeline.inputs.ledger.plot import draw
 
     draw(layout, picture, title=title)
     typer.echo(f"the picture is in {picture}", err=True)
@@ -166,7 +166,7 @@ def _steps(text: str | None) -> tuple[int, int] | None:
 
 
 def _data(loaded: Job) -> Any:
-    from estimator_pipeline.engines.job import job_inputs, prepare_process
+    from estimator_pipeline.engines.jobs.estimator import job_inputs, prepare_process
 
     prepare_process(loaded)
     return job_inputs(loaded)
@@ -181,10 +181,10 @@ def _tasks(loaded: Job | None, workers: int | None) -> tuple[str, ...]:
 
 def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple[Layout, dict[str, Any]]:
     """What a job would read, and the facts of its first pipeline's data."""
-    from estimator_pipeline.engines.beginning import latest_step
-    from estimator_pipeline.engines.identity import policy_of
-    from estimator_pipeline.inputs.plan import Replicas
-    from estimator_pipeline.ledger.layout import planned
+    from estimator_pipeline.engines.lifecycle.startup import latest_step
+    from estimator_pipeline.engines.model_dir.run_identity import policy_of
+    from estimator_pipeline.inputs.ledger.layout import planned
+    from estimator_pipeline.inputs.sharding import Replicas
 
     data, tasks = _data(loaded), _tasks(loaded, workers)
     if (began_under := policy_of(loaded.run.model_dir)) and latest_step(loaded.run.model_dir):
@@ -206,7 +206,7 @@ def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple
 def _functions(loaded: Job | None, input_fn: str | None) -> Any:
     """The training input function of a job or of a program."""
     from estimator_pipeline import compat
-    from estimator_pipeline.engines.job import load_function
+    from estimator_pipeline.engines.jobs.estimator import load_function
 
     if loaded is not None:
         return _data(loaded).train_input_fn
@@ -217,8 +217,8 @@ def _functions(loaded: Job | None, input_fn: str | None) -> Any:
 def _read_functions(
     loaded: Job | None, input_fn: str | None, workers: int | None, wanted: tuple[int, int]
 ) -> Layout:  # fmt: skip
-    from estimator_pipeline.engines.ledger import read_input_fn
-    from estimator_pipeline.ledger.layout import Layout
+    from estimator_pipeline.engines.recording.ledger import read_input_fn
+    from estimator_pipeline.inputs.ledger.layout import Layout
 
     tasks = _tasks(loaded, workers)
     function = _functions(loaded, input_fn)

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
-from estimator_pipeline import system_limits
-from estimator_pipeline.cli.hopeless import refuse_hopeless
-from estimator_pipeline.cli.seconds import above_zero, from_zero
+from estimator_pipeline.cli.checks_before import refuse_hopeless
+from estimator_pipeline.cli.options import above_zero, from_zero
 from estimator_pipeline.cli.train import with_engine
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.utils import system_limits
 
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
     from estimator_pipeline.launch import Deadlines, Outcome
-    from estimator_pipeline.launch.plan import Shape
+    from estimator_pipeline.launch.local.plan import Shape
 
 COMMAND_KEY = "estimator_pipeline.command"
 
@@ -240,7 +240,7 @@ def command(
 def _heartbeat(deadlines: Deadlines) -> float | None:
     """How far apart heartbeats are: without a deadline for them `stacks` goes by them, and a supervisor above."""
     from estimator_pipeline.launch import HEARTBEAT_SECS
-    from estimator_pipeline.launch.progress import HEARTBEAT_FOLDER_VARIABLE
+    from estimator_pipeline.progress.progress_file import HEARTBEAT_FOLDER_VARIABLE
 
     supervised_above = bool(os.environ.get(HEARTBEAT_FOLDER_VARIABLE))
     return None if deadlines.heartbeat is None and supervised_above else HEARTBEAT_SECS
@@ -248,7 +248,7 @@ def _heartbeat(deadlines: Deadlines) -> float | None:
 
 def deadlines_of(step: float | None, start: float | None, heartbeat: float | None, *, supervised: bool) -> Deadlines:
     """How long a task may be silent, from what was given on the command line; 0 is for ever."""
-    from estimator_pipeline.launch.deadlines import HEARTBEAT_TIMEOUT, Deadlines
+    from estimator_pipeline.launch.local.timeouts import HEARTBEAT_TIMEOUT, Deadlines
 
     if heartbeat is None and supervised:
         heartbeat = HEARTBEAT_TIMEOUT
@@ -260,7 +260,7 @@ def end(outcome: Outcome, *, as_json: bool) -> NoReturn:
     if as_json:
         typer.echo(json.dumps(outcome.document(), indent=2))
     if outcome.failure is not None:
-        from estimator_pipeline.launch.terminal import harmless
+        from estimator_pipeline.launch.logs.terminal import harmless
 
         typer.echo(harmless(f"\n{outcome.failure.text()}"), err=True)
     raise typer.Exit(outcome.exit_code)

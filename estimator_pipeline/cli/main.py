@@ -26,8 +26,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from estimator_pipeline import allocator, io_errors, startup
 from estimator_pipeline.errors import DiskError, PipelineError, PreemptedError
+from estimator_pipeline.utils import allocator, io_errors, startup
 
 __all__ = ["COMMANDS", "CommandEntry", "app", "main"]
 
@@ -58,14 +58,14 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "",
         "Run a job file on a cluster, by its scheduler.",
         group=(
-            CommandEntry("slurm", "estimator_pipeline.cli.submit_slurm", "A batch script, with requeues and arrays."),
-            CommandEntry("kubernetes", "estimator_pipeline.cli.submit_kubernetes", "An Indexed Job, JobSet or TFJob."),
+            CommandEntry("slurm", "estimator_pipeline.cli.submit.slurm", "A batch script, with requeues and arrays."),
+            CommandEntry("kubernetes", "estimator_pipeline.cli.submit.kubernetes", "An Indexed Job, JobSet or TFJob."),
         ),
     ),
-    CommandEntry("status", "estimator_pipeline.cli.status", "Say how a submitted job stands."),
-    CommandEntry("logs", "estimator_pipeline.cli.logs", "Print a submitted job's logs."),
-    CommandEntry("stacks", "estimator_pipeline.cli.stacks", "Show where each task of a running job stands."),
-    CommandEntry("cancel", "estimator_pipeline.cli.cancel", "End a submitted job."),
+    CommandEntry("status", "estimator_pipeline.cli.submit.status", "Say how a submitted job stands."),
+    CommandEntry("logs", "estimator_pipeline.cli.submit.logs", "Print a submitted job's logs."),
+    CommandEntry("stacks", "estimator_pipeline.cli.submit.stacks", "Show where each task of a running job stands."),
+    CommandEntry("cancel", "estimator_pipeline.cli.submit.cancel", "End a submitted job."),
     CommandEntry("clean", "estimator_pipeline.cli.clean", "Remove what old runs have left; shown first."),
     CommandEntry("parity", "estimator_pipeline.cli.parity", "Compare a job by tf.estimator with itself by Keras."),
     CommandEntry("partition", "estimator_pipeline.cli.partition", "Write a job's data as files, one part a worker."),
@@ -76,16 +76,16 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "",
         "Take a program to Keras: code, checkpoints, exports, configs.",
         group=(
-            CommandEntry("scan", "estimator_pipeline.cli.migrate_scan", "What there is, and what becomes of it."),
-            CommandEntry("convert", "estimator_pipeline.cli.migrate_convert", "TensorFlow 1 code for TensorFlow 2."),
+            CommandEntry("scan", "estimator_pipeline.cli.migrate.scan", "What there is, and what becomes of it."),
+            CommandEntry("convert", "estimator_pipeline.cli.migrate.convert", "TensorFlow 1 code for TensorFlow 2."),
             CommandEntry(
-                "checkpoint", "estimator_pipeline.cli.migrate_checkpoint", "A training's state to another engine."
+                "checkpoint", "estimator_pipeline.cli.migrate.checkpoint", "A training's state to another engine."
             ),
             CommandEntry(
-                "export", "estimator_pipeline.cli.migrate_export", "An export's signatures from a Keras model."
+                "export", "estimator_pipeline.cli.migrate.export", "An export's signatures from a Keras model."
             ),
             CommandEntry(
-                "config", "estimator_pipeline.cli.migrate_config", "A configuration of another era as a job file."
+                "config", "estimator_pipeline.cli.migrate.config", "A configuration of another era as a job file."
             ),
         ),
     ),
@@ -137,7 +137,7 @@ class _LazyGroup(TyperGroup):
 def _exit_code(error: PipelineError) -> int:
     if not isinstance(error, PreemptedError):
         return error.exit_code
-    from estimator_pipeline.launch.progress import code_of_preemption
+    from estimator_pipeline.progress.progress_file import code_of_preemption
 
     return code_of_preemption(os.environ, error.exit_code)
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from estimator_pipeline.cli.quiet import quiet_libraries
-from estimator_pipeline.cli.seconds import above_zero
+from estimator_pipeline.cli.library_logging import quiet_libraries
+from estimator_pipeline.cli.options import above_zero
 from estimator_pipeline.errors import TaskFailedError
 
 _PROGRAM = "A program's Estimator against a Keras model"
@@ -121,9 +121,9 @@ def command(
     _check(job, program, more, of_jobs)
     if report is not None:
         # It asks for matplotlib and jinja2.
-        from estimator_pipeline.parity import report as reports
-    from estimator_pipeline.launch.progress import finite
+        from estimator_pipeline.parity.report import html as reports
     from estimator_pipeline.parity import folders, text
+    from estimator_pipeline.progress.progress_file import finite
 
     with contextlib.ExitStack() as stack:
         # Places that cannot be written to are told before the runs, and none is left behind empty.
@@ -136,7 +136,7 @@ def command(
         try:
             if job is not None:
                 from estimator_pipeline import launch
-                from estimator_pipeline.parity.run import run_parity
+                from estimator_pipeline.parity.jobs.run import run_parity
 
                 named = "estimator,keras" if engines is None else engines
                 found = run_parity(
@@ -150,7 +150,7 @@ def command(
                     timeout=timeout,
                 )
             else:
-                from estimator_pipeline.parity.program import compare_program
+                from estimator_pipeline.parity.models.program import compare_program
 
                 # It trains in this process: what it says would stand below pages of warnings of TensorFlow.
                 with quiet_libraries():

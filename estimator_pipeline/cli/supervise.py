@@ -19,7 +19,7 @@ from estimator_pipeline.cli.launch import (
     deadlines_of,
     found_program,
 )
-from estimator_pipeline.cli.seconds import above_zero, from_zero
+from estimator_pipeline.cli.options import above_zero, from_zero
 from estimator_pipeline.errors import ConfigError
 
 

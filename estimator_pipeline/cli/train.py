@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from estimator_pipeline import system_limits
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
+from estimator_pipeline.utils import system_limits
 
 
 def with_engine(
@@ -69,8 +69,8 @@ def command(
     finds its part by itself. Training goes on from the latest checkpoint.
     The exit code is 0 when the job is done, 2 for bad input, 1 when it failed.
     """
-    from estimator_pipeline.launch.progress import forget_preemption
-    from estimator_pipeline.launch.task_events import TaskEvents
+    from estimator_pipeline.progress.progress_file import forget_preemption
+    from estimator_pipeline.progress.task_events import TaskEvents
 
     forget_preemption(os.environ)
     try:
@@ -122,10 +122,10 @@ def _train(
     proxies.bypass(os.environ)
     system_limits.require(os.environ, trains=True, sized=_sizes_pools(loaded.run))
 
-    from estimator_pipeline.cli.quiet import leave_out_own_deprecations
-    from estimator_pipeline.engines.functions import place_in
-    from estimator_pipeline.engines.job import prepare_process, run_job
-    from estimator_pipeline.launch.task_events import TaskEvents
+    from estimator_pipeline.cli.library_logging import leave_out_own_deprecations
+    from estimator_pipeline.engines.jobs.estimator import prepare_process, run_job
+    from estimator_pipeline.job.user_code import place_in
+    from estimator_pipeline.progress.task_events import TaskEvents
 
     tf = prepare_process(loaded)
     # A library that logs through absl gives the root logger a handler, and TensorFlow's lines would come twice.
@@ -166,9 +166,9 @@ def _tell(result: str) -> None:
 def _recording(folder: Path | None, start: Path | None) -> Any:
     if folder is None and start is None:
         return None
-    from estimator_pipeline.engines.recording import Recording, SilentWriter
-    from estimator_pipeline.parity.names import GLOBAL_STEP, canonical
-    from estimator_pipeline.parity.records import BatchWriter, StepWriter, initial_of
+    from estimator_pipeline.engines.recording.step_recorder import Recording, SilentWriter
+    from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, initial_of
+    from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
 
     values = None if start is None else {k: v for k, v in initial_of(start).items() if k != GLOBAL_STEP}
     return Recording(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from estimator_pipeline.cluster.detection import ENVIRONMENTS, Detection, detect
 from estimator_pipeline.cluster.environments import Allocation
-from estimator_pipeline.cluster.resolving import Resolved, resolve
+from estimator_pipeline.cluster.resolution import Resolved, resolve
 from estimator_pipeline.cluster.spec import (
     DIALECTS,
     EVALUATOR,

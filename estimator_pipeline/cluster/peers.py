@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from estimator_pipeline.cluster.tasks import Task
 from estimator_pipeline.errors import ConfigError, WaitError
-from estimator_pipeline.log import logger
+from estimator_pipeline.utils.logger import logger
 
 # How long a peer's server may be silent before it counts as gone. A busy or restarting chief is given this time.
 PEER_GRACE_SECS = 60.0

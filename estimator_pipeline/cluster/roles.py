@@ -13,7 +13,7 @@ schedulers have them, are spread in order: two jobs with up to 16 tasks on a hos
 numbers are less than 1250 apart, and their step and number of restarts the same. Other ids are hashed: two such jobs
 meet by a chance of 1 in 1250. A step's number and the count of restarts shift the base too. Where the ports are taken
 after all, the task says so; ESTIMATOR_PIPELINE_PORT_BASE gives another base (the same on every task), and agreed
-ports (:mod:`~estimator_pipeline.cluster.agreement`) cannot be taken.
+ports (:mod:`~estimator_pipeline.cluster.port_agreement`) cannot be taken.
 """
 
 from __future__ import annotations

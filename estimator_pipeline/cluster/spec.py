@@ -20,16 +20,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from estimator_pipeline.cluster.reading import parse_tf_config
-from estimator_pipeline.cluster.tasks import (
-    DIALECTS,
-    EVALUATOR,
-    TASK_TYPES,
-    ClusterSpec,
-    Task,
-    TFConfig,
-    check_dialect,
-)
+from estimator_pipeline.cluster.parsing import parse_tf_config
+from estimator_pipeline.cluster.tasks import DIALECTS, EVALUATOR, TASK_TYPES, ClusterSpec, Task, TFConfig, check_dialect
 from estimator_pipeline.errors import ClusterError
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Tasks, clusters, and what a TF_CONFIG says about them, in one form for all dialects.
 
-Read by :mod:`estimator_pipeline.cluster.reading`; use all of it from :mod:`estimator_pipeline.cluster.spec`.
+Read by :mod:`estimator_pipeline.cluster.parsing`; use all of it from :mod:`estimator_pipeline.cluster.spec`.
 Imports no TensorFlow.
 """
 

@@ -6,7 +6,7 @@
     tf.estimator.Estimator(...)
 
 :func:`install` may be called any number of times. On 2.15, where nothing is missing, it only applies the repairs
-(:mod:`estimator_pipeline.compat.repairs`). :func:`status` says what was found and what was done.
+(:mod:`estimator_pipeline.compat.patches`). :func:`status` says what was found and what was done.
 
 :func:`use_keras_3`, called first instead, gives the process Keras 3 as `tf.keras`, and no tf.estimator. This package is
 the only part of estimator_pipeline that touches `tensorflow.python.*` and the internals of `tensorflow_estimator` and
@@ -24,22 +24,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from estimator_pipeline import startup, system_limits
-from estimator_pipeline.compat import (
-    absent,
-    aliases,
-    exports,
-    input_checkpoints,
-    keras_3,
-    keras_seeds,
-    keras_symbols,
-    lazy_loaders,
-    moved_names,
-    versions,
-)
-from estimator_pipeline.compat import repairs as _repairs
-from estimator_pipeline.compat.repairs import Repair, durable_checkpoints, literal_paths, missing_peers
+from estimator_pipeline.compat import patches as _repairs
+from estimator_pipeline.compat.bootstrap import export_table as exports
+from estimator_pipeline.compat.bootstrap import import_aliases as aliases
+from estimator_pipeline.compat.bootstrap import keras3 as keras_3
+from estimator_pipeline.compat.bootstrap import keras_seeds, keras_symbols, lazy_loaders, versions
+from estimator_pipeline.compat.bootstrap import tpu_stubs as absent
+from estimator_pipeline.compat.internals.saving import input_checkpoints
+from estimator_pipeline.compat.moved_names import table as moved_names
+from estimator_pipeline.compat.patches import Repair, durable_checkpoints, literal_paths, missing_peers
 from estimator_pipeline.errors import CompatError
+from estimator_pipeline.utils import startup, system_limits
 
 __all__ = ["Repair", "Status", "Step", "install", "keras_generation", "status", "use_keras_3"]
 

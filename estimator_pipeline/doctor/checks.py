@@ -7,10 +7,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from estimator_pipeline.cluster.addresses import nearest
-from estimator_pipeline.doctor import batch, clusters, data, fit, machine, network, packages, room, storage, together
+from estimator_pipeline.doctor import machine, packages, storage
+from estimator_pipeline.doctor import resources as room
+from estimator_pipeline.doctor.cluster import cross_task as together
+from estimator_pipeline.doctor.cluster import network
+from estimator_pipeline.doctor.cluster import tf_config as clusters
+from estimator_pipeline.doctor.cluster.rendezvous import Meeting, meet
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, Report, error, merged, of_error
-from estimator_pipeline.doctor.meeting import Meeting, meet
+from estimator_pipeline.doctor.job import data
+from estimator_pipeline.doctor.job import model_input as fit
+from estimator_pipeline.doctor.job import slurm as batch
 from estimator_pipeline.errors import ConfigError, PipelineError
 
 __all__ = ["CHECKS", "TOGETHER", "Check", "chosen", "examine"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from estimator_pipeline.cluster import EVALUATOR, Detection, Task, TFConfig, detect, parse_tf_config
-from estimator_pipeline.cluster.resolving import port_way
+from estimator_pipeline.cluster.resolution import port_way
 from estimator_pipeline.cluster.roles import derived_addresses, hosts_of, roles, task_of, tasks_of
 from estimator_pipeline.doctor.findings import NotLookedAt
 from estimator_pipeline.errors import ClusterError

@@ -8,11 +8,11 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from estimator_pipeline.doctor.clusters import host_of
+from estimator_pipeline.doctor.cluster.tf_config import host_of
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, of_error, ok, warning
 from estimator_pipeline.errors import PipelineError
-from estimator_pipeline.launch.cores import available_cores
+from estimator_pipeline.launch.local.cores import available_cores
 
 __all__ = [
     "CGROUPS",
@@ -257,7 +257,7 @@ def import_tensorflow(context: Context) -> Any:
 
     if context.job is None:
         return compat.install()
-    from estimator_pipeline.engines.job import prepare_process
+    from estimator_pipeline.engines.jobs.estimator import prepare_process
 
     return prepare_process(context.job)
 
@@ -267,7 +267,7 @@ def import_tensorflow(context: Context) -> Any:
 
 def check_preemption(context: Context) -> Iterator[Finding]:
     """The time that a checkpoint may take at the end, beside the time that the scheduler gives."""
-    from estimator_pipeline.engines.preemption import SECS_VARIABLE, seconds_of
+    from estimator_pipeline.engines.lifecycle.stopping.preemption import SECS_VARIABLE, seconds_of
 
     if context.part.detection is None or context.part.detection.environment.name == "tf_config":
         raise NotLookedAt("no scheduler")

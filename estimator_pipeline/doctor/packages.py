@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 from estimator_pipeline.cluster import proxies
-from estimator_pipeline.compat import versions
+from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, error, info, ok, warning
 

@@ -272,7 +272,7 @@ def size_of(count: float) -> str:
 
 def check_lock(context: Context) -> Iterator[Finding]:
     """Whether another job trains in this directory, or what is there belongs to another engine."""
-    from estimator_pipeline.engines.lock import holder
+    from estimator_pipeline.engines.model_dir.lock import holder
 
     folder = context.local_directory
     owner = holder(folder)
@@ -290,7 +290,7 @@ def check_lock(context: Context) -> Iterator[Finding]:
 
 
 def _goes_on(context: Context, folder: str, latest: str) -> Finding:
-    from estimator_pipeline.engines.keras_checkpoints import PREFIXES
+    from estimator_pipeline.engines.keras.checkpoints import PREFIXES
 
     engine = context.job.run.engine if context.job is not None else None
     other = next((name for name, prefix in PREFIXES.items() if latest.startswith(f"{prefix}-")), None)
@@ -316,7 +316,7 @@ def _goes_on(context: Context, folder: str, latest: str) -> Finding:
 
 def check_identity(context: Context) -> Iterator[Finding]:
     """Whether the job is the one whose checkpoints are there, as `train` looks; with `deep` its data too."""
-    from estimator_pipeline.engines import identity
+    from estimator_pipeline.engines.model_dir import run_identity as identity
 
     job, folder = context.needed_job(), context.local_directory
     latest = latest_checkpoint(folder)
@@ -343,16 +343,17 @@ def check_identity(context: Context) -> Iterator[Finding]:
 
 
 def _identity(context: Context) -> Any:
-    from estimator_pipeline.doctor.data import NotPrepared, files_of
+    from estimator_pipeline.doctor.job.data import NotPrepared, files_of
     from estimator_pipeline.doctor.machine import import_tensorflow
-    from estimator_pipeline.engines import identity, job_identity
+    from estimator_pipeline.engines.jobs import job_identity
+    from estimator_pipeline.engines.model_dir import run_identity as identity
 
     job = context.needed_job()
     if context.deep:
         # Data that are not there are told by their own check, and nothing is downloaded for this one.
         with contextlib.suppress(InputError, NotPrepared, NotLookedAt):
             files_of(context)
-            from estimator_pipeline.engines.job import job_inputs, max_steps_of
+            from estimator_pipeline.engines.jobs.estimator import job_inputs, max_steps_of
 
             import_tensorflow(context)
             data = job_inputs(job)
@@ -373,7 +374,7 @@ def check_checkpoint(context: Context) -> Iterator[Finding]:
     if latest is None:
         raise NotLookedAt(f"no checkpoint in {folder}")
     from estimator_pipeline.doctor.machine import import_tensorflow
-    from estimator_pipeline.engines.checkpoints import damage
+    from estimator_pipeline.engines.model_dir.checkpoint_recovery import damage
 
     try:
         import_tensorflow(context)

@@ -54,15 +54,15 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from estimator_pipeline.inputs.arrays import from_arrays
-    from estimator_pipeline.inputs.csv_files import from_csv
     from estimator_pipeline.inputs.input_fn import InputFn, Inputs
     from estimator_pipeline.inputs.options import InputOptions
-    from estimator_pipeline.inputs.order import Order
-    from estimator_pipeline.inputs.parts import Partition, from_partition, partition
-    from estimator_pipeline.inputs.plan import Replicas
-    from estimator_pipeline.inputs.tfds_source import from_tfds
-    from estimator_pipeline.inputs.tfrecord import from_tfrecord
+    from estimator_pipeline.inputs.partition_files import Partition, from_partition, partition
+    from estimator_pipeline.inputs.sampler import Order
+    from estimator_pipeline.inputs.sharding import Replicas
+    from estimator_pipeline.inputs.sources.arrays import from_arrays
+    from estimator_pipeline.inputs.sources.csv import from_csv
+    from estimator_pipeline.inputs.sources.tfds import from_tfds
+    from estimator_pipeline.inputs.sources.tfrecord import from_tfrecord
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator_pipeline.inputs.plan import EvalPlan, Replicas, TrainPlan
+from estimator_pipeline.inputs.sharding import EvalPlan, Replicas, TrainPlan
 
 __all__ = ["describe"]
 

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs.blocks import eval_batches, hinted_batches, train_batches
+from estimator_pipeline.inputs.features import Packing
+from estimator_pipeline.inputs.ledger.plans import facts_of, global_ids
 from estimator_pipeline.inputs.options import InputOptions
-from estimator_pipeline.inputs.order import steps_per_epoch
-from estimator_pipeline.inputs.packing import Packing
-from estimator_pipeline.inputs.plan import EvalPlan, Replicas, TrainPlan
 from estimator_pipeline.inputs.reader import Reader, replicas_of
-from estimator_pipeline.inputs.sources import Source, files_of, tensorflow
-from estimator_pipeline.ledger.plans import facts_of, global_ids
+from estimator_pipeline.inputs.sampler import steps_per_epoch
+from estimator_pipeline.inputs.sharding import EvalPlan, Replicas, TrainPlan
+from estimator_pipeline.inputs.source import Source, files_of, tensorflow
+from estimator_pipeline.inputs.tf_dataset import eval_batches, hinted_batches, train_batches
 
 __all__ = ["InputFn", "Inputs"]
 
@@ -347,7 +347,7 @@ class InputFn:
         start_step: For training, where reading begins: a global step, or a function that gives it at each
             call. Set it before training starts to go on where a checkpoint ends.
         ledger: For training, what is told the ids of the records as they are fetched
-            (:class:`estimator_pipeline.ledger.LedgerWriter`).
+            (:class:`estimator_pipeline.inputs.ledger.LedgerWriter`).
         as_many_for_all: every worker of a synchronous training gets as many batches.
     """
 

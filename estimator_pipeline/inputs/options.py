@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs import order
-from estimator_pipeline.inputs.plan import check_policy
+from estimator_pipeline.inputs import sampler as order
+from estimator_pipeline.inputs.sharding import check_policy
 
 __all__ = ["InputOptions", "make_options"]
 
@@ -30,7 +30,7 @@ class InputOptions:
             it).
         drop_remainder: For a finite stream, whether the records that fill no global batch at its end are
             dropped or read as a smaller batch.
-        shard_policy: "auto", "file", "data", "hint" or "off": see :mod:`estimator_pipeline.inputs.plan`.
+        shard_policy: "auto", "file", "data", "hint" or "off": see :mod:`estimator_pipeline.inputs.sharding`.
         worker_seeds: "same", or with the policy "off" "distinct": each worker reads everything in its own
             order.
         shuffle_window: Data that is not held in memory is shuffled by file, then within windows of so many

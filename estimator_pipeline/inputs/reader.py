@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.inputs.options import InputOptions
-from estimator_pipeline.inputs.order import Order
-from estimator_pipeline.inputs.plan import EvalPlan, Replicas, TrainPlan, choose_policy, eval_plan, train_plan
-from estimator_pipeline.inputs.sources import ArraySource, Source, contents, fingerprint
+from estimator_pipeline.inputs.sampler import Order
+from estimator_pipeline.inputs.sharding import EvalPlan, Replicas, TrainPlan, choose_policy, eval_plan, train_plan
+from estimator_pipeline.inputs.source import ArraySource, Source, contents, fingerprint
 
 __all__ = ["InMemory", "Reader", "replicas_of"]
 

@@ -10,7 +10,7 @@ system that TensorFlow knows (`gs://...`). Imports no TensorFlow.
 
 from __future__ import annotations
 
-from estimator_pipeline.job.reading import dump_job, load_job, make_job
+from estimator_pipeline.job.loading import dump_job, load_job, make_job
 from estimator_pipeline.job.schema import (
     ENGINE_NAMES,
     ArraysInput,

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from estimator_pipeline.job import checks
+from estimator_pipeline.job import cross_checks as checks
 from estimator_pipeline.job.base import Problem, Section, nearest
-from estimator_pipeline.job.input_section import (
+from estimator_pipeline.job.sections.input import (
     ArraysInput,
     CsvInput,
     Feature,
@@ -20,8 +20,8 @@ from estimator_pipeline.job.input_section import (
     TfdsInput,
     TFRecordInput,
 )
-from estimator_pipeline.job.keras_section import Backup, ChiefCheckpoint, Keras, ModelCheckpoint, RateByEpoch
-from estimator_pipeline.job.kubernetes_section import (
+from estimator_pipeline.job.sections.keras import Backup, ChiefCheckpoint, Keras, ModelCheckpoint, RateByEpoch
+from estimator_pipeline.job.sections.kubernetes import (
     Kubernetes,
     PatchedMetadata,
     PodPatch,
@@ -31,9 +31,9 @@ from estimator_pipeline.job.kubernetes_section import (
     Toleration,
     Volume,
 )
-from estimator_pipeline.job.model_section import Export, Model, Optimizer, Schedule
-from estimator_pipeline.job.parity_section import Limits, ParitySection
-from estimator_pipeline.job.slurm_section import SlurmResources, SlurmSection
+from estimator_pipeline.job.sections.model import Export, Model, Optimizer, Schedule
+from estimator_pipeline.job.sections.parity import Limits, ParitySection
+from estimator_pipeline.job.sections.slurm import SlurmResources, SlurmSection
 
 __all__ = [
     "ENGINE_NAMES",

@@ -6,16 +6,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from estimator_pipeline.launch.attempts import CommandView, plan_command, supervise_command, supervise_local
-    from estimator_pipeline.launch.deadlines import Deadlines
+    from estimator_pipeline.cluster.ports import HeldPorts, hold_ports
     from estimator_pipeline.launch.history import Attempt, read_events
-    from estimator_pipeline.launch.local import HEARTBEAT_SECS, run_local
-    from estimator_pipeline.launch.metrics import MetricsView
-    from estimator_pipeline.launch.outcome import Failure, Outcome, TaskEnd
-    from estimator_pipeline.launch.plan import Plan, Shape, TaskPlan, new_run_id, plan_local
-    from estimator_pipeline.launch.policy import Limits
-    from estimator_pipeline.launch.ports import HeldPorts, hold_ports
-    from estimator_pipeline.launch.view import LineView, LiveView, SilentView, View, view_for
+    from estimator_pipeline.launch.local.metrics import MetricsView
+    from estimator_pipeline.launch.local.outcome import Failure, Outcome, TaskEnd
+    from estimator_pipeline.launch.local.plan import Plan, Shape, TaskPlan, new_run_id, plan_local
+    from estimator_pipeline.launch.local.run import HEARTBEAT_SECS, run_local
+    from estimator_pipeline.launch.local.timeouts import Deadlines
+    from estimator_pipeline.launch.local.view import LineView, LiveView, SilentView, View, view_for
+    from estimator_pipeline.launch.supervisor.attempts import (
+        CommandView,
+        plan_command,
+        supervise_command,
+        supervise_local,
+    )
+    from estimator_pipeline.launch.supervisor.restart_policy import Limits
 
 __all__ = [
     "HEARTBEAT_SECS",

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from estimator_pipeline.launch import guard
-from estimator_pipeline.launch.slurm_jobs import RECORD
-from estimator_pipeline.launch.slurm_logs import runs_of
-from estimator_pipeline.launch.supervisor import attempt_run_id
+from estimator_pipeline.launch.local import orphan_guard as guard
+from estimator_pipeline.launch.slurm.jobs import RECORD
+from estimator_pipeline.launch.slurm.logs import runs_of
+from estimator_pipeline.launch.supervisor.supervisor import attempt_run_id
 
 __all__ = ["Leftover", "find", "remove"]
 

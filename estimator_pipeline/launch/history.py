@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from estimator_pipeline import durable
+from estimator_pipeline.utils import durable_files as durable
 
 __all__ = ["EVENTS_FILE", "SUMMARY_FILE", "Attempt", "History", "attempts_text", "read_events"]
 

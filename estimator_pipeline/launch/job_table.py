@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from estimator_pipeline.launch.remaining import percent, seconds_left, time_text
+from estimator_pipeline.launch.remaining_time import percent, seconds_left, time_text
 
 __all__ = ["JobRow", "job_table"]
 

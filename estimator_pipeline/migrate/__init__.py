@@ -10,9 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from estimator_pipeline.migrate import code, config
-    from estimator_pipeline.migrate.checkpoint import MigratedCheckpoint, migrate_checkpoint
-    from estimator_pipeline.migrate.export import MigratedExport, migrate_export
+    from estimator_pipeline.migrate import code
+    from estimator_pipeline.migrate import configs as config
+    from estimator_pipeline.migrate.checkpoints.api import MigratedCheckpoint, migrate_checkpoint
+    from estimator_pipeline.migrate.exports.api import MigratedExport, migrate_export
 
 __all__ = ["MigratedCheckpoint", "MigratedExport", "code", "config", "migrate_checkpoint", "migrate_export"]
 

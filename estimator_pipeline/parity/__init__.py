@@ -10,13 +10,13 @@
 ===================== ==================================================================================
 """
 
-from estimator_pipeline.parity.compare import BIT_EQUAL, Comparison, Difference, Tolerance, compare, ulps
-from estimator_pipeline.parity.diagnosis import Finding
-from estimator_pipeline.parity.models import compare_models
+from estimator_pipeline.job.tolerances import Tolerances
+from estimator_pipeline.parity.diagnosis.diagnose import Finding
+from estimator_pipeline.parity.jobs.run import run_parity
+from estimator_pipeline.parity.models.compare import compare_models
 from estimator_pipeline.parity.result import Parity, StepParity
-from estimator_pipeline.parity.run import run_parity
 from estimator_pipeline.parity.text import document, summary
-from estimator_pipeline.parity.tolerances import Tolerances
+from estimator_pipeline.utils.arrays import BIT_EQUAL, Comparison, Difference, Tolerance, compare, ulps
 
 __all__ = [
     "BIT_EQUAL",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from estimator_pipeline.parity.tolerances import kind_of
+from estimator_pipeline.job.tolerances import kind_of
 
 __all__ = [
     "CLOSE", "SAME", "SCALED", "Facts", "Finding", "Step", "distance", "factor_of", "length", "told_names", "variables",
@@ -54,7 +54,7 @@ class Finding:
     """The cause of a difference by its name; or, where none is certain, the first difference.
 
     Attributes:
-        name: see the table of :mod:`estimator_pipeline.parity.diagnosis`.
+        name: see the table of :mod:`estimator_pipeline.parity.diagnosis.diagnose`.
         message: what was seen, in a sentence.
         step: where; 0 before the first.
         side: which of the two, where that can be told.
@@ -104,7 +104,7 @@ class Step:
 
 
 def variables(values: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
-    """The floating-point variables of a kind, as float64; see :func:`estimator_pipeline.parity.tolerances.kind_of`."""
+    """The floating-point variables of a kind, as float64; see :func:`estimator_pipeline.job.tolerances.kind_of`."""
     return {
         name: value.astype(np.float64)
         for name, value in values.items()

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat import step_random
-from estimator_pipeline.engines.functions import told
-from estimator_pipeline.parity.slots import VARIABLES, behind, updates_in
+from estimator_pipeline.compat.internals import stateless_random as step_random
+from estimator_pipeline.job.user_code import told
+from estimator_pipeline.parity.optimizer_slots import VARIABLES, behind, updates_in
 
 __all__ = ["GraphFacts", "kind_of_metric", "options_of_keras", "random_of_model", "thresholds_of"]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from estimator_pipeline.launch.plan import counted
-from estimator_pipeline.parity import diagnosis
-from estimator_pipeline.parity.compare import Comparison, Difference, Tolerance, compare
-from estimator_pipeline.parity.diagnosis import Finding
-from estimator_pipeline.parity.records import StepReader, are_joined, batch_name, batches_alike
-from estimator_pipeline.parity.tolerances import Sizes, Tolerances, kind_of
+from estimator_pipeline.job.tolerances import Sizes, Tolerances, kind_of
+from estimator_pipeline.launch.local.plan import counted
+from estimator_pipeline.parity.diagnosis import diagnose as diagnosis
+from estimator_pipeline.parity.diagnosis.diagnose import Finding
+from estimator_pipeline.parity.step_records import StepReader, are_joined, batch_name, batches_alike
+from estimator_pipeline.utils.arrays import Comparison, Difference, Tolerance, compare
 
 __all__ = ["ENGINES", "Parity", "StepParity", "compare_checksums", "compare_records"]
 
@@ -67,8 +67,8 @@ class Parity:
         folder: where both runs and their records are.
         only: steps that one engine alone has made, with its name.
         asked: how many steps were to be made; None: as many as both have made, one at least.
-        about: what was run, by name; see :func:`estimator_pipeline.parity.about.about`.
-        environments: engine -> where it ran; see :func:`estimator_pipeline.engines.environment.environment_of`.
+        about: what was run, by name; see :func:`estimator_pipeline.parity.jobs.metadata.about`.
+        environments: engine -> where it ran; see :func:`estimator_pipeline.engines.recording.environment.environment_of`.
         finals: engine -> the final evaluation's metrics, those too that are not compared.
         arrays: engine -> variable -> its shape and type before the first step.
         slots_kept: whether an optimizer of theirs keeps any slots, compared or not.

@@ -22,11 +22,11 @@ Importing this imports no TensorFlow; the checks do.
 
 from __future__ import annotations
 
+from estimator_pipeline.parity.assert_parity import ParityError, assert_parity
 from estimator_pipeline.testing.input_checks import check_input_fn, input_fn_checks
 from estimator_pipeline.testing.model_checks import check_model_fn, model_fn_checks
-from estimator_pipeline.testing.parity import ParityError, assert_parity
 from estimator_pipeline.testing.report import Check, ComplianceError, Outcome, Report, parametrize_with_checks
-from estimator_pipeline.testing.runs import prepare
+from estimator_pipeline.testing.training_runs import prepare
 
 __all__ = [
     "Check",

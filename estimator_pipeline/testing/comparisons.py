@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from estimator_pipeline.testing import runs
+from estimator_pipeline.testing import training_runs as runs
 from estimator_pipeline.testing.model_subject import Subject
 
 __all__ = ["counts", "difference", "is_random", "step", "variables_of"]

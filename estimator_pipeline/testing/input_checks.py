@@ -10,10 +10,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.testing import calling, shards
+from estimator_pipeline.testing import calling
+from estimator_pipeline.testing import shard_checks as shards
 from estimator_pipeline.testing.input_subject import Options, Subject, uneven
+from estimator_pipeline.testing.record_stream import Stream
 from estimator_pipeline.testing.report import Check, Definition, Finding, Report, Skip, Suite, define
-from estimator_pipeline.testing.streams import Stream
 
 __all__ = ["EVALUATION_CHECKS", "TRAINING_CHECKS", "check_input_fn", "input_fn_checks"]
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.testing import calling, streams
+from estimator_pipeline.testing import calling
+from estimator_pipeline.testing import record_stream as streams
+from estimator_pipeline.testing.record_stream import Stream
 from estimator_pipeline.testing.report import Blocked, Finding, Skip, shared, tell
-from estimator_pipeline.testing.streams import Stream
 
 __all__ = ["Layout", "Options", "Subject", "uneven"]
 

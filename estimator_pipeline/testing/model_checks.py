@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.testing import calling, runs
+from estimator_pipeline.testing import calling
+from estimator_pipeline.testing import training_runs as runs
 from estimator_pipeline.testing.comparisons import counts, difference, is_random, step, variables_of
 from estimator_pipeline.testing.model_subject import Options, Subject, same, worst
 from estimator_pipeline.testing.report import Check, Definition, Finding, Report, Skip, Suite, define, tell

@@ -14,7 +14,9 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.testing import calling, runs, samples
+from estimator_pipeline.testing import calling
+from estimator_pipeline.testing import sample_batch as samples
+from estimator_pipeline.testing import training_runs as runs
 from estimator_pipeline.testing.report import Blocked, Finding, Skip, shared, tell
 
 __all__ = ["Options", "Subject", "same", "worst"]

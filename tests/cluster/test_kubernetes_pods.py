@@ -17,11 +17,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from kubernetes_pods import Pod, pods_of
-from launched_jobs import SMALL, STEPS
 
 from estimator_pipeline.job import load_job
-from estimator_pipeline.launch.kubernetes import render
+from estimator_pipeline.launch.kubernetes.manifests import render
+from tests.support.kubernetes_pods import Pod, pods_of
+from tests.support.launched_jobs import SMALL, STEPS
 
 ROOT = Path(__file__).resolve().parents[2]
 # TEST-NET-2 (RFC 5737): nobody's addresses.

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from launched_jobs import CONFIGS, SMALL
+
+from tests.support.launched_jobs import CONFIGS, SMALL
 
 pytestmark = pytest.mark.nightly
 

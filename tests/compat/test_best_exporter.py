@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from export_stamps import quick_stamps  # noqa: F401
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat.repairs import best_exporter
+from estimator_pipeline.compat.patches import best_exporter
+from tests.support.export_stamps import quick_stamps  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("quick_stamps")
 tf = compat.install()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
-from estimator_pipeline.compat.common_end import CommonEnd, told_end, with_following
+from estimator_pipeline.compat.internals.data_end.common_end import CommonEnd, told_end, with_following
 
 tf = tensorflow_with_three_cpus()
 

@@ -6,7 +6,7 @@ import pytest
 
 import estimator_pipeline as ep
 from estimator_pipeline import compat
-from estimator_pipeline.compat.repairs import endless_evaluation
+from estimator_pipeline.compat.patches import endless_evaluation
 from estimator_pipeline.errors import InputError
 
 tf = compat.install()

@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from estimator_pipeline import compat, ledger
+from estimator_pipeline import compat
+from estimator_pipeline.inputs import ledger
 
 tf = compat.install()
 v1 = tf.compat.v1

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import one_weight
-
 from estimator_pipeline import compat
+from tests.support import one_weight
 
 tf = compat.install()
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from estimator_pipeline import compat
 from estimator_pipeline.cli import main as cli
-from estimator_pipeline.compat import runner
+from estimator_pipeline.compat.script_runner import runner
 
 _EXEC = ["-m", "estimator_pipeline", "exec"]
 

@@ -6,13 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 
 from tensorflow.python.distribute import collective_util, cross_device_utils  # noqa: E402
 
-from estimator_pipeline.compat.repairs import gather_sizes  # noqa: E402
+from estimator_pipeline.compat.patches import gather_sizes  # noqa: E402
 
 DEVICES = ["/device:CPU:0", "/device:CPU:1"]
 

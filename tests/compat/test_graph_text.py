@@ -5,7 +5,7 @@ from __future__ import annotations
 from google.protobuf import text_format
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat.repairs import graph_text
+from estimator_pipeline.compat.patches import graph_text
 
 tf = compat.install()
 

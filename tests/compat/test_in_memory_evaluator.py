@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat.repairs import in_memory_evaluator
+from estimator_pipeline.compat.patches import in_memory_evaluator
 
 tf = compat.install()
 v1 = tf.compat.v1

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat import sessions
-from estimator_pipeline.compat.repairs.init_fn import _PREPARING, _Word
+from estimator_pipeline.compat.internals import sessions
+from estimator_pipeline.compat.patches.init_fn import _PREPARING, _Word
 from estimator_pipeline.launch import hold_ports
 
 tf = compat.install()

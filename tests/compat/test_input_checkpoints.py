@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat import input_checkpoints
+from estimator_pipeline.compat.internals.saving import input_checkpoints
 
 tf = compat.install()
 v1 = tf.compat.v1

@@ -8,7 +8,8 @@ import textwrap
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat import absent, versions
+from estimator_pipeline.compat.bootstrap import tpu_stubs as absent
+from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.errors import CompatError
 
 _EXEC = ["-m", "estimator_pipeline", "exec"]
@@ -120,7 +121,7 @@ def test_alias_is_the_module_itself(run_code, only_restored):
         import importlib, sys
         assert importlib.reload(new) is sys.modules[new.__name__]
         import tensorflow.python.distribute.estimator_training as glue
-        assert glue.__name__ == "estimator_pipeline.compat.coordinator"
+        assert glue.__name__ == "estimator_pipeline.compat.internals.distribute_coordinator"
         try:
             import tensorflow.python.estimator.no_such_module
         except ModuleNotFoundError as error:
@@ -198,7 +199,7 @@ def test_harmless_on_2_15(run_code, only_native):
         assert status.keras.startswith("keras 2.15")
         assert "TF_USE_LEGACY_KERAS" not in os.environ
         assert not any(type(f).__module__.startswith("estimator_pipeline") for f in sys.meta_path)
-        assert "estimator_pipeline.compat.coordinator" not in sys.modules
+        assert "estimator_pipeline.compat.internals.distribute_coordinator" not in sys.modules
         import tensorflow.python.distribute.estimator_training as glue
         assert glue.__name__ == "tensorflow.python.distribute.estimator_training"
         """,
@@ -430,7 +431,7 @@ def test_versions_are_read_to_the_minor():
     [
         "import estimator_pipeline",
         "from estimator_pipeline import compat, errors, cluster; compat.status()",
-        "import estimator_pipeline.launch, estimator_pipeline.compat.runner",
+        "import estimator_pipeline.launch, estimator_pipeline.compat.script_runner.runner",
         "import sys; sys.argv = ['x', '--help']\n"
         "from estimator_pipeline.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code",

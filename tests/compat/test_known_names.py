@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat import known_names
+from estimator_pipeline.compat.moved_names import suggestions as known_names
 from estimator_pipeline.errors import CompatError
 
 tf = compat.install()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat.repairs import best_exporter, literal_paths
+from estimator_pipeline.compat.patches import best_exporter, literal_paths
 from estimator_pipeline.errors import CompatError
-from estimator_pipeline.migrate import checkpoint_writing
+from estimator_pipeline.migrate.checkpoints import write as checkpoint_writing
 
 tf = compat.install()
 v1 = tf.compat.v1

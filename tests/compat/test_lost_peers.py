@@ -10,7 +10,7 @@ import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import peers
-from estimator_pipeline.compat.repairs import lost_peers
+from estimator_pipeline.compat.patches import lost_peers
 from estimator_pipeline.launch import hold_ports
 
 tf = compat.install()

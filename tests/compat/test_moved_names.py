@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat import moved_names
-from estimator_pipeline.compat.moved_names import GoneImportError, GoneModuleError, GoneNameError, Table
+from estimator_pipeline.compat.moved_names import table as moved_names
+from estimator_pipeline.compat.moved_names.table import GoneImportError, GoneModuleError, GoneNameError, Table
 
 tf = compat.install()
 table = moved_names.install()

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines import checkpoints, legacy, lock
+from estimator_pipeline.engines.estimator import legacy
+from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
+from estimator_pipeline.engines.model_dir import lock
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 
 tf = compat.install()

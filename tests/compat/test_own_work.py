@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
-from estimator_pipeline.compat import own_work
+from estimator_pipeline.compat.internals.data_end import own_work
 
 tf = tensorflow_with_three_cpus()
 v1 = tf.compat.v1

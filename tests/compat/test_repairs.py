@@ -6,11 +6,11 @@ import json
 import runpy
 
 import pytest
-from conftest import ROOT
+from tests.support.processes import ROOT
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import peers
-from estimator_pipeline.compat import repairs
+from estimator_pipeline.compat import patches as repairs
 from estimator_pipeline.errors import CompatError, ConfigError
 
 ALL = frozenset(repairs.NAMES)

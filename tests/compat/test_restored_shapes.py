@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import one_weight
 import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import CompatError
+from tests.support import one_weight
 
 tf = compat.install()
 v1 = tf.compat.v1

@@ -1,11 +1,11 @@
-"""TrainSpec(saving_listeners=) under MultiWorkerMirroredStrategy; tests/cluster/test_legacy_programs.py has workers."""
+"""TrainSpec(saving_listeners=) under MultiWorkerMirroredStrategy; tests/compat/test_legacy_programs.py has workers."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from conftest import free_ports
+from tests.support.processes import free_ports
 
 PROGRAM = """
 import json, os, sys

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat import coordinator
+from estimator_pipeline.compat.internals import distribute_coordinator as coordinator
 
 tf = compat.install()
 SPECS = (tf.estimator.TrainSpec(lambda: None, max_steps=3), tf.estimator.EvalSpec(lambda: None, steps=1))

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat.repairs.sync_replicas import _NotWaitedFor
+from estimator_pipeline.compat.patches.sync_replicas import _NotWaitedFor
 
 tf = compat.install()
 

@@ -6,7 +6,7 @@ import json
 import socket
 
 import pytest
-from conftest import free_ports
+from tests.support.processes import free_ports
 
 _STRATEGY = """
 import tensorflow as tf

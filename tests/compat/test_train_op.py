@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import one_weight
 import pytest
 
 from estimator_pipeline import compat
+from tests.support import one_weight
 
 tf = compat.install()
 v1 = tf.compat.v1

@@ -14,10 +14,10 @@ import subprocess
 import sys
 
 import pytest
-from tasks_by_hand import EXEC, Tasks
 
 from estimator_pipeline import compat
-from estimator_pipeline.inputs.digits import prepare
+from estimator_pipeline.inputs.sources.digits import prepare
+from tests.support.tasks_by_hand import EXEC, Tasks
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 X = np.arange(8, dtype=np.float32)[:, None]

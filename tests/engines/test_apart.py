@@ -11,16 +11,19 @@ import time
 import types
 
 import pytest
-from conftest import free_ports
+from tests.support.processes import free_ports
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import parse_tf_config
-from estimator_pipeline.engines import beginning, board_files, chiefs_server, farewell
-from estimator_pipeline.engines import board as board_module
-from estimator_pipeline.engines.board import Board
-from estimator_pipeline.engines.chiefs_server import ChiefsServer
-from estimator_pipeline.engines.handover import Handover
-from estimator_pipeline.engines.stopping import BoardMail
+from estimator_pipeline.engines.lifecycle import startup as beginning
+from estimator_pipeline.engines.lifecycle.rendezvous import board as board_module
+from estimator_pipeline.engines.lifecycle.rendezvous import chief_server as chiefs_server
+from estimator_pipeline.engines.lifecycle.rendezvous import files as board_files
+from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.rendezvous.chief_server import ChiefsServer
+from estimator_pipeline.engines.lifecycle.rendezvous.result_exchange import Handover
+from estimator_pipeline.engines.lifecycle.stopping import shutdown as farewell
+from estimator_pipeline.engines.lifecycle.stopping.synchronized_stop import BoardMail
 from estimator_pipeline.errors import TaskFailedError
 
 tf = compat.install()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from bad_cases import CASES
 from typer.testing import CliRunner
 
 from estimator_pipeline.cli.main import app
+from tests.support.bad_cases import CASES
 
 GOOD_JOB = """
 model: {name: linear}

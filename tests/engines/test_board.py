@@ -14,9 +14,9 @@ import pytest
 
 from estimator_pipeline.cluster import Task, parse_tf_config
 from estimator_pipeline.cluster.peers import PeerWatch
-from estimator_pipeline.engines import board as board_module
-from estimator_pipeline.engines.board import Board
-from estimator_pipeline.engines.chiefs_word import raise_if_over
+from estimator_pipeline.engines.lifecycle.rendezvous import board as board_module
+from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import raise_if_over
 from estimator_pipeline.errors import TaskFailedError, WaitError
 
 pytestmark = pytest.mark.tf  # the board writes with tf.io.gfile

@@ -8,8 +8,8 @@ import pytest
 
 from estimator_pipeline import compat, inputs
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs import blocks
-from estimator_pipeline.inputs.records import index_file
+from estimator_pipeline.inputs import tf_dataset as blocks
+from estimator_pipeline.inputs.sources.tfrecord_index import index_file
 
 tf = compat.install()
 

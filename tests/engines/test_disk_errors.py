@@ -8,7 +8,7 @@ import os
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines import disk
+from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.errors import DiskError
 
 tf = compat.install()

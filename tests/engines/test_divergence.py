@@ -8,15 +8,15 @@ import re
 
 import numpy as np
 import pytest
-from conftest import ROOT, tensorflow_with_three_cpus
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline.compat import versions
-from estimator_pipeline.engines import estimator as estimator_engine
-from estimator_pipeline.engines import keras as keras_engine
-from estimator_pipeline.engines import keras_callbacks
-from estimator_pipeline.engines.job import run_job
-from estimator_pipeline.engines.keras_backup import Backup
+from estimator_pipeline.compat.bootstrap import versions
+from estimator_pipeline.engines.estimator import engine as estimator_engine
+from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.keras import callbacks as keras_callbacks
+from estimator_pipeline.engines.keras import engine as keras_engine
+from estimator_pipeline.engines.keras.backup import Backup
 from estimator_pipeline.errors import DivergedError
 
 tf = tensorflow_with_three_cpus()
@@ -28,7 +28,7 @@ WILD = ["model.name=linear", "model.optimizer={name: sgd, learning_rate: 1.0e+38
 
 @pytest.fixture(scope="module")
 def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.digits import prepare
+    from estimator_pipeline.inputs.sources.digits import prepare
 
     folder = tmp_path_factory.mktemp("tfds")
     prepare(str(folder))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.job import run_job
-from estimator_pipeline.parity.compare import compare
-from estimator_pipeline.parity.tolerances import NAMED
+from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.job.tolerances import NAMED
+from estimator_pipeline.utils.arrays import compare
 
 tf = tensorflow_with_three_cpus()
 

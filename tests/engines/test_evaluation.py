@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 from estimator_pipeline import inputs
 from estimator_pipeline.cluster import from_environ
-from estimator_pipeline.compat import sessions
-from estimator_pipeline.compat.evaluation import RepeatedEvaluation
-from estimator_pipeline.compat.whole_rounds import whole_rounds
-from estimator_pipeline.engines.board import Board
-from estimator_pipeline.engines.evaluation import CheckpointEvaluator, EstimatorEvaluator, follow_training
+from estimator_pipeline.compat.internals import sessions
+from estimator_pipeline.compat.internals.cached_evaluation import RepeatedEvaluation
+from estimator_pipeline.compat.internals.data_end.even_batches import whole_rounds
+from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator, EstimatorEvaluator, follow_training
+from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
 from estimator_pipeline.errors import InputError, WaitError
-from estimator_pipeline.launch import progress as progress_protocol
+from estimator_pipeline.progress import progress_file as progress_protocol
 
 tf = tensorflow_with_three_cpus()
 v1 = tf.compat.v1
@@ -634,7 +634,7 @@ def training(trained, tmp_path, unreachable_chief):
 @pytest.fixture
 def unreachable_chief(monkeypatch):
     """No chief runs in these tests: nobody answers at its address, and that is not what they are about."""
-    monkeypatch.setattr("estimator_pipeline.engines.evaluation.PeerWatch.check", lambda self, what: None)
+    monkeypatch.setattr("estimator_pipeline.engines.lifecycle.evaluator.PeerWatch.check", lambda self, what: None)
 
 
 def nothing():

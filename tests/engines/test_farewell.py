@@ -10,11 +10,11 @@ import textwrap
 import threading
 
 import pytest
-from conftest import environment
+from tests.support.processes import environment
 
 from estimator_pipeline.cluster import Task, parse_tf_config
-from estimator_pipeline.engines import farewell
-from estimator_pipeline.engines.board import Board
+from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.stopping import shutdown as farewell
 
 WORKERS = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
 TASKS = (Task("chief"), Task("worker"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
-from test_board import WITH_PS, board
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines import beginning
+from estimator_pipeline.engines.lifecycle import startup as beginning
 from estimator_pipeline.errors import PreemptedError, TaskFailedError, WaitError
+from tests.engines.test_board import WITH_PS, board
 
 CHIEF, WORKER = ({"cluster": WITH_PS, "task": {"type": task, "index": 0}} for task in ("chief", "worker"))
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from estimator_pipeline.engines.functions import call_function, load_function, place_in, refusal_in, told
 from estimator_pipeline.errors import ConfigError, InputError
+from estimator_pipeline.job.user_code import call_function, load_function, place_in, refusal_in, told
 
 
 @pytest.fixture(autouse=True)

@@ -14,13 +14,14 @@ import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import from_environ
-from estimator_pipeline.cluster.resolving import RUN_ID_VARIABLE
-from estimator_pipeline.engines import board, lock
-from estimator_pipeline.engines.evaluation import CheckpointEvaluator
-from estimator_pipeline.engines.life import TaskLife
-from estimator_pipeline.engines.settings import Settings, Trained
+from estimator_pipeline.cluster.resolution import RUN_ID_VARIABLE
+from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator
+from estimator_pipeline.engines.lifecycle.rendezvous import board
+from estimator_pipeline.engines.lifecycle.settings import Settings, Trained
+from estimator_pipeline.engines.lifecycle.task import TaskLife
+from estimator_pipeline.engines.model_dir import lock
 from estimator_pipeline.errors import ConfigError, TaskFailedError
-from estimator_pipeline.launch import progress as progress_protocol
+from estimator_pipeline.progress import progress_file as progress_protocol
 
 tf = compat.install()
 

@@ -6,7 +6,7 @@ import collections
 
 import pytest
 
-from estimator_pipeline.engines import identity
+from estimator_pipeline.engines.model_dir import run_identity as identity
 from estimator_pipeline.errors import ConfigError
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, tensorflow_with_three_cpus
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.job import run_job
+from estimator_pipeline.engines.jobs.estimator import run_job
 from estimator_pipeline.errors import ConfigError
 
 tf = tensorflow_with_three_cpus()
@@ -33,7 +33,7 @@ def run(tmp_path, digits_dir):
 
 @pytest.fixture(scope="module")
 def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.digits import prepare
+    from estimator_pipeline.inputs.sources.digits import prepare
 
     folder = tmp_path_factory.mktemp("tfds")
     prepare(str(folder))
@@ -351,7 +351,7 @@ def everything(model):
 
 
 def digits_of(tmp_path):
-    from estimator_pipeline.inputs.digits import prepare
+    from estimator_pipeline.inputs.sources.digits import prepare
 
     prepare(str(tmp_path / "tfds"))
     return tmp_path / "tfds"

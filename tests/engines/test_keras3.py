@@ -1,7 +1,7 @@
 """The Keras 3 engine in one process: resume, checkpoints, summaries, exports, `.keras` files, errors, optimizers.
 
 TensorFlow has Keras 2 or Keras 3 for the whole of a process, and this one has Keras 2: jobs run in others, several in
-one where they can (tests/keras3_process.py).
+one where they can (tests/support/keras3_process.py).
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import json
 
 import numpy as np
 import pytest
-from conftest import ROOT, tensorflow_with_three_cpus
-from test_histograms import entries
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline import keras3_optimizers
-from estimator_pipeline.compat import versions
-from estimator_pipeline.engines import keras3_job, keras_job
-from estimator_pipeline.engines.job import job_inputs, run_job
-from estimator_pipeline.optimizers import NAMES, Optimizer
+from estimator_pipeline.compat.bootstrap import versions
+from estimator_pipeline.engines.jobs import keras as keras_job
+from estimator_pipeline.engines.jobs import keras3 as keras3_job
+from estimator_pipeline.engines.jobs.estimator import job_inputs, run_job
+from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
+from estimator_pipeline.models.optimizers.spec import NAMES, Optimizer
+from tests.models.test_histograms import entries
 
 tf = tensorflow_with_three_cpus()
 JOB = ROOT / "legacy_configs" / "single.yaml"
@@ -32,7 +33,7 @@ keras3 = pytest.mark.skipif(not WITH_KERAS_3, reason="TensorFlow 2.15 has no Ker
 
 @pytest.fixture(scope="module")
 def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.digits import prepare
+    from estimator_pipeline.inputs.sources.digits import prepare
 
     folder = tmp_path_factory.mktemp("tfds")
     prepare(str(folder))
@@ -496,7 +497,7 @@ def test_what_cannot_be_is_said(run_python, tmp_path):
     code = """
 import estimator_pipeline as ep
 tf = ep.compat.install()
-from estimator_pipeline.engines.job import run_job
+from estimator_pipeline.engines.jobs.estimator import run_job
 try:
     run_job(ep.load_job("legacy_configs/single.yaml", overrides=["run.engine=keras3"]), environ={})
 except ep.errors.CompatError as error:
@@ -509,7 +510,7 @@ import estimator_pipeline as ep
 tf = ep.compat.use_keras_3()
 assert ep.compat.install() is tf and tf.keras.layers.Dense.__module__.startswith("keras.src")
 print(ep.compat.status())
-from estimator_pipeline.engines.job import run_job
+from estimator_pipeline.engines.jobs.estimator import run_job
 try:
     run_job(ep.load_job("legacy_configs/single.yaml"), environ={})
 except ep.errors.CompatError as error:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, tensorflow_with_three_cpus
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines import keras_callbacks
-from estimator_pipeline.engines.job import run_job
-from estimator_pipeline.engines.keras_backup import Backup
+from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.keras import callbacks as keras_callbacks
+from estimator_pipeline.engines.keras.backup import Backup
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.log import logger
+from estimator_pipeline.utils.logger import logger
 
 tf = tensorflow_with_three_cpus()
 JOB = ROOT / "legacy_configs" / "single.yaml"
@@ -25,7 +25,7 @@ TWO_WORKERS = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker",
 
 @pytest.fixture(scope="module")
 def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.digits import prepare
+    from estimator_pipeline.inputs.sources.digits import prepare
 
     folder = tmp_path_factory.mktemp("tfds")
     prepare(str(folder))
@@ -260,7 +260,7 @@ def killed(run, monkeypatch, *settings, at):
         return Kill()
 
     with monkeypatch.context() as patched:
-        patched.setattr("estimator_pipeline.engines.keras.stop_callback", killed_at)
+        patched.setattr("estimator_pipeline.engines.keras.engine.stop_callback", killed_at)
         with pytest.raises(Killed):
             run(*settings, folder="parts")
 
@@ -329,7 +329,7 @@ def test_k8_a_backup_at_the_end_of_an_epoch_whose_checkpoint_is_missing(run, tmp
         return callback
 
     with monkeypatch.context() as patched:
-        patched.setattr("estimator_pipeline.engines.keras.checkpoint_callback", fails)
+        patched.setattr("estimator_pipeline.engines.keras.engine.checkpoint_callback", fails)
         with pytest.raises(Killed):
             run(*settings, folder="parts")
     assert names(tmp_path / "parts") == []

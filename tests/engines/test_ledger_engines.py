@@ -7,15 +7,15 @@ import json
 
 import numpy as np
 import pytest
-from conftest import ROOT, tensorflow_with_three_cpus
-from test_keras3 import keras3
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline import ledger
-from estimator_pipeline.engines import graph_hashing
-from estimator_pipeline.engines.ledger import TaskLedger
-from estimator_pipeline.inputs.plan import Replicas
-from estimator_pipeline.ledger.hashing import Sparse, fingerprints
+from estimator_pipeline.engines.recording import graph_hashing
+from estimator_pipeline.engines.recording.ledger import TaskLedger
+from estimator_pipeline.inputs import ledger
+from estimator_pipeline.inputs.ledger.hashing import Sparse, fingerprints
+from estimator_pipeline.inputs.sharding import Replicas
+from tests.engines.test_keras3 import keras3
 
 tf = tensorflow_with_three_cpus()
 
@@ -30,7 +30,7 @@ PRINTS = {int(value): n for n, value in enumerate(fingerprints([X, Y]))}
 
 @pytest.fixture(scope="module")
 def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.digits import prepare
+    from estimator_pipeline.inputs.sources.digits import prepare
 
     folder = tmp_path_factory.mktemp("tfds")
     prepare(str(folder))
@@ -69,7 +69,7 @@ def ledger_plan(replicas):
 )
 def test_what_was_consumed(tmp_path, digits_dir, engine, distribute, policy):
     """A stop in the middle of a block, one device and two."""
-    from estimator_pipeline.engines.job import run_job
+    from estimator_pipeline.engines.jobs.estimator import run_job
 
     replicas = 2 if distribute == "mirrored" else 1
     settings = [*SMALL, f"run.model_dir={tmp_path}", f"run.engine={engine}", f"input.data_dir={digits_dir}"]

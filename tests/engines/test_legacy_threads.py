@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 
-import one_weight
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines import legacy
+from estimator_pipeline.engines.estimator import legacy
+from tests.support import one_weight
 
 tf = compat.install()
 

@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 import yaml
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
-from estimator_pipeline.engines import job as jobs
+from estimator_pipeline.engines.jobs import estimator as jobs
 from estimator_pipeline.errors import ConfigError
 
 tf = tensorflow_with_three_cpus()
@@ -26,7 +26,7 @@ def images(input_context=None):
 
 @pytest.fixture(scope="module")
 def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.digits import prepare
+    from estimator_pipeline.inputs.sources.digits import prepare
 
     return prepare(str(tmp_path_factory.mktemp("tfds"))).parent.parent
 

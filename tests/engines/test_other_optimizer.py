@@ -6,11 +6,11 @@ import json
 
 import numpy as np
 import pytest
-from conftest import ROOT, tensorflow_with_three_cpus
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline.compat import versions
-from estimator_pipeline.engines.job import run_job
+from estimator_pipeline.compat.bootstrap import versions
+from estimator_pipeline.engines.jobs.estimator import run_job
 from estimator_pipeline.errors import ConfigError
 
 tf = tensorflow_with_three_cpus()
@@ -45,7 +45,7 @@ V1_NAMES = {"Adam": "m", "Adam_1": "v", "Momentum": "momentum", "RMSProp": "rms"
 
 @pytest.fixture(scope="module")
 def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.digits import prepare
+    from estimator_pipeline.inputs.sources.digits import prepare
 
     folder = tmp_path_factory.mktemp("tfds")
     prepare(str(folder))

@@ -6,12 +6,12 @@ import json
 
 import numpy as np
 import pytest
-from conftest import ROOT, tensorflow_with_three_cpus
-from output_job import KEYS, WITH_KERAS_3, several_outputs
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.job import run_job
+from estimator_pipeline.engines.jobs.estimator import run_job
 from estimator_pipeline.errors import ConfigError
+from tests.support.output_job import KEYS, WITH_KERAS_3, several_outputs
 
 tf = tensorflow_with_three_cpus()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
-from estimator_pipeline.engines.job import job_inputs, run_job
+from estimator_pipeline.engines.jobs.estimator import job_inputs, run_job
 from estimator_pipeline.errors import ConfigError, InputError, TaskFailedError
 from estimator_pipeline.job import make_job
 

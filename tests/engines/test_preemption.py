@@ -16,25 +16,26 @@ import time
 
 import numpy as np
 import pytest
-from conftest import ROOT, environment, tensorflow_with_three_cpus
+from tests.support.processes import ROOT, environment, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
-from estimator_pipeline import inputs, startup
+from estimator_pipeline import inputs
 from estimator_pipeline.cluster import parse_tf_config
-from estimator_pipeline.engines import preemption as preemption_module
-from estimator_pipeline.engines import stopping
-from estimator_pipeline.engines.board import Board
-from estimator_pipeline.engines.chiefs_word import raise_if_over
-from estimator_pipeline.engines.preemption import PREEMPTION_SECS, Preemption, seconds_of, signals_of
-from estimator_pipeline.engines.stopping import BoardMail, Mail, StopTogether
+from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import raise_if_over
+from estimator_pipeline.engines.lifecycle.stopping import preemption as preemption_module
+from estimator_pipeline.engines.lifecycle.stopping import synchronized_stop as stopping
+from estimator_pipeline.engines.lifecycle.stopping.preemption import PREEMPTION_SECS, Preemption, seconds_of, signals_of
+from estimator_pipeline.engines.lifecycle.stopping.synchronized_stop import BoardMail, Mail, StopTogether
 from estimator_pipeline.errors import ConfigError, PreemptedError, WaitError
-from estimator_pipeline.launch.progress import (
+from estimator_pipeline.progress.progress_file import (
     HEARTBEAT_FOLDER_VARIABLE,
     HEARTBEAT_VARIABLE,
     PREEMPTED_FILE_VARIABLE,
     PROGRESS_VARIABLE,
 )
+from estimator_pipeline.utils import startup
 
 tf = tensorflow_with_three_cpus()
 RNG = np.random.default_rng(3)
@@ -226,7 +227,7 @@ def test_a_forked_child_is_no_task():
 STUCK = """
 import ctypes, signal, sys, threading
 from estimator_pipeline.engines import preemption as preemption_module
-from estimator_pipeline.engines.preemption import Preemption
+from estimator_pipeline.engines.lifecycle.stopping.preemption import Preemption
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 seconds, preemption_module._INTERRUPT_SECS, joins = float(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
@@ -287,7 +288,7 @@ def test_ctrl_c_ends_one_that_never_comes_back(seconds, times):
 GONE = """
 import os, pathlib, threading, time
 from estimator_pipeline.engines import preemption as preemption_module
-from estimator_pipeline.engines.preemption import Preemption
+from estimator_pipeline.engines.lifecycle.stopping.preemption import Preemption
 from estimator_pipeline.launch import progress
 
 preemption_module._LAST_WORD_SECS = 0.5

@@ -7,18 +7,20 @@ import re
 
 import numpy as np
 import pytest
-from conftest import ROOT, tensorflow_with_three_cpus
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 from estimator_pipeline.cluster import from_environ
-from estimator_pipeline.engines import job as jobs
-from estimator_pipeline.engines import keras, keras_job, recording
-from estimator_pipeline.engines.environment import environment_of
+from estimator_pipeline.distribute.run_config import build_run_config
+from estimator_pipeline.engines.jobs import estimator as jobs
+from estimator_pipeline.engines.jobs import keras as keras_job
+from estimator_pipeline.engines.keras import engine as keras
+from estimator_pipeline.engines.recording import step_recorder as recording
+from estimator_pipeline.engines.recording.environment import environment_of
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import Tolerance, compare
-from estimator_pipeline.parity.names import canonical
-from estimator_pipeline.parity.records import StepReader, StepWriter
-from estimator_pipeline.run_config import build_run_config
+from estimator_pipeline.parity.step_records import StepReader, StepWriter
+from estimator_pipeline.utils.variable_names import canonical
 
 tf = tensorflow_with_three_cpus()
 
@@ -30,7 +32,7 @@ LOWER = RATE.replace("0.1", "0.001")
 
 @pytest.fixture(scope="module")
 def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.digits import prepare
+    from estimator_pipeline.inputs.sources.digits import prepare
 
     folder = tmp_path_factory.mktemp("tfds")
     prepare(str(folder))

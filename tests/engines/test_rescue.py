@@ -13,20 +13,24 @@ import shutil
 import socket
 
 import pytest
-from conftest import tensorflow_with_three_cpus
-from test_trusted_checkpoints import FEATURES, LABELS, data, newest, run, small_disk
+from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
 from estimator_pipeline.cluster import from_environ
-from estimator_pipeline.engines import beginning, checkpoint_files, checkpoints, disk, keras_checkpoints, lock
-from estimator_pipeline.engines.board import Board
-from estimator_pipeline.engines.farewell import text_of
-from estimator_pipeline.engines.identity import Identity, check, of_inputs
-from estimator_pipeline.engines.job import run_job
+from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
+from estimator_pipeline.engines.lifecycle import startup as beginning
+from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.stopping.shutdown import text_of
+from estimator_pipeline.engines.model_dir import checkpoint_files, lock
+from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
+from estimator_pipeline.engines.model_dir import disk_errors as disk
+from estimator_pipeline.engines.model_dir.run_identity import Identity, check, of_inputs
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.job import make_job
+from tests.engines.test_trusted_checkpoints import FEATURES, LABELS, data, newest, run, small_disk
 
 tf = tensorflow_with_three_cpus()
 __all__ = ["small_disk"]
@@ -549,7 +553,7 @@ def test_an_evaluator_on_a_full_disk_is_one_clear_error(tmp_path, name, monkeypa
         Full(patch, name)
         if name == "events.out":
             full = tf.errors.ResourceExhaustedError(None, None, f"{tmp_path}/model/eval/x; No space left on device")
-            patch.setattr("estimator_pipeline.engines.life.follow_training", _raising(full))
+            patch.setattr("estimator_pipeline.engines.lifecycle.task.follow_training", _raising(full))
         config = ep.build_run_config(tmp_path / "model", environ=environ, seed=1)
         with pytest.raises(TaskFailedError, match="no space left on device"):
             ep.train_and_evaluate(

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from estimator_pipeline.engines import run_lengths
-from estimator_pipeline.engines.run_lengths import MOST, Every, Finder, Schedule, most_steps, trial_steps
+from estimator_pipeline.engines.lifecycle import step_schedule as run_lengths
+from estimator_pipeline.engines.lifecycle.step_schedule import MOST, Every, Finder, Schedule, most_steps, trial_steps
 from estimator_pipeline.job.schema import check_steps
 
 

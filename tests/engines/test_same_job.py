@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from launched_jobs import CONFIGS
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import parse_tf_config
-from estimator_pipeline.compat import coordination
-from estimator_pipeline.engines import same_job
-from estimator_pipeline.engines.board import Board
-from estimator_pipeline.engines.identity import CONTENT, Identity, differences
-from estimator_pipeline.engines.job_identity import shared_by_tasks
+from estimator_pipeline.compat.internals import coordination_service as coordination
+from estimator_pipeline.engines.jobs.job_identity import shared_by_tasks
+from estimator_pipeline.engines.lifecycle.rendezvous import same_job
+from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.model_dir.run_identity import CONTENT, Identity, differences
 from estimator_pipeline.errors import OtherJobError
 from estimator_pipeline.job import load_job
+from tests.support.launched_jobs import CONFIGS
 
 compat.install()
 

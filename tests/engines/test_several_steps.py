@@ -7,16 +7,16 @@ import signal
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
-from estimator_pipeline.engines import result as results
-from estimator_pipeline.engines.run_lengths import Finder
+from estimator_pipeline.engines.lifecycle import result as results
+from estimator_pipeline.engines.lifecycle.step_schedule import Finder
 from estimator_pipeline.errors import ConfigError, DivergedError, PreemptedError
-from estimator_pipeline.histograms import HISTOGRAMS
-from estimator_pipeline.ledger import check, read
+from estimator_pipeline.inputs.ledger import check, read
+from estimator_pipeline.models.histograms import HISTOGRAMS
 
 tf = tensorflow_with_three_cpus()
 RNG = np.random.default_rng(3)
@@ -41,7 +41,7 @@ class Calls:
 
     def __init__(self, monkeypatch):
         self.single, self.several = 0, []
-        from estimator_pipeline.compat import step_loop
+        from estimator_pipeline.compat.internals import graph_step_loop as step_loop
 
         original = step_loop.StepLoop.run
 

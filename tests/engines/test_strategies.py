@@ -6,10 +6,10 @@ import json
 import os
 
 import pytest
-from conftest import free_ports
+from tests.support.processes import free_ports
 
 from estimator_pipeline.cluster import from_environ
-from estimator_pipeline.run_config import tf_config_environ
+from estimator_pipeline.distribute.run_config import tf_config_environ
 
 CLUSTER = {"chief": ["localhost:1"], "worker": ["localhost:2"], "ps": ["localhost:3"]}
 

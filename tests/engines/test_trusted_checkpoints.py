@@ -15,14 +15,15 @@ import time
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
-from estimator_pipeline.engines import checkpoints, lock
-from estimator_pipeline.engines.identity import Identity, check, code_of_reference
-from estimator_pipeline.engines.job import run_job
+from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
+from estimator_pipeline.engines.model_dir import lock
+from estimator_pipeline.engines.model_dir.run_identity import Identity, check, code_of_reference
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.job import make_job
 

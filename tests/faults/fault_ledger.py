@@ -65,7 +65,7 @@ def of_updates(job: Job) -> tuple[list[str], dict[str, float]]:
 
 def read_attempts(job: Job) -> list[Made]:
     """The attempts that stand in the ledger, in their order."""
-    from estimator_pipeline import ledger
+    from estimator_pipeline.inputs import ledger
 
     found: dict[str, Made] = {}
     for run in ledger.read(job.model_dir / "ledger").runs:

@@ -8,20 +8,21 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import ROOT, tensorflow_with_three_cpus
-from migrated_jobs import OPTIMIZERS, assert_same_bits, optimizer, values, write_job
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 from typer.testing import CliRunner
 
 import estimator_pipeline as ep
 from estimator_pipeline.cli import main as cli
-from estimator_pipeline.engines import job as jobs
-from estimator_pipeline.engines import lock
-from estimator_pipeline.engines.recording import Recording
+from estimator_pipeline.engines.jobs import estimator as jobs
+from estimator_pipeline.engines.model_dir import lock
+from estimator_pipeline.engines.recording.step_recorder import Recording
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate import checkpoint_writing, migrate_checkpoint
-from estimator_pipeline.parity.names import canonical
-from estimator_pipeline.parity.program import read_mapping
-from estimator_pipeline.parity.records import BatchWriter, StepReader, StepWriter
+from estimator_pipeline.migrate import migrate_checkpoint
+from estimator_pipeline.migrate.checkpoints import write as checkpoint_writing
+from estimator_pipeline.parity.models.program import read_mapping
+from estimator_pipeline.parity.step_records import BatchWriter, StepReader, StepWriter
+from estimator_pipeline.utils.variable_names import canonical
+from tests.support.migrated_jobs import OPTIMIZERS, assert_same_bits, optimizer, values, write_job
 
 tf = tensorflow_with_three_cpus()
 v1 = tf.compat.v1
@@ -32,7 +33,7 @@ ROUNDING = {"rtol": 2e-6, "atol": 1e-7}
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    from estimator_pipeline.inputs.digits import prepare
+    from estimator_pipeline.inputs.sources.digits import prepare
 
     folder = tmp_path_factory.mktemp("job")
     prepare(str(folder / "tfds"))

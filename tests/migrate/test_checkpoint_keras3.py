@@ -8,17 +8,17 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import ROOT, tensorflow_with_three_cpus
-from migrated_jobs import OPTIMIZERS, assert_same_bits, optimizer, values, write_job
-from test_checkpoint import ROUNDING, trained
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline.compat import versions
-from estimator_pipeline.engines import job as jobs
+from estimator_pipeline.compat.bootstrap import versions
+from estimator_pipeline.engines.jobs import estimator as jobs
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate import migrate_checkpoint
-from estimator_pipeline.migrate.checkpoint_reading import read_state
-from estimator_pipeline.parity.records import StepReader
+from estimator_pipeline.migrate.checkpoints.read import read_state
+from estimator_pipeline.parity.step_records import StepReader
+from tests.migrate.test_checkpoint import ROUNDING, trained
+from tests.support.migrated_jobs import OPTIMIZERS, assert_same_bits, optimizer, values, write_job
 
 tf = tensorflow_with_three_cpus()
 WITH_KERAS_3 = versions.minor(versions.tensorflow_version()) >= versions.FIRST_WITHOUT_ESTIMATOR
@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def job(folder):
-    from estimator_pipeline.inputs.digits import prepare
+    from estimator_pipeline.inputs.sources.digits import prepare
 
     prepare(str(folder / "tfds"))
     return write_job(folder, folder / "tfds")
@@ -97,9 +97,9 @@ def test_training_goes_on_with_the_same_loss_and_records(answers, folder, job, c
     assert answers
     import functools
 
-    from estimator_pipeline.engines.recording import Recording
-    from estimator_pipeline.parity.names import canonical
-    from estimator_pipeline.parity.records import BatchWriter, StepWriter
+    from estimator_pipeline.engines.recording.step_recorder import Recording
+    from estimator_pipeline.parity.step_records import BatchWriter, StepWriter
+    from estimator_pipeline.utils.variable_names import canonical
 
     record = folder / case / "estimator-record"
     shutil.copytree(folder / case / "estimator", folder / case / "same")

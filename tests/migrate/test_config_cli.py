@@ -6,11 +6,11 @@ import json
 import os
 
 import pytest
-from config_cases import CONFIGS, ROOT
 from typer.testing import CliRunner
 
 from estimator_pipeline.cli.main import app
 from estimator_pipeline.job import load_job
+from tests.support.config_cases import CONFIGS, ROOT
 
 CENSUS = "legacy_configs/cloud_ml_engine/census.yaml"
 TEMPLATE = """\
@@ -38,7 +38,7 @@ def test_no_tensorflow(run_python):
     files = [CENSUS, "legacy_configs/sagemaker/create_training_job.json", "legacy_configs/tfjob/mnist_v1.yaml"]
     files += ["legacy_configs/run_config/estimator_1_15.log", "legacy_configs/flags/census.flags"]
     code = (
-        "import sys\nfrom estimator_pipeline.migrate.config import convert_config, report_text\n"
+        "import sys\nfrom estimator_pipeline.migrate.configs import convert_config, report_text\n"
         "for name in sys.argv[1:]:\n    report_text(convert_config(name))\n"
         "print(sorted({m.split('.')[0] for m in sys.modules} & {'tensorflow', 'keras', 'tf_keras', 'numpy', 'absl'}))"
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from config_cases import CONFIGS, EXAMPLES, converted
 
 from estimator_pipeline.errors import ConfigError
+from tests.support.config_cases import CONFIGS, EXAMPLES, converted
 
 KNOWN = "run_config, hparams_json, hparams, flags_json, flags, cloud_ml_engine, sagemaker, sagemaker_estimator, tfjob"
 

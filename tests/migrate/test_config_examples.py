@@ -7,14 +7,14 @@ import os
 import re
 
 import pytest
-from config_cases import CONFIGS, EXAMPLES, FOLDERS, GIVEN, ROOT, converted
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import load_job
-from estimator_pipeline.launch.kubernetes import render
-from estimator_pipeline.migrate.config import STATES
-from estimator_pipeline.migrate.config.detection import read
-from estimator_pipeline.migrate.config.documents import read_text
+from estimator_pipeline.launch.kubernetes.manifests import render
+from estimator_pipeline.migrate.configs import STATES
+from estimator_pipeline.migrate.configs.detect import read
+from estimator_pipeline.migrate.configs.documents import read_text
+from tests.support.config_cases import CONFIGS, EXAMPLES, FOLDERS, GIVEN, ROOT, converted
 
 IDS = [example.path for example in EXAMPLES]
 

@@ -8,10 +8,9 @@ import json
 from pathlib import Path
 
 import pytest
-from config_cases import CONFIGS, converted, found
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.config import (
+from estimator_pipeline.migrate.configs.formats import (
     cloud_ml_engine,
     hyperparameters,
     machines,
@@ -19,7 +18,8 @@ from estimator_pipeline.migrate.config import (
     sagemaker,
     schemas,
 )
-from estimator_pipeline.migrate.config.dumps import parse_proto
+from estimator_pipeline.migrate.configs.python_reprs import parse_proto
+from tests.support.config_cases import CONFIGS, converted, found
 
 
 @pytest.fixture

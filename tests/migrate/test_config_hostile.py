@@ -6,10 +6,10 @@ import json
 import random
 
 import pytest
-from config_cases import CONFIGS, EXAMPLES, converted
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import load_job
+from tests.support.config_cases import CONFIGS, EXAMPLES, converted
 
 
 def refused(tmp_path, content, name="config", **arguments) -> str:

@@ -14,7 +14,7 @@ import pytest
 from estimator_pipeline.cli import main
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.code import convert, diff, scan
-from estimator_pipeline.migrate.code.edits import Edit, Lines, apply
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
 
 HERE = Path(__file__).resolve().parent
 # Programs of the corpus, respelled as they were in TensorFlow 1; conversions/ has what they are converted to.
@@ -396,7 +396,7 @@ def test_overwrite_replaces_files_and_keeps_others(program, tmp_path, capsys):
 
 
 def test_nothing_of_a_new_folder_is_left_when_writing_fails(program, tmp_path, monkeypatch):
-    from estimator_pipeline.migrate.code import writing
+    from estimator_pipeline.migrate.code import write as writing
 
     made, real = convert(program), writing._write
 
@@ -414,7 +414,7 @@ def test_nothing_of_a_new_folder_is_left_when_writing_fails(program, tmp_path, m
 
 def test_what_cannot_be_read_afterwards_is_not_written(program, monkeypatch):
     """A defect of a rule costs the conversion of a file, not the file."""
-    from estimator_pipeline.migrate.code import respelling
+    from estimator_pipeline.migrate.code.renames import tf1_names as respelling
 
     monkeypatch.setattr(respelling, "_successor", lambda name, *rest: "no name")
     made = {one.path: one for one in convert(program).files}["old.py"]

@@ -8,13 +8,13 @@ import re
 
 import libcst as cst
 import pytest
-from test_convert import GOLDEN, HERE, of_tensorflow_1
 
 from estimator_pipeline import compat
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.contrib import CONTRIB
-from estimator_pipeline.migrate.code.respelling import ONE_BY_ARGUMENTS
-from estimator_pipeline.migrate.code.syntax import dotted_of
+from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
+from estimator_pipeline.migrate.code.renames.tf1_names import ONE_BY_ARGUMENTS
+from estimator_pipeline.migrate.code.renames.tf_contrib import CONTRIB
+from tests.migrate.test_convert import GOLDEN, HERE, of_tensorflow_1
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
 # That they are deprecated is why they are here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:UserWarning")

@@ -6,17 +6,17 @@ import json
 
 import numpy as np
 import pytest
-from conftest import ROOT, tensorflow_with_three_cpus
-from migrated_jobs import write_job
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 from typer.testing import CliRunner
 
 import estimator_pipeline as ep
 from estimator_pipeline.cli import main as cli
-from estimator_pipeline.engines import exporting
-from estimator_pipeline.engines import job as jobs
+from estimator_pipeline.engines.estimator import exporters as exporting
+from estimator_pipeline.engines.jobs import estimator as jobs
 from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.migrate import migrate_export
-from estimator_pipeline.migrate.export_reading import read_export, signatures_of
+from estimator_pipeline.migrate.exports.read import read_export, signatures_of
+from tests.support.migrated_jobs import write_job
 
 tf = tensorflow_with_three_cpus()
 WORDS = ["iris", "rose", "tulip"]
@@ -248,7 +248,7 @@ def test_assets_are_carried(exports, tmp_path):
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     """A job file, its Estimator's model directory, and two exports of it."""
-    from estimator_pipeline.inputs.digits import prepare
+    from estimator_pipeline.inputs.sources.digits import prepare
 
     folder = tmp_path_factory.mktemp("job")
     prepare(str(folder / "tfds"))
@@ -605,7 +605,7 @@ def test_records_of_a_person(exports, tmp_path):
 
 
 def test_drawn_records_are_the_same_each_time(exports):
-    from estimator_pipeline.migrate.export_records import records_for
+    from estimator_pipeline.migrate.exports.sample_inputs import records_for
 
     export = read_export(exports("binary"))
     first, again, other = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from estimator_pipeline.migrate.code import convert
-from estimator_pipeline.migrate.code.keras import conversion
+from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
 
 PROGRAM = """import tensorflow as tf
 

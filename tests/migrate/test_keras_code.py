@@ -10,12 +10,12 @@ import re
 from pathlib import Path
 
 import pytest
-from test_convert import run
-from test_corpus import PROGRAMS
 
 from estimator_pipeline.migrate.code import convert, scan, summary
-from estimator_pipeline.migrate.code.keras import conversion
-from estimator_pipeline.migrate.code.keras.conversion import DEFECTS
+from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
+from estimator_pipeline.migrate.code.to_keras.convert_file import DEFECTS
+from tests.migrate.test_convert import run
+from tests.migrate.test_corpus import PROGRAMS
 
 HERE = Path(__file__).resolve().parent
 # Of the corpus: they are Keras after conversion. How many of their constructs are left, and are none of Estimators.

@@ -15,20 +15,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import corpus_data
 import numpy as np
 import pytest
 from absl import flags
-from conftest import tensorflow_with_three_cpus
-from test_convert import run
+from tests.support.processes import tensorflow_with_three_cpus
 
-from estimator_pipeline import keras_cells, keras_optimizers, keras_variables, keras_weights
+from estimator_pipeline.cluster.ports import REUSE_VARIABLE
 from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.launch import hold_ports
-from estimator_pipeline.launch.ports import REUSE_VARIABLE
 from estimator_pipeline.migrate.code import convert
+from estimator_pipeline.models.keras_runtime import rnn_cells as keras_cells
+from estimator_pipeline.models.keras_runtime import variables as keras_variables
+from estimator_pipeline.models.keras_runtime import warm_start as keras_weights
+from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.testing import assert_parity
-from estimator_pipeline.testing.runs import two_replicas
+from estimator_pipeline.testing.training_runs import two_replicas
+from tests.migrate.test_convert import run
+from tests.support import corpus_data
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:UserWarning")
 tf = tensorflow_with_three_cpus()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.migrate.code import convert, scan
-from estimator_pipeline.migrate.code.keras import conversion
-from estimator_pipeline.migrate.code.writing import write
+from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
+from estimator_pipeline.migrate.code.write import write
 from estimator_pipeline.testing import assert_parity
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:UserWarning")

@@ -11,7 +11,7 @@ import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.rules import RULES
+from estimator_pipeline.migrate.code.renames.registry import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 # Rows of what has no name in TensorFlow.

@@ -259,7 +259,7 @@ def test_what_to_write_to_keep_it(tmp_path):
 
 def test_a_rule_that_is_registered_makes_it_automatic(tmp_path, monkeypatch):
     """And one that refuses says why."""
-    from estimator_pipeline.migrate.code import rules
+    from estimator_pipeline.migrate.code.renames import registry as rules
 
     class Rule:
         name = "layer:dense"

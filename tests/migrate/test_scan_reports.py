@@ -15,7 +15,7 @@ import pytest
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.code import page, sarif_document, scan, text
-from estimator_pipeline.migrate.code.result import SCHEMA
+from estimator_pipeline.migrate.code.findings import SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """import os
@@ -121,7 +121,7 @@ def test_nothing_is_imported_or_executed(tmp_path, run_python):
 
 
 def test_a_file_that_the_scan_fails_at_leaves_the_others(tmp_path, monkeypatch):
-    from estimator_pipeline.migrate.code import scanning
+    from estimator_pipeline.migrate.code import scanner as scanning
 
     real = scanning.find_constructs
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from absl import flags
-from conftest import tensorflow_with_three_cpus
 from ruamel.yaml import YAML
+from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.testing import ParityError, assert_parity
 

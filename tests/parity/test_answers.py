@@ -7,10 +7,15 @@ import weakref
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
-from estimator_pipeline.parity.answers import evaluated_losses, evaluation_of, loss_of_batch_means, signature_answers
-from estimator_pipeline.parity.compare import compare
+from estimator_pipeline.parity.export_answers import (
+    evaluated_losses,
+    evaluation_of,
+    loss_of_batch_means,
+    signature_answers,
+)
+from estimator_pipeline.utils.arrays import compare
 
 tf = tensorflow_with_three_cpus()
 INPUTS = {"x": np.arange(6, dtype=np.float32).reshape(3, 2)}

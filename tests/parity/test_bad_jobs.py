@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from tests.support.processes import ROOT
 from typer.testing import CliRunner
 
 from estimator_pipeline.cli import main as cli
@@ -170,7 +170,7 @@ def test_ctrl_c_while_nothing_runs(tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("estimator_pipeline.parity.run.run_parity", interrupted)
+    monkeypatch.setattr("estimator_pipeline.parity.jobs.run.run_parity", interrupted)
     done = CliRunner().invoke(cli.app, ["parity", JOB, "--report", str(tmp_path / "report")])
     assert done.exit_code == 130 and "error: the comparison was ended by the user (SIGINT)\n" in done.output
     assert not os.listdir(tmp_path)

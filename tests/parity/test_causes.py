@@ -9,13 +9,14 @@ import itertools
 
 import numpy as np
 import pytest
-from trainings_by_hand import CONSTANT, GRADIENTS, SHAPES, START, comparing, only, trained
 
-from estimator_pipeline.parity import tally, text
+from estimator_pipeline.job.tolerances import Tolerances
+from estimator_pipeline.parity import tallies as tally
+from estimator_pipeline.parity import text
 from estimator_pipeline.parity.findings import factor_of
-from estimator_pipeline.parity.records import BatchWriter
 from estimator_pipeline.parity.result import ENGINES
-from estimator_pipeline.parity.tolerances import Tolerances
+from estimator_pipeline.parity.step_records import BatchWriter
+from tests.support.trainings_by_hand import CONSTANT, GRADIENTS, SHAPES, START, comparing, only, trained
 
 FIRST = "first difference"
 SGD = {"kind": "sgd", "learning_rate": 0.1}

@@ -11,12 +11,12 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import compare_models
-from estimator_pipeline.parity.records import read_arrays, write_arrays
 from estimator_pipeline.parity.result import ENGINES, compare_records
+from estimator_pipeline.parity.step_records import read_arrays, write_arrays
 from estimator_pipeline.testing import ParityError, assert_parity
 
 tf = tensorflow_with_three_cpus()

@@ -7,16 +7,17 @@ import json
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.errors import ConfigError, TaskFailedError
-from estimator_pipeline.parity import compare_models, document, run, summary
-from estimator_pipeline.parity.forms import common_forms
-from estimator_pipeline.parity.names import canonical
-from estimator_pipeline.parity.records import BatchWriter, StepReader, StepWriter
-from estimator_pipeline.parity.report import write_report
+from estimator_pipeline.parity import compare_models, document, summary
+from estimator_pipeline.parity.jobs import run
+from estimator_pipeline.parity.models.record_formats import common_forms
+from estimator_pipeline.parity.optimizer_slots import kept_by_keras, kept_in_graph
+from estimator_pipeline.parity.report.html import write_report
 from estimator_pipeline.parity.result import ENGINES, compare_records
-from estimator_pipeline.parity.slots import kept_by_keras, kept_in_graph
+from estimator_pipeline.parity.step_records import BatchWriter, StepReader, StepWriter
+from estimator_pipeline.utils.variable_names import canonical
 
 tf = tensorflow_with_three_cpus()
 v1, keras = tf.compat.v1, tf.keras
@@ -185,7 +186,7 @@ def test_replicas_on_one_side_alone(tmp_path):
 
 
 def test_batches_of_replicas_are_joined(tmp_path):
-    from estimator_pipeline.parity.diagnosis import Facts
+    from estimator_pipeline.parity.diagnosis.diagnose import Facts
 
     for engine, size in (("estimator", 2), ("keras", 4)):
         writer = StepWriter(tmp_path / engine / "record")
@@ -260,7 +261,7 @@ KERAS_OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", [*KERAS_OPTIMIZERS, "newer adafactor"])
 def test_slots_of_keras(name):
-    from estimator_pipeline import keras_optimizers
+    from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 
     make, slots = KERAS_OPTIMIZERS.get(name, (newer.Adafactor, ["v"]))
     made = model(make)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from estimator_pipeline.parity.names import canonical
+from estimator_pipeline.utils.variable_names import canonical
 
 W = "dense/kernel"
 STEP = "global_step:0"

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 from typer.testing import CliRunner
 
 from estimator_pipeline.cli.main import app
-from estimator_pipeline.engines import functions
 from estimator_pipeline.errors import ConfigError, DivergedError
-from estimator_pipeline.parity import compare_models, matching, summary
-from estimator_pipeline.parity.feeds import Feed
-from estimator_pipeline.parity.looks import look_at_estimator
+from estimator_pipeline.job import user_code as functions
+from estimator_pipeline.parity import compare_models, summary
+from estimator_pipeline.parity.models import matching
+from estimator_pipeline.parity.models.input_fns import Feed
+from estimator_pipeline.parity.models.inspection import look_at_estimator
 from estimator_pipeline.testing import assert_parity
 
 tf = tensorflow_with_three_cpus()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import compare_models, summary
-from estimator_pipeline.parity.feeds import Feed
+from estimator_pipeline.parity.models.input_fns import Feed
 
 tf = tensorflow_with_three_cpus()
 v1, keras = tf.compat.v1, tf.keras

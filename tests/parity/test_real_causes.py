@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import tensorflow_with_three_cpus
+from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.parity import compare_models, text
 

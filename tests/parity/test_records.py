@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.parity.records import (
+from estimator_pipeline.parity.step_records import (
     BatchWriter,
     StepReader,
     StepWriter,

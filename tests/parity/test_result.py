@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.parity import tally, text
+from estimator_pipeline.parity import tallies as tally
+from estimator_pipeline.parity import text
 from estimator_pipeline.parity.findings import Facts
-from estimator_pipeline.parity.records import BatchWriter, StepWriter
 from estimator_pipeline.parity.result import ENGINES, compare_records
+from estimator_pipeline.parity.step_records import BatchWriter, StepWriter
 
 RANDOM = np.random.default_rng(0)
 RATES = [0.1, 0.09, 0.08, 0.07, 0.06, 0.05]

@@ -6,16 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from tests.support.processes import ROOT
 
 from estimator_pipeline import launch
-from estimator_pipeline.engines.keras_checkpoints import PREFIXES
+from estimator_pipeline.engines.keras.checkpoints import PREFIXES
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.job import ENGINE_NAMES, load_job
-from estimator_pipeline.launch.progress import TaskState
 from estimator_pipeline.parity import folders
-from estimator_pipeline.parity import run as runs
-from estimator_pipeline.parity.run import _changes, _failed, run_parity
+from estimator_pipeline.parity.jobs import run as runs
+from estimator_pipeline.parity.jobs.run import _changes, _failed, run_parity
+from estimator_pipeline.progress.progress_file import TaskState
 
 JOB = ROOT / "legacy_configs" / "single.yaml"
 REFUSAL = {

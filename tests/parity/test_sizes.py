@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trainings_by_hand import SHAPES, START, comparing, only, trained
 
-from estimator_pipeline.parity.compare import Tolerance, compare
+from estimator_pipeline.job.tolerances import NAMED, Sizes, Tolerances
 from estimator_pipeline.parity.result import ENGINES
-from estimator_pipeline.parity.tolerances import NAMED, Sizes, Tolerances
+from estimator_pipeline.utils.arrays import Tolerance, compare
+from tests.support.trainings_by_hand import SHAPES, START, comparing, only, trained
 
 F = np.float32
 SMALL = [1e-9, 9e-10, 8e-10, 7e-10, 6e-10, 5e-10]

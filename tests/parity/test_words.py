@@ -13,15 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from conftest import ROOT
+from tests.support.processes import ROOT
 
-from estimator_pipeline.cli import quiet
+from estimator_pipeline.cli import library_logging as quiet
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.parity import Tolerance, Tolerances, compare, run_parity, tally, text
-from estimator_pipeline.parity.matching import to_compare
-from estimator_pipeline.parity.report import render
+from estimator_pipeline.parity import Tolerance, Tolerances, compare, run_parity, text
+from estimator_pipeline.parity import tallies as tally
+from estimator_pipeline.parity.models.matching import to_compare
+from estimator_pipeline.parity.report.html import render
+from estimator_pipeline.parity.report.sections import MOST_ROWS, sections
 from estimator_pipeline.parity.result import ENGINES, Parity, StepParity, compare_checksums
-from estimator_pipeline.parity.sections import MOST_ROWS, sections
 
 KERNEL = np.linspace(-1, 1, 6, dtype=np.float32)
 ROUNDING = {"tolerance": Tolerance(rtol=1e-4, reason="the same sums in another order"), "sides": ENGINES}
@@ -460,7 +461,7 @@ def test_what_fails_while_it_is_loaded_is_not_kept_back():
 def test_a_report_of_a_program_is_called_by_its_functions(tmp_path, monkeypatch):
     """As they were named on the command line, without their folders; nothing is trained for it."""
     from estimator_pipeline.cli import parity as command
-    from estimator_pipeline.parity import program
+    from estimator_pipeline.parity.models import program
 
     monkeypatch.setattr(command, "quiet_libraries", contextlib.nullcontext)
     monkeypatch.setattr(program, "compare_program", lambda **options: made(about=OF_PROGRAM))

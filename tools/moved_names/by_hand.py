@@ -17,7 +17,7 @@ def _pairs(table: dict[str, str]) -> dict[str, str]:
 # Old module -> module of today, whole.
 MODULES = _pairs(
     {
-        ".distribute.estimator_training": "estimator_pipeline.compat.coordinator",
+        ".distribute.estimator_training": "estimator_pipeline.compat.internals.distribute_coordinator",
         # Shells for a while, which only showed the names of these.
         ".distribute.distribution_strategy_context": ".distribute.distribute_lib",
         ".training.distribute": ".distribute.distribute_lib",
@@ -27,8 +27,8 @@ MODULES = _pairs(
         # Most of its classes; the others have modules of their own.
         ".training.tracking.tracking": ".trackable.autotrackable",
         # TensorFlow 2.20 took them away; written anew on what is below the public profiler.
-        ".eager.profiler": "estimator_pipeline.compat.eager_profiler",
-        ".eager.profiler_client": "estimator_pipeline.compat.eager_profiler_client",
+        ".eager.profiler": "estimator_pipeline.compat.bootstrap.eager_profiler",
+        ".eager.profiler_client": "estimator_pipeline.compat.bootstrap.eager_profiler_client",
     }
 )
 

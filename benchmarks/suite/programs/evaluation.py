@@ -79,8 +79,8 @@ def _estimator(spec: Mapping[str, Any], model: work.Model) -> Callable[[int], Ma
     import estimator_pipeline as ep
 
     tf = ep.compat.install()
-    from estimator_pipeline.engines.evaluation import EstimatorEvaluator
-    from estimator_pipeline.launch.progress import ProgressWriter
+    from estimator_pipeline.engines.lifecycle.evaluator import EstimatorEvaluator
+    from estimator_pipeline.progress.progress_file import ProgressWriter
 
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
     estimator = own_estimator.make_estimator(spec, model)
@@ -116,8 +116,9 @@ def _plain_keras(spec: Mapping[str, Any], model: work.Model) -> Callable[[int], 
 
 def _keras(spec: Mapping[str, Any], model: work.Model) -> Callable[[int], Mapping[str, Any]]:
     from estimator_pipeline import compat
-    from estimator_pipeline.engines import keras, keras_checkpoints
-    from estimator_pipeline.launch.progress import ProgressWriter
+    from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
+    from estimator_pipeline.engines.keras import engine as keras
+    from estimator_pipeline.progress.progress_file import ProgressWriter
 
     tf = compat.install()
     plan = own_keras.plan_of(spec, model)

@@ -54,8 +54,8 @@ def _plain(params: Mapping[str, Any]) -> dict[str, Any]:
 def plan_of(spec: Mapping[str, Any], model: work.Model) -> Any:
     """What the Keras engine makes of the job, in this process's task; without summaries, as plain `fit` has none."""
     from estimator_pipeline.cluster import from_environ
-    from estimator_pipeline.engines import job as jobs
-    from estimator_pipeline.engines import keras_job
+    from estimator_pipeline.engines.jobs import estimator as jobs
+    from estimator_pipeline.engines.jobs import keras as keras_job
     from estimator_pipeline.job import make_job
 
     job = make_job(job_of(spec, model, engine="keras"))
@@ -70,7 +70,7 @@ def plan_of(spec: Mapping[str, Any], model: work.Model) -> Any:
 def run(spec: Mapping[str, Any]) -> None:
     """Trains; see `training.py` for what the spec has."""
     from estimator_pipeline.cluster import from_environ
-    from estimator_pipeline.engines import keras
+    from estimator_pipeline.engines.keras import engine as keras
 
     model = work.MODELS[spec["model"]]
     clock = Clock(spec["out"], last=spec["steps"], warm=spec["warm"], facts={"batch": work.BATCH})

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.errors import PipelineError
-from estimator_pipeline.inputs.order import Order, record_ids, split_files, steps_per_epoch
-from estimator_pipeline.inputs.plan import Replicas, eval_plan, train_plan
+from estimator_pipeline.inputs.sampler import Order, record_ids, split_files, steps_per_epoch
+from estimator_pipeline.inputs.sharding import Replicas, eval_plan, train_plan
 
 BATCH = 64
 

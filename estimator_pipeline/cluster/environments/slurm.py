@@ -19,13 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from estimator_pipeline.cluster.environments.base import (
-    Allocation,
-    contradiction,
-    in_file,
-    required,
-    whole_number,
-)
+from estimator_pipeline.cluster.environments.base import Allocation, contradiction, in_file, required, whole_number
 from estimator_pipeline.cluster.environments.hostlist import expand_counts, expand_hosts
 
 __all__ = ["FIRST_SPECIAL_STEP", "Slurm"]

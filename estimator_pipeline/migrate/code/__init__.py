@@ -12,9 +12,9 @@ converting.py, edits.py, notes.py, writing.py   from a program to the converted 
 reports/                 how it is told: text, SARIF, HTML, a diff
 """
 
-from estimator_pipeline.migrate.code.converting import Converted, convert
+from estimator_pipeline.migrate.code.converter import Converted, convert
+from estimator_pipeline.migrate.code.findings import Finding, Scan
 from estimator_pipeline.migrate.code.reports import diff, page, sarif_document, summary, text
-from estimator_pipeline.migrate.code.result import Finding, Scan
-from estimator_pipeline.migrate.code.scanning import scan
+from estimator_pipeline.migrate.code.scanner import scan
 
 __all__ = ["Converted", "Finding", "Scan", "convert", "diff", "page", "sarif_document", "scan", "summary", "text"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
-from estimator_pipeline.migrate.code.notebooks import Problem
-from estimator_pipeline.migrate.code.syntax import Tree
+from estimator_pipeline.migrate.code.analysis.notebooks import Problem
+from estimator_pipeline.migrate.code.analysis.syntax import Tree
 
 __all__ = ["Each", "Failures", "plainly", "why"]
 

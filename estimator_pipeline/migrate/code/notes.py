@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from estimator_pipeline.migrate.code.result import STAYS, Finding
+from estimator_pipeline.migrate.code.findings import STAYS, Finding
 
 __all__ = ["MARK", "note_lines"]
 

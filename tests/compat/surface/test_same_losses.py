@@ -2,7 +2,7 @@
 
 tests/records/seeded_losses.json is what TensorFlow 2.15 printed; to record it anew, with 2.15 installed:
 
-    python tests/compat/surface/seeded_losses.py > tests/records/seeded_losses.json
+    python tests/support/seeded_losses.py > tests/records/seeded_losses.json
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import json
 
 import numpy as np
 import pytest
-import seeded_losses
-from surface_data import tf  # settles the process's devices, as all tests here do
+
+from tests.support import seeded_losses
+from tests.support.surface_data import tf  # settles the process's devices, as all tests here do
 
 # Relative, of each loss. TensorFlow 2.15.1 and 2.21 gave 12 of the 13 programs the same losses to the last bit on one
 # processor, and the recurrent one 2.2e-7 apart. With other instruction sets (oneDNN held to AVX2 or SSE4.1, or off)

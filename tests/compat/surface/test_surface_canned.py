@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from surface_data import (
+
+from tests.support.surface_data import (
     APIS,
     FLOAT32,
     Reference,

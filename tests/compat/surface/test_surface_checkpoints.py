@@ -13,7 +13,8 @@ import tempfile
 
 import numpy as np
 import pytest
-from surface_models import X, Y, input_fn, linear, tf, weights_by_step
+
+from tests.support.surface_models import X, Y, input_fn, linear, tf, weights_by_step
 
 v1 = tf.compat.v1
 FOLDER = os.path.normpath(os.path.join(os.path.dirname(__file__), "..", "..", "records", "checkpoints"))

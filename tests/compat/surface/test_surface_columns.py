@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from surface_data import APIS, FLOAT32, config, exported, feed, predictions, sigmoid, softmax, tf, variables
+
+from tests.support.surface_data import (
+    APIS,
+    FLOAT32,
+    config,
+    exported,
+    feed,
+    predictions,
+    sigmoid,
+    softmax,
+    tf,
+    variables,
+)
 
 fc = tf.feature_column
 N = 24

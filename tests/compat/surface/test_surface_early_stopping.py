@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from surface_models import checkpoint_steps, input_fn, scripted, tf
+
+from tests.support.surface_models import checkpoint_steps, input_fn, scripted, tf
 
 LAST = 40
 EVERY = 4  # steps between two evaluations

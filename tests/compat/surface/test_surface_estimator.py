@@ -6,7 +6,8 @@ import os
 
 import numpy as np
 import pytest
-from surface_data import APIS, FLOAT32, config, feed, line, tf
+
+from tests.support.surface_data import APIS, FLOAT32, config, feed, line, tf
 
 v1 = tf.compat.v1
 X, Y = line(records=12)

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from surface_models import X, Y, input_fn, linear, loss_with, predictions, tf
+
+from tests.support.surface_models import X, Y, input_fn, linear, loss_with, predictions, tf
 
 v1 = tf.compat.v1
 export = tf.estimator.export

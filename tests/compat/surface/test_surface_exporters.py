@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from export_stamps import quick_stamps  # noqa: F401
-from surface_models import checkpoint_steps, input_fn, scalars, scripted, tf
+
+from tests.support.export_stamps import quick_stamps  # noqa: F401
+from tests.support.surface_models import checkpoint_steps, input_fn, scalars, scripted, tf
 
 pytestmark = pytest.mark.usefixtures("quick_stamps")
 EVERY, LAST = 2, 8

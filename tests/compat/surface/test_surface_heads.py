@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from surface_data import (
+
+from tests.support.surface_data import (
     FLOAT32,
     blobs,
     config,

@@ -9,7 +9,8 @@ from operator import attrgetter
 
 import numpy as np
 import pytest
-from surface_models import (
+
+from tests.support.surface_models import (
     X,
     Y,
     checkpoint_steps,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from surface_data import FLOAT32, config, line, tf, variables
+
+from tests.support.surface_data import FLOAT32, config, line, tf, variables
 
 v1 = tf.compat.v1
 numpy_input_fn = v1.estimator.inputs.numpy_input_fn

@@ -9,7 +9,8 @@ import os
 
 import numpy as np
 import pytest
-from surface_models import tf
+
+from tests.support.surface_models import tf
 
 L = tf.keras.layers
 RNG = np.random.default_rng(3)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from surface_data import APIS, config, feed, tf, variables
+
+from tests.support.surface_data import APIS, config, feed, tf, variables
 
 NAMES = ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD")
 LABELS = np.array([1.0, 2.0, 6.0], np.float32)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from surface_models import RATE, X, Y, loss_with, tf, weights_by_step
 
 from estimator_pipeline.errors import CompatError
+from tests.support.surface_models import RATE, X, Y, loss_with, tf, weights_by_step
 
 v1 = tf.compat.v1
 tpu = v1.estimator.tpu

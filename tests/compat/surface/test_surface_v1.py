@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from surface_data import FLOAT32, Reference, blobs, config, feed, tf, variables
+
+from tests.support.surface_data import FLOAT32, Reference, blobs, config, feed, tf, variables
 
 v1 = tf.compat.v1
 KMeans = v1.estimator.experimental.KMeans

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from surface_models import input_fn, linear, predictions, tf, weights_by_step
+
+from tests.support.surface_models import input_fn, linear, predictions, tf, weights_by_step
 
 v1 = tf.compat.v1
 WORDS = {"a": ["apple", "pear", "plum"], "b": ["plum", "fig", "apple", "pear"]}

@@ -14,7 +14,12 @@ import os
 from absl import app, flags
 import tensorflow as tf
 
-from estimator_pipeline import keras_canned, keras_columns, keras_heads, keras_optimizers
+from estimator_pipeline.models.keras_runtime import (
+    canned as keras_canned,
+    feature_columns as keras_columns,
+    heads as keras_heads,
+)
+from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("data", "", "folder with train/ and eval/")

@@ -8,7 +8,11 @@ import time
 
 import tensorflow as tf
 
-from estimator_pipeline import keras_canned, keras_columns, keras_evaluation
+from estimator_pipeline.models.keras_runtime import (
+    canned as keras_canned,
+    feature_columns as keras_columns,
+    evaluation as keras_evaluation,
+)
 
 SERVICES = ['tv', 'phone', 'cloud', 'music']
 LABEL = 'churned'

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from estimator_pipeline import keras_evaluation
+from estimator_pipeline.models.keras_runtime import evaluation as keras_evaluation
 
 logger = logging.getLogger(__name__)
 

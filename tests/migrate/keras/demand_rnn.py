@@ -6,7 +6,7 @@ from absl import app, flags
 import numpy as np
 import tensorflow as tf
 
-from estimator_pipeline import keras_cells
+from estimator_pipeline.models.keras_runtime import rnn_cells as keras_cells
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("data_path", "", "demand.npz")

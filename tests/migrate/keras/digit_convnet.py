@@ -11,8 +11,8 @@ import time
 
 import tensorflow as tf
 
-from estimator_pipeline import keras_optimizers
-from estimator_pipeline.optimizers import Optimizer
+from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
+from estimator_pipeline.models.optimizers.spec import Optimizer
 
 IMAGE_SIZE = 8
 NUM_CLASSES = 10

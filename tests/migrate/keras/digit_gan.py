@@ -10,7 +10,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from estimator_pipeline import keras_variables
+from estimator_pipeline.models.keras_runtime import variables as keras_variables
 
 NOISE = 16
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from estimator_pipeline import keras_canned, keras_columns
+from estimator_pipeline.models.keras_runtime import canned as keras_canned, feature_columns as keras_columns
 
 LABEL = 'price'
 NUMBERS = ['rooms', 'area', 'age', 'tax', 'crime', 'distance']

@@ -13,8 +13,9 @@ from absl import app, flags
 import numpy as np
 import tensorflow as tf
 
-from estimator_pipeline import keras_averages, keras_optimizers
-from estimator_pipeline.optimizers import Optimizer
+from estimator_pipeline.models.keras_runtime import moving_averages as keras_averages
+from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
+from estimator_pipeline.models.optimizers.spec import Optimizer
 
 
 flags.DEFINE_string('data_dir', '/tmp/mnist_data', 'Directory with digits.npz.')

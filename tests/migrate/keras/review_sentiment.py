@@ -11,7 +11,7 @@ import sys
 from absl import flags
 import tensorflow as tf
 
-from estimator_pipeline import keras_optimizers
+from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 
 flags.DEFINE_string('data', None, 'Folder with train.tsv, test.tsv, vocab.txt', required=True)
 flags.DEFINE_string('output', '/tmp/reviews', 'model dir')

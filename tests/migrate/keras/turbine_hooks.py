@@ -13,8 +13,9 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from estimator_pipeline import keras_evaluation, keras_optimizers
-from estimator_pipeline.optimizers import Optimizer
+from estimator_pipeline.models.keras_runtime import evaluation as keras_evaluation
+from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
+from estimator_pipeline.models.optimizers.spec import Optimizer
 
 SENSORS = 12
 

@@ -10,7 +10,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from estimator_pipeline import keras_weights
+from estimator_pipeline.models.keras_runtime import warm_start as keras_weights
 
 
 def trunk(images, trainable=True):

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
-from estimator_pipeline import keras_evaluation
+from estimator_pipeline.models.keras_runtime import evaluation as keras_evaluation
 
 
 def load(path):

@@ -13,7 +13,7 @@ import importlib.resources
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from estimator_pipeline.compat.moved_names import FILE, Table
+from estimator_pipeline.compat.moved_names.table import FILE, Table
 from estimator_pipeline.migrate.code.catalogue import columns, estimators, graphs, hooks, layers, training
 from estimator_pipeline.migrate.code.catalogue.row import KINDS, Row
 

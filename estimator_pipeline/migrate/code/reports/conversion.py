@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 
-from estimator_pipeline.migrate.code.converting import Converted, ConvertedFile
+from estimator_pipeline.migrate.code.converter import Converted, ConvertedFile
 
 __all__ = ["diff", "summary"]
 

@@ -12,8 +12,8 @@ import jinja2
 
 from estimator_pipeline import __version__
 from estimator_pipeline.migrate.code import catalogue
+from estimator_pipeline.migrate.code.findings import TREATMENTS, Finding, Scan
 from estimator_pipeline.migrate.code.reports.text import MEANING, headline
-from estimator_pipeline.migrate.code.result import TREATMENTS, Finding, Scan
 
 __all__ = ["page"]
 

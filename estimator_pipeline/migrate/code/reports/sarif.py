@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from estimator_pipeline import __version__
-from estimator_pipeline.migrate.code.result import BY_HAND, STAYS, Finding, Scan
+from estimator_pipeline.migrate.code.findings import BY_HAND, STAYS, Finding, Scan
 
 __all__ = ["SCHEMA_URI", "sarif"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.result import AUTOMATIC, BY_HAND, STAYS, TREATMENTS, Finding, Scan
+from estimator_pipeline.migrate.code.findings import AUTOMATIC, BY_HAND, STAYS, TREATMENTS, Finding, Scan
 
 __all__ = ["text"]
 

@@ -1,0 +1,76 @@
+"""`estimator-pipeline migrate scan`: what a program has of tf.estimator, and what becomes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.utils import durable_files as durable
+
+_FAIL_ON = {
+    "by-hand": ("by hand",),
+    "automatic": ("by hand", "automatic"),
+    "stays": ("by hand", "automatic", "stays"),
+}
+
+
+def command(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A Python file, a notebook, or a folder of them.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    sarif: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write SARIF 2.1.0 as well, for code scanning and editors.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one HTML page as well, with the source of each finding.")
+    ] = None,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="by-hand|automatic|stays", help="Exit code 1 where a finding has this treatment, or a harder one."
+        ),
+    ] = None,
+) -> None:
+    """Find every construct of tf.estimator and TensorFlow 1 in a program, and say what becomes of each.
+
+    Nothing of the program is imported or executed, and TensorFlow is not needed. The exit code is 0 when the scan is
+    done, 1 where --fail-on says so, 2 for bad input.
+    """
+    from estimator_pipeline.migrate.code import page, sarif_document, scan, text
+
+    if fail_on is not None and fail_on not in _FAIL_ON:
+        raise ConfigError(
+            f"--fail-on {fail_on} is no treatment to fail on",
+            found="by-hand, automatic, stays",
+            mend="name one of the three",
+        )
+    found = scan(path)
+    if sarif is not None:
+        _write(sarif, json.dumps(sarif_document(found), indent=1) + "\n", "--sarif")
+    if html is not None:
+        _write(html, page(found), "--html")
+    typer.echo(json.dumps(found.document(), indent=1) if as_json else text(found))
+    if fail_on is not None and any(found.count(treatment) for treatment in _FAIL_ON[fail_on]):
+        raise typer.Exit(1)
+
+
+def _write(path: Path, content: str, option: str) -> None:
+    """The whole file, or none of it."""
+    unfinished = path.parent / f".{path.name}.{os.getpid()}.unfinished"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(content, encoding="utf-8")
+        durable.rename(unfinished, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise ConfigError(
+            f"{option} {path}: the file cannot be written",
+            found=error.strerror or str(error),
+            mend="name a file in a folder that can be written to",
+        ) from error

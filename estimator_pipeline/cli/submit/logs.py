@@ -1,0 +1,98 @@
+"""`estimator-pipeline logs`: what a submitted job's script and tasks say."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from estimator_pipeline.cli.submit import kubernetes_jobs
+from estimator_pipeline.cli.submit.status import JOB_HELP, submission_of
+from estimator_pipeline.errors import ConfigError
+
+POLL_SECS = 1.0
+# How often Slurm is asked whether the job has ended, in polls.
+ASK_EVERY = 3
+
+
+def command(
+    job: Annotated[str, typer.Argument(metavar="JOB", help=JOB_HELP)],
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job has ended, over requeues.")
+    ] = False,
+    task: Annotated[
+        str | None, typer.Option(metavar="TASK", help="Of this task alone: worker:1; script for the batch script.")
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Of the task that failed first in the newest run, and of that run alone.")
+    ] = False,
+    element: Annotated[int | None, typer.Option(min=0, metavar="N", help="Which element of an array.")] = None,
+    lines: Annotated[int, typer.Option(min=0, help="The last N lines of each log; 0: all, of all runs.")] = 20,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="As the job file was changed when it was submitted."),
+    ] = None,
+    namespace: kubernetes_jobs.NamespaceOption = None,
+) -> None:
+    """Print the logs of a submitted job, each line with the task that it is from."""
+    from estimator_pipeline.launch.logs.terminal import harmless
+    from estimator_pipeline.launch.slurm.jobs import job_status
+    from estimator_pipeline.launch.slurm.logs import SCRIPT_LABEL, LogReaders
+
+    if (theirs := kubernetes_jobs.kubernetes_job(job, settings, namespace)) is not None:
+        kubernetes_jobs.logs(theirs, follow=follow, task=task, element=element, lines=lines, failed=failed)
+        return
+    submission = submission_of(job, settings)
+    known = (SCRIPT_LABEL, *submission.tasks)
+    if task is not None and task not in known:
+        raise ConfigError(f"--task {task}: the job has no such task.", found=f"its tasks: {', '.join(known)}")
+    if submission.array is None and element is not None:
+        raise ConfigError(f"--element {element}: the job is no array.", mend="leave it out.")
+    if submission.array is not None and not (element is not None and element < submission.array):
+        raise ConfigError(
+            "the job is an array, whose elements have logs of their own.",
+            found=f"{submission.array} elements" + ("" if element is None else f", and --element {element}"),
+            mend=f"name one of them: --element 0 to {submission.array - 1}.",
+        )
+    folder = submission.log_folders[element or 0]
+    if failed:
+        if task is not None or follow:
+            raise ConfigError("--failed shows one log to its end.", mend="leave --task and --follow out.")
+        _show_failed(folder, submission.tasks, lines)
+        return
+    readers = LogReaders(folder, submission.tasks, wanted=task, last=lines if lines else None)
+    width = max(map(len, known))
+
+    def show(whole: bool) -> None:
+        for who, line in readers.read(whole=whole):
+            typer.echo(harmless(line if task is not None else f"{who:<{width}} | {line}"))
+
+    show(whole=follow)
+    polls = 0
+    while follow:
+        ended = polls % ASK_EVERY == 0 and job_status(submission, environ=os.environ)[element or 0].ended
+        show(whole=not ended)
+        if ended:
+            return
+        polls += 1
+        time.sleep(POLL_SECS)
+
+
+def _show_failed(folder: Path, tasks: Sequence[str], lines: int) -> None:
+    """The failure in one line, and the end of that task's log without what TensorFlow says at its start."""
+    from estimator_pipeline.launch.local.outcome import last_lines
+    from estimator_pipeline.launch.logs.terminal import harmless
+    from estimator_pipeline.launch.slurm.history import history_of
+
+    failure = history_of(folder, tasks).failure
+    if failure is None:
+        raise ConfigError("no task has failed in the newest run, as far as its supervisor knows.")
+    typer.echo(harmless(failure.text()))
+    if failure.log is not None:
+        size = (folder / failure.log).stat().st_size
+        for line in last_lines(folder / failure.log, count=lines or size, limit=size if not lines else 1024 * 1024):
+            typer.echo(harmless(line))

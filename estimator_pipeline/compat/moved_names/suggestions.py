@@ -1,0 +1,252 @@
+"""What is known of a name on which a legacy program failed: where it went, when, and what helps.
+
+`exec` prints it as one line below the traceback. Names of `tensorflow.python` are the table's (:mod:`moved_names`);
+here are the others that old programs ask for: `tf.contrib`, what TensorFlow 2 left to `tf.compat.v1`, methods, packages
+beside TensorFlow, and what Python itself removed. What nothing is known of gets no line: a guess is worse than none.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+import types
+from collections.abc import Mapping
+
+from estimator_pipeline.compat.moved_names import table as moved_names
+from estimator_pipeline.errors import CompatError
+
+__all__ = ["of"]
+
+# Below tf.contrib, the longest that fits -> what to use. TensorFlow 2.0 removed all of it.
+_CONTRIB: Mapping[str, str] = {
+    "": "what of it has a home today is in docs/migrate-code.md, and `estimator-pipeline migrate scan` lists it",
+    "slim": "it is the package tf-slim today: pip install tf-slim, then import tf_slim",
+    "slim.nets": "the networks are in tf_slim.nets: pip install tf-slim",
+    "layers": "its layers and arg_scope are in the package tf-slim: pip install tf-slim, then tf_slim.layers; "
+    "feature columns are tf.feature_column",
+    "framework": "arg_scope and the variables are in the package tf-slim (tf_slim); nest is tf.nest",
+    "learn": "tf.estimator took its place: learn.RunConfig is tf.estimator.RunConfig, and so on",
+    "estimator": "tf.estimator and tf.estimator.experimental took it over: heads, canned Estimators, "
+    "hooks of early stopping, InMemoryEvaluatorHook",
+    "tpu": "it is tf.compat.v1.estimator.tpu and tf.compat.v1.tpu today",
+    "distribute": "it is tf.distribute today",
+    "cluster_resolver": "it is tf.distribute.cluster_resolver today",
+    "rnn": "its cells are in tf.compat.v1.nn.rnn_cell",
+    "cudnn_rnn": "tf.compat.v1.keras.layers.CuDNNLSTM and CuDNNGRU are there; checkpoints are others",
+    "data": "it is tf.data.experimental and methods of tf.data.Dataset today",
+    "lookup": "it is tf.lookup today",
+    "metrics": "most of it is in tf.compat.v1.metrics",
+    "losses": "it is tf.compat.v1.losses today",
+    "summary": "it is tf.summary of TensorFlow 2 today",
+    "saved_model": "it is tf.compat.v1.saved_model today",
+    "predictor": "tf.saved_model.load takes its place, or Estimator.predict",
+    "opt": "AdamW and others are in Keras (tf.keras.optimizers); the rest of it is nowhere any more",
+    "training": "HParams is nowhere any more; bucket_by_sequence_length is a method of tf.data.Dataset",
+    "eager": "it is tf.GradientTape, tf.Variable and tf.train.Checkpoint today",
+    "image": "it is in tf.image, or nowhere any more",
+    "seq2seq": "it went to tensorflow-addons, which is no longer maintained",
+    "crf": "it went to tensorflow-addons, which is no longer maintained",
+    "tensorrt": "it is tensorflow.python.compiler.tensorrt today",
+    "quantize": "tfmot (tensorflow-model-optimization) takes its place",
+    "lite": "it is tf.lite today",
+    "keras": "it is tf.keras today",
+    "hub": "it is the package tensorflow-hub",
+    "mixed_precision": "it is tf.compat.v1.mixed_precision today",
+    "batching": "it is tf.nondifferentiable_batch_function today",
+    "timeseries": "nothing took its place",
+    "factorization": "KMeans is tf.compat.v1.estimator.experimental.KMeans; the rest is nowhere any more",
+    "gan": "it is the package tensorflow-gan",
+    "boosted_trees": "TensorFlow Decision Forests takes its place",
+}
+# A method that objects of TensorFlow no longer have -> what does it.
+_METHODS: Mapping[str, str] = {
+    "make_one_shot_iterator": "tf.compat.v1.data.make_one_shot_iterator(dataset) does it; an input_fn may return the "
+    "data set itself",
+    "make_initializable_iterator": "tf.compat.v1.data.make_initializable_iterator(dataset) does it",
+    "output_shapes": "tf.compat.v1.data.get_output_shapes(dataset) tells them",
+    "output_types": "tf.compat.v1.data.get_output_types(dataset) tells them",
+    "output_classes": "tf.compat.v1.data.get_output_classes(dataset) tells them",
+}
+# Modules of Python and others that are missing, the longest that fits -> what helps.
+_MODULES: Mapping[str, str] = {
+    "tensorflow.examples": "TensorFlow 2.0 removed its tutorials: tfds.load('mnist') has the data",
+    "tensorflow.contrib": "",  # said by _CONTRIB
+    "tensorflow.models": "the models are the package tf-models-official, or a checkout on PYTHONPATH",
+    "tf_slim": "pip install tf-slim",
+    "tensorflow_hub": "pip install --no-deps tensorflow-hub",
+    "tensorflow_transform": "pip install --no-deps tensorflow-transform; it requires an older TensorFlow",
+    "tensorflow_probability": "pip install tensorflow-probability",
+    "tensorflow_addons": "pip install --no-deps tensorflow-addons typeguard; it is no longer maintained",
+    "tensorflow_ranking": "pip install --no-deps tensorflow-ranking==0.5.3 tensorflow-serving-api==2.15.1",
+    "imp": "Python 3.12 removed it; with Python 3.10 or 3.11 the program runs",
+    "distutils": "Python 3.12 removed it; `pip install 'setuptools<82'` brings one",
+    "pkg_resources": "setuptools 82 removed it; `pip install 'setuptools<82'` brings it back",
+}
+# Names that Python's own modules have lost.
+_OF_PYTHON: Mapping[tuple[str, str], str] = {
+    (
+        "inspect",
+        "getargspec",
+    ): "Python 3.11 removed it (getfullargspec takes its place); with Python 3.10 the program runs",
+    ("inspect", "formatargspec"): "Python 3.11 removed it; with Python 3.10 the program runs",
+    ("asyncio", "coroutine"): "Python 3.11 removed it; with Python 3.10 the program runs",
+    ("time", "clock"): "Python 3.8 removed it: time.perf_counter takes its place",
+    ("fractions", "gcd"): "Python 3.9 removed it: it is math.gcd",
+    ("cgi", "escape"): "Python 3.8 removed it: it is html.escape",
+}
+_OF_COLLECTIONS = (
+    "Callable",
+    "Iterable",
+    "Iterator",
+    "Mapping",
+    "MutableMapping",
+    "Sequence",
+    "MutableSequence",
+    "Set",
+)
+_BELOW_CONTRIB = re.compile(r"\bcontrib((?:\.\w+)*)(?:\s+import\s+\(?(\w+))?")
+_CANNOT_IMPORT = re.compile(r"cannot import name '([^']+)' from (?:partially initialized module )?'([^']+)'")
+
+
+# RunConfig's words for a TF_CONFIG of workers alone, where no strategy trains on them.
+_NO_CHIEF = 'If "cluster" is set in TF_CONFIG, it must have one "chief" node.'
+
+
+def of(error: BaseException) -> str | None:
+    """What is known of the name on which a program failed: one line, or None.
+
+    Args:
+        error: as it left the program; its cause is not looked at.
+    """
+    if isinstance(error, CompatError):
+        return None  # says all by itself
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return _module(error.name, error)
+    if isinstance(error, ImportError):
+        match = _CANNOT_IMPORT.match(str(error))
+        return _name(match[2], match[1], error) if match else None
+    if isinstance(error, AttributeError) and error.name:
+        if isinstance(error.obj, types.ModuleType):
+            return _name(error.obj.__name__, error.name, error)
+        if type(error.obj).__module__.startswith("tensorflow.") and error.name in _METHODS:
+            return f"TensorFlow 2 removed {error.name}: {_METHODS[error.name]}"
+    if isinstance(error, ValueError) and _NO_CHIEF in str(error):
+        return (
+            "without a strategy in RunConfig(train_distribute=...) a cluster has a chief: launch --chief, or one in "
+            "TF_CONFIG; workers that train together need tf.distribute.MultiWorkerMirroredStrategy"
+        )
+    return None
+
+
+def _module(name: str, error: BaseException) -> str | None:
+    if name == "tensorflow.contrib" or name.startswith("tensorflow.contrib."):
+        return _contrib(name.removeprefix("tensorflow.contrib").lstrip("."), error)
+    if name == "keras" or name.startswith("keras."):
+        return _keras(name)
+    if name.startswith(moved_names.ROOT + "."):
+        return _left_out(name)
+    hint = _longest(_MODULES, name)
+    return f"{name} is not installed: {hint}" if hint else None
+
+
+def _name(module: str, name: str, error: BaseException) -> str | None:
+    """What is known of `module.name`."""
+    if module == "keras" or module.startswith("keras."):
+        return _keras(f"{module}.{name}")
+    if name.startswith("BoostedTrees"):
+        return f"tensorflow-estimator 2.15 has no {name}: the package tensorflow-decision-forests took its place"
+    if module == "collections" and name in _OF_COLLECTIONS:
+        return f"Python 3.10 removed collections.{name}: it is collections.abc.{name}"
+    if (module, name) in _OF_PYTHON:
+        return f"{module}.{name}: {_OF_PYTHON[module, name]}"
+    if module.startswith(moved_names.ROOT):
+        return _left_out(module, name)
+    api = _public(module)
+    if api is None:
+        return None
+    full = f"{api}.{name}" if api else name
+    if full == "contrib" or full.startswith("contrib."):
+        return _contrib(full.removeprefix("contrib").lstrip("."), error)
+    tf = sys.modules.get("tensorflow")
+    found = None if tf is None else _dotted(tf.compat.v1, full)
+    if found is not None:
+        return (
+            f"tf.{full} is tf.compat.v1.{full} since TensorFlow 2.0; a whole file of that time runs with "
+            "`import tensorflow.compat.v1 as tf`"
+        )
+    return None
+
+
+def _public(module: str) -> str | None:
+    """`"tensorflow._api.v2.train"` -> `"train"`, the name below tf of a module of the public API of TensorFlow 2."""
+    if module == "tensorflow":
+        return ""
+    match = re.match(r"(?:tensorflow\._api\.v2|tensorflow)\.(?!_|compat\b|python\b)([\w.]+)$", module)
+    if match:
+        return match[1]
+    match = re.match(r"tensorflow_estimator\.python\.estimator\.api\._v2\.([\w.]+)$", module)
+    return match[1] if match else None
+
+
+def _dotted(root: object, name: str) -> object | None:
+    for part in name.split("."):
+        root = getattr(root, part, None)
+        if root is None:
+            return None
+    return root
+
+
+def _contrib(name: str, error: BaseException) -> str:
+    """`name` is what the error names below tf.contrib; the line that failed may say more of what was asked for."""
+    lines = traceback.extract_tb(error.__traceback__)
+    match = _BELOW_CONTRIB.search(lines[-1].line or "") if lines else None
+    if match:
+        name = max(name, ".".join(filter(None, (match[1].lstrip("."), match[2]))), key=len)
+    key = max((key for key in _CONTRIB if not key or name == key or name.startswith(key + ".")), key=len)
+    return f"tf.contrib{name and '.' + name} is gone since TensorFlow 2.0: {_CONTRIB[key]}"
+
+
+def _keras(name: str) -> str | None:
+    keras = sys.modules.get("keras")
+    if keras is None or not str(getattr(keras, "__version__", "")).startswith("3."):
+        return None
+    same = "tf_" + name
+    where = f", as {same}" if _can_be_had(same) else ""
+    return f"the package keras is Keras {keras.__version__} here, which has no {name}; Keras 2 is tf_keras{where}"
+
+
+def _can_be_had(name: str) -> bool:
+    module, _, attribute = name.rpartition(".")
+    try:
+        return hasattr(importlib.import_module(module), attribute) or importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False
+
+
+def _left_out(module: str, name: str | None = None) -> str | None:
+    """Where the table would have found it, in a process in which the repair is off."""
+    if moved_names.installed():
+        return None
+    table = moved_names.read()
+    if module not in table:
+        return None
+    entry = table[module]
+    if name is None and not (entry.whole or entry.homes):
+        return f"{module} is gone since TensorFlow {entry.since}, and nothing stands for it"
+    if name is not None and name in entry.gone:
+        return f"{module}.{name} is gone since TensorFlow {entry.gone[name]}, and nothing stands for it"
+    if name is None or name in entry.homes:
+        home = entry.whole if name is None or name not in entry.homes else ".".join(entry.homes[name][0])
+        where = f"it is {home} today; " if home else ""
+        return (
+            f"{module + ('.' + name if name else '')} moved: {where}the repair moved-names, which is left out, finds it"
+        )
+    return None
+
+
+def _longest(table: Mapping[str, str], name: str) -> str | None:
+    keys = [key for key in table if name == key or name.startswith(key + ".")]
+    return table[max(keys, key=len)] if keys else None

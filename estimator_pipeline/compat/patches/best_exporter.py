@@ -1,0 +1,262 @@
+"""BestExporter remembers its best result over a restart, and never exports a worse model than it has on disk.
+
+In tf.estimator the first export of every process is made whatever the result is, so that a job that is restarted
+exports a worse model over a better one (tensorflow/tensorflow#47396). Its look at the event files does not help: it
+happens after the result in hand was written there, and its pattern misses evaluations that have a name.
+
+Here the best result so far is in a small file beside the exports: `export/NAME.best.json` for `export/NAME/`. It is
+not among the exports, where a model server or a script looks for the newest entry. The file is written before an
+export (what is about to be exported) and after it (what was), each time whole, so that a process that dies at any
+moment leaves a record that says what the newest directory holds.
+
+Where there are exports and no such file (an older program made them), the best of the results in the event files
+takes its place, that of the checkpoint in hand left out. Where there is neither, the model is exported, and the log
+says why. Results that the program's `compare_fn` cannot compare count as none.
+
+A result with NaN in what `compare_fn` looks at is not exported, and never stands in the way of a later one
+(:mod:`estimator_pipeline.utils.best_results`). An evaluation without metrics is exported where nothing has been yet, as in
+tf.estimator, and left alone after that.
+
+Private use: the attributes of the estimator package's `BestExporter`, which has no public way to ask for them.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from estimator_pipeline.compat.patches import literal_paths
+from estimator_pipeline.utils import durable_files as durable
+from estimator_pipeline.utils.best_results import is_better, is_number, nan_metrics
+from estimator_pipeline.utils.logger import logger
+
+NAME = "best-exporter"
+WHAT = "BestExporter remembers its best result over a restart, and never takes a NaN for the best"
+
+_VERSION = 1
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, IndexError)  # what reading a file may end in
+
+
+def apply() -> None:
+    from tensorflow_estimator.python.estimator import exporter
+
+    original = exporter.BestExporter.export
+    if getattr(original, "repair", None) == NAME:
+        return
+
+    @functools.wraps(original)
+    def export(
+        self: Any,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Mapping[str, Any] | None,
+        is_the_final_export: bool,
+    ) -> Any:
+        record, result = _Record(export_path), eval_result or {}
+        if self._model_dir != estimator.model_dir:
+            self._model_dir = estimator.model_dir
+            self._best_eval_result = _best_so_far(self, record, result)
+        if not _is_due(self, result, checkpoint_path):
+            return None
+        logger.info("Performing best model export.")
+        record.begin(result, checkpoint_path)
+        path = self._saved_model_exporter.export(
+            estimator, export_path, checkpoint_path, eval_result, is_the_final_export
+        )
+        record.finish(path)
+        self._best_eval_result = result or None
+        self._has_exported = True
+        self._garbage_collect_exports(export_path)
+        return path
+
+    export.repair = NAME  # type: ignore[attr-defined]
+    exporter.BestExporter.export = export
+
+
+def _is_due(exporter: Any, result: Mapping[str, Any], checkpoint: str) -> bool:
+    """Whether a result is better than the best one; the first one: whether it can be compared with a later one."""
+    best, compare = exporter._best_eval_result, exporter._compare_fn
+    if not result:
+        return best is None
+    if best is not None:
+        return is_better(compare, best, result)
+    if is_number(compare, result):
+        return True
+    logger.warning(
+        "%s is not exported as the best model: of the metrics that are compared some are NaN (%s).",
+        *(checkpoint, ", ".join(nan_metrics(result))),
+    )
+    # Not on disk, and a later one may be better than it for all that: by another metric of those that are compared.
+    exporter._best_eval_result = result
+    return False
+
+
+def _best_so_far(exporter: Any, record: _Record, result: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The best result of what is on disk, or None where there is nothing, or nothing to compare with."""
+    exports = record.exports()
+    if not exports:
+        return None
+    best = record.best(exports) or None
+    source = record.path
+    if best is None and exporter._event_file_pattern:
+        source = "the event files"
+        best = _best_of_events(exporter, result)
+    if best is None:
+        logger.warning(
+            "%s has exports, and nothing says how good they are: no %s, and no result in the event files. The model "
+            "in hand is exported whether it is better or not.",
+            *(record.directory, record.path),
+        )
+        return None
+    if result and not _comparable(exporter, best, result):
+        logger.warning(
+            "The best result so far, from %s, cannot be compared with the one in hand, as after a change of the "
+            "metrics. The model in hand is exported whether it is better or not. Best so far: %s",
+            *(source, sorted(best)),
+        )
+        return None
+    return best
+
+
+def _comparable(exporter: Any, best: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
+    try:
+        exporter._compare_fn(best_eval_result=best, current_eval_result=result)
+    except (KeyError, ValueError, TypeError):
+        return False
+    return True
+
+
+class _Record:
+    """The file beside the exports of one exporter."""
+
+    def __init__(self, directory: str) -> None:
+        import tensorflow as tf
+
+        self._tf: Any = tf
+        self._gfile: Any = tf.io.gfile
+        self.directory = os.fspath(directory).rstrip("/")
+        self.path = f"{self.directory}.best.json"
+        self._exporting: dict[str, Any] = {}
+
+    def exports(self) -> list[str]:
+        """Names of the exported directories, oldest first."""
+        if not self._gfile.isdir(self.directory):
+            return []
+        names = [name.rstrip("/") for name in self._gfile.listdir(self.directory)]
+        return sorted((name for name in names if name.isdigit()), key=int)
+
+    def best(self, exports: list[str]) -> Mapping[str, Any] | None:
+        """The result of the newest export, where the file tells of it; None, and a warning, where it is damaged."""
+        try:
+            document = self._read()
+            if document is None:
+                return None
+            entry = document["exported"]
+            # An export that had begun is the newest directory, unless that was there before: then it was never made.
+            if "exporting" in document and exports[-1] not in document["before"]:
+                entry = document["exporting"]
+            elif entry is not None and entry["export"] not in exports:
+                logger.warning("%s tells of an export that was deleted since: %s", self.path, entry["export"])
+                return None
+            return entry and {name: _decoded(value) for name, value in entry["metrics"].items()}
+        except _DAMAGED as error:
+            logger.warning(
+                "%s is damaged and not used (%s: %s). Delete it, or put back the one that belongs there.",
+                *(self.path, type(error).__name__, error),
+            )
+        return None
+
+    def begin(self, metrics: Mapping[str, Any], checkpoint: str) -> None:
+        """Says what is about to be exported."""
+        exported = None
+        with contextlib.suppress(*_DAMAGED):
+            exported = (self._read() or {})["exported"]
+        self._exporting = {
+            "checkpoint": os.path.basename(checkpoint or ""),
+            "metrics": {name: _encoded(value) for name, value in metrics.items()},
+        }
+        self._write({"exported": exported, "exporting": self._exporting, "before": self.exports()})
+
+    def finish(self, path: Any) -> None:
+        """Says that it was."""
+        name = os.path.basename(os.fsdecode(path).rstrip("/"))
+        self._write({"exported": {"export": name, **self._exporting}})
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            with self._gfile.GFile(self.path, "r") as file:
+                document: dict[str, Any] = json.loads(file.read())
+        except self._tf.errors.NotFoundError:
+            return None
+        if document["version"] != _VERSION:
+            raise ValueError(f"version {document['version']} is not known")
+        return document
+
+    def _write(self, document: Mapping[str, Any]) -> None:
+        self._gfile.makedirs(os.path.dirname(self.path))
+        temporary = f"{self.path}.{os.getpid()}.tmp"
+        with self._gfile.GFile(temporary, "w") as file:
+            file.write(json.dumps({"version": _VERSION, **document}, indent=1))
+        durable.rename(temporary, self.path, by=functools.partial(self._gfile.rename, overwrite=True))
+
+
+def _encoded(value: Any) -> dict[str, Any]:
+    """A metric as JSON, so that it comes back with its type and to the last bit."""
+    if isinstance(value, bytes):
+        return {"type": "bytes", "value": base64.b64encode(value).decode()}
+    import numpy as np
+
+    array = np.asarray(value)
+    kind = "float" if array.dtype.kind not in "biuf" else str(array.dtype)
+    # float64 holds every value of the smaller types, and Python writes a float so that it is read back the same.
+    return {"type": kind, "value": array.astype(np.float64).tolist() if array.dtype.kind == "f" else array.tolist()}
+
+
+def _decoded(stored: Mapping[str, Any]) -> Any:
+    if stored["type"] == "bytes":
+        return base64.b64decode(stored["value"])
+    import numpy as np
+
+    return np.asarray(stored["value"], dtype=stored["type"])[()]
+
+
+def _best_of_events(exporter: Any, result: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The best result in the event files of the evaluation, that of the step in hand left out."""
+    best = None
+    for step, candidate in _evaluations(exporter._model_dir, exporter._event_file_pattern):
+        if step == result.get("global_step") or not _comparable(exporter, candidate, result):
+            continue
+        if best is None or is_better(exporter._compare_fn, best, candidate):
+            best = candidate
+    return best
+
+
+def _evaluations(model_dir: str, pattern: str) -> list[tuple[int, dict[str, float]]]:
+    """(step, tag -> value) of every evaluation that the event files tell of."""
+    import tensorflow as tf
+
+    gfile: Any = tf.io.gfile
+    model_dir = literal_paths.folder(model_dir)
+    files = sorted(gfile.glob(os.path.join(model_dir, pattern)))
+    if not files and pattern == "eval/*.tfevents.*":
+        # The default misses evaluations with a name. One such folder is no riddle, several would be.
+        folders = sorted({os.path.dirname(f) for f in gfile.glob(os.path.join(model_dir, "eval_*", "*.tfevents.*"))})
+        if len(folders) == 1:
+            files = sorted(gfile.glob(os.path.join(folders[0], "*.tfevents.*")))
+    found = []
+    for path in files:
+        try:
+            for event in tf.compat.v1.train.summary_iterator(path):
+                values = {v.tag: v.simple_value for v in event.summary.value if v.HasField("simple_value")}
+                if values:
+                    found.append((event.step, values))
+        except tf.errors.DataLossError as error:
+            # What a process that was killed wrote last.
+            logger.warning("%s is read up to its damaged part: %s", path, error.message)
+    return found

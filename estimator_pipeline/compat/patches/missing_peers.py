@@ -1,0 +1,318 @@
+"""A task whose peers do not come says who is missing, ends after a stated time, and can be ended while it waits.
+
+`tf.distribute.MultiWorkerMirroredStrategy()` waits in TensorFlow's C++ until every task of the cluster has joined, for
+an hour, and does not let go of Python's interpreter meanwhile: no other thread runs, so there is no heartbeat; Ctrl-C
+waits as well, and SIGTERM is dropped by a handler that TensorFlow sets in there. Where the task's own port is taken,
+it says "Could not start gRPC server". Here
+
+* the same C function is called by ctypes, which lets go of the interpreter;
+* a task whose port is taken says so, and who has it, before its server starts;
+* a thread says once a minute which tasks do not answer, in the log and to a launcher, sends the launcher's heartbeats,
+  and ends the process after ESTIMATOR_PIPELINE_START_SECS (30 minutes) with one error and exit code 1;
+* a signal that asks a task to end (docs/preemption.md) ends it at once with the exit code of a preemption, as nothing
+  has been trained; Ctrl-C ends it with 130. A signal for which the program has a handler of its own is left to it, and
+  so is Ctrl-C in an interactive session. When the wait is over, what TensorFlow has set stands as it left it, but for
+  a job file's SIGTERM.
+
+Private use: `tensorflow.python.pywrap_tfe.TFE_EnableCollectiveOps`, which the eager context starts the task's server
+with (no public function does), and of `libtensorflow_cc.so.2` the C function of that name with those of TF_Status. All
+are the same from 2.15 to 2.21. Where the library or one of them is missing, TensorFlow's own is called as ever. Of
+CPython: `PyOS_getsig` and `PyOS_setsig`, since `signal.signal` works in the main thread alone, which waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from estimator_pipeline.cluster import own_port
+from estimator_pipeline.cluster.peers import grace_secs
+from estimator_pipeline.cluster.start_wait import RollCall
+from estimator_pipeline.errors import PreemptedError, TaskFailedError
+from estimator_pipeline.progress import progress_file as progress
+from estimator_pipeline.progress.error_lines import error_line
+from estimator_pipeline.progress.preemption_signals import signals_of
+from estimator_pipeline.utils import startup
+from estimator_pipeline.utils.logger import logger
+
+NAME = "missing-peers"
+WHAT = (
+    "a task whose peers do not come names them once a minute and ends after 30 minutes "
+    "(ESTIMATOR_PIPELINE_START_SECS); SIGTERM and Ctrl-C end it at once"
+)
+
+INTERRUPTED = 130
+_TICK_SECS = 0.1
+# TensorFlow's own.
+_HEARTBEAT_SECS = 10.0
+# Beyond our own deadline, so that it is ours that is told.
+_MARGIN_SECS = 300.0
+
+
+# What a job file says; None: the environment variable, or the default.
+_seconds: float | None = None
+_signals: Sequence[str] | None = None
+# Whether a job file is run: nothing in it wants TensorFlow's handler of SIGTERM, which drops it.
+_job = False
+
+
+@contextlib.contextmanager
+def told(*, seconds: float | None, signals: Sequence[str] | None) -> Iterator[None]:
+    """In the block, which runs a job file, these count in place of what the environment says; None leaves it to that.
+
+    Args:
+        seconds: that a task waits for the others to join.
+        signals: names of the signals that ask it to end.
+    """
+    global _seconds, _signals, _job
+    before = _seconds, _signals, _job
+    _seconds, _signals, _job = seconds, signals, True
+    try:
+        yield
+    finally:
+        _seconds, _signals, _job = before
+
+
+def roll_call(own: str, peers: Mapping[str, str], *, leader: str | None = None) -> RollCall:
+    """Who of `peers` has not come, for a wait that begins now."""
+    return RollCall(own, peers, leader=leader, seconds=_seconds)
+
+
+def apply() -> None:
+    from tensorflow.python import pywrap_tfe
+
+    join = _join_function()
+    if join is None:
+        return
+    original = pywrap_tfe.TFE_EnableCollectiveOps
+
+    @functools.wraps(original)
+    def enable(context, server_def):
+        _require_port(server_def)
+        wait = _wait_of(server_def)
+        if wait is None:
+            return original(context, server_def)
+        with wait:
+            return join(context, wait.server_def)
+
+    pywrap_tfe.TFE_EnableCollectiveOps = enable
+
+
+def _join_function() -> Callable[[Any, bytes], None] | None:
+    """TensorFlow's C function, called without the interpreter's lock; None where it is not to be had."""
+    import tensorflow as tf
+
+    path = os.path.join(os.path.dirname(tf.__file__), "libtensorflow_cc.so.2")
+    if not os.path.exists(path):
+        return None
+    # It is loaded already: this is another handle.
+    library = ctypes.CDLL(path)
+    pointer, python = ctypes.c_void_p, ctypes.pythonapi
+    try:
+        functions: list[tuple[Any, Any, list[Any]]] = [
+            (library.TFE_EnableCollectiveOps, None, [pointer, ctypes.c_char_p, ctypes.c_size_t, pointer]),
+            (library.TF_NewStatus, pointer, []),
+            (library.TF_GetCode, ctypes.c_int, [pointer]),
+            (library.TF_Message, ctypes.c_char_p, [pointer]),
+            (library.TF_DeleteStatus, None, [pointer]),
+            (python.PyCapsule_GetName, ctypes.c_char_p, [ctypes.py_object]),
+            (python.PyCapsule_GetPointer, pointer, [ctypes.py_object, ctypes.c_char_p]),
+            (python.PyOS_getsig, pointer, [ctypes.c_int]),
+            (python.PyOS_setsig, pointer, [ctypes.c_int, pointer]),
+        ]
+    except AttributeError:
+        return None
+    for function, result, arguments in functions:
+        function.restype, function.argtypes = result, arguments
+
+    def join(context: Any, server_def: bytes) -> None:
+        handle = python.PyCapsule_GetPointer(context, python.PyCapsule_GetName(context))
+        status = library.TF_NewStatus()
+        try:
+            library.TFE_EnableCollectiveOps(handle, server_def, len(server_def), status)
+            code, message = library.TF_GetCode(status), library.TF_Message(status).decode("utf-8", "replace")
+        finally:
+            library.TF_DeleteStatus(status)
+        if code:
+            raise tf.compat.v1.errors.exception_type_from_error_code(code)(None, None, message)
+
+    return join
+
+
+def _require_port(text: bytes) -> None:
+    from tensorflow.core.protobuf import tensorflow_server_pb2
+
+    server_def = tensorflow_server_pb2.ServerDef.FromString(text)
+    own = [job.tasks[server_def.task_index] for job in server_def.cluster.job if job.name == server_def.job_name]
+    if own:
+        own_port.require_free(own[0], f"{server_def.job_name}:{server_def.task_index}", os.environ)
+
+
+def _wait_of(text: bytes) -> _Wait | None:
+    """The wait of a task whose server is this one; None where it waits for nobody."""
+    from tensorflow.core.protobuf import tensorflow_server_pb2
+
+    server_def = tensorflow_server_pb2.ServerDef.FromString(text)
+    coordination = server_def.default_session_config.experimental.coordination_config
+    joining = {job.name for job in coordination.coordinated_job_list}
+    own = f"{server_def.job_name}:{server_def.task_index}"
+    peers = {
+        f"{job.name}:{index}": address
+        for job in server_def.cluster.job
+        for index, address in job.tasks.items()
+        if job.name in joining and f"{job.name}:{index}" != own
+    }
+    if not peers:
+        return None
+    leader = coordination.service_leader.removeprefix("/job:").replace("/replica:0", "").replace("/task", "")
+    calls = roll_call(own, peers, leader=leader)
+    # TensorFlow's own deadline is an hour.
+    coordination.cluster_register_timeout_in_ms = int(1000 * (calls.seconds + _MARGIN_SECS))
+    # Nor is a task that pauses for more than its ten seconds lost for good, before our own grace is over.
+    coordination.heartbeat_timeout_in_ms = int(1000 * max(_HEARTBEAT_SECS, grace_secs()))
+    return _Wait(calls, server_def.SerializeToString())
+
+
+class _Wait:
+    """The block in which the main thread is in TensorFlow's C++, and who speaks and listens for it meanwhile.
+
+    Args:
+        calls: who is waited for.
+        server_def: the task's server, serialized.
+    """
+
+    def __init__(self, calls: RollCall, server_def: bytes) -> None:
+        self.server_def = server_def
+        self._calls, self._over = calls, threading.Event()
+        self._progress = progress.from_environ(os.environ)
+        self._threads = [
+            threading.Thread(target=target, name=f"estimator_pipeline-{name}", daemon=True)
+            for name, target in (("start-signals", self._watch), ("missing-peers", self._call))
+        ]
+        self._leaving = threading.Lock()
+        self._ours: dict[int, int | None] = {}  # a signal -> its handler in C for the wait; None: the default
+        self._theirs: dict[int, int | None] = {}  # of each but SIGINT, what TensorFlow has set, before or since
+        self._heard: list[int] = []
+        self._reader: socket.socket | None = None
+
+    def __enter__(self) -> None:
+        progress.start_heartbeat(os.environ)
+        if threading.current_thread() is threading.main_thread():
+            self._listen()
+        for thread in self._threads:
+            thread.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        # The other one may be trying a port.
+        self._threads[0].join()
+        if self._reader is not None:
+            self._stop_listening()
+
+    # -- signals ----------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        asking = signals_of(_signals, os.environ)
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._before_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in {*asking, signal.SIGTERM}:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                self._theirs[number] = ctypes.pythonapi.PyOS_getsig(number)
+                # SIGTERM that asks nobody ends the process, as anywhere.
+                signal.signal(number, self._handle if number in asking else signal.SIG_DFL)
+                self._ours[number] = ctypes.pythonapi.PyOS_getsig(number)
+        if signal.getsignal(signal.SIGINT) == signal.default_int_handler and not startup.is_interactive():
+            self._ours[signal.SIGINT] = ctypes.pythonapi.PyOS_getsig(signal.SIGINT)
+
+    def _handle(self, number: int, frame: Any) -> None:
+        self._heard.append(number)
+
+    def _stop_listening(self) -> None:
+        self._keep()
+        signal.set_wakeup_fd(self._before_fd)
+        for number, theirs in self._theirs.items():
+            signal.signal(number, signal.SIG_DFL)
+            if not _job:
+                ctypes.pythonapi.PyOS_setsig(number, theirs)
+        assert self._reader is not None
+        self._hear()
+        self._reader.close()
+        self._writer.close()
+        if self._heard:
+            self._end_asked(self._heard[0])
+
+    def _hear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            assert self._reader is not None
+            for number in self._reader.recv(64):
+                if number in self._ours:
+                    self._heard.append(number)
+                if self._before_fd >= 0:
+                    with contextlib.suppress(OSError):
+                        os.write(self._before_fd, bytes([number]))
+
+    def _keep(self) -> None:
+        """TensorFlow sets its handler as its server starts, in the midst of the wait: ours goes back into its place."""
+        for number in self._theirs:
+            now = ctypes.pythonapi.PyOS_getsig(number)
+            if now != self._ours[number]:
+                self._theirs[number] = now
+                ctypes.pythonapi.PyOS_setsig(number, self._ours[number])
+
+    # -- the threads ------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._over.wait(_TICK_SECS):
+            self._keep()
+            if self._reader is not None:
+                self._hear()
+            if self._heard:
+                self._end_asked(self._heard[0])
+
+    def _call(self) -> None:
+        while not self._over.wait(_TICK_SECS):
+            if not self._calls.due:
+                continue
+            try:
+                line = self._calls.look()
+            except TaskFailedError as error:
+                if not self._over.is_set():
+                    told = {"because": error.because, "task": self._calls.own, "error": error_line(error)}
+                    self._end(str(error), error.exit_code, status="failed", **told)
+                return
+            if not self._over.is_set():
+                logger.warning("%s", line)
+                self._progress.emit("warning", text=line)
+
+    def _end_asked(self, number: int) -> None:
+        by = signal.Signals(number).name
+        where = "it waited for the other tasks to join, and nothing had been trained"
+        if number == signal.SIGINT:
+            self._end(f"{self._calls.own} was interrupted: {where}", INTERRUPTED)
+        else:
+            error = PreemptedError(
+                f"{self._calls.own} was asked to end ({by}): {where}",
+                mend="give the same command again: it goes on from the last checkpoint, if there is one",
+            )
+            self._end(str(error), progress.code_of_preemption(os.environ, error.exit_code), status="preempted")
+
+    def _end(self, message: str, code: int, **end: Any) -> None:
+        """Ends the process: its main thread is in TensorFlow's C++, where no exception reaches it. Once."""
+        self._leaving.acquire()
+        if end:
+            self._progress.emit("end", **end)
+        with contextlib.suppress(OSError, ValueError):
+            print(message, file=sys.stderr, flush=True)
+            sys.stdout.flush()
+        progress.stop_heartbeat()
+        os._exit(code)

@@ -1,0 +1,162 @@
+"""Runs a legacy program unchanged under compat, the way `python` itself would run it.
+
+What a program can see is kept: `sys.argv`, `sys.path[0]`, `__main__` with its `__file__`, the exit code, and
+tracebacks that show the program's own lines and none of ours.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+import io
+import os
+import runpy
+import sys
+import types
+import zipfile
+from collections.abc import Callable, Sequence
+
+from estimator_pipeline import compat
+from estimator_pipeline.compat.moved_names import suggestions as known_names
+from estimator_pipeline.errors import (
+    ConfigError,
+    DiskError,
+    OtherJobError,
+    PortError,
+    PreemptedError,
+    TaskFailedError,
+    WaitError,
+)
+from estimator_pipeline.progress.task_events import TaskEvents
+from estimator_pipeline.utils import io_errors
+
+
+def run_script(path: str, args: Sequence[str] = (), *, repairs: str | None = None) -> int:
+    """Runs a file (or a directory or zip file with a `__main__.py`) as `python path args…`.
+
+    Args:
+        path: the file, directory or zip file.
+        args: the program's own arguments.
+        repairs: as for `compat.install`.
+
+    Returns:
+        The exit code that the process should end with.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    if not os.path.exists(path):
+        raise ConfigError(
+            f"the program {path!r} does not exist",
+            found=f"working directory {os.getcwd()}",
+            mend="give the path of a Python file, or -m MODULE for an importable module",
+        )
+    compat.install(repairs)
+    sys.argv = [path, *args]
+    if os.path.isdir(path) or zipfile.is_zipfile(path):
+        _first_on_path(os.path.abspath(path))
+        return _guarded(lambda: _run_as_main("__main__", alter_argv=False))
+    _first_on_path(os.path.dirname(os.path.realpath(path)))
+    return _guarded(lambda: _exec_file(os.path.abspath(path)))
+
+
+def run_module(name: str, args: Sequence[str] = (), *, repairs: str | None = None) -> int:
+    """Runs an importable module or package as `python -m name args…`. Returns the exit code."""
+    compat.install(repairs)
+    sys.argv = [name, *args]
+    _first_on_path(os.getcwd())
+    return _guarded(lambda: _run_as_main(name))
+
+
+def _first_on_path(folder: str) -> None:
+    """Puts the program's folder in the place of this program's own; `python -P` gives neither a place."""
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = folder
+
+
+def _new_main() -> types.ModuleType:
+    """A `__main__` with nothing of ours in it, that stays: `atexit`, threads and pickles look for it later."""
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    if "__mp_main__" in sys.modules:
+        # Made by multiprocessing, which TensorFlow has imported by now: the name that children send objects under.
+        sys.modules["__mp_main__"] = main
+    return main
+
+
+def _run_as_main(name: str, **options: bool) -> None:
+    _new_main()
+    # The function behind `python -m` and `python FOLDER` itself: unlike the public ones of runpy it leaves
+    # `__main__` in place afterwards.
+    runpy._run_module_as_main(name, **options)  # type: ignore[attr-defined]
+
+
+def _exec_file(path: str) -> None:
+    main = _new_main()
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    main.__dict__.update(__file__=path, __loader__=loader, __spec__=None, __cached__=None)
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, main.__dict__)
+
+
+def _guarded(program: Callable[[], object]) -> int:
+    try:
+        program()
+    except SystemExit as end:
+        return _exit_code(end)
+    except KeyboardInterrupt:
+        _show(*_own_lines())
+        return 130
+    except (DiskError, OtherJobError, PortError, PreemptedError, WaitError) as error:
+        # Nothing of the program's is at fault, and no traceback says more.
+        print(error, file=sys.stderr)
+        _tell(error)
+        return error.exit_code
+    except BaseException as error:
+        if (plain := io_errors.explained(error)) is not None:
+            # TensorFlow's traceback has each node of the graph twice, and the program is not at fault.
+            print(plain, file=sys.stderr)
+            _tell(plain)
+            return plain.exit_code
+        _show(*_own_lines())
+        _tell(error)
+        return 1
+    return 0
+
+
+def _tell(error: BaseException) -> None:
+    """Tells a launcher, unless it has heard more of it: which task's failure this one comes of."""
+    if not isinstance(error, TaskFailedError):
+        TaskEvents(os.environ).raised(error)
+
+
+def _exit_code(end: SystemExit) -> int:
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code & 0xFF
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+def _own_lines():
+    """The current exception, with the traceback's frames of this module and of runpy cut off at its top."""
+    kind, error, traceback = sys.exc_info()
+    ours = {__file__, runpy.__file__}
+    cut = traceback
+    while cut is not None and (
+        cut.tb_frame.f_code.co_filename in ours or cut.tb_frame.f_code.co_filename.startswith("<frozen runpy")
+    ):
+        cut = cut.tb_next
+    # All of it ours: a file that does not compile. The error itself names the program's line.
+    return kind, error, cut
+
+
+def _show(kind, error, traceback) -> None:
+    error.__traceback__ = traceback
+    sys.excepthook(kind, error, traceback)
+    known = known_names.of(error)
+    if known:
+        print(f"estimator-pipeline: {known}", file=sys.stderr)

@@ -1,0 +1,172 @@
+"""A `tf.estimator.RunConfig` from names, right for the task that this process is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.distribute import strategies
+from estimator_pipeline.distribute.strategies import Communication
+from estimator_pipeline.errors import ConfigError
+
+
+def build_run_config(
+    model_dir: str | os.PathLike[str],
+    *,
+    train_distribute: str | Any = "none",
+    eval_distribute: str | Any = "none",
+    devices: Sequence[str] | None = None,
+    num_devices: int | None = None,
+    communication: Communication | Mapping[str, Any] | None = None,
+    intra_op_threads: int | None = None,
+    inter_op_threads: int | None = None,
+    seed: int | None = None,
+    session_config: Mapping[str, Any] | Any = None,
+    environ: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> Any:
+    """Builds the `tf.estimator.RunConfig` of this task.
+
+    Strategies are given by name (see :mod:`estimator_pipeline.distribute.strategies`) and made only where they belong: the
+    chief and the workers get the training strategy, the evaluator the evaluation strategy, a parameter server none.
+    So the same line runs on every task of the cluster, in every dialect of TF_CONFIG.
+
+    Args:
+        model_dir: where checkpoints, summaries, exports and the result go; shared by all tasks.
+        train_distribute: a name, or a strategy made by the caller.
+        eval_distribute: "none", "one_device" or "mirrored", or a strategy made by the caller.
+        devices: devices by name, for `mirrored` and `one_device`.
+        num_devices: number of devices of this task, where they are not named.
+        communication: a :class:`~estimator_pipeline.distribute.strategies.Communication`, or its fields.
+        intra_op_threads: threads inside one operation; None: TensorFlow decides from the cores it may use.
+        inter_op_threads: operations at a time.
+        seed: the graph's seed, and the one for Keras initializers; None: another model at each start.
+        session_config: a `tf.compat.v1.ConfigProto`, or its fields as a mapping.
+        environ: where TF_CONFIG is read; `os.environ` by default.
+        **fields: every other argument of `tf.estimator.RunConfig`, passed on.
+
+    Returns:
+        The RunConfig.
+
+    Raises:
+        ConfigError: a name, a field or a combination that cannot work.
+        ClusterError: a TF_CONFIG that cannot work.
+    """
+    environ = os.environ if environ is None else environ
+    cluster = from_environ(environ)
+    if isinstance(communication, Mapping):
+        communication = Communication(**communication)
+    if isinstance(eval_distribute, str) and eval_distribute not in strategies.EVAL_NAMES:
+        raise ConfigError(
+            f"eval_distribute is {eval_distribute!r}",
+            found=f"allowed: {', '.join(strategies.EVAL_NAMES)}; one process evaluates, also in a cluster",
+            mend="mirrored spreads the evaluation over the devices of that process",
+        )
+    _check_saving(train_distribute, fields)
+    tf = compat.install()
+    train = eval_ = None
+    make = {"tf_config": cluster, "devices": devices, "num_devices": num_devices}
+    if cluster.is_training_task:
+        train = _strategy(train_distribute, communication=communication, **make)
+    if not cluster.is_ps:
+        # A strategy of this one process: the chief that evaluates must not call the workers together for it.
+        eval_ = _strategy(eval_distribute, communication=None, **make)
+    names = [name for name in (train_distribute, eval_distribute) if isinstance(name, str)]
+    cpus = strategies.logical_cpus(names, devices=devices, num_devices=num_devices)
+    session = _session_config(tf, session_config, intra_op_threads, inter_op_threads, cpus)
+    if seed is not None:
+        fields["tf_random_seed"] = seed
+    try:
+        with tf_config_environ(cluster):
+            return tf.estimator.RunConfig(
+                model_dir=os.fspath(model_dir),
+                train_distribute=train,
+                eval_distribute=eval_,
+                session_config=session,
+                **fields,
+            )
+    except TypeError as error:
+        import inspect
+
+        allowed = sorted(set(inspect.signature(tf.estimator.RunConfig.__init__).parameters) - {"self"})
+        unknown = sorted(set(fields) - set(allowed))
+        if not unknown:
+            raise
+        raise ConfigError(
+            f"RunConfig has no field {', '.join(unknown)}", found=f"fields: {', '.join(allowed)}"
+        ) from error
+
+
+def _check_saving(train_distribute: Any, fields: Mapping[str, Any]) -> None:
+    steps, secs = fields.get("save_checkpoints_steps"), fields.get("save_checkpoints_secs")
+    if steps and secs:
+        raise ConfigError(
+            f"save_checkpoints_steps={steps} and save_checkpoints_secs={secs} were both given",
+            mend="give one of the two",
+        )
+    collective = train_distribute == "multi_worker_mirrored" or (
+        type(train_distribute).__name__ in ("CollectiveAllReduceStrategy", "MultiWorkerMirroredStrategy")
+    )
+    if collective and not steps:
+        found = f"save_checkpoints_secs={secs}" if secs else "neither, and RunConfig's default is 600 seconds"
+        raise ConfigError(
+            "with multi_worker_mirrored checkpoints must be saved by steps: workers whose clocks differ would save "
+            "at different steps and wait for each other for ever",
+            found=found,
+            mend="give save_checkpoints_steps",
+        )
+
+
+def _strategy(wanted: Any, **make: Any) -> Any:
+    return strategies.make(wanted, **make) if isinstance(wanted, str) else wanted
+
+
+def _session_config(tf: Any, given: Any, intra: int | None, inter: int | None, cpus: int) -> Any:
+    if given is None and intra is None and inter is None and cpus == 1:
+        return None
+    if isinstance(given, Mapping):
+        from google.protobuf import json_format
+
+        try:
+            given = json_format.ParseDict(dict(given), tf.compat.v1.ConfigProto())
+        except json_format.ParseError as error:
+            raise ConfigError(
+                f"session_config cannot be read: {error}",
+                mend="use the fields of tf.compat.v1.ConfigProto, such as gpu_options: {allow_growth: true}",
+            ) from error
+    session = tf.compat.v1.ConfigProto(allow_soft_placement=True) if given is None else given
+    if intra is not None:
+        session.intra_op_parallelism_threads = intra
+    if inter is not None:
+        session.inter_op_parallelism_threads = inter
+    if cpus > 1 and "CPU" not in session.device_count:
+        # A session counts its devices anew; without this the replicas' logical CPUs do not exist in it.
+        session.device_count["CPU"] = cpus
+    return session
+
+
+@contextlib.contextmanager
+def tf_config_environ(config: TFConfig) -> Iterator[None]:
+    """For the time of the block, the process's TF_CONFIG reads as TensorFlow's own code understands it for this task.
+
+    A training task sees the canonical cluster (a `master` as `chief`, no evaluator). The evaluator and the
+    parameter servers see none: TensorFlow's code would count them in, or refuse a cluster without a `chief` job.
+    """
+    # RunConfig reads no other place.
+    before = os.environ.get("TF_CONFIG")
+    if config.is_training_task and not config.is_single_process:
+        os.environ["TF_CONFIG"] = config.to_json()
+    else:
+        os.environ["TF_CONFIG"] = json.dumps({})
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("TF_CONFIG", None)
+        else:
+            os.environ["TF_CONFIG"] = before

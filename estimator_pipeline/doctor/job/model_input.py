@@ -1,0 +1,136 @@
+"""Whether the model fits the data, by what files say of themselves. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from estimator_pipeline.doctor.context import Context
+from estimator_pipeline.doctor.findings import Finding, NotLookedAt, of_error, ok
+from estimator_pipeline.doctor.job.data import array_shapes, data_set_folder
+from estimator_pipeline.errors import ConfigError, InputError
+from estimator_pipeline.inputs.sources import digits
+from estimator_pipeline.job import ArraysInput, CsvInput, TfdsInput, TFRecordInput
+from estimator_pipeline.models.heads import Head, head_of
+from estimator_pipeline.models.sample_weights import weighting_of
+
+__all__ = ["check_model"]
+
+
+@dataclass(frozen=True)
+class _Records:
+    """What a model gets of a record.
+
+    Attributes:
+        shapes: of the features; None for one whose shape is not known.
+        classes: how many the label has; None: not known.
+        text: the features that are text.
+    """
+
+    shapes: Mapping[str, Sequence[int | None] | None]
+    classes: int | None = None
+    text: Sequence[str] = ()
+
+
+def check_model(context: Context) -> Iterator[Finding]:
+    """Whether a model of `model_fns/` takes what the job's data give."""
+    job = context.needed_job()
+    name = job.model.name
+    if name is None:
+        raise NotLookedAt("an own model function")
+    import model_fns
+
+    try:
+        records = _records(context)
+        shapes = None if records is None else records.shapes
+        classes = len(job.model.label_vocabulary) or (None if records is None else records.classes)
+        loss = job.model.loss or model_fns.get(name).LOSS
+        kind = head_of(loss, job.model.head)
+        Head(kind, loss, job.model.label_smoothing, job.model.label_vocabulary)
+        weighting = weighting_of(kind, weight_column=job.input.weight_key, class_weights=job.model.weights_of_classes)
+        model_fns.complete(name, job.model.params)
+        params = model_fns.for_data(
+            name,
+            job.model.params,
+            shapes=shapes,
+            classes=classes,
+            loss=job.model.loss,
+            text=() if records is None else records.text,
+        )
+        if weighting is not None:
+            weighting.check_units({**model_fns.complete(name, params)}.get("classes"))
+    except ConfigError as problem:
+        yield of_error(problem, "every task ends with this error")
+        return
+    told = {"input_shape": "inputs of the shape", "classes": "classes:"}
+    fits = [f"{what} {_text(params[key])}" for key, what in told.items() if key in params]
+    if shapes and hasattr(model_fns.get(name), "columns"):
+        fits.insert(0, f"columns {', '.join(model_fns.get(name).columns(model_fns.complete(name, params)))}")
+    yield ok(f"{name}: {', '.join(fits)}" if fits else f"{name}: its parameters are known")
+
+
+def _records(context: Context) -> _Records | None:
+    """None where the files do not say."""
+    section = context.needed_job().input
+    if isinstance(section, TfdsInput):
+        return _of_data_set(context, section)
+    if isinstance(section, TFRecordInput):
+        features = {
+            name: feature.shape if feature.kind != "varlen" else None for name, feature in section.features.items()
+        }
+        types: dict[str, str] = {name: feature.dtype for name, feature in section.features.items()}
+        return _chosen(features, section.features_key, section, types)
+    if isinstance(section, CsvInput):
+        types = {name: dtype for name, (dtype, _) in section.types().items()}
+        return _chosen(dict.fromkeys(section.columns, ()), section.features_key, section, types)
+    if isinstance(section, ArraysInput):
+        try:
+            shapes = array_shapes("training", section.train)
+        except InputError:
+            return None  # the data's own check tells
+        return _chosen({name: shape[1:] for name, shape in shapes.items()}, None, section)
+    return None
+
+
+def _chosen(
+    shapes: Mapping[str, Sequence[int] | None],
+    features_key: Any,
+    section: TFRecordInput | CsvInput | ArraysInput,
+    types: Mapping[str, str] | None = None,
+) -> _Records:
+    names = [features_key] if isinstance(features_key, str) else features_key
+    others = (*section.labels, section.weight_key)
+    features = {name: shape for name, shape in shapes.items() if name not in others and (not names or name in names)}
+    return _Records(features, text=[name for name in features if (types or {}).get(name) == "string"])
+
+
+def _of_data_set(context: Context, section: TfdsInput) -> _Records | None:
+    folder = data_set_folder(context, section)
+    if folder is None:
+        plain = section.features_key in (None, "image") and section.label_key in (None, "label")
+        return _Records({"image": digits.SHAPE}, digits.CLASSES) if section.name == "digits" and plain else None
+    try:
+        info, features = (_document(folder, name) for name in ("dataset_info.json", "features.json"))
+        features = features["featuresDict"]["features"]
+        supervised = [item["featureKey"] for item in info.get("supervisedKeys", {}).get("tuple", {}).get("items", [])]
+        keys = [section.features_key or supervised[0], *(section.labels or supervised[1:])][:2]
+        image, label = (features[key] for key in keys)
+        shape = (image.get("image") or image.get("tensor"))["shape"]["dimensions"]
+        # An axis of no fixed length is written as -1.
+        sizes = [int(size) if int(size) >= 0 else None for size in shape]
+        classes = label.get("classLabel", {}).get("numClasses")
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return None  # A description of another kind: the job itself reads it with TFDS.
+    return _Records({keys[0]: sizes}, None if classes is None else int(classes))
+
+
+def _document(folder: str, name: str) -> Any:
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def _text(value: Any) -> str:
+    return str(list(value)) if isinstance(value, tuple | list) else str(value)

@@ -1,0 +1,77 @@
+"""The data of a job as the job itself opens them, for a doctor that may take its time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from estimator_pipeline.doctor.context import Context
+from estimator_pipeline.doctor.findings import Finding, of_error, ok, warning
+from estimator_pipeline.doctor.job.data import COUNTED_BYTES, NotPrepared, files_of
+from estimator_pipeline.errors import InputError, PipelineError
+from estimator_pipeline.inputs.sources.tfrecord_index import RecordFiles
+from estimator_pipeline.job import TfdsInput, TFRecordInput
+
+__all__ = ["check", "whole"]
+
+
+def check(context: Context) -> Iterator[Finding]:
+    """The data as the job itself opens it, and who reads what."""
+    job = context.needed_job()
+    if isinstance(job.input, TfdsInput):
+        try:
+            files_of(context)
+        except InputError as problem:
+            yield of_error(problem, "every task that reads it ends with this error")
+            return
+        except NotPrepared as problem:
+            # A download is not a doctor's to start.
+            yield problem.finding
+            return
+    from estimator_pipeline.doctor.machine import import_tensorflow
+    from estimator_pipeline.engines.jobs.estimator import job_inputs
+
+    try:
+        import_tensorflow(context)
+        data = job_inputs(job)
+        asynchronous = job.run.train_distribute == "parameter_server"
+        text = data.describe(
+            context.num_training_tasks, replicas_per_pipeline=context.devices_per_task, asynchronous=asynchronous
+        )
+    except PipelineError as problem:
+        yield of_error(problem, "every task that reads it ends with this error")
+        return
+    for line in text.splitlines():
+        if not line.startswith(" "):
+            yield ok(line)
+        elif "more often" in line or "times as often" in line:
+            yield warning(
+                line.strip(),
+                "the workers' shares are not even",
+                "set input.shard_policy: data, or write the files evenly",
+            )
+    yield from whole(context)
+
+
+def whole(context: Context) -> Iterator[Finding]:
+    """Every record of the TFRecord files against its checksum, up to COUNTED_BYTES."""
+    section = context.needed_job().input
+    if not isinstance(section, TfdsInput | TFRecordInput):
+        return
+    compression = "GZIP" if getattr(section, "compression", "none") == "gzip" else ""
+    paths = [path for one in files_of(context) for path in one.paths if ".tfrecord" in path or section.source != "tfds"]
+    paths = list(dict.fromkeys(paths))
+    reader = RecordFiles(paths, compression=compression, cache=None, memory_limit=COUNTED_BYTES)
+    read = records = files = 0
+    for path in paths:
+        size = os.path.getsize(path)
+        if read and read + size > COUNTED_BYTES:
+            continue
+        try:
+            records += reader.check(path)
+        except InputError as problem:
+            yield of_error(problem, "training ends with this error when it comes to that record")
+            continue
+        read, files = read + size, files + 1
+    if files:
+        yield ok(f"{records} records of {files} of {len(paths)} TFRecord file(s) match their checksums")

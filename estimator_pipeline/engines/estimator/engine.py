@@ -1,0 +1,368 @@
+"""The Estimator engine: `train_and_evaluate` that knows what each task of the cluster is for, and how it ends.
+
+================ ===============================================================================================
+task             its life
+================ ===============================================================================================
+chief            trains, writes checkpoints; evaluates the final one where there is no evaluator (and every one
+                 during training, where asked for); ends with the result
+worker           trains; waits for the result
+parameter server holds variables until every training task has left training; waits for the result
+evaluator        makes no training strategy; evaluates each checkpoint and the final one last, exports; its result
+                 is everybody's
+single process   trains and evaluates at each checkpoint
+================ ===============================================================================================
+
+A `master` (TensorFlow 1) is a chief that evaluates during training, as it always did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.cluster.peers import start_secs
+from estimator_pipeline.compat.internals import distribute_coordinator as coordinator
+from estimator_pipeline.compat.internals import sessions
+from estimator_pipeline.compat.internals.saving import saving_listeners
+from estimator_pipeline.engines.estimator import changed_optimizer as other_optimizer
+from estimator_pipeline.engines.estimator.hooks import (
+    checkpoint_hook,
+    checkpoint_step,
+    diverged,
+    finite_hook,
+    finite_listener,
+    progress_hook,
+    stop_hook,
+)
+from estimator_pipeline.engines.estimator.multi_step import SeveralSteps, checked_steps
+from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator, EstimatorEvaluator
+from estimator_pipeline.engines.lifecycle.rendezvous import same_graph, same_job
+from estimator_pipeline.engines.lifecycle.result import TrainResult
+from estimator_pipeline.engines.lifecycle.settings import Settings, Trained
+from estimator_pipeline.engines.lifecycle.stopping.last_steps import last_steps_hook
+from estimator_pipeline.engines.lifecycle.task import TaskLife
+from estimator_pipeline.engines.model_dir.run_identity import Identity, of_inputs, of_model_fn
+from estimator_pipeline.engines.recording.ledger import TaskLedger
+from estimator_pipeline.engines.recording.pace import Pace
+from estimator_pipeline.errors import ConfigError, DivergedError
+
+__all__ = ["TrainResult", "train_and_evaluate"]
+
+
+def train_and_evaluate(
+    estimator: Any,
+    train_spec: Any,
+    eval_spec: Any,
+    *,
+    evaluator: bool | None = None,
+    evaluate_during_training: bool | None = None,
+    result_timeout: float = 1800.0,
+    checkpoint_timeout: float = 7200.0,
+    startup_timeout: float | None = None,
+    keep_evaluation: bool = True,
+    literal_delays: bool = False,
+    needs_evaluation_data: bool = True,
+    seed_keras: bool = True,
+    identity: Callable[[], Identity] | None = None,
+    shared: Mapping[str, Any] | None = None,
+    accept_changes: bool = False,
+    preemption_signals: Sequence[str] | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    steps_per_execution: int | str = 1,
+    environ: Mapping[str, str] | None = None,
+) -> TrainResult:
+    """Runs this process's task of the job, and returns the job's result, the same on every task.
+
+    Call it with the same arguments on every task; TF_CONFIG says which one this is. Training goes on from the latest
+    checkpoint in `model_dir`. Every checkpoint is evaluated, and the final one always, however training ended:
+    `max_steps` reached, data at an end, or a hook that stopped it. EvalSpec's own defaults for `throttle_secs` and
+    `start_delay_secs` are read as "not set"; other values are kept to, but never for the final checkpoint.
+
+    Args:
+        estimator: a `tf.estimator.Estimator` whose RunConfig came from :func:`~estimator_pipeline.build_run_config`.
+        train_spec: a `tf.estimator.TrainSpec`.
+        eval_spec: a `tf.estimator.EvalSpec`.
+        evaluator: whether the job has an evaluator task. None: it has one if the launcher or TF_CONFIG says so,
+            or, where neither says anything, if one has greeted by the time training ends.
+        evaluate_during_training: whether the chief stops at each checkpoint to evaluate it. None: a single process
+            and a `master` do, a chief does not.
+        result_timeout: seconds that a task waits for the result once training has ended.
+        checkpoint_timeout: seconds without a new checkpoint after which the evaluator gives up.
+        startup_timeout: seconds that a task waits for the others to appear. None: what the environment variable
+            ESTIMATOR_PIPELINE_START_SECS says, or 1800.
+        keep_evaluation: whether evaluations share one graph and one session (docs/evaluation.md).
+        literal_delays: whether EvalSpec's `throttle_secs=600` and `start_delay_secs=120` mean what they say. They are
+            its defaults, and read as "not set" otherwise.
+        needs_evaluation_data: whether an evaluation without a single batch is an error. Its metrics are 0.0 each, and a
+            loss of 0.0 the best there is. tf.estimator goes on with them; False: so does this, with a warning.
+        seed_keras: whether `RunConfig.tf_random_seed` seeds Keras, NumPy and Python as well, without which the seed
+            does not reach Keras initializers.
+        identity: what this run is made of, see :mod:`estimator_pipeline.engines.model_dir.run_identity`; None: its seed and what its
+            input function tells.
+        shared: what every task must have in common, as a job file says it, see
+            :mod:`estimator_pipeline.engines.lifecycle.rendezvous.same_job`. None: tasks may differ where the result can still be right.
+        accept_changes: whether the run may go on from a checkpoint of a run that was made of other things.
+        preemption_signals: names of the signals that ask this task to end with a checkpoint (docs/preemption.md).
+            None: what the environment variable ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS says, or SIGTERM.
+        ledger: a folder, the same for all tasks, in which each writes down the records that it consumes
+            (docs/ledger.md).
+        steps_per_execution: train steps for each session call at most, or "auto": as many as are worth it. No result
+            changes by it (docs/performance.md).
+        environ: where TF_CONFIG is read; `os.environ` by default.
+
+    Returns:
+        The result: final step, metrics, exports, what each task did.
+
+    Raises:
+        ConfigError: arguments that cannot work together.
+        ClusterError: a TF_CONFIG that cannot work, or workers with different numbers of devices.
+        InputError: the evaluation had no data.
+        TaskFailedError: this task, or the training it belongs to, failed.
+        PreemptedError: it was asked to end, and stands in a checkpoint.
+        WaitError: something waited for did not come in time; the message says what.
+    """
+    tf = compat.install()
+    environ = os.environ if environ is None else environ
+    tf_config = from_environ(environ)
+    _check(tf, estimator, train_spec, eval_spec, tf_config)
+    task = _EstimatorTask(
+        estimator,
+        train_spec,
+        eval_spec,
+        tf_config=tf_config,
+        environ=environ,
+        settings=Settings(
+            evaluator=evaluator,
+            evaluate_during_training=evaluate_during_training,
+            result_timeout=result_timeout,
+            checkpoint_timeout=checkpoint_timeout,
+            startup_timeout=start_secs(environ) if startup_timeout is None else startup_timeout,
+            identity=identity,
+            shared=shared,
+            accept_changes=accept_changes,
+            preemption_signals=preemption_signals,
+        ),
+        keep_evaluation=keep_evaluation,
+        literal_delays=literal_delays,
+        needs_evaluation_data=needs_evaluation_data,
+        seed_keras=seed_keras,
+        ledger=ledger,
+        several=SeveralSteps(checked_steps(steps_per_execution), tf_config=tf_config),
+    )
+    return task.live()
+
+
+def _check(tf: Any, estimator: Any, train_spec: Any, eval_spec: Any, tf_config: TFConfig) -> None:
+    for name, value, kind in (
+        ("estimator", estimator, (tf.estimator.Estimator, tf.compat.v1.estimator.Estimator)),
+        ("train_spec", train_spec, tf.estimator.TrainSpec),
+        ("eval_spec", eval_spec, tf.estimator.EvalSpec),
+    ):
+        if not isinstance(value, kind):
+            expected = kind[0] if isinstance(kind, tuple) else kind
+            raise ConfigError(f"{name} is a {type(value).__name__}", mend=f"give a tf.estimator.{expected.__name__}")
+    if tf_config.is_single_process or not tf_config.is_training_task:
+        return
+    if estimator._config.train_distribute is None and not _is_classic(estimator, tf_config):
+        raise ConfigError(
+            f"{tf_config.task} is one of {tf_config.num_training_tasks} training tasks, and the RunConfig has no "
+            "training strategy: each would train a model of its own in the same model_dir",
+            found="train_distribute: none",
+            mend="train_distribute='multi_worker_mirrored', or 'parameter_server' where the cluster has a ps job",
+        )
+
+
+def _is_classic(estimator: Any, tf_config: TFConfig) -> bool:
+    """Whether this is a parameter-server cluster as Estimator knew it before strategies: each worker puts the
+    variables of its graph on the parameter servers, and RunConfig has taken all of the cluster from TF_CONFIG."""
+    config = estimator._config
+    has_ps = tf_config.cluster is not None and tf_config.cluster.num_ps > 0
+    return has_ps and config.train_distribute is None and bool(config.cluster_spec and config.cluster_spec.as_dict())
+
+
+class _EstimatorTask(TaskLife):
+    """One task of a job that tf.estimator trains; see :func:`train_and_evaluate` for the arguments."""
+
+    def __init__(
+        self,
+        estimator: Any,
+        train_spec: Any,
+        eval_spec: Any,
+        *,
+        tf_config: TFConfig,
+        environ: Mapping[str, str],
+        settings: Settings,
+        keep_evaluation: bool,
+        literal_delays: bool,
+        needs_evaluation_data: bool,
+        seed_keras: bool,
+        ledger: str | os.PathLike[str] | None,
+        several: SeveralSteps,
+    ) -> None:
+        super().__init__(
+            estimator.model_dir,
+            tf_config=tf_config,
+            environ=environ,
+            input_fn=train_spec.input_fn,
+            max_steps=train_spec.max_steps,
+            strategy=estimator._config.train_distribute,
+            settings=settings,
+        )
+        self.estimator, self.train_spec, self.eval_spec = estimator, train_spec, eval_spec
+        self.keep_evaluation, self.literal_delays, self.seed_keras = keep_evaluation, literal_delays, seed_keras
+        self.needs_evaluation_data = needs_evaluation_data
+        self.classic, self.several = _is_classic(estimator, tf_config), several
+        self.ledger = None
+        if ledger is not None and tf_config.is_training_task:
+            self.ledger = TaskLedger(ledger, tf_config=tf_config)
+
+    def train(self) -> Trained:
+        tf = compat.install()
+        if self._is_over():
+            return Trained(steps=0, data_ended=False)
+        if not self.tf_config.is_single_process:
+            self.preemption.joins()
+        config = self.estimator._config
+        together = not (self.tf_config.is_single_process or self._is_asynchronous)
+        hook = progress_hook(self.progress, pace=Pace(self.progress, task=str(self.task)) if together else None)
+        self.reached = lambda: hook.global_step
+        hooks = [hook, stop_hook(self._after_step, self.preemption.rearm), *self.train_spec.hooks]
+        accept = self.settings.accept_changes
+        hooks.append(other_optimizer.hook(self.model_dir, accept=accept, telling=self.tf_config.is_chief))
+        if together:
+            hooks.append(same_graph.hook(self.tf_config, timeout=self.settings.startup_timeout))
+        telling = None
+        if self.tf_config.is_chief and self.progress.enabled:
+            telling = checkpoint_hook(self._tell_checkpoint, model_dir=self.model_dir, every_steps=None)
+            hooks.append(telling)
+        if self.tf_config.is_chief and self.evaluate_during_training:
+            asynchronous = self.tf_config.cluster is not None and self.tf_config.cluster.num_ps > 0
+            every = None if asynchronous else config.save_checkpoints_steps
+            hooks.append(checkpoint_hook(self.evaluate_during, model_dir=self.model_dir, every_steps=every))
+        if self.tf_config.is_chief and self._is_asynchronous:
+            hooks.append(
+                last_steps_hook(
+                    self.board,
+                    [task for task in self._training_tasks() if task != self.task],
+                    timeout=self.settings.result_timeout,
+                    asked=lambda: self.preemption.asked,
+                    stand_still=lambda: self.stopping.after_step(0),
+                    on_wait=lambda: self.progress.emit("trained"),
+                )
+            )
+        given = tuple(self.train_spec.saving_listeners)
+        listeners = given if self.tf_config.is_chief else ()
+        if given and self._saves_by_coordinator() and saving_listeners.are_refused(self.strategy):
+            hooks.append(saving_listeners.listeners_hook(given, is_chief=self.tf_config.is_chief))
+            listeners = ()
+        if self._saves_by_coordinator():
+            hooks.append(finite_hook(every_steps=config.save_checkpoints_steps))
+        elif self.tf_config.is_chief:
+            listeners = (finite_listener(), *listeners)
+        input_fn = self.train_spec.input_fn
+        if self.ledger is not None:
+            input_fn = self.ledger.input_fn(input_fn)
+            hooks.insert(0, self.ledger.hook())
+        if config.tf_random_seed is not None and self.seed_keras:
+            # The graph's seed does not reach Keras initializers; without this two runs differ from the first step.
+            tf.keras.utils.set_random_seed(config.tf_random_seed)
+
+        def run(local: Any) -> None:
+            local.train(
+                input_fn=input_fn,
+                max_steps=self.train_spec.max_steps,
+                hooks=[*hooks, *self.several.attach(local)],
+                saving_listeners=listeners,
+            )
+
+        with sessions.short_waits(), self._diverging(hook):
+            if self.tf_config.is_single_process:
+                self.set_start_step()
+                run(coordinator.bind_to_task(self.estimator, train_strategy=self.strategy))
+            elif self.classic:
+                self.set_start_step()
+                coordinator.run_classic_task(self.estimator, run)
+            else:
+                assert self.tf_config.cluster is not None
+                sessions.let_sigterm_end_this_process()
+                self.check_together()
+                self.set_start_step()
+                coordinator.run_training_task(
+                    self.estimator,
+                    self.strategy,
+                    run,
+                    jobs=self.tf_config.cluster.as_dict(),
+                    task_type=self.task.type,
+                    task_id=self.task.index,
+                    model_dir=self.model_dir,
+                )
+        if telling is not None:
+            telling.look()
+        return Trained(steps=hook.steps, data_ended=hook.data_ended)
+
+    def _after_step(self, steps: int = 1, coming: int = 1) -> bool:
+        self.board.raise_if_refused()
+        return self.stopping.after_step(steps, coming)
+
+    def _is_over(self) -> bool:
+        """Whether parameter servers are not to be trained any more. A worker that sees the chief's checkpoints is told
+        so by them."""
+        apart = self.board.apart and self._is_asynchronous
+        return apart and self.max_steps is not None and self.agree_on_start() >= self.max_steps
+
+    def _own_identity(self) -> Identity:
+        seed, made_by = self.estimator._config.tf_random_seed, self.estimator._model_fn
+        seen = of_inputs(self.input_fn, seed=seed, num_pipelines=self.num_pipelines)
+        return dataclasses.replace(seen, told=of_model_fn(made_by, self.estimator.params))
+
+    def own_settings(self) -> dict[str, Any]:
+        config = self.estimator._config
+        every = {"save_checkpoints_steps": config.save_checkpoints_steps}
+        return super().own_settings() | same_job.facts(every, {"save_checkpoints_secs": config.save_checkpoints_secs})
+
+    def _saves_by_coordinator(self) -> bool:
+        """Whether checkpoints are written by a hook of the distribute coordinator's, which comes after all others."""
+        return not self.tf_config.is_single_process and not self.classic
+
+    @contextlib.contextmanager
+    def _diverging(self, hook: Any) -> Iterator[None]:
+        """In the block, a loss that is no number is told as what it is, with the step."""
+        try:
+            yield
+        except compat.install().estimator.NanLossDuringTrainingError as error:
+            self.progress.emit("step", step=hook.global_step, loss=float("nan"), steps=hook.steps)
+            raise diverged(f"the loss of step {hook.global_step} is NaN") from error
+        except DivergedError:
+            self.progress.emit("step", step=hook.global_step, steps=hook.steps)
+            raise
+
+    def _tell_checkpoint(self, checkpoint: str) -> None:
+        self.progress.emit("checkpoint", step=checkpoint_step(checkpoint), path=checkpoint)
+
+    def make_evaluator(self) -> CheckpointEvaluator:
+        return EstimatorEvaluator(
+            self.estimator,
+            self.eval_spec,
+            progress=self.progress,
+            keep=self.keep_evaluation,
+            literal_delays=self.literal_delays,
+            needs_data=self.needs_evaluation_data,
+        )
+
+    def start_server(self) -> Any:
+        self.preemption.joins(lambda: self.board.answered)
+        if self.classic:
+            return coordinator.start_server(self.estimator)
+        assert self.tf_config.cluster is not None
+        return coordinator.server_of(
+            self.tf_config.cluster.as_dict(),
+            "ps",
+            self.task.index,
+            protocol=self.tf_config.rpc_layer,
+            settings=self.estimator._config.session_config,
+        )

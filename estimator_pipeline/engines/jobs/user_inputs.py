@@ -1,0 +1,144 @@
+"""Input functions of one's own in a job file: called, and what they give looked at before a model gets it."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
+from estimator_pipeline.job import FunctionInput, Job
+from estimator_pipeline.job.user_code import load_function, own_code, type_told
+
+__all__ = ["OwnInputs"]
+
+
+class OwnInputs:
+    """The training and evaluation data of a job with `source: function`. How many records they have is not known.
+
+    Args:
+        job: the job.
+        labelled: tells whether its model is trained on labels; asked when the data are.
+
+    Raises:
+        ConfigError: a function that is not there, or cannot be called as it has to be.
+    """
+
+    features_spec = None
+    single_feature = None
+    num_train_records = None
+    num_classes = None
+
+    def __init__(self, job: Job, *, labelled: Callable[[], bool]) -> None:
+        section = job.input
+        assert isinstance(section, FunctionInput)
+        self._params = dict(section.params)
+        self._engine, self._labelled = job.run.engine, labelled
+        self.train_input_fn = self._bound(section.train, field="input.train", to_the_end=False)
+        self.eval_input_fn = self._bound(section.eval, field="input.eval", to_the_end=job.eval.steps is None)
+
+    def _bound(self, reference: str, *, field: str, to_the_end: bool) -> Callable[..., Any]:
+        function = load_function(reference, field=field)
+        signature = inspect.signature(function)
+        name = f"{reference.rpartition(':')[2]}{signature}"
+        if "input_context" not in signature.parameters:
+            raise ConfigError(
+                f"{field}: {reference} has no parameter `input_context`",
+                found=name,
+                mend="add `input_context=None` and shard by it: without it every worker reads the same records",
+            )
+        try:
+            signature.bind(input_context=None, **self._params)
+        except TypeError as error:
+            raise ConfigError(
+                f"{field}: {reference} cannot be called with input.params: {error}",
+                found=f"{name}; input.params: {', '.join(self._params) or 'none'}",
+                mend="give input.params the names of its parameters, for training and evaluation alike",
+            ) from error
+
+        # TensorFlow gives the context by the parameter's name, and to no function that hides it behind **kwargs.
+        def input_fn(input_context: Any = None) -> Any:
+            with own_code(f"{field}: {reference}", kind=_failure):
+                found = function(input_context=input_context, **self._params)
+            self._check(found, f"{field}: {reference}", to_the_end=to_the_end)
+            return found
+
+        return input_fn
+
+    def _check(self, found: Any, who: str, *, to_the_end: bool) -> None:
+        tf = compat.install()
+        labelled, pair = self._labelled(), isinstance(found, tuple) and len(found) == 2
+        mend = "return a tf.data.Dataset of (features, labels)"
+        if isinstance(found, tf.data.Dataset):
+            spec = found.element_spec
+            if labelled and not (isinstance(spec, tuple) and len(spec) == 2):
+                raise ConfigError(
+                    f"{who} gives no labels" if not isinstance(spec, tuple) else f"{who} gives other than two things",
+                    found=f"elements {_short(spec)}",
+                    mend=f"{mend}; weights of records go into them, see input.weight_key",
+                )
+            if to_the_end and tf.executing_eagerly() and int(found.cardinality()) == tf.data.INFINITE_CARDINALITY:
+                raise ConfigError(
+                    f"{who} gives data without an end, and an evaluation reads to the end",
+                    found="a dataset that is repeated for ever, and eval.steps null",
+                    mend="leave repeat() out of it, or set eval.steps",
+                )
+            return
+        if self._engine != "estimator":
+            raise ConfigError(
+                f"{who} returns {type_told(found)}, and the engine {self._engine} reads a tf.data.Dataset",
+                found=_short(found),
+                mend=mend,
+            )
+        if not (pair if labelled else pair or tf.is_tensor(found) or isinstance(found, Mapping)):
+            raise ConfigError(f"{who} returns {type_told(found)}", found=_short(found), mend=mend)
+        if to_the_end and _never_ends(found):
+            raise ConfigError(
+                f"{who} gives the same tensors again and again, and an evaluation reads to the end",
+                found="tensors that nothing is read for, and eval.steps null",
+                mend=f"{mend}, or set eval.steps",
+            )
+
+
+def _failure(error: Exception) -> type[PipelineError]:
+    """What a task ends with: bad input, or something that may go well the next time, such as a lost file system."""
+    tf = compat.install()
+    lasting = (FileNotFoundError, tf.errors.NotFoundError, tf.errors.InvalidArgumentError)
+    passing = (OSError, MemoryError, tf.errors.OpError)
+    return TaskFailedError if isinstance(error, passing) and not isinstance(error, lasting) else ConfigError
+
+
+def _never_ends(found: Any) -> bool:
+    """Whether tensors come from constants alone: nothing that could run out of records lies behind them."""
+    tf = compat.install()
+    tensors = [one for one in tf.nest.flatten(found, expand_composites=True) if tf.is_tensor(one)]
+    if tf.executing_eagerly():
+        return True
+    seen, waiting = set(), [one.op for one in tensors]
+    while waiting:
+        operation = waiting.pop()
+        if operation.op_def.is_stateful:
+            return False
+        if operation not in seen:
+            seen.add(operation)
+            waiting += [one.op for one in operation.inputs]
+    return True
+
+
+def _short(value: Any) -> str:
+    """The value in a line, of tensors what they are like."""
+    tf = compat.install()
+    with contextlib.suppress(TypeError, ValueError):  # what has no order, such as a dictionary of mixed keys
+        value = tf.nest.map_structure(lambda one: _Like(one) if tf.is_tensor(one) else one, value)
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+class _Like:
+    def __init__(self, tensor: Any) -> None:
+        self._text = f"{tensor.dtype.name} {tensor.shape}"
+
+    def __repr__(self) -> str:
+        return self._text

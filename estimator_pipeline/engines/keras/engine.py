@@ -1,0 +1,466 @@
+"""The Keras engine: a job through `Model.fit`, with the life of tasks that the Estimator engine has.
+
+A Keras epoch is the stretch from one checkpoint to the next (`save_checkpoints_steps`; one pass over the data where
+checkpoints are not counted in steps), so that both engines write and evaluate checkpoints of the same steps. Data are
+addressed by step: a run that goes on from a checkpoint reads what an uninterrupted one would have read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.compat.internals import coordination_service as coordination
+from estimator_pipeline.compat.internals import keras_steps_per_execution as keras_steps
+from estimator_pipeline.compat.internals import sessions
+from estimator_pipeline.compat.internals import stateless_random as step_random
+from estimator_pipeline.compat.internals.data_end.common_end import told_end
+from estimator_pipeline.compat.internals.data_end.keras_common_end import StepsTogether
+from estimator_pipeline.compat.patches import lost_peers
+from estimator_pipeline.engines.estimator import changed_optimizer as other_optimizer
+from estimator_pipeline.engines.estimator.multi_step import SeveralSteps
+from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
+from estimator_pipeline.engines.keras.backup import Backup
+from estimator_pipeline.engines.keras.callbacks import (
+    check_finite,
+    checkpoint_callback,
+    left_whole,
+    preemption_callback,
+    progress_callback,
+    saved_values_callback,
+    stop_callback,
+    tensorboard_callback,
+)
+from estimator_pipeline.engines.keras.data import distributed, scope, steps_of
+from estimator_pipeline.engines.keras.evaluator import KerasEvaluator
+from estimator_pipeline.engines.keras.multi_step import executions_callback, noting_endless, wanted_by
+from estimator_pipeline.engines.keras.serving import KerasServing
+from estimator_pipeline.engines.lifecycle.result import TrainResult
+from estimator_pipeline.engines.lifecycle.settings import Settings, Trained
+from estimator_pipeline.engines.lifecycle.startup import optimizer_changes
+from estimator_pipeline.engines.lifecycle.step_schedule import Every
+from estimator_pipeline.engines.lifecycle.task import TaskLife
+from estimator_pipeline.engines.model_dir.run_identity import Identity, of_inputs
+from estimator_pipeline.engines.recording.ledger import TaskLedger
+from estimator_pipeline.errors import ClusterError, ConfigError
+from estimator_pipeline.utils.logger import logger
+
+__all__ = ["KerasPlan", "KerasTask", "train_and_evaluate"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KerasPlan:
+    """What a job is for Keras.
+
+    Attributes:
+        build_model: makes the compiled model; called in the scope of the strategy that trains or evaluates.
+        train_input_fn: `train_input_fn(input_context)` -> a `tf.data.Dataset` of one worker's batches, each of one
+            replica's size.
+        eval_spec: a `tf.estimator.EvalSpec`: input, steps, delays, exporters.
+        serving: what the exporters get.
+        model_dir: shared by all tasks.
+        max_steps: the global step to stop at; None: until the data end.
+        strategy: the training strategy of a training task.
+        eval_strategy: the strategy of an evaluation in this process alone.
+        epoch_steps: steps from one checkpoint to the next, which is Keras's epoch; None: one epoch for all.
+        save_checkpoints_secs: seconds from one checkpoint to the next instead, for a process by itself.
+        keep_checkpoint_max: how many checkpoints are kept; None or 0: all.
+        keep_checkpoint_every_n_hours: one in so many hours is kept besides.
+        summary_steps: steps between the chief's TensorBoard summaries; None: no summaries.
+        histograms: what they have beside the scalars, see :mod:`estimator_pipeline.models.histograms`.
+        log_steps: steps between two lines of the chief's log.
+        completed: from what Keras has evaluated the metrics that are reported.
+        weighted: from a dataset of (features, labels), of training or evaluation, the one that Keras reads: labels in
+            numbers, with weights, where there are any.
+        callbacks: makes further callbacks for `Model.fit`, for a task that trains.
+        backup: of a run that may be killed between two checkpoints; needs `epoch_steps`.
+        watched: whether these read the loss of every step, as that of all workers.
+        seed: of Keras, NumPy, Python and TensorFlow.
+        ledger: the folder in which each task writes down the records that it consumes.
+        steps_per_execution: train steps in a call of the compiled function at most, or "auto".
+    """
+
+    build_model: Callable[[], Any]
+    train_input_fn: Callable[..., Any]
+    eval_spec: Any
+    serving: KerasServing
+    model_dir: str
+    max_steps: int | None
+    strategy: Any = None
+    eval_strategy: Any = None
+    epoch_steps: int | None = None
+    save_checkpoints_secs: float | None = None
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float | None = None
+    summary_steps: int | None = 100
+    histograms: tuple[str, ...] = ()
+    log_steps: int | None = 100
+    completed: Callable[[Mapping[str, float]], dict[str, float]] = dict
+    weighted: Callable[[Any], Any] = lambda dataset: dataset
+    callbacks: Callable[[], Sequence[Any]] = tuple
+    backup: Backup | None = None
+    watched: bool = False
+    seed: int | None = None
+    ledger: str | None = None
+    steps_per_execution: int | str = 1
+
+
+def train_and_evaluate(
+    plan: KerasPlan,
+    *,
+    tf_config: TFConfig,
+    settings: Settings | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> TrainResult:
+    """Runs this process's task of a job with `Model.fit`, and returns the job's result, the same on every task.
+
+    Args:
+        plan: what to do.
+        tf_config: which task this is.
+        settings: see :class:`~estimator_pipeline.engines.lifecycle.task.Settings`.
+        environ: for the board and the launcher's progress file; `os.environ` by default.
+
+    Returns:
+        The result: final step, metrics, exports, what each task did.
+
+    Raises:
+        ConfigError: the model directory holds another model's checkpoints.
+        TaskFailedError: this task, or the training it belongs to, failed.
+        PreemptedError: it was asked to end, and stands in a checkpoint.
+        WaitError: something waited for did not come in time.
+    """
+    return KerasTask(
+        plan, tf_config=tf_config, settings=settings or Settings(), environ=os.environ if environ is None else environ
+    ).live()
+
+
+class KerasTask(TaskLife):
+    """One task of a job that Keras trains.
+
+    Attributes:
+        engine: its name in a job file.
+        plan: what to do.
+    """
+
+    engine = "keras"
+
+    def __init__(self, plan: KerasPlan, *, tf_config: TFConfig, settings: Settings, environ: Mapping[str, str]) -> None:
+        compat.install()
+        keras_checkpoints.refuse_others(plan.model_dir, engine=self.engine)
+        super().__init__(
+            plan.model_dir,
+            tf_config=tf_config,
+            environ=environ,
+            input_fn=plan.train_input_fn,
+            max_steps=plan.max_steps,
+            strategy=plan.strategy,
+            settings=settings,
+        )
+        self.plan, self._endless = plan, False
+        # Of several workers, whose data may end one before the other.
+        self._together: StepsTogether | None = None
+        # The global step at which training begins.
+        self.start_step = 0
+        self.ledger: TaskLedger | None = None
+        if plan.ledger is not None and tf_config.is_training_task:
+            self.ledger = TaskLedger(plan.ledger, tf_config=tf_config)
+
+    def train(self) -> Trained:
+        tf = compat.install()
+        if not self.tf_config.is_single_process:
+            self.preemption.joins()
+            sessions.let_sigterm_end_this_process()
+            self.check_together()
+        saved = self.agree_on_start()
+        if self.max_steps is not None and saved >= self.max_steps:
+            return Trained(steps=0, data_ended=False)
+        start = self.start_step = self._start_after(saved)
+        if self.plan.seed is not None:
+            tf.keras.utils.set_random_seed(self.plan.seed)
+        with scope(self.strategy):
+            model = self.build()
+            checkpoint = self.checkpoint_of(model)
+            manager = tf.train.CheckpointManager(
+                checkpoint,
+                keras_checkpoints.write_dir(self.model_dir, self.tf_config),
+                max_to_keep=self.plan.keep_checkpoint_max or None,
+                keep_checkpoint_every_n_hours=self.plan.keep_checkpoint_every_n_hours,
+                checkpoint_name=keras_checkpoints.PREFIXES[self.engine],
+            )
+            if saved:
+                timeout = self.settings.startup_timeout
+                changed = optimizer_changes(self.model_dir, self.tf_config, step=saved, timeout=timeout)
+                self.restore(model, checkpoint, tf.train.latest_checkpoint(self.model_dir), changed)
+        log_every = self.plan.log_steps if self.tf_config.is_chief else None
+        progress = progress_callback(self.progress, start_step=start, log_every=log_every)
+        self.reached = lambda: progress.step
+        with sessions.short_waits(), self._watching(progress):
+            input_fn = noting_endless(self._told_input_fn(), self._note_endless)
+            self._together = self._step_together()
+            data = distributed(self.strategy, input_fn, self._read)
+            self.fit(
+                model,
+                data,
+                initial_epoch=start // self.plan.epoch_steps if self.plan.epoch_steps else 0,
+                epochs=self._epochs(),
+                steps_per_epoch=self._epoch_steps(start),
+                callbacks=self._callbacks(model, manager, progress, start, restored=start > saved),
+            )
+        if self._together is not None and self.tf_config.is_chief:
+            lacking = self._together.lacking()
+            if lacking is not None and not all(lacking) and progress.step != self.max_steps:
+                tasks = [str(task) for task in self._training_tasks()]
+                logger.warning("%s", told_end(tasks, lacking, progress.step))
+        return Trained(steps=progress.finished, data_ended=not model.stop_training)
+
+    def _step_together(self) -> StepsTogether | None:
+        tasks = [str(task) for task in self._training_tasks()]
+        # Input functions of this package give every worker as many batches.
+        if len(tasks) < 2 or getattr(self.input_fn, "as_many_for_all", False) or not coordination.available():
+            return None
+        timeout = self.settings.startup_timeout
+        return StepsTogether(self.strategy, tasks=tasks, own=str(self.task), timeout=timeout)
+
+    def _read(self, dataset: Any) -> Any:
+        found = self.plan.weighted(dataset)
+        return found if self._together is None else self._together.alike(found)
+
+    def tracing(self) -> contextlib.AbstractContextManager[None]:
+        """The block in which a step of training is traced."""
+        return contextlib.nullcontext() if self._together is None else self._together.tracing()
+
+    def _start_after(self, saved: int) -> int:
+        """The step to begin at, after the latest checkpoint's: the data begin there."""
+        start, backup = saved, self.plan.backup
+        if backup is not None and self.board.apart:
+            raise ClusterError(
+                "keras.backup needs a folder that all tasks share: all workers restore from it",
+                found=f"{self.task} and the chief have each a model_dir of their own",
+                mend="give a run.model_dir that all tasks share, or leave keras.backup out",
+            )
+        if backup is not None:
+            newer = backup.step_after(saved, max_steps=self.max_steps, epoch_steps=self.plan.epoch_steps or 0)
+            if newer is not None:
+                start = newer
+                logger.info("Training goes on from the backup of step %d in %s", newer, backup.folder)
+            elif self.tf_config.is_chief:
+                backup.remove()
+        if hasattr(self.input_fn, "start_step"):
+            self.input_fn.start_step = start
+        return start
+
+    def build(self) -> Any:
+        """The compiled model, made in the scope of the strategy."""
+        return self.plan.build_model()
+
+    def checkpoint_of(self, model: Any) -> Any:
+        """The `tf.train.Checkpoint` of the model and its optimizer."""
+        return keras_checkpoints.of(model)
+
+    def restore(self, model: Any, checkpoint: Any, path: str, changed: Mapping[str, Sequence[Any]]) -> None:
+        """Restores what training goes on from.
+
+        Args:
+            model: compiled.
+            checkpoint: its own.
+            path: of what was saved.
+            changed: of the optimizer since then, see :func:`~estimator_pipeline.engines.model_dir.run_identity.optimizer_changes`.
+        """
+        if not changed:
+            keras_checkpoints.restore(checkpoint, path, whole=True)
+            return
+        momentum = other_optimizer.keeps_momentum(changed)
+        self.tell_slots(path, *keras_checkpoints.restore_changed(model, checkpoint, path, momentum=momentum))
+
+    def tell_slots(self, path: str, there: Set[str], here: Set[str], kept: Set[str]) -> None:
+        """Says in the chief's log what becomes of the slots in a checkpoint and of the model's."""
+        if self.tf_config.is_chief and not there == here == kept:
+            other_optimizer.tell(path, kept=kept, new=here - kept, gone=there - kept)
+
+    def fit(
+        self,
+        model: Any,
+        data: Any,
+        *,
+        initial_epoch: int,
+        epochs: int,
+        steps_per_epoch: int | None,
+        callbacks: list[Any],
+    ) -> None:
+        """Trains; every callback is called as `Model.fit` calls it."""
+        if self.plan.seed is not None:
+            self._draw_by_step(model, self.plan.seed)
+        keras_steps.trace_in(model, self.tracing)
+        with left_whole(callbacks):
+            model.fit(
+                data,
+                initial_epoch=initial_epoch,
+                epochs=epochs,
+                steps_per_epoch=steps_per_epoch,
+                **self._validation(),
+                callbacks=callbacks,
+                verbose=0,
+            )
+
+    def _draw_by_step(self, model: Any, seed: int) -> None:
+        """Has the layers draw random numbers that go with the step and the replica, the same as an Estimator's."""
+        tf, theirs = compat.install(), model.train_step
+
+        def train_step(data: Any) -> Any:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            with step_random.drawn_by_step(tf, seed=seed, step=model.optimizer.iterations, replica=replica):
+                return theirs(data)
+
+        model.train_step = train_step
+
+    def before_save(self) -> None:
+        """Called on every worker just before a checkpoint is written."""
+
+    def saved(self, step: int, validation: dict[str, float]) -> None:
+        """Called on every worker when the checkpoint of a step has been written, with what `fit` validated."""
+        if self.tf_config.is_chief and validation:
+            found = {**self.plan.completed(validation), "global_step": step}
+            self.own_evaluator().take(self.checkpoint_path(step), found)
+
+    def checkpoint_path(self, step: int) -> str:
+        """Where the chief writes the checkpoint of a step."""
+        return os.path.join(self.model_dir, f"{keras_checkpoints.PREFIXES[self.engine]}-{step}")
+
+    def summaries(self) -> list[Any]:
+        """Callbacks that write the chief's TensorBoard summaries of training."""
+        every = self.plan.summary_steps or 1
+        return [
+            tensorboard_callback(
+                self.model_dir, every_steps=every, start_step=self.start_step, shown=self.plan.histograms
+            )
+        ]
+
+    def _epochs(self) -> int:
+        """The number of the last epoch, at least; the last step ends training."""
+        if not self.plan.epoch_steps:
+            return 1
+        if self.max_steps is None:
+            # The data end it.
+            return 10**9
+        # One more, for a run that went on with epochs of another length has other borders.
+        return -(-self.max_steps // self.plan.epoch_steps) + 1
+
+    def _epoch_steps(self, start: int) -> int | None:
+        if self.plan.epoch_steps:
+            return self.plan.epoch_steps
+        if self.max_steps is not None:
+            return self.max_steps - start
+        return steps_of(self.strategy, self.input_fn, mend="give train.max_steps, or save_checkpoints_steps")
+
+    def _callbacks(self, model: Any, manager: Any, progress: Any, start: int, *, restored: bool) -> list[Any]:
+        own = list(self.plan.callbacks())
+        executions = self._executions(model, start, own)
+        found = [] if executions is None else [executions]
+        found += [] if self.ledger is None else [self.ledger.callback(start_step=start)]
+        found += [progress, *own]
+        if self.evaluate_during_training:
+            found.append(saved_values_callback())
+        if self.max_steps is not None:
+            found.append(stop_callback(self.max_steps, start_step=start))
+        if self.tf_config.is_chief and self.plan.summary_steps:
+            found += self.summaries()
+
+        def save(step: int) -> None:
+            check_finite(model, step)
+            self.before_save()
+            path = manager.save(checkpoint_number=step)
+            if self.tf_config.is_chief:
+                self.progress.emit("checkpoint", step=step, path=path)
+
+        # A backup that was made at the end of an epoch: its run ended before the checkpoint.
+        at_once = restored and start % (self.plan.epoch_steps or 1) == 0
+        saving = checkpoint_callback(save, self.saved, every_secs=self.plan.save_checkpoints_secs, at_once=at_once)
+        found.append(saving)
+        found.append(
+            preemption_callback(
+                self.stopping.after_step,
+                saving.save_now,
+                on_begin=self.preemption.rearm,
+                asked=lambda: self.tf_config.is_single_process and self.preemption.asked,
+                coming=lambda: 1 if executions is None else executions.coming,
+            )
+        )
+        if self.plan.backup is not None:
+            # The last one: it takes the backup away when the final checkpoint has been written.
+            found.append(self.plan.backup.callback())
+        return found
+
+    def _note_endless(self, endless: bool) -> None:
+        self._endless = endless
+
+    def _executions(self, model: Any, start: int, own: Sequence[Any]) -> Any:
+        """The callback that has several steps made at a time; None where nobody asked for it."""
+        if self.plan.steps_per_execution == 1:
+            return None
+        several = SeveralSteps(self.plan.steps_per_execution, tf_config=self.tf_config)
+        reason = "" if self._endless and self.max_steps is not None else "the data may end in the middle of several"
+        if self.plan.backup is not None:
+            reason = "a backup is kept"
+        ends, every = wanted_by(own, start)
+        reason = reason or every or self.why_single(model)
+        # Also those that the chief alone writes.
+        periods = (self.plan.log_steps, self.plan.epoch_steps)
+        ends += [Every(period, start + period) for period in periods if period]
+        if self.plan.summary_steps:
+            ends.append(Every(self.plan.summary_steps, self.plan.summary_steps))
+        if self.max_steps is not None:
+            ends.append(Every(0, self.max_steps))
+        made = executions_callback(several, start_step=start, ends=ends, reason=reason, tell=self.set_steps)
+        if not made.single:
+            self.prepare_steps(model)
+        return made
+
+    def why_single(self, model: Any) -> str:
+        """Why several steps at a time may not be the same as single ones, or ""."""
+        return keras_steps.why_not(model, random_by_step=self.plan.seed is not None)
+
+    def prepare_steps(self, model: Any) -> None:
+        """Before training that makes several steps at a time."""
+        keras_steps.prepare(model)
+
+    def set_steps(self, model: Any, steps: int) -> None:
+        """The next execution makes so many."""
+        keras_steps.set_steps(model, steps)
+
+    def _told_input_fn(self) -> Any:
+        return self.input_fn if self.ledger is None else self.ledger.input_fn(self.input_fn, strategy=self.strategy)
+
+    def _validation(self) -> dict[str, Any]:
+        """The evaluation data for all workers together, where checkpoints are evaluated during training."""
+        if not self.evaluate_during_training:
+            return {}
+        spec = self.plan.eval_spec
+        return {
+            "validation_data": distributed(self.strategy, spec.input_fn, self.plan.weighted),
+            "validation_steps": spec.steps or steps_of(self.strategy, spec.input_fn, mend="give eval.steps"),
+        }
+
+    def _watching(self, progress: Any) -> Any:
+        cluster = self.tf_config.cluster
+        if cluster is None:
+            return contextlib.nullcontext()
+        peers = {str(task): cluster.address(task) for task in cluster.training_tasks if task != self.task}
+        return lost_peers.watching(str(self.task), peers, progress) if peers else contextlib.nullcontext()
+
+    def _own_identity(self) -> Identity:
+        return of_inputs(self.input_fn, seed=self.plan.seed, num_pipelines=self.num_pipelines)
+
+    def make_evaluator(self) -> KerasEvaluator:
+        return KerasEvaluator(self.plan, progress=self.progress)
+
+    def start_server(self) -> Any:
+        raise ConfigError(
+            f"{self.task} is a parameter server, and Model.fit has none",
+            mend="engine keras trains with none, one_device, mirrored or multi_worker_mirrored; for parameter "
+            "servers keep the engine estimator",
+        )

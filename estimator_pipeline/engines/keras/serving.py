@@ -1,0 +1,115 @@
+"""SavedModels and `.keras` files of the Keras engine, with the signatures that the Estimator path exports."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.engines.estimator.exporters import parsed_examples
+from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.models.keras_model import save_keras_model
+from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
+from estimator_pipeline.models.optimizers import moving_averages
+from estimator_pipeline.models.outputs import Outputs
+from estimator_pipeline.utils import durable_files as durable
+
+
+class KerasServing:
+    """What the exporters get in the place of an Estimator: it writes a checkpoint's model as a SavedModel.
+
+    Args:
+        build_model: makes the compiled model; its outputs are logits.
+        model_dir: the job's.
+        outputs: what the logits mean.
+        features_spec: feature name -> `tf.TensorSpec` of one record (no batch axis); None: not known.
+        single: whether the model takes the one feature as a tensor, not as a dictionary.
+        signatures: of "predict", "classify", "regress".
+
+    Attributes:
+        model_dir: as given.
+    """
+
+    def __init__(
+        self,
+        build_model: Callable[[], Any],
+        *,
+        model_dir: str,
+        outputs: Outputs,
+        features_spec: Mapping[str, Any] | None,
+        single: bool,
+        signatures: tuple[str, ...] = ("predict",),
+    ) -> None:
+        self._build, self.model_dir, self._outputs = build_model, model_dir, outputs
+        self._spec, self._single, self._signatures = features_spec, single, signatures
+
+    def model_of(self, checkpoint_path: str) -> Any:
+        """The compiled model with the values of a checkpoint, as it was evaluated."""
+        model = self._build()
+        keras_optimizers.create_slots(model)
+        keras_checkpoints.restore(keras_checkpoints.of(model), checkpoint_path, whole=False)
+        moving_averages.take(model)
+        return model
+
+    def export_saved_model(
+        self, export_dir_base: str, serving_input_receiver_fn: Any = None, *, checkpoint_path: str, **ignored: Any
+    ) -> str:
+        """Writes the SavedModel of a checkpoint to a new folder of `export_dir_base`, named by the time in seconds.
+
+        Called by the exporters of `tf.estimator`, as `Estimator.export_saved_model` is.
+
+        Returns:
+            The folder.
+        """
+        del serving_input_receiver_fn, ignored
+        tf = compat.install()
+        if self._spec is None:
+            raise ConfigError(
+                "the model cannot be exported, for what an own input function gives is not known",
+                mend="export from Python: tf.saved_model.save(model, path)",
+            )
+        model = self.model_of(checkpoint_path)
+        module = tf.Module()
+        # The variables alone: with the model its optimizer would be saved, and Keras be needed to load it.
+        module.model_variables = model.variables
+        gfile = tf.io.gfile
+        stamp = int(time.time())
+        while gfile.exists(os.path.join(export_dir_base, str(stamp))):
+            stamp += 1
+        folder, unfinished = (os.path.join(export_dir_base, name) for name in (str(stamp), f"temp-{stamp}"))
+        gfile.makedirs(export_dir_base)
+        tf.saved_model.save(module, unfinished, signatures=self._functions(tf, model))
+        durable.rename(unfinished, folder, by=gfile.rename)
+        return folder
+
+    def _functions(self, tf: Any, model: Any) -> dict[str, Any]:
+        spec = self._spec or {}
+        outputs = self._outputs.signature_outputs(self._signatures)
+        kinds = {key: key.rpartition("/")[2] for key in outputs}
+        examples = not {"classification", "regression"}.isdisjoint(kinds.values())
+        tensors = {
+            name: tf.TensorSpec([None, *each.shape.as_list()], each.dtype, name=name) for name, each in spec.items()
+        }
+
+        def answer(key: str, features: Mapping[str, Any]) -> dict[str, Any]:
+            given = next(iter(features.values())) if self._single else dict(features)
+            return outputs[key](model(given, training=False))
+
+        def function(key: str) -> Any:
+            if not examples:
+                return tf.function(lambda **features: answer(key, features)).get_concrete_function(**tensors)
+            # The names that an Estimator's signatures have.
+            name = "inputs" if kinds[key] in ("classification", "regression") else "examples"
+            records = {name: tf.TensorSpec([None], tf.string, name=name)}
+            return tf.function(lambda **given: answer(key, parsed_examples(given[name], spec))).get_concrete_function(
+                **records
+            )
+
+        return {key: function(key) for key in outputs}
+
+    def save_keras_file(self, checkpoint_path: str, path: str) -> None:
+        """Writes a checkpoint's compiled model as a `.keras` file."""
+        save_keras_model(self.model_of(checkpoint_path), path)

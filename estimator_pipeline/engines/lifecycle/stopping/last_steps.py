@@ -1,0 +1,119 @@
+"""With parameter servers the chief writes the last checkpoint when all other training tasks have left training.
+
+Each task trains at its own pace, and the chief alone saves. Where the chief's data end first, what the others train
+after that would be in no checkpoint: so the chief stays in its session, saves when a checkpoint is due, and ends when
+the last worker has left training. Where training ends otherwise (`max_steps`, a hook) the others make the step that
+they are in, for which a minute is enough; one that knows nothing of the end is not waited for longer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import Task
+from estimator_pipeline.compat.internals import session_hooks
+from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.stopping import shutdown as farewell
+from estimator_pipeline.utils.logger import logger
+
+__all__ = ["last_steps_hook"]
+
+# For the step that a task is in when training ends for all.
+_STEP_SECS = 60.0
+_LOOK_SECS = 1.0
+
+
+def last_steps_hook(
+    board: Board,
+    tasks: Iterable[Task],
+    *,
+    timeout: float,
+    asked: Callable[[], bool],
+    stand_still: Callable[[], object],
+    on_wait: Callable[[], None],
+) -> Any:
+    """A hook of the chief's that waits for the others' last steps before the last checkpoint is written.
+
+    Args:
+        board: of the run.
+        tasks: the other training tasks.
+        timeout: seconds without a step of any task after which they are waited for no longer.
+        asked: whether this task is asked to end.
+        stand_still: waits until the others stand still, once this task is asked to end. Where that is what has ended
+            training, it was called before.
+        on_wait: called when the wait begins.
+    """
+    tf: Any = compat.install()
+    v1 = tf.compat.v1.train
+    session_hooks.see_hooks()
+
+    class LastSteps(tf.compat.v1.train.SessionRunHook):
+        def __init__(self) -> None:
+            self._in_run = self._together = False
+            self._saving: list[Any] = []
+
+        def sees_hooks(self, hooks):
+            # It comes before the hook that saves. Those of another kind may want other values after a step.
+            saver = v1.CheckpointSaverHook
+            self._saving = [hook for hook in hooks if getattr(type(hook), "after_run", None) is saver.after_run]
+            # The queue of tokens of a SyncReplicasOptimizer ends with the chief's session, and so do the others.
+            self._together = any(type(hook).__name__ == "_SyncReplicasOptimizerHook" for hook in hooks)
+
+        def begin(self):
+            self._global_step = v1.get_global_step()
+
+        def before_run(self, run_context):
+            self._in_run = True
+
+        def after_run(self, run_context, run_values):
+            self._in_run = False
+
+        def end(self, session):
+            if self._together:
+                return
+            if asked():
+                if self._in_run:
+                    stand_still()
+                return
+            on_wait()
+            # A run that was begun and has no end ran out of data.
+            if self._in_run:
+                logger.info("the chief's data have ended: it writes the last checkpoint when the workers have left")
+            self._session, self._since, self._step = session, time.monotonic(), -1
+            self._next, self._over = 0.0, False
+            farewell.wait_until_trained(board, tasks, given_up=self._given_up)
+
+        def _given_up(self):
+            if self._over:
+                return True
+            if asked():
+                stand_still()
+                self._over = True
+            elif (now := time.monotonic()) >= self._next:
+                self._next = now + _LOOK_SECS
+                self._over = self._looked(now)
+            return self._over
+
+        def _looked(self, now):
+            step = int(self._session.run(self._global_step))
+            if self._in_run and step != self._step:
+                self._since, self._step = now, step
+                if self._saves(step):
+                    return True
+            limit = timeout if self._in_run else min(timeout, _STEP_SECS)
+            if now - self._since > limit:
+                logger.warning("not all workers have left training: the chief has waited %.0f s for them", limit)
+                return True
+            return False
+
+        def _saves(self, step):
+            """Saves if a checkpoint is due; whether a listener wants the end."""
+            context = v1.SessionRunContext(v1.SessionRunArgs(None), self._session)
+            for hook in self._saving:
+                hook.after_run(context, v1.SessionRunValues(results=step, options=None, run_metadata=None))
+            return context.stop_requested
+
+    return LastSteps()

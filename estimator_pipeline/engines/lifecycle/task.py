@@ -1,0 +1,498 @@
+"""The life of a task, whichever engine trains: what chief, worker, evaluator and parameter server do, and how they end.
+
+An engine subclasses :class:`TaskLife` and says how to train, how to evaluate a checkpoint and how to serve variables.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import EVALUATOR, Task, TFConfig
+from estimator_pipeline.compat.internals import coordination_service as coordination
+from estimator_pipeline.compat.patches import lost_peers
+from estimator_pipeline.engines.estimator.hooks import checkpoint_step
+from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
+from estimator_pipeline.engines.lifecycle import parameter_server
+from estimator_pipeline.engines.lifecycle import result as results
+from estimator_pipeline.engines.lifecycle import startup as beginning
+from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator, conclude, follow_training
+from estimator_pipeline.engines.lifecycle.progress_text import standing
+from estimator_pipeline.engines.lifecycle.rendezvous import same_job
+from estimator_pipeline.engines.lifecycle.rendezvous.board import POLL_SECS, Board
+from estimator_pipeline.engines.lifecycle.rendezvous.chief_server import ChiefsServer
+from estimator_pipeline.engines.lifecycle.rendezvous.result_exchange import Handover, told_of_evaluator
+from estimator_pipeline.engines.lifecycle.result import TrainResult
+from estimator_pipeline.engines.lifecycle.settings import Settings, Trained
+from estimator_pipeline.engines.lifecycle.stopping import shutdown as farewell
+from estimator_pipeline.engines.lifecycle.stopping.preemption import Preemption, seconds_of, signals_of
+from estimator_pipeline.engines.lifecycle.stopping.synchronized_stop import Alone, BoardMail, stopping_for
+from estimator_pipeline.engines.model_dir import disk_errors as disk
+from estimator_pipeline.engines.model_dir import run_identity as identity
+from estimator_pipeline.engines.model_dir.run_identity import Identity
+from estimator_pipeline.errors import PipelineError, PreemptedError, TaskFailedError
+from estimator_pipeline.inputs import tf_dataset as blocks
+from estimator_pipeline.job.user_code import refusal_in
+from estimator_pipeline.models import label_checks
+from estimator_pipeline.progress import progress_file as progress_protocol
+from estimator_pipeline.progress.error_lines import error_line
+from estimator_pipeline.progress.task_events import TaskEvents
+from estimator_pipeline.utils import allocator
+from estimator_pipeline.utils.logger import logger, warnings_told
+
+# How long tasks have to leave that are asked to end: whoever asked may not wait.
+PREEMPTED_SECS = 30.0
+
+_BEFORE_RESULT = "training had ended, and the result of its final evaluation was not there yet"
+
+
+class TaskLife(abc.ABC):
+    """One task's view of the job.
+
+    Args:
+        model_dir: of this task; the chief's counts, where they are not one folder.
+        tf_config: which task this is.
+        environ: for the board and the launcher's progress file.
+        input_fn: of training.
+        max_steps: the global step to stop at, if any.
+        strategy: the training strategy, if any.
+        settings: see :class:`Settings`.
+    """
+
+    def __init__(
+        self,
+        model_dir: str,
+        *,
+        tf_config: TFConfig,
+        environ: Mapping[str, str],
+        input_fn: Any,
+        max_steps: int | None,
+        strategy: Any,
+        settings: Settings,
+    ) -> None:
+        self.model_dir = model_dir
+        self.tf_config, self.task = tf_config, tf_config.task
+        self.input_fn, self.max_steps, self.strategy = input_fn, max_steps, strategy
+        self.settings = settings
+        told = told_of_evaluator(settings, tf_config, environ)
+        during = settings.evaluate_during_training
+        alone = tf_config.is_single_process or tf_config.dialect == "master"
+        self.evaluate_during_training = not told and alone if during is None else during
+        self.board = Board(
+            model_dir,
+            tf_config=tf_config,
+            environ=environ,
+            max_steps=max_steps,
+            server=None if tf_config.is_single_process else ChiefsServer(tf_config),
+            evaluator=bool(told),
+            job=None if tf_config.is_ps else settings.shared,
+        )
+        self.handover = Handover(self.board, told=told, timeout=settings.result_timeout)
+        self.progress = progress_protocol.from_environ(environ)
+        self.events = TaskEvents(environ, str(self.task))
+        self._environ = environ
+        self._evaluator: CheckpointEvaluator | None = None
+        self.from_step = 0
+        # The global step that training has come to, as far as this task knows.
+        self.reached: Callable[[], int] = lambda: self.from_step
+        self.preemption = Preemption(
+            str(self.task),
+            signals=signals_of(settings.preemption_signals, environ),
+            seconds=seconds_of(environ),
+            on_asked=self._asked_to_end,
+            stands=self._where_it_stands,
+            last_word=self._end_without_checkpoint,
+        )
+        self.stopping = Alone(self.preemption)
+
+    # -- what an engine says ------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def train(self) -> Trained:
+        """Trains to the end, writing checkpoints."""
+
+    @abc.abstractmethod
+    def make_evaluator(self) -> CheckpointEvaluator:
+        """What evaluates this engine's checkpoints in this process."""
+
+    @abc.abstractmethod
+    def start_server(self) -> Any:
+        """Starts the server of a parameter server; it runs as long as what is returned is held."""
+
+    # -- the life -----------------------------------------------------------------------------------------------
+
+    def live(self) -> TrainResult:
+        """Runs the task from its first word to the launcher to its last."""
+        allocator.keep_memory()
+        progress_protocol.start_heartbeat(self._environ)
+        try:
+            with self.preemption.listening(), warnings_told(lambda text: self.progress.emit("warning", text=text)):
+                # Told when signals are heard: whoever waits for this may send one.
+                self.events.started(self.max_steps)
+                outcome = self.run()
+        except TaskFailedError as error:
+            # A launcher that sees this task end first can tell whose failure it was, and whether it is one.
+            self.events.ended(error, status=farewell.status_of(error), because=error.because)
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            # Whoever called this may go on without the training. With a SystemExit it would leave in its midst.
+            self.events.raised(error, echo=farewell.is_echo(error))
+            raise
+        self.progress.emit("result", **outcome.told())
+        return outcome
+
+    def run(self) -> TrainResult:
+        """Runs the task to its end."""
+        with disk.explaining(self.model_dir):
+            try:
+                if self.tf_config.is_chief:
+                    return self.run_chief()
+                with self._explaining(), self.board.attending():
+                    return self._run_other_task()
+            finally:
+                self.board.end()
+                if self._evaluator is not None:
+                    self._evaluator.close()
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """In the block, the error of a full disk, or of labels that do not fit, is one message, told to the others."""
+        try:
+            yield
+        except Exception as error:
+            plain = self._explained(error)
+            if plain is None:
+                raise
+            self._say_failed(plain)
+            raise plain from error
+
+    def _explained(self, error: BaseException) -> PipelineError | None:
+        # Those of the input name the file that a disk has failed.
+        others = label_checks.explained(error) or blocks.explained(error) or refusal_in(error)
+        return others or disk.explained(error, model_dir=self.model_dir)
+
+    def _run_other_task(self) -> TrainResult:
+        try:
+            with self._explaining():
+                if self.tf_config.is_evaluator:
+                    with self.preemption.interruptible("training goes on without it"):
+                        return self.run_evaluator()
+                if self.tf_config.is_ps:
+                    return self.run_parameter_server()
+                return self.run_worker()
+        except PreemptedError:
+            with contextlib.suppress(OSError, compat.install().errors.OpError):
+                self.board.report("preempted", left=True)
+            raise
+        except Exception as error:
+            self._say_failed(error)
+            raise
+
+    # -- the training tasks -------------------------------------------------------------------------------------
+
+    def run_chief(self) -> TrainResult:
+        # Checkpoints after this step are this run's, for an evaluator that comes late.
+        with self._own_model_dir() as self.from_step, self._explaining(), self.board.attending():
+            self.board.job = self._compared()
+            start = {"start": beginning.files_of_start(self.model_dir), "policy": identity.policy_of(self.model_dir)}
+            self._say("running", **start)
+            return self._train_and_conclude()
+
+    def run_worker(self) -> TrainResult:
+        asked, timeout = lambda: self.preemption.asked, self.settings.startup_timeout
+        self.board.job = self._compared()
+        self.model_dir = beginning.meet(self.board, self.model_dir, self.input_fn, asked=asked, timeout=timeout)
+        if self._came_too_late():
+            logger.warning("%s: training had ended before this task came", self.task)
+            self.board.report("done", steps=0, records=self._records(0))
+            return self._end_with_result()
+        return self._train_and_conclude()
+
+    def _came_too_late(self) -> bool:
+        """Whether training has ended without this task, which asynchronous training does."""
+        if not self._is_asynchronous:
+            return False
+        while self.board.is_unanswered() and not self.preemption.asked:
+            # An earlier run's, whose chief is about to start again; or this run's, and its chief has gone.
+            time.sleep(POLL_SECS)
+        return self.board.finished() is not None
+
+    @property
+    def _is_asynchronous(self) -> bool:
+        return self.tf_config.cluster is not None and self.tf_config.cluster.num_ps > 0
+
+    def _own_model_dir(self) -> contextlib.AbstractContextManager[int]:
+        return beginning.own_model_dir(
+            self.model_dir,
+            board=self.board,
+            owner=str(self.task),
+            input_fn=self.input_fn,
+            made_of=lambda: self.made_of,
+            accept_changes=self.settings.accept_changes,
+            on_failure=self._say_failed,
+            known=self._environ.get(progress_protocol.CHECKPOINT_VARIABLE, ""),
+        )
+
+    @property
+    def made_of(self) -> Identity:
+        """What this run is made of. A training task's: it reads the data."""
+        return (self.settings.identity or self._own_identity)()
+
+    def own_settings(self) -> dict[str, Any]:
+        """What a program says of its run, beside what it is made of."""
+        return same_job.facts({"max_steps": self.max_steps}, same_job.versions())
+
+    def _compared(self) -> dict[str, Any] | None:
+        """What all training tasks must have in common; None: these are a program's, and nobody compares them."""
+        if self.settings.shared is None and (self._is_asynchronous or self.tf_config.is_single_process):
+            return None
+        shared = self.own_settings() if self.settings.shared is None else self.settings.shared
+        return same_job.of_task(self.made_of, shared)
+
+    def _own_identity(self) -> Identity:
+        return identity.of_inputs(self.input_fn, seed=None, num_pipelines=self.num_pipelines)
+
+    @property
+    def num_pipelines(self) -> int:
+        """Input pipelines of training: one a training task."""
+        return len(self._training_tasks())
+
+    def _train_and_conclude(self) -> TrainResult:
+        lost_peers.before_exit.append(self._say_peer_lost)
+        try:
+            trained = self._train_until_asked()
+            # From here on no step is to be expected of this task.
+            self.progress.emit("trained")
+            keras_checkpoints.remove_temporary(self.model_dir, self.tf_config, apart=self.board.apart)
+            report = {"steps": trained.steps, "records": self._records(trained.steps)}
+            if self.preemption.asked:
+                self._end_with_checkpoint(report)
+            if self.tf_config.is_chief:
+                with self.preemption.interruptible(_BEFORE_RESULT):
+                    return self._conclude_as_chief(trained, report)
+        except PreemptedError:
+            self._leave_preempted()
+            raise
+        except Exception as error:
+            plain = self._explained(error)
+            self._say_failed(plain or error)
+            if plain is not None:
+                raise plain from error
+            raise
+        finally:
+            lost_peers.before_exit.remove(self._say_peer_lost)
+        self.board.report("done", **report)
+        return self._end_with_result()
+
+    # -- asked to end -------------------------------------------------------------------------------------------
+
+    def _train_until_asked(self) -> Trained:
+        self.stopping = stopping_for(self.preemption, tf_config=self.tf_config, board=self.board)
+        self.stopping.begin()
+        try:
+            return self.train()
+        except Exception as error:
+            if not self.preemption.asked or not farewell.is_echo(error):
+                raise
+            # Whoever was asked to end ends as such, whatever the others' ends did to it.
+            raise self.preemption.error(f"{error_line(error)}, while it stopped; {self._where_it_stands()}") from error
+        finally:
+            self.stopping.close()
+
+    def _asked_to_end(self, by: str) -> None:
+        # A launcher gives such a task the time that it needs.
+        self.progress.emit("heartbeat", preempting=by, seconds=self.preemption.seconds)
+        if self.tf_config.is_ps:
+            # It serves until the chief has written the checkpoint.
+            BoardMail(self.board, []).post("ask", str(self.task))
+        else:
+            self.stopping.ask()
+
+    def _end_with_checkpoint(self, report: Mapping[str, Any]) -> NoReturn:
+        self.board.report("preempted", **report)
+        if not self.tf_config.is_chief:
+            # The chief may still be writing it: an end of this task before might end that one.
+            self.board.wait("the last checkpoint", parameter_server.end_of_training, timeout=self.preemption.seconds)
+        raise self.preemption.error(self._where_it_stands())
+
+    def _leave_preempted(self) -> None:
+        if self.tf_config.is_chief:
+            self._say_preempted()
+            self._leave_last(timeout=PREEMPTED_SECS)
+        else:
+            self.board.leave()
+
+    def _where_it_stands(self) -> str:
+        if self.board.apart:
+            return "training stands in the chief's last checkpoint"
+        # The chief may yet write the steps that another task takes for lost.
+        return standing(self.model_dir, reached=self.reached() if self.tf_config.is_chief else 0)
+
+    def _say_preempted(self) -> None:
+        latest = compat.install().train.latest_checkpoint(self.model_dir)
+        step = checkpoint_step(latest) if latest else 0
+        self._say("preempted", by=self.preemption.by, checkpoint=latest, global_step=step)
+
+    def _end_without_checkpoint(self, error: PreemptedError) -> None:
+        """The last word of a task that cannot stop: a peer is gone, or it takes too long."""
+        self.progress.emit("end", status="preempted", because=error.because)
+        if self.tf_config.is_chief:
+            self._say_preempted()
+
+    # -- the end of training ------------------------------------------------------------------------------------
+
+    def _conclude_as_chief(self, trained: Trained, report: Mapping[str, Any]) -> TrainResult:
+        checkpoint = compat.install().train.latest_checkpoint(self.model_dir)
+        training = {
+            "checkpoint": checkpoint,
+            "global_step": checkpoint_step(checkpoint) if checkpoint else 0,
+            "ended": self._why_ended(trained, checkpoint),
+        }
+        self.board.report("done", **report)
+        by_evaluator = self.handover.is_evaluators()
+        self._say("finished", result_by=str(EVALUATOR if by_evaluator else self.task), **training)
+        outcome = self.handover.from_evaluator() if by_evaluator else None
+        if outcome is None:
+            if by_evaluator:
+                self._say("finished", result_by=str(self.task), **training)
+            outcome = self._conclude(self.own_evaluator(), training)
+        reports = farewell.reports_of(self.board, self._training_tasks(), timeout=self.settings.result_timeout)
+        outcome = dataclasses.replace(outcome, tasks=reports, task=str(self.task))
+        self.board.publish(outcome.to_dict())
+        self._leave_last()
+        return outcome
+
+    def _say_peer_lost(self, message: str) -> None:
+        self._say_failed(message, echo=True)
+
+    def _say_failed(self, error: BaseException | str, *, echo: bool = False) -> None:
+        """Lets the others know, who would wait for this task otherwise."""
+        echo = echo or farewell.is_echo(error)
+        if not echo:
+            # The others end now, and whoever has started them may then end this one too: it has failed all the same.
+            self.events.raised(error)
+            self.preemption.refuse()
+        text, status = farewell.text_of(error)[:2000], farewell.status_of(error)
+        try:
+            if self.tf_config.is_chief:
+                self.board.say_failed(text, status=status, echo=echo, from_step=self.from_step)
+                farewell.let_hear(self.board)
+            else:
+                self.board.report_failed(text, status=status, echo=echo)
+        except (OSError, compat.install().errors.OpError) as second:
+            # A full disk, mostly: what happened first is what must be told.
+            logger.warning("%s could not be written to either: %s", self.board.directory, second)
+
+    def _say(self, state: str, **more: Any) -> None:
+        self.board.say(state, from_step=self.from_step, **more)
+
+    def set_start_step(self) -> None:
+        """Lets an addressable input begin at the record where the latest checkpoint stands."""
+        step = self.agree_on_start()
+        if hasattr(self.input_fn, "start_step"):
+            self.input_fn.start_step = max(0, step)
+
+    def agree_on_start(self) -> int:
+        """The step of the checkpoint that all workers go on from; see :func:`beginning.agree_on_start`."""
+        timeout = self.settings.startup_timeout
+        if self.board.apart and not self._is_asynchronous:
+            beginning.fetch_start(self.board, self.model_dir, timeout=timeout)
+        if self._is_asynchronous and not self.tf_config.is_chief:
+            return beginning.follow_chief(
+                self.board, self.model_dir, asked=lambda: self.preemption.asked, timeout=timeout
+            )
+        return beginning.agree_on_start(self.model_dir, self.tf_config, timeout=timeout)
+
+    def check_together(self) -> None:
+        """See :func:`same_job.agree` and :func:`beginning.check_devices`."""
+        timeout, job = self.settings.startup_timeout, self._compared() or {}
+        refused = None if self.settings.shared is not None else same_job.OF_PROGRAMS
+        same_job.agree(job, self.tf_config, refused=refused, apart=self.board.apart, timeout=timeout)
+        beginning.check_devices(self.strategy, self.tf_config, timeout=timeout)
+
+    def _why_ended(self, trained: Trained, checkpoint: str | None) -> str:
+        if self.max_steps is not None and checkpoint is not None and checkpoint_step(checkpoint) >= self.max_steps:
+            return results.REACHED
+        return results.DATA_ENDED if trained.data_ended else results.STOPPED
+
+    def _records(self, steps: int) -> int | None:
+        return results.records_of(self.input_fn, self.strategy, steps)
+
+    # -- evaluation ---------------------------------------------------------------------------------------------
+
+    def own_evaluator(self) -> CheckpointEvaluator:
+        """What evaluates in this process, made when it is first asked for."""
+        if self._evaluator is None:
+            self._evaluator = self.make_evaluator()
+        return self._evaluator
+
+    def evaluate_during(self, checkpoint: str) -> None:
+        if self.own_evaluator().seconds_to_wait() != 0:
+            return
+        with contextlib.suppress(PreemptedError), self.preemption.interruptible("it evaluated a checkpoint"):
+            # Whoever asks training to end does not wait for an evaluation; the checkpoint is there.
+            self.own_evaluator().evaluate(checkpoint, final=False)
+
+    def run_evaluator(self) -> TrainResult:
+        evaluator = self.own_evaluator()
+        while True:
+            training = follow_training(
+                evaluator,
+                board=self.board,
+                model_dir=self.model_dir,
+                checkpoint_timeout=self.settings.checkpoint_timeout,
+            )
+            if training is None:
+                return self.handover.stand_by(self.model_dir)
+            outcome = self.handover.through_chief(training, functools.partial(self._conclude, evaluator))
+            if outcome is not None:
+                return outcome
+
+    def _conclude(self, evaluator: CheckpointEvaluator, training: Mapping[str, Any]) -> TrainResult:
+        return conclude(evaluator, training, model_dir=self.model_dir, task=str(self.task))
+
+    def _training_tasks(self) -> tuple[Task, ...]:
+        cluster = self.tf_config.cluster
+        return (Task("worker"),) if cluster is None else cluster.training_tasks
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def _end_with_result(self) -> TrainResult:
+        """The end of a worker that has left training."""
+        try:
+            with self.preemption.interruptible(_BEFORE_RESULT):
+                outcome = self.handover.wait()
+                self.board.leave()
+                return outcome
+        except PreemptedError:
+            self._leave_preempted()
+            raise
+
+    def _leave_last(self, timeout: float = farewell.LEAVING_SECS) -> None:
+        others = [task for task in self._training_tasks() if task != self.task]
+        # Those that are apart read the result at this task's server.
+        farewell.wait_until_left(self.board, dict.fromkeys([*others, *self.board.apart_tasks()]), timeout=timeout)
+        cluster = self.tf_config.cluster
+        if cluster is not None and cluster.num_ps == 0 and others and coordination.available():
+            farewell.end_last({str(task): cluster.address(task) for task in others if self.board.has_met(task)})
+
+    # -- parameter servers --------------------------------------------------------------------------------------
+
+    def run_parameter_server(self) -> TrainResult:
+        self.start_server()
+        timeout = self.settings.startup_timeout
+        training = parameter_server.serve(self.board, startup=timeout, leaving=PREEMPTED_SECS)
+        if training["state"] == "preempted":
+            self.preemption.ask(str(training.get("by")))
+            raise self.preemption.error(self._where_it_stands())
+        with self.preemption.interruptible(_BEFORE_RESULT):
+            # The chief publishes it when every training task has left training: until then variables are served.
+            outcome = self.handover.wait()
+            self.board.leave()
+            return outcome

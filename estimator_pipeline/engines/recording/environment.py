@@ -1,0 +1,77 @@
+"""Where a training takes place: versions, platform, devices, and the variables that have a say in its arithmetic."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import estimator_pipeline
+from estimator_pipeline.compat.bootstrap import versions
+
+# By name, not by a prefix: a report goes to other people, and a variable such as TF_TOKEN_… is a secret of Terraform's.
+VARIABLES = (
+    "TF_ENABLE_ONEDNN_OPTS",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "TF_DETERMINISTIC_OPS",
+    "TF_CUDNN_DETERMINISTIC",
+    "TF_CUDNN_USE_AUTOTUNE",
+    "TF_ENABLE_AUTO_MIXED_PRECISION",
+    "TF_XLA_FLAGS",
+    "XLA_FLAGS",
+    "TF_USE_LEGACY_KERAS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "TF_GPU_THREAD_MODE",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "NVIDIA_TF32_OVERRIDE",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "MKL_NUM_THREADS",
+    "PYTHONHASHSEED",
+)
+# Told even where it is not set: by default it is on or off by the platform, and it is the first thing to be asked.
+_ALWAYS = ("TF_ENABLE_ONEDNN_OPTS",)
+
+
+def environment_of(tf: Any, *, strategy: Any, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The environment of this process, as plain values by name.
+
+    Args:
+        tf: TensorFlow, as `compat.install()` gives it.
+        strategy: the `tf.distribute.Strategy` of the training.
+        environ: where :data:`VARIABLES` are read; `os.environ` by default.
+    """
+    environ = os.environ if environ is None else environ
+    name = type(strategy).__name__
+    return {
+        "estimator_pipeline": estimator_pipeline.__version__,
+        "tensorflow": tf.__version__,
+        "tf.keras": _keras(tf),
+        "tensorflow-estimator": versions.installed("tensorflow-estimator"),
+        "numpy": versions.installed("numpy"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "cpus of the process": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "devices": [_device(tf, device) for device in tf.config.list_physical_devices()],
+        "strategy": "none" if name.startswith("_Default") else name,
+        "replicas": int(strategy.num_replicas_in_sync),
+        "variables": {name: environ.get(name) for name in VARIABLES if name in environ or name in _ALWAYS},
+    }
+
+
+def _keras(tf: Any) -> str:
+    """The package behind `tf.keras`, with its version: "tf_keras 2.21.0"."""
+    # What tf_keras exports has no __version__.
+    package = tf.keras.Model.__module__.partition(".")[0]
+    return f"{package} {versions.installed(package.replace('_', '-'))}"
+
+
+def _device(tf: Any, device: Any) -> str:
+    details = tf.config.experimental.get_device_details(device) if device.device_type == "GPU" else {}
+    return str(details.get("device_name", device.device_type))

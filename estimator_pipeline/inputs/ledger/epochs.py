@@ -1,0 +1,119 @@
+"""One stream of records, held against the epochs that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.inputs.ledger.plans import plan_of
+from estimator_pipeline.inputs.ledger.report import LedgerReport, listed
+from estimator_pipeline.inputs.sharding import TrainPlan
+
+__all__ = ["Epochs"]
+
+
+class Epochs:
+    """Told a stream's steps in ascending order, finds what an epoch holds twice or never.
+
+    Args:
+        facts: of the data, of any pipeline; see :mod:`estimator_pipeline.inputs.ledger.plans`.
+        report: told what is found.
+        who: the one task whose stream this is; empty where all workers read one.
+    """
+
+    def __init__(self, facts: Mapping[str, Any], report: LedgerReport, *, who: str = "") -> None:
+        self._report, self._who = report, who
+        self._own: np.ndarray | None = None
+        plan = self.follow(facts)
+        self._size = plan.order.num_records
+        if plan.parts is not None:
+            counts = np.asarray(facts["part_records"], dtype=np.int64)
+            starts = np.cumsum(counts) - counts
+            self._own = np.concatenate([np.arange(starts[p], starts[p] + counts[p]) for p in plan.parts])
+        self._epoch = -1
+        self._next: int | None = None
+        self._covered = 0
+        self._seen: list[tuple[int, dict[str, np.ndarray]]] = []
+
+    def follow(self, facts: Mapping[str, Any]) -> TrainPlan:
+        """The steps from now on are those of a run with these facts."""
+        plan = plan_of(facts)
+        self._full = plan.full_steps
+        self._per_step = plan.batch * plan.replicas.local * (1 if self._who else plan.replicas.num_pipelines)
+        self._interleaved = plan.policy == "hint"
+        return plan
+
+    def add(self, step: int, parts: Mapping[str, np.ndarray | None]) -> None:
+        """What was read at a step: task -> ids, in the order of the pipelines; None where that is not known."""
+        if self._full is None or step <= self._full or self._next is None:
+            position = (step - 1) * self._per_step
+        else:
+            position = self._next
+        known = {task: ids for task, ids in parts.items() if ids is not None}
+        if self._next is not None and position != self._next:
+            self._report.find(
+                "jump",
+                f"step {step}{self._of()} goes on at position {position} of the stream, and the step before ended at "
+                f"{self._next}: a global batch of another size reads other records",
+            )
+            self.close()
+        if len(known) < len(parts):
+            self._next = position + self._per_step
+            self._start(position // self._size)
+            return
+        names = np.repeat(np.arange(len(known)), [len(ids) for ids in known.values()])
+        merged = np.concatenate(list(known.values())) if known else np.empty(0, np.int64)
+        if self._interleaved and len({len(ids) for ids in known.values()}) == 1:
+            shape = (len(known), -1)
+            merged, names = merged.reshape(shape).T.ravel(), names.reshape(shape).T.ravel()
+        tasks = list(known)
+        self._next = position + len(merged)
+        start = 0
+        while start < len(merged):
+            epoch, within = divmod(position + start, self._size)
+            stop = min(len(merged), start + self._size - within)
+            self._start(epoch)
+            cut = slice(start, stop)
+            self._seen.append((step, {t: merged[cut][names[cut] == n] for n, t in enumerate(tasks)}))
+            self._covered += stop - start
+            start = stop
+
+    def close(self) -> None:
+        """Judges the epoch at hand."""
+        seen, self._seen = self._seen, []
+        covered, self._covered = self._covered, 0
+        if not seen:
+            return
+        ids = np.concatenate([part for _, parts in seen for part in parts.values()])
+        values, counts = np.unique(ids, return_counts=True)
+        own = self._own if self._own is not None else np.arange(self._size)
+        named = f"epoch {self._epoch + 1}{self._of()}"
+        for kind, found, what in (
+            ("unknown", values[~np.isin(values, own)], "that are none of the data's"),
+            ("twice", values[counts > 1], "were read more than once"),
+        ):
+            if len(found):
+                told = listed([f"{record} ({self._places(seen, int(record))})" for record in found[:8]])
+                more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+                self._report.find(kind, f"{named}: {len(found)} record(s) {what}: {told}{more}")
+        if covered == self._size and len(lost := np.setdiff1d(own, values)):
+            self._report.find("never", f"{named}: {len(lost)} record(s) were never read: {listed(lost.tolist())}")
+
+    def _start(self, epoch: int) -> None:
+        if epoch != self._epoch:
+            self.close()
+            self._epoch = epoch
+
+    def _of(self) -> str:
+        return f" of {self._who}" if self._who else ""
+
+    def _places(self, seen: list[tuple[int, dict[str, np.ndarray]]], record: int) -> str:
+        places = [
+            f"step {step} {task}"
+            for step, parts in seen
+            for task, ids in parts.items()
+            for _ in range(int(np.count_nonzero(ids == record)))
+        ]
+        return ", ".join(places[:4])

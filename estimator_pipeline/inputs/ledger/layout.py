@@ -1,0 +1,162 @@
+"""Who reads which record at which step, planned or consumed, for tables and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.inputs.ledger.plans import plan_of, step_ids
+from estimator_pipeline.inputs.ledger.reading import Ledger
+
+__all__ = ["Layout", "consumed", "planned", "row_of"]
+
+_SHOWN = 5  # Runs of ids named in a cell; more are counted.
+
+
+@dataclass
+class Layout:
+    """Who reads what at some steps.
+
+    Attributes:
+        tasks: those that train.
+        steps: step -> task -> ids, in the order of reading; None where that is not known.
+        records: how many there are; None where that is not known.
+        per_epoch: steps that an epoch takes, in fractions; None where there are none for all tasks together.
+        fingerprints: whether ids are those of content.
+        lines: what else is to be said, above the table.
+    """
+
+    tasks: tuple[str, ...]
+    steps: dict[int, dict[str, np.ndarray | None]]
+    records: int | None
+    per_epoch: float | None
+    fingerprints: bool = False
+    lines: list[str] = field(default_factory=list)
+
+    def shares(self) -> dict[str, tuple[int, int]]:
+        """Task -> (records that it reads in these steps, different ones among them)."""
+        found = {}
+        for task in self.tasks:
+            parts = [ids for told in self.steps.values() if (ids := told.get(task)) is not None]
+            ids = np.concatenate(parts) if parts else np.empty(0, np.int64)
+            found[task] = (len(ids), len(np.unique(ids)))
+        return found
+
+    def epoch(self, step: int) -> int | None:
+        """In which epoch a step begins, from 1."""
+        return None if self.per_epoch is None else 1 + int((step - 1) / self.per_epoch + 1e-9)
+
+    def text(self) -> str:
+        """A table: a row for each step, a column for each task."""
+        cell = _print if self.fingerprints else _ids
+        head = ["step", *([] if self.per_epoch is None else ["epoch"]), *self.tasks]
+        rows = [
+            [str(step), *([] if self.per_epoch is None else [str(self.epoch(step))]),
+             *("?" if (ids := told.get(task)) is None else cell(ids) for task in self.tasks)]
+            for step, told in sorted(self.steps.items())
+        ]  # fmt: skip
+        widths = [max(len(row[n]) for row in (head, *rows)) for n in range(len(head))]
+        numbers = len(head) - len(self.tasks)
+        lines = [
+            "  ".join(
+                text.rjust(width) if n < numbers else text.ljust(width)
+                for n, (text, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in (head, *rows)
+        ]
+        total = sum(reads for reads, _ in self.shares().values()) or 1
+        for task, (reads, different) in self.shares().items():
+            lines.append(f"{task}: {reads} records of these steps ({reads / total:.1%}), {different} different ones")
+        return "\n".join([*self.lines, *lines])
+
+    def document(self) -> dict[str, Any]:
+        """For JSON: all ids."""
+
+        def told(ids: np.ndarray | None) -> Any:
+            if ids is None:
+                return None
+            return [f"{int(value):016x}" for value in ids] if self.fingerprints else ids.tolist()
+
+        return {
+            "tasks": list(self.tasks),
+            "records": self.records,
+            "ids": "fingerprints" if self.fingerprints else "records",
+            "steps": [
+                {"step": step, "epoch": self.epoch(step), "read": {t: told(ids) for t, ids in parts.items()}}
+                for step, parts in sorted(self.steps.items())
+            ],
+            "shares": {t: {"records": n, "different": d} for t, (n, d) in self.shares().items()},
+        }
+
+
+def planned(facts: Sequence[Mapping[str, Any]], tasks: Sequence[str], steps: Iterable[int]) -> Layout:
+    """What tasks would read.
+
+    Args:
+        facts: of each task's data, see :mod:`estimator_pipeline.inputs.ledger.plans`.
+        tasks: their names, in the same order.
+        steps: which steps, from 1; those that the data do not reach are left out.
+    """
+    plans = {task: plan_of(told) for task, told in zip(tasks, facts, strict=True)}
+    found = {}
+    for step in steps:
+        parts: dict[str, np.ndarray | None] = {
+            task: step_ids(plans[task], told["part_records"], step) for task, told in zip(tasks, facts, strict=True)
+        }
+        if any(ids is not None and len(ids) for ids in parts.values()):
+            found[step] = parts
+    return Layout(tuple(tasks), found, facts[0]["records"], _per_epoch(facts[0]))
+
+
+def consumed(ledger: Ledger, steps: Callable[[int], bool] = lambda step: True) -> Layout:
+    """What tasks have consumed, of the steps that count.
+
+    Args:
+        ledger: that was read.
+        steps: whether a step is asked for.
+    """
+    found: dict[int, dict[str, np.ndarray | None]] = {}
+    for run, step in ledger.counted():
+        if steps(step):
+            found.setdefault(step, {}).update(run.ids(step))
+    plans = [p for run in ledger.runs for s in run.segments.values() if (p := s.facts.get("plan")) is not None]
+    records = max((plan["records"] for plan in plans), default=None)
+    alike = {_per_epoch(plan) for plan in plans} if not ledger.asynchronous else set()
+    per_epoch = alike.pop() if len(alike) == 1 else None
+    return Layout(ledger.tasks, dict(sorted(found.items())), records, per_epoch, ledger.kind == "fingerprints")
+
+
+def row_of(layout: Layout) -> tuple[Callable[[np.ndarray], np.ndarray], int]:
+    """From ids to rows of a picture, and how many rows there are: numbers, or fingerprints in the order of coming."""
+    if not layout.fingerprints and layout.records is not None:
+        return lambda ids: ids, layout.records
+    parts = [ids for told in layout.steps.values() for ids in told.values() if ids is not None]
+    every = np.concatenate(parts) if parts else np.empty(0, np.uint64)
+    values, first = np.unique(every, return_index=True)
+    rank = np.empty(len(values), np.int64)
+    rank[np.argsort(first)] = np.arange(len(values))
+    return lambda ids: rank[np.searchsorted(values, ids)], max(len(values), 1)
+
+
+def _per_epoch(facts: Mapping[str, Any]) -> float | None:
+    """Steps of an epoch of the one stream that all workers read."""
+    if facts["asynchronous"] or facts["policy"] not in ("data", "hint"):
+        return None
+    return facts["records"] / facts["global_batch_size"]
+
+
+def _ids(ids: np.ndarray) -> str:
+    if not len(ids):
+        return "-"
+    edges = np.flatnonzero(np.diff(ids) != 1) + 1
+    runs = np.split(ids, edges)
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:_SHOWN]]
+    return " ".join([*texts, *([f"… ({len(ids)})"] if len(runs) > _SHOWN else [])])
+
+
+def _print(ids: np.ndarray) -> str:
+    texts = [f"{int(value) >> 40:06x}" for value in ids[:_SHOWN]]
+    return " ".join([*texts, *([f"… ({len(ids)})"] if len(ids) > _SHOWN else [])]) or "-"

@@ -1,0 +1,338 @@
+"""Which records each input pipeline reads, under each shard policy: `order.py` put to work.
+
+Words: an *input pipeline* is one call of an `input_fn`, one a worker. It feeds the worker's `local_replicas`
+devices, handing its batches to them in turn. A *part* is a file (or, for arrays, all there is).
+
+The policies, and what each one promises:
+
+- ``data``: by record. One stream for all; each pipeline takes its slice of each global batch. Which records a
+step
+  reads does not depend on the number of workers.
+- ``file``: each pipeline reads its own files alone, in an order of its own. What a step reads is still a
+function of
+  the seed and the step, for one number of workers; another number shares the files out anew.
+- ``hint``: by record, shared out by TensorFlow: the dataset has `SHARD_HINT` in the place of a worker's number, and
+  `Strategy.experimental_distribute_dataset` puts each worker's in. Pipeline p of P takes each P-th position of the one
+  stream from the p-th on, so that a step reads the same records as under ``data``.
+- ``off``: each pipeline reads everything, in the same order or (``worker_seeds="distinct"``) each in its own.
+
+This module is on floor 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs.sampler import (
+    Order,
+    check_global_batch,
+    derive_seed,
+    eval_slice,
+    even_split,
+    records_at,
+    split_files,
+    steps_per_epoch,
+)
+
+__all__ = ["EvalPlan", "Replicas", "TrainPlan", "check_policy", "choose_policy", "eval_plan", "train_plan"]
+
+POLICIES = ("auto", "file", "data", "hint", "off")
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Who reads: the part of an InputContext that matters here.
+
+    Args:
+        num_pipelines: Input pipelines in the job (workers).
+        pipeline: Which of them this is.
+        num_replicas: Replicas that step together, over all pipelines.
+        asynchronous: Whether the pipelines step each on its own (parameter servers); `num_replicas` then
+            counts this pipeline's replicas alone, as TensorFlow's parameter-server strategy does.
+
+    Raises:
+        InputError: The numbers don't fit one another.
+    """
+
+    num_pipelines: int = 1
+    pipeline: int = 0
+    num_replicas: int = 1
+    asynchronous: bool = False
+
+    def __post_init__(self) -> None:
+        good = 0 <= self.pipeline < self.num_pipelines and self.num_replicas >= 1
+        if good and not self.asynchronous:
+            good = self.num_replicas % self.num_pipelines == 0
+        if not good:
+            raise InputError(
+                "An input context whose numbers do not fit one another",
+                found=f"pipeline {self.pipeline} of {self.num_pipelines}, {self.num_replicas} replicas",
+                mend="give each worker the same number of devices, and a pipeline id that there is",
+            )
+
+    @property
+    def local(self) -> int:
+        """Replicas that this pipeline feeds."""
+        return self.num_replicas if self.asynchronous else self.num_replicas // self.num_pipelines
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """What one pipeline reads in training.
+
+    Attributes:
+        policy: "data", "file", "hint" or "off"; never "auto".
+        why: Why this policy, for people.
+        replicas: Who reads.
+        batch: Records in the batch of one replica.
+        order: The order of the records of `parts`, whose ids count from 0 within them.
+        parts: Indices of the parts that this pipeline opens; None for all.
+        full_steps: Steps with full batches; None for a stream without an end.
+        tail_steps: Steps with smaller batches after them (a finite stream that keeps its remainder).
+        remainder: Records, over all pipelines, that do not fill full batches on every pipeline.
+    """
+
+    policy: str
+    why: str
+    replicas: Replicas
+    batch: int
+    order: Order
+    parts: tuple[int, ...] | None
+    full_steps: int | None
+    tail_steps: int
+    remainder: int
+
+    def first_step(self, start_step: int) -> int:
+        """This pipeline's own step at the global step `start_step`.
+
+        Asynchronous workers all count up one global step, so that each has made its share of it, about.
+        """
+        return start_step // self.replicas.num_pipelines if self.replicas.asynchronous else start_step
+
+    def ids(self, step: int, count: int = 1) -> np.ndarray:
+        """The record ids (within `parts`) of `count` steps from `step` on.
+
+        Returns:
+            int64 array of shape (count * replicas.local, batch): a row a batch, in the order of handing out.
+        """
+        share = self.replicas.local * self.batch
+        stride, offset = share, 0
+        if self.policy == "data":
+            stride, offset = share * self.replicas.num_pipelines, share * self.replicas.pipeline
+        starts = np.arange(step, step + count, dtype=np.int64) * stride + offset
+        positions = starts[:, np.newaxis] + np.arange(share, dtype=np.int64)
+        if self.policy == "hint":
+            positions = positions * self.replicas.num_pipelines + self.replicas.pipeline
+        return records_at(self.order, positions).reshape(count * self.replicas.local, self.batch)
+
+    def tail_ids(self, start_step: int = 0) -> list[np.ndarray]:
+        """The ids of the batches after the full ones, from step `start_step` on; uneven, perhaps empty."""
+        if not self.tail_steps or self.full_steps is None or self.order.total is None:
+            return []
+        local, pipelines, full = self.replicas.local, self.replicas.num_pipelines, self.full_steps
+        if self.policy == "data":
+            start = full * local * self.batch * pipelines
+            pieces, first = local * pipelines, local * self.replicas.pipeline
+        else:
+            start = full * local * self.batch
+            pieces, first = local * self.tail_steps, 0
+        rest = self.order.total - start
+        batches = []
+        for index in range(local * self.tail_steps):
+            if full + index // local < start_step:
+                continue
+            cut = even_split(rest, pieces, first + index)
+            positions = np.arange(start + cut.start, start + cut.stop, dtype=np.int64)
+            batches.append(records_at(self.order, positions))
+        return batches
+
+
+@dataclass(frozen=True)
+class EvalPlan:
+    """What one pipeline reads in evaluation; all pipelines together read each record exactly once.
+
+    Every pipeline gives the same number of batches, so that none waits for another that has ended. They are
+    as even in size as can be, none above the batch asked for: an Estimator averages the batches' losses
+    without weights, and with even batches that is the mean over the records. A batch is empty only where
+    there are fewer records than batches.
+
+    Attributes:
+        policy: "data" or "file".
+        replicas: Who reads.
+        batch: The most records in the batch of one replica.
+        parts: Indices of the parts that this pipeline opens; None for all.
+        start: The first of its record ids, within `parts`.
+        records: How many it reads.
+        steps: Steps; each is `replicas.local` batches.
+    """
+
+    policy: str
+    replicas: Replicas
+    batch: int
+    parts: tuple[int, ...] | None
+    start: int
+    records: int
+    steps: int
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of this pipeline."""
+        return self.steps * self.replicas.local
+
+    def ids(self, index: int) -> np.ndarray:
+        """The record ids of batch `index` of this pipeline; int64."""
+        cut = even_split(self.records, self.num_batches, index)
+        return np.arange(self.start + cut.start, self.start + cut.stop, dtype=np.int64)
+
+
+def choose_policy(
+    policy: str, part_records: Sequence[int] | None, num_pipelines: int, in_memory: bool
+) -> tuple[str, str]:
+    """The policy that "auto" comes to, and why; a policy that was named is checked.
+
+    Args:
+        policy: One of POLICIES.
+        part_records: Records in each file that the data is in; None where it is in none (arrays).
+        num_pipelines: Input pipelines.
+        in_memory: Whether the data is held in memory.
+
+    Returns:
+        "file", "data", "hint" or "off", and the reason.
+
+    Raises:
+        InputError: The policy is not known, or cannot be followed.
+    """
+    check_policy(policy)
+    if policy == "file":
+        if part_records is None:
+            raise InputError(
+                "shard_policy='file' needs data in files",
+                found="arrays in memory",
+                mend="use shard_policy='data' or 'auto'",
+            )
+        split_files(part_records, num_pipelines)  # raises with the counts and the mend
+        return "file", "asked for"
+    if policy != "auto":
+        return policy, "asked for"
+    if in_memory:
+        return "data", "the data is held in memory, so that any record can be read at no cost"
+    return "data", "any record can be read by its number, so that any number of workers may go on"
+
+
+def check_policy(policy: str) -> None:
+    """Refuses the name of a policy that there is not.
+
+    Raises:
+        InputError: It isn't one of POLICIES.
+    """
+    if policy not in POLICIES:
+        raise InputError(
+            "An unknown shard policy",
+            found=f"shard_policy={policy!r}",
+            mend=f"use one of {', '.join(POLICIES)}",
+        )
+
+
+def train_plan(
+    part_records: Sequence[int],
+    replicas: Replicas,
+    *,
+    global_batch: int,
+    order: Order,
+    policy: str,
+    why: str = "asked for",
+    worker_seeds: str = "same",
+) -> TrainPlan:
+    """What one pipeline reads in training.
+
+    Args:
+        part_records: Records in each part.
+        replicas: Who reads.
+        global_batch: Records a step over all replicas (of this worker alone where workers are asynchronous).
+        order: The order wished for over all the records. Where it has two levels, its blocks are the parts.
+        policy: "data", "file", "hint" or "off".
+        why: Why this policy.
+        worker_seeds: "same", or "distinct" to give each pipeline a seed of its own; needs the policy "off".
+
+    Returns:
+        The plan.
+
+    Raises:
+        InputError: The batch or the policy doesn't fit.
+    """
+    batch = check_global_batch(global_batch, replicas.num_replicas)
+    if worker_seeds not in ("same", "distinct"):
+        raise InputError(
+            "An unknown way to seed the workers",
+            found=f"worker_seeds={worker_seeds!r}",
+            mend="use 'same' or 'distinct'",
+        )
+    if worker_seeds == "distinct" and policy != "off":
+        raise InputError(
+            "Distinct seeds need every worker to read all the data",
+            found=f"worker_seeds='distinct' with the shard policy {policy!r}",
+            mend="add shard_policy='off', or leave worker_seeds at 'same'",
+        )
+    share, parts = replicas.local * batch, None
+    if policy == "file":
+        shares = split_files(part_records, replicas.num_pipelines)
+        totals = [sum(part_records[index] for index in mine) for mine in shares]
+        if min(totals) == 0:
+            empty = totals.index(0)
+            raise InputError(
+                f"Input pipeline {empty} of {replicas.num_pipelines} would get files without any record",
+                found=f"{sum(map(bool, part_records))} of {len(part_records)} files hold records",
+                mend="use shard_policy='data', or write at least one file with records a worker",
+            )
+        parts = shares[replicas.pipeline]
+        blocks = tuple(part_records[index] for index in parts) if order.block_records is not None else None
+        order = replace(order, num_records=totals[replicas.pipeline], block_records=blocks)
+    else:
+        totals = [order.num_records]
+        if policy == "off" and worker_seeds == "distinct":
+            order = replace(order, seed=derive_seed(order.seed, replicas.pipeline))
+
+    full, tail, remainder = None, 0, 0
+    if order.epochs is not None:
+        per_step = share * replicas.num_pipelines if policy in ("data", "hint") else share
+        totals = [count * order.epochs for count in totals]
+        full = min(steps_per_epoch(count, per_step).full for count in totals)
+        rests = [count - full * per_step for count in totals]
+        remainder = sum(rests)
+        if not order.drop_remainder:
+            tail = max(-(-rest // per_step) for rest in rests)
+    return TrainPlan(policy, why, replicas, batch, order, parts, full, tail, remainder)
+
+
+def eval_plan(part_records: Sequence[int], replicas: Replicas, *, global_batch: int, policy: str) -> EvalPlan:
+    """What one pipeline reads in evaluation.
+
+    Args:
+        part_records: Records in each part.
+        replicas: Who reads.
+        global_batch: Records a step over all replicas.
+        policy: "file" to have each pipeline open its own files alone; anything else cuts the records into
+            even ranges. "off" does not hold here: each record is evaluated once.
+
+    Returns:
+        The plan.
+
+    Raises:
+        InputError: The batch or the policy doesn't fit.
+    """
+    batch = check_global_batch(global_batch, replicas.num_replicas)
+    share = replicas.local * batch
+    if policy == "file":
+        shares = split_files(part_records, replicas.num_pipelines)
+        totals = [sum(part_records[index] for index in mine) for mine in shares]
+        steps = max(-(-total // share) for total in totals)
+        mine = shares[replicas.pipeline]
+        return EvalPlan("file", replicas, batch, mine, 0, totals[replicas.pipeline], steps)
+    total = sum(part_records)
+    steps = -(-total // (share * replicas.num_pipelines))
+    cut = eval_slice(total, replicas.pipeline, replicas.num_pipelines)
+    return EvalPlan("data", replicas, batch, None, cut.start, cut.stop - cut.start, steps)

@@ -1,0 +1,103 @@
+"""Data in NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs.input_fn import Inputs
+from estimator_pipeline.inputs.options import make_options
+from estimator_pipeline.inputs.source import ArraySource
+
+__all__ = ["from_arrays"]
+
+
+def from_arrays(
+    train: tuple[Any, Any] | None = None,
+    eval: tuple[Any, Any] | None = None,
+    *,
+    features_key: str = "features",
+    label_key: str = "label",
+    **options: Any,
+) -> Inputs:
+    """An `input_fn` from arrays in memory.
+
+    Args:
+        train: (features, labels): an array whose first axis counts the records, or a dict of them, each.
+        eval: The same for evaluation.
+        features_key: The name of the feature where `features` is one array; the model gets it as a tensor.
+        label_key: The name of the label where `labels` is one array.
+        **options: See :class:`estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
+
+    Returns:
+        The data, with `train_input_fn` and `eval_input_fn`.
+
+    Raises:
+        InputError: Arrays of different lengths, no records, or an option that can't work.
+    """
+    settings = make_options("from_arrays", options)
+    sources, keys = {}, {}
+    for kind, pair in (("training", train), ("evaluation", eval)):
+        if pair is None:
+            continue
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise InputError(
+                f"The {kind} data must be (features, labels)", found=type(pair).__name__, mend="give a pair"
+            )
+        features, single = _named(pair[0], features_key, kind)
+        labels, single_label = _named(pair[1], label_key, kind)
+        both = sorted(set(features) & set(labels))
+        if both:
+            raise InputError(
+                f"{both[0]!r} names a feature and a label", found=f"{kind} data", mend="rename one of them"
+            )
+        arrays = {**features, **labels}
+        lengths = {name: len(array) for name, array in arrays.items()}
+        if len(set(lengths.values())) > 1:
+            raise InputError(
+                f"The arrays of the {kind} data hold different numbers of records",
+                found=", ".join(f"{name}: {count}" for name, count in lengths.items()),
+                mend="give each the same first axis",
+            )
+        sources[kind] = ArraySource(arrays, what=f"{kind} arrays")
+        keys[kind] = (
+            features_key if single else tuple(features),
+            label_key if single_label else tuple(labels),
+        )
+    if len(set(keys.values())) > 1:
+        raise InputError(
+            "Training and evaluation data do not look alike",
+            found=f"features and labels {keys['training']} against {keys['evaluation']}",
+            mend="give both the same names",
+        )
+    if not keys:
+        raise InputError("from_arrays got no data", mend="give train=(features, labels), eval=..., or both")
+    chosen_features, chosen_labels = next(iter(keys.values()))
+    return Inputs(
+        train=sources.get("training"),
+        evaluation=sources.get("evaluation"),
+        options=settings,
+        features_key=chosen_features,
+        label_key=chosen_labels,
+    )
+
+
+def _named(value: Any, name: str, kind: str) -> tuple[dict[str, np.ndarray], bool]:
+    single = not isinstance(value, Mapping)
+    arrays = {key: np.asarray(array) for key, array in ({name: value} if single else value).items()}
+    for key, array in arrays.items():
+        if array.ndim == 0 or (array.dtype == object and not all(isinstance(v, (str, bytes)) for v in array.flat)):
+            raise InputError(
+                f"The {kind} array {key!r} is no array of records",
+                found=f"{array.dtype} of shape {array.shape}",
+                mend="give an array of numbers or text whose first axis counts the records",
+            )
+        if array.dtype.kind in "OSU":  # TensorFlow's strings are bytes.
+            text = [item.encode() if isinstance(item, str) else bytes(item) for item in array.ravel().tolist()]
+            arrays[key] = np.array([*text, None], dtype=object)[:-1].reshape(array.shape)
+    if not arrays:
+        raise InputError(f"The {kind} data has no arrays", found="an empty dict", mend="give at least one")
+    return arrays, single

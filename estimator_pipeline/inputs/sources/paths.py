@@ -1,0 +1,58 @@
+"""File names as users give them: one, several, or a pattern."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+
+from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs.sources.tfrecord_index import INDEX_SUFFIX, check_file
+
+__all__ = ["find_files"]
+
+
+def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, what: str) -> tuple[str, ...]:
+    """The files that names and patterns stand for.
+
+    Args:
+        files: A path, a pattern with ``*``, ``?`` or ``[]``, or a sequence of these.
+        what: What the files are for, in messages: "training".
+
+    Returns:
+        Paths; those of a pattern sorted by name, so that each machine has them in the same order.
+
+    Raises:
+        InputError: A file is missing, a pattern matches none, or a file is named twice.
+    """
+    given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+    if not given:
+        raise InputError(f"No {what} files were given", mend="give at least one path or pattern")
+    found: list[str] = []
+    for entry in given:
+        path = os.fspath(entry)
+        if glob.has_magic(path) and not os.path.exists(path) and "://" not in path:
+            matches = sorted(match for match in glob.glob(path, recursive=True) if os.path.isfile(match))
+            # `data/train-*` means the data, not the indexes beside them.
+            indexed = {match + INDEX_SUFFIX for match in matches}
+            matches = [match for match in matches if match not in indexed]
+            if not matches:
+                folder = os.path.dirname(path.split("*")[0].split("?")[0].split("[")[0]) or "."
+                there = "the folder is there" if os.path.isdir(folder) else f"there is no folder {folder}"
+                raise InputError(
+                    f"A pattern for {what} files matches none",
+                    found=f"{path}; {there}",
+                    mend="check the pattern",
+                )
+            found += matches
+        else:
+            check_file(path)
+            found.append(path)
+    twice = sorted({path for path in found if found.count(path) > 1})
+    if twice:
+        raise InputError(
+            f"A {what} file is named twice, and its records would be read twice",
+            found=twice[0],
+            mend="name each file once",
+        )
+    return tuple(found)

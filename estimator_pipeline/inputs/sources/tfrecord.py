@@ -1,0 +1,319 @@
+"""TFRecord files of tf.train.Example."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs.features import labels_of
+from estimator_pipeline.inputs.input_fn import Inputs
+from estimator_pipeline.inputs.options import InputOptions, make_options
+from estimator_pipeline.inputs.source import Source, tensorflow
+from estimator_pipeline.inputs.sources.paths import find_files
+from estimator_pipeline.inputs.sources.tfrecord_index import RecordFiles, cache_dir
+
+__all__ = ["ExampleSource", "from_tfrecord"]
+
+_TEXT = re.compile(r"^(?:(?P<coding>image|raw|varlen)\s+)?(?P<dtype>[a-z]+[0-9]*)\s*(?:\[(?P<shape>[0-9,\s]*)\])?$")
+# Type of a feature -> the type that an Example holds for it.
+STORED = {
+    "float32": "float32",
+    "float64": "float32",
+    "float16": "float32",
+    "string": "string",
+    "bool": "int64",
+}
+STORED.update({f"{sign}int{bits}": "int64" for sign in ("", "u") for bits in (8, 16, 32, 64)})
+_KINDS = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
+
+
+def from_tfrecord(
+    train: Any = None,
+    eval: Any = None,
+    *,
+    features: Mapping[str, Any],
+    label_key: str | Sequence[str] = "label",
+    weight_key: str | None = None,
+    features_key: str | Sequence[str] | None = None,
+    compression: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Inputs:
+    """An `input_fn` from TFRecord files of tf.train.Example.
+
+    The first reading of a file walks through it to find where its records begin; the result is kept in the
+    user's cache (XDG_CACHE_HOME or ~/.cache), so that later processes open only the files that they read.
+
+    Args:
+        train: Files to train on: a path, a pattern, or a list of these.
+        eval: Files to evaluate.
+        features: Name -> what the Examples hold, labels included: a tf.io feature spec, or text. Text is a
+            type with a shape, "float32[4]", "int64", "string"; "image uint8[28,28,1]" for an encoded PNG,
+            JPEG, BMP or GIF; "raw float32[28,28]" for the bytes of an array; "varlen int64" for a list of any
+            length.
+        label_key: The label, or a sequence of labels (a dict of tensors then).
+        weight_key: What weighs each record (see :mod:`estimator_pipeline.models.sample_weights`): one label more, so that labels
+            are a dict of tensors.
+        features_key: One name: the model gets its tensor. A sequence of names: a dict of these. None: a dict
+            of all but the labels.
+        compression: "" or "GZIP"; None takes "GZIP" for names that end in .gz.
+        environ: Where XDG_CACHE_HOME and HOME are looked up; os.environ by default.
+        **options: See :class:`estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
+
+    Returns:
+        The data, with `train_input_fn` and `eval_input_fn`.
+
+    Raises:
+        InputError: Files are missing or damaged, or don't hold what `features` says.
+    """
+    settings = make_options("from_tfrecord", options)
+    fields = {name: _field(name, spec) for name, spec in features.items()}
+    sources = {}
+    for kind, files in (("training", train), ("evaluation", eval)):
+        if files is None:
+            continue
+        paths = find_files(files, what=kind)
+        sources[kind] = ExampleSource(
+            paths,
+            fields=fields,
+            reader=_reader(paths, compression, settings, os.environ if environ is None else environ),
+            what=f"the {kind} TFRecord files",
+        )
+        sources[kind].check_first()
+    if not sources:
+        raise InputError("from_tfrecord got no files", mend="give train=, eval=, or both")
+    return Inputs(
+        train=sources.get("training"),
+        evaluation=sources.get("evaluation"),
+        options=settings,
+        features_key=features_key,
+        label_key=labels_of(label_key, weight_key),
+    )
+
+
+@dataclass(frozen=True)
+class _Field:
+    """One feature: how it lies in an Example, and what is made of it."""
+
+    spec: Any
+    coding: str | None = None
+    dtype: str | None = None
+    shape: tuple[int, ...] = ()
+
+
+class ExampleSource(Source):
+    """tf.train.Example records in TFRecord files."""
+
+    part_names: tuple[str, ...]
+    raw_specs = (("string", ()),)
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        fields: Mapping[str, _Field],
+        reader: RecordFiles,
+        what: str,
+        counts: tuple[int, ...] | None = None,
+    ) -> None:
+        self.what = what
+        self.part_names = tuple(paths)
+        self.part_records = counts if counts is not None else tuple(reader.count(path) for path in paths)
+        self._fields = dict(fields)
+        self._reader = reader
+
+    def select(self, parts: Sequence[int]) -> ExampleSource:
+        return ExampleSource(
+            [self.part_names[i] for i in parts],
+            fields=self._fields,
+            reader=self._reader,
+            what=self.what,
+            counts=tuple(self.part_records[i] for i in parts),
+        )
+
+    def raw(self, ids: np.ndarray) -> list[np.ndarray]:
+        part, record = self.locate(ids)
+        data = np.empty(len(ids), dtype=object)
+        for index in np.unique(part):
+            chosen = np.flatnonzero(part == index)
+            data[chosen] = self._reader.read(self.part_names[index], record[chosen])
+        return [data]
+
+    def digest(self, path: str) -> str | None:
+        return self._reader.digest(path)
+
+    def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
+        tf = tensorflow()
+        parsed = tf.io.parse_example(raw[0], {name: field.spec for name, field in self._fields.items()})
+        return {name: _decoded(tf, parsed[name], field) for name, field in self._fields.items()}
+
+    def specs(self) -> dict[str, Any]:
+        tf = tensorflow()
+        with tf.Graph().as_default():  # Parsing alone: no loop, no function.
+            raw = self.placeholders(tf)[0]
+            parsed = tf.io.parse_example(raw, {name: field.spec for name, field in self._fields.items()})
+            return {
+                name: tf.type_spec_from_value(parsed[name])
+                if field.dtype is None
+                else tf.TensorSpec([None, *field.shape], tf.as_dtype(field.dtype))
+                for name, field in self._fields.items()
+            }
+
+    def check_first(self) -> None:
+        """Compares the first record with the feature spec, so that most mistakes show before a job starts.
+
+        Raises:
+            InputError: A feature is missing, or of another type or size.
+        """
+        if not self.num_records:
+            return
+        tf = tensorflow()
+        serialized = self.raw(np.zeros(1, dtype=np.int64))[0][0]
+        try:
+            held = tf.train.Example.FromString(serialized).features.feature
+        except Exception as error:  # protobuf's DecodeError has no stable home across its versions
+            raise InputError(
+                "A record is no tf.train.Example",
+                found=f"{self.place(0)}: {error}",
+                mend="write records with tf.train.Example(...).SerializeToString()",
+            ) from error
+        self._check_lists(tf, serialized, held)
+        for name, field in self._fields.items():
+            self._check_field(tf, name, field.spec, held)
+
+    def _check_lists(self, tf: Any, serialized: bytes, held: Mapping[str, Any]) -> None:
+        """A tf.train.SequenceExample is read as an Example that has its context alone, without an error."""
+        lists = tf.train.SequenceExample.FromString(serialized).feature_lists.feature_list
+        lost = [key for name, field in self._fields.items() for key in _keys(name, field.spec)
+                if key in lists and key not in held]  # fmt: skip
+        if lost:
+            raise InputError(
+                "The records are tf.train.SequenceExample, and tf.train.Example are read here",
+                found=f"{self.place(0)} has {', '.join(sorted(lost))} in its feature_lists, which would be empty",
+                mend="write each list as a feature of a tf.train.Example (read as 'varlen' or with its shape), or read "
+                "the files in an input function of your own with tf.io.parse_sequence_example",
+            )
+
+    def _check_field(self, tf: Any, name: str, spec: Any, held: Mapping[str, Any]) -> None:
+        fixed = isinstance(spec, tf.io.FixedLenFeature)
+        if name not in held:
+            if fixed and spec.default_value is None:
+                raise InputError(
+                    f"A record has no feature {name!r}",
+                    found=f"{self.place(0)} has {', '.join(sorted(held)) or 'no features'}",
+                    mend="correct the name, or give tf.io.FixedLenFeature(..., default_value=...)",
+                )
+            return
+        kind = held[name].WhichOneof("kind")
+        wanted = (
+            tf.as_dtype(spec.dtype).name if isinstance(spec, (tf.io.FixedLenFeature, tf.io.VarLenFeature)) else None
+        )
+        if kind is None or wanted is None:
+            return
+        if _KINDS[kind] != wanted:
+            raise InputError(
+                f"The feature {name!r} is of another type",
+                found=f"{self.place(0)} holds {_KINDS[kind]}, the spec says {wanted}",
+                mend="correct the type in features",
+            )
+        count = len(getattr(held[name], kind).value)
+        if fixed and count != int(np.prod(spec.shape, dtype=np.int64)):
+            raise InputError(
+                f"The feature {name!r} is of another size",
+                found=f"{self.place(0)} holds {count} value(s), the spec's shape is {list(spec.shape)}",
+                mend="correct the shape in features",
+            )
+
+
+def _keys(name: str, spec: Any) -> list[str]:
+    """The features of an Example that a spec reads."""
+    keys = [key for one in ("index_key", "value_key") for key in _listed(getattr(spec, one, None))]
+    return [key for key in keys if key] or [name]
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _reader(
+    paths: Sequence[str], compression: str | None, settings: InputOptions, environ: Mapping[str, str]
+) -> RecordFiles:
+    if compression is None:
+        packed = [path.endswith(".gz") for path in paths]
+        if any(packed) and not all(packed):
+            raise InputError(
+                "Some files are compressed and some are not",
+                found=f"{paths[packed.index(True)]} and {paths[packed.index(False)]}",
+                mend="write them alike",
+            )
+        compression = "GZIP" if all(packed) else ""
+    if compression not in ("", "GZIP"):
+        raise InputError("An unknown compression", found=repr(compression), mend="use '' or 'GZIP'")
+    return RecordFiles(
+        paths, compression=compression, cache=cache_dir(environ) / "index", memory_limit=settings.memory_limit
+    )
+
+
+def _field(name: str, spec: Any) -> _Field:
+    tf = tensorflow()
+    if not isinstance(spec, str):
+        known = (tf.io.FixedLenFeature, tf.io.VarLenFeature, tf.io.RaggedFeature, tf.io.SparseFeature)
+        if not isinstance(spec, (*known, tf.io.FixedLenSequenceFeature)):
+            raise _bad_spec(name, spec)
+        return _Field(spec)
+    match = _TEXT.match(spec.strip())
+    if match is None or match["dtype"] not in STORED:
+        raise _bad_spec(name, spec)
+    dtype, coding = match["dtype"], match["coding"]
+    shape = tuple(int(side) for side in (match["shape"] or "").split(",") if side.strip())
+    if coding == "varlen":
+        if STORED[dtype] != dtype or shape:
+            raise _bad_spec(name, spec)
+        return _Field(tf.io.VarLenFeature(tf.as_dtype(dtype)))
+    if coding == "image":
+        if dtype not in ("uint8", "uint16") or len(shape) != 3:
+            raise _bad_spec(name, spec)
+        return _Field(tf.io.FixedLenFeature([], tf.string), coding, dtype, shape)
+    if coding == "raw":
+        if dtype == "string":
+            raise _bad_spec(name, spec)
+        return _Field(tf.io.FixedLenFeature([], tf.string), coding, dtype, shape)
+    return _Field(tf.io.FixedLenFeature(list(shape), tf.as_dtype(STORED[dtype])), None, dtype, shape)
+
+
+def _bad_spec(name: str, spec: Any) -> InputError:
+    return InputError(
+        f"The spec of the feature {name!r} is not understood",
+        found=repr(spec),
+        mend="use tf.io.FixedLenFeature and its kin, or text: 'float32[4]', 'int64', 'string', "
+        "'image uint8[28,28,1]', 'raw float32[28,28]', 'varlen int64'",
+    )
+
+
+def _decoded(tf: Any, value: Any, field: _Field) -> Any:
+    if field.coding == "image":
+
+        def one(data: Any) -> Any:
+            image = tf.io.decode_image(
+                data, channels=field.shape[2], dtype=tf.as_dtype(field.dtype), expand_animations=False
+            )
+            return tf.ensure_shape(image, field.shape)
+
+        return tf.map_fn(one, value, fn_output_signature=tf.TensorSpec(field.shape, tf.as_dtype(field.dtype)))
+    if field.coding == "raw":
+        size = int(np.prod(field.shape, dtype=np.int64))
+        if field.dtype == "bool":
+            flat = tf.cast(tf.io.decode_raw(value, tf.uint8), tf.bool)
+        else:
+            flat = tf.io.decode_raw(value, tf.as_dtype(field.dtype))
+        # With the number of records unknown, a wrong number of bytes must not be reshaped into other records.
+        return tf.reshape(tf.ensure_shape(flat, [None, size]), [-1, *field.shape])
+    if field.dtype is not None and tf.as_dtype(field.dtype) != value.dtype:
+        return tf.cast(value, tf.as_dtype(field.dtype))
+    return value

@@ -1,0 +1,465 @@
+"""TFRecord files read by record number: an index of where each record begins, then reads at those places.
+
+The framing of a TFRecord is, for each record: its length (8 bytes, little endian), a masked CRC-32C of the
+length (4 bytes), the data, and a masked CRC-32C of the data (4 bytes); see "TFRecords format details" in
+TensorFlow's guide. The index is made from the lengths alone, each checked against its CRC, and kept in the
+user's cache, so that a file is walked through once and not once a process. The data of a record are checked against
+their CRC whenever they are read, as `tf.data` does it. On the same way the CRCs of the data are gathered: a digest of
+all of them tells a file's content from another's.
+
+An index may also lie beside its file, as `FILE.idx`: a line "offset size" for each record, in bytes of the whole
+record with its framing. NVIDIA's DALI and the package `tfrecord` write that form, by `tfrecord2idx`. With one, no
+worker walks through a file whose records it does not read. This module needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import mmap
+import os
+import re
+import struct
+import tempfile
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from estimator_pipeline.errors import InputError
+from estimator_pipeline.utils import durable_files as durable
+from estimator_pipeline.utils import io_errors
+
+__all__ = ["INDEX_SUFFIX", "SAMPLED", "RecordFiles", "cache_dir", "check_file", "index_file", "sampled", "write_index"]
+
+INDEX_SUFFIX = ".idx"
+SAMPLED = "sampled "
+"""How the digests of some of a file's blocks begin."""
+
+_HEADER = struct.Struct("<QI")
+_CHECK = struct.Struct("<I")
+_BETWEEN = struct.Struct("<IQI")  # the end of a record and the header of the next one
+_FOOTER = _CHECK.size
+_FRAME = _HEADER.size + _FOOTER
+_OPEN_FILES = 64
+_AT_A_TIME = 1024
+_INDEX_VERSION = 1
+_DIGEST_SUFFIX = ".digest"
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+_LARGE = 32 * 1024
+_BLOCK = 4096
+_BLOCKS = 4
+
+
+def cache_dir(environ: Mapping[str, str]) -> Path:
+    """Where this package keeps what it can make again: XDG_CACHE_HOME or ~/.cache, and its own name."""
+    base = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
+    return Path(base) / "estimator_pipeline"
+
+
+def check_file(path: str) -> None:
+    """Refuses a path that is no file that can be read.
+
+    Raises:
+        InputError: It is remote, missing, no file, or closed to this user.
+    """
+    if "://" in path:
+        raise InputError(
+            "Files are read by record, which needs a file system of this machine",
+            found=path,
+            mend="mount the store, or copy the files to a local disk, and give that path",
+        )
+    if not os.path.isfile(path):
+        there = "a directory" if os.path.isdir(path) else "nothing there"
+        raise InputError("A data file is missing", found=f"{path}: {there}", mend="check the path")
+    if not os.access(path, os.R_OK):
+        raise InputError(
+            "A data file cannot be read", found=f"{path}: no permission", mend="give this user read access"
+        )
+
+
+def index_file(path: str, *, cache: Path | None) -> np.ndarray:
+    """Where each record's data begins and how long it is.
+
+    By the index beside the file, where there is one; else by the one in the cache; else the file is walked through.
+
+    Args:
+        path: An uncompressed TFRecord file.
+        cache: Directory for the index, or None to keep none.
+
+    Returns:
+        int64 array of shape (records, 2): offset and length, in bytes.
+
+    Raises:
+        InputError: It isn't a TFRecord file, or it is cut off or damaged, or the index beside it is another file's.
+    """
+    return _indexed(path, cache)[0]
+
+
+def _indexed(path: str, cache: Path | None) -> tuple[np.ndarray, str | None]:
+    """The index of a file, and the digest of its records where it was walked through for it."""
+    check_file(path)
+    beside = _beside(path)
+    if beside is not None:
+        return beside, None
+    if cache is None:
+        return _walk(path, _read(path))
+    try:
+        return np.load(_kept_index(path, cache)), None
+    except (OSError, ValueError, EOFError):
+        pass  # Not there, or half a file from a full disk: made anew.
+    return _walked(path, cache)
+
+
+def _digest(path: str, cache: Path | None) -> str:
+    """What tells the content of an uncompressed file from another's."""
+    check_file(path)
+    if os.path.exists(path + INDEX_SUFFIX):
+        return sampled(path)  # It is there so that nobody has to walk through the file.
+    if cache is None:
+        return _walk(path, _read(path))[1]
+    try:
+        kept = _kept_digest(path, cache).read_text(encoding="ascii", errors="replace")
+    except OSError:
+        kept = ""
+    # Indexes of earlier versions have none beside them.
+    return kept if _DIGEST.fullmatch(kept) else _walked(path, cache)[1]
+
+
+def _walked(path: str, cache: Path) -> tuple[np.ndarray, str]:
+    # Named before it is read: what is written meanwhile is another file's.
+    index_there, digest_there = _kept_index(path, cache), _kept_digest(path, cache)
+    index, digest = _walk(path, _read(path))
+    _keep(index_there, lambda file: np.save(file, index))
+    _keep(digest_there, lambda file: file.write(digest.encode()))
+    return index, digest
+
+
+def _kept_index(path: str, cache: Path) -> Path:
+    """Where the index of a file is kept. One that was written anew has another size or time of change."""
+    stat = os.stat(path)
+    return _kept(cache, f"{_INDEX_VERSION}:{os.path.realpath(path)}:{stat.st_size}:{stat.st_mtime_ns}", ".npy")
+
+
+def _kept_digest(path: str, cache: Path) -> Path:
+    """Where its digest is kept. A copy may bear the time of change of what it is a copy of, but not its inode's."""
+    stat = os.stat(path)
+    key = f"{os.path.realpath(path)}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
+    return _kept(cache, key, _DIGEST_SUFFIX)
+
+
+def _kept(cache: Path, key: str, suffix: str) -> Path:
+    return cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}{suffix}"
+
+
+def sampled(path: str) -> str:
+    """What tells a file from another one of the same size by some of its blocks, where reading it whole takes too long.
+
+    One that was replaced by another shows, one in which some records were changed need not.
+    """
+    size = os.path.getsize(path)
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for number in range(_BLOCKS):
+            file.seek(max(size - _BLOCK, 0) * number // (_BLOCKS - 1))
+            digest.update(file.read(_BLOCK))
+    return f"{SAMPLED}{digest.hexdigest()[:16]}"
+
+
+def write_index(path: str) -> tuple[int, bool]:
+    """Writes the index of a file beside it, unless a good one is there.
+
+    The whole index is held against the file: every length against its checksum, whoever wrote it.
+
+    Args:
+        path: An uncompressed TFRecord file.
+
+    Returns:
+        The number of records, and whether the index was written: False where it was there.
+
+    Raises:
+        InputError: The file isn't a TFRecord file, or it is damaged or compressed; or the index cannot be written.
+    """
+    check_file(path)
+    if path.endswith(".gz"):
+        raise InputError(
+            "A compressed TFRecord file is not read by record, and has no use for an index",
+            found=path,
+            mend="leave it out, or write it uncompressed",
+        )
+    index, _ = _walk(path, _read(path))
+    rows = np.stack([index[:, 0] - _HEADER.size, index[:, 1] + _FRAME], axis=1).tolist()
+    text = "".join(f"{start} {size}\n" for start, size in rows)
+    there = Path(path + INDEX_SUFFIX)
+    try:
+        if there.exists() and there.read_text(encoding="ascii", errors="replace") == text:
+            return len(index), False
+        # As readable as the file is: others train from it.
+        _write_aside(there, lambda file: file.write(text.encode()), mode=os.stat(path).st_mode & 0o666)
+    except OSError as error:
+        raise InputError(
+            "An index cannot be written", found=f"{there}: {error.strerror}", mend="write it as a user who may"
+        ) from error
+    return len(index), True
+
+
+def _beside(path: str) -> np.ndarray | None:
+    """The index beside a file, as :func:`index_file` gives it; None where there is none."""
+    there = path + INDEX_SUFFIX
+    try:
+        text = Path(there).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(
+            "The index of a TFRecord file cannot be read", found=f"{there}: {error.strerror}", mend="remove it"
+        ) from error
+    try:
+        rows = np.array(text.split(), dtype=np.int64).reshape(-1, 2)
+    except (ValueError, OverflowError):
+        raise _not_its_index(path, "it has other lines than 'offset size'") from None
+    starts, sizes = rows[:, 0], rows[:, 1]
+    ends = np.concatenate([[0], starts + sizes])
+    size = os.path.getsize(path)
+    if (sizes < _FRAME).any() or (ends[:-1] != starts).any() or ends[-1] != size:
+        raise _not_its_index(path, f"its records do not make up the file, which has {size} bytes")
+    return np.stack([starts + _HEADER.size, sizes - _FRAME], axis=1)
+
+
+def _not_its_index(path: str, why: str) -> InputError:
+    return InputError(
+        "An index beside a TFRecord file is not that file's",
+        found=f"{path}{INDEX_SUFFIX}: {why}",
+        mend=f"make it anew with `estimator-pipeline index {path}`, or remove it",
+    )
+
+
+def _keep(path: Path, write: Callable[[Any], Any]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_aside(path, write)
+    except OSError:
+        pass  # A read-only or full cache costs time and nothing else.
+
+
+def _write_aside(path: Path, write: Callable[[Any], Any], *, mode: int | None = None) -> None:
+    """Written aside and renamed, so that another process sees the whole file or none; nothing is left of half a one."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
+        try:
+            write(file)
+            file.flush()
+            if mode is not None:
+                os.chmod(file.name, mode)
+            durable.rename(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def _read(path: str) -> bytes | mmap.mmap:
+    with io_errors.naming(path), open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return b""  # An empty file can't be mapped; it holds no records.
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _ask_for(data: bytes | mmap.mmap, places: Sequence[Sequence[int]]) -> None:
+    """Has the system read large records alone, ahead: of a map it reads as much again around each page that is new."""
+    for start, length in places:
+        if length >= _LARGE and isinstance(data, mmap.mmap):
+            begin = (start - _HEADER.size) // mmap.PAGESIZE * mmap.PAGESIZE
+            with contextlib.suppress(OSError):  # a file system that cannot; then it is read as any other
+                data.madvise(mmap.MADV_WILLNEED, begin, start + length + _FOOTER - begin)
+
+
+def _walk(path: str, data: bytes | mmap.mmap) -> tuple[np.ndarray, str]:
+    """Where each record's data begins and how long it is; and a digest of the checksums of all data."""
+    size, position = len(data), 0
+    # Of each record; not a tuple for each, which would take as long as the rest.
+    ends, lengths, checks, sums = array("q"), array("Q"), array("I"), array("I")
+    last = size - _HEADER.size
+    if size and last < 0:
+        raise _damaged(path, 0, 0, "the file ends within a record's header")
+    length, check = _HEADER.unpack_from(data, 0) if size else (0, 0)
+    while position < size:
+        end = position + length + _FRAME
+        if end > size:
+            # A wrong length shows here first; its CRC tells a foreign file from one that was cut off.
+            if not _lengths_match(np.array([length], dtype=np.uint64), np.array([check], dtype=np.uint32)).all():
+                raise _damaged(path, len(ends), position, "the length of the record does not match its checksum")
+            raise _damaged(path, len(ends), position, f"cut off: the record ends at byte {end} of {size}")
+        ends.append(end)
+        lengths.append(length)
+        checks.append(check)
+        if end <= last:
+            checksum, length, check = _BETWEEN.unpack_from(data, end - _FOOTER)
+        elif end < size:
+            raise _damaged(path, len(ends), end, "the file ends within a record's header")
+        else:
+            (checksum,) = _CHECK.unpack_from(data, end - _FOOTER)
+        sums.append(checksum)
+        position = end
+    sizes = np.array(lengths, dtype=np.uint64)
+    good = _lengths_match(sizes, np.array(checks, dtype=np.uint32))
+    starts = np.array(ends, dtype=np.int64) - sizes.astype(np.int64) - _FOOTER
+    if not good.all():
+        first = int(np.flatnonzero(~good)[0])
+        begin = int(starts[first]) - _HEADER.size
+        raise _damaged(path, first, begin, "the length of the record does not match its checksum")
+    digest = hashlib.sha256(np.array(sums, dtype="<u4").tobytes()).hexdigest()[:16]
+    return np.stack([starts, sizes.astype(np.int64)], axis=1), digest
+
+
+def _damaged(path: str, record: int, position: int, why: str) -> InputError:
+    return InputError(
+        "A TFRecord file cannot be read",
+        found=f"{path}, record {record}, at byte {position}: {why}",
+        mend="write the file anew; if it is compressed, name it .gz or pass compression='GZIP'",
+    )
+
+
+def _crc_table() -> np.ndarray:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(0x82F63B78), table >> 1).astype(np.uint32)
+    return table
+
+
+_CRC_TABLE = _crc_table()
+
+
+def _lengths_match(lengths: np.ndarray, checks: np.ndarray) -> np.ndarray:
+    """Whether the masked CRC-32C of each 8-byte length is the one in the file; all records at once."""
+    crc = np.full(lengths.shape, 0xFFFFFFFF, dtype=np.uint32)
+    for shift in range(0, 64, 8):
+        byte = ((lengths >> np.uint64(shift)) & np.uint64(0xFF)).astype(np.uint32)
+        crc = _CRC_TABLE[(crc ^ byte) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+    crc = ~crc
+    masked = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
+    return masked == checks
+
+
+def _masked(crc: int) -> int:
+    """A CRC as it stands in a file: so that of data which hold CRCs themselves is another."""
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+class RecordFiles:
+    """TFRecord files, opened when one of their records is first read.
+
+    Args:
+        paths: The files.
+        compression: "" or "GZIP". Compressed files are unpacked into memory when first read, for there is no
+            jumping within them.
+        cache: Directory for indexes; None to keep none.
+        memory_limit: Bytes that compressed files may unpack to; the least recently read are dropped beyond
+            it.
+    """
+
+    def __init__(self, paths: Sequence[str], *, compression: str, cache: Path | None, memory_limit: int) -> None:
+        self.paths = tuple(paths)
+        self.compression = compression
+        self._cache = cache
+        self._memory_limit = memory_limit
+        self._open: OrderedDict[str, tuple[bytes | mmap.mmap, np.ndarray]] = OrderedDict()
+        self._digests: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def count(self, path: str) -> int:
+        """Records in a file."""
+        if self.compression:
+            return len(self._opened(path)[1])
+        index, digest = _indexed(path, self._cache)
+        if digest is not None:
+            self._digests[path] = digest
+        return len(index)
+
+    def digest(self, path: str) -> str:
+        """What tells the content of a file from another's: of the checksums of all records, or see :func:`sampled`."""
+        if path not in self._digests:
+            if self.compression:
+                self._opened(path)
+            else:
+                self._digests[path] = _digest(path, self._cache)
+        return self._digests[path]
+
+    def read(self, path: str, records: np.ndarray) -> list[bytes]:
+        """The data of records of one file, by number.
+
+        Raises:
+            InputError: The file has changed since its index was made, or the data of a record are damaged.
+        """
+        data, index = self._opened(path)
+        found = []
+        places = index[records].tolist()
+        _ask_for(data, places)
+        for record, (start, length) in zip(records.tolist(), places, strict=True):
+            begin = start - _HEADER.size
+            # An index that lies beside its file may be that of another one of the same size.
+            if _HEADER.unpack_from(data, begin)[0] != length:
+                raise _not_its_index(path, f"at byte {begin} begins no record of {length} bytes")
+            content = bytes(data[start : start + length])
+            if _masked(google_crc32c.value(content)) != _CHECK.unpack_from(data, start + length)[0]:
+                raise _damaged(path, record, begin, "the data of the record do not match their checksum")
+            found.append(content)
+        return found
+
+    def check(self, path: str) -> int:
+        """Reads all records of a file, and gives their number.
+
+        Raises:
+            InputError: One of them is damaged; see :meth:`read`.
+        """
+        count = len(self._opened(path)[1])
+        for begin in range(0, count, _AT_A_TIME):
+            self.read(path, np.arange(begin, min(count, begin + _AT_A_TIME)))
+        return count
+
+    def _opened(self, path: str) -> tuple[bytes | mmap.mmap, np.ndarray]:
+        with self._lock:
+            if path in self._open:
+                self._open.move_to_end(path)
+                return self._open[path]
+            if self.compression:
+                data: bytes | mmap.mmap = self._unpacked(path)
+                index, self._digests[path] = _walk(path, data)
+            else:
+                index = index_file(path, cache=self._cache)
+                data = _read(path)
+            self._open[path] = data, index
+            while len(self._open) > 1 and self._too_many():
+                self._open.popitem(last=False)  # Closed when the last reader lets go of it.
+            return data, index
+
+    def _too_many(self) -> bool:
+        if self.compression:
+            return sum(len(data) for data, _ in self._open.values()) > self._memory_limit
+        return len(self._open) > _OPEN_FILES
+
+    def _unpacked(self, path: str) -> bytes:
+        check_file(path)
+        buffer = io.BytesIO()
+        try:
+            with io_errors.naming(path), gzip.open(path, "rb") as file:
+                while block := file.read(1 << 20):
+                    buffer.write(block)
+                    if buffer.tell() > self._memory_limit:
+                        raise InputError(
+                            "A compressed TFRecord file is too large to be unpacked into memory",
+                            found=f"{path}: more than {self._memory_limit} bytes",
+                            mend="write it uncompressed (it is then read by record), or raise memory_limit",
+                        )
+        except (OSError, EOFError) as error:
+            raise InputError(
+                "A compressed TFRecord file cannot be read",
+                found=f"{path}: {error}",
+                mend="write the file anew; if it is not compressed, pass compression=''",
+            ) from error
+        return buffer.getvalue()

@@ -1,0 +1,275 @@
+"""Job files in and out: YAML with line numbers, `--set` overrides, and one message for all mistakes."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedBase
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.scalarbool import ScalarBoolean
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job.error_messages import Path, Places, config_error, problems_error
+from estimator_pipeline.job.placeholders import placeholders_in
+from estimator_pipeline.job.schema import Job
+
+__all__ = ["apply_override", "dump_job", "load_job", "make_job", "yaml_error"]
+
+# A job file is a page. What is larger is another file, or one that fills the memory: aliases of YAML can name one
+# value a million times.
+MOST_BYTES = 1024 * 1024
+MOST_VALUES = 100_000
+DEEPEST = 100
+_TOO_DEEP = re.compile(rf"(?:[\[{{]\s*){{{DEEPEST + 1}}}")
+
+
+def load_job(path: str | pathlib.Path, *, overrides: Sequence[str] = ()) -> Job:
+    """Reads and checks a job file.
+
+    Args:
+        path: The YAML file.
+        overrides: "dotted.key=value", the value in YAML: `train.max_steps=100`, `run.devices=[a, b]`,
+            `eval.exporters.0.name=x`. They replace what the file says, or add to it, in their order.
+
+    Returns:
+        The job, with every field set.
+
+    Raises:
+        ConfigError: The file cannot be read, or has mistakes. One message names them all, each with line,
+            column, field, what was found and what is allowed.
+    """
+    path = pathlib.Path(path)
+    source = str(path)
+    data, places = _read(_text_of(path), source=source)
+    for override in overrides:
+        apply_override(override, data, places)
+    job = _build(data, places)
+    return job if "name" in data else job.model_copy(update={"name": path.stem})
+
+
+def make_job(data: Mapping[str, Any], *, source: str = "the job", overrides: Sequence[str] = ()) -> Job:
+    """Checks a job that is already a mapping.
+
+    Args:
+        data: What a job file would hold; left unchanged.
+        source: To begin messages with.
+        overrides: As for :func:`load_job`.
+
+    Raises:
+        ConfigError: As for :func:`load_job`, without lines.
+    """
+    places = Places(source)
+    plain = _plain(data, (), places, ())
+    for override in overrides:
+        apply_override(override, plain, places)
+    return _build(plain, places)
+
+
+def dump_job(job: Job, *, defaults: bool = False) -> str:
+    """Writes a job as the YAML text of a job file; :func:`load_job` reads the same job from it.
+
+    Args:
+        job: The job.
+        defaults: Whether to write also the fields that have their default value.
+    """
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None there
+    yaml.width = 110
+    data = job.model_dump(exclude_defaults=not defaults)
+    out = io.StringIO()
+    yaml.dump({"name": job.name, **data}, out)
+    return out.getvalue()
+
+
+def _text_of(path: pathlib.Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+        if len(raw) > MOST_BYTES:
+            raise ConfigError(
+                f"the job file {str(path)!r} is too large.",
+                found=f"more than {MOST_BYTES // 1024} KiB",
+                mend="name a job file; a vocabulary or a table goes into a file of its own.",
+            )
+        return raw.decode("utf-8")
+    except OSError as error:
+        beside = sorted(other.name for other in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+        raise ConfigError(
+            f"the job file {str(path)!r} cannot be read: {error.strerror or error}.",
+            found=f"in {str(path.parent)!r}: {', '.join(beside[:12]) or 'no YAML file'}",
+            mend="name an existing YAML file; a relative path starts at the working directory.",
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"the job file {str(path)!r} is not UTF-8 text: {error.reason} at byte {error.start}.",
+            mend="save it as UTF-8.",
+        ) from None
+
+
+def _read(text: str, *, source: str) -> tuple[dict[str, Any], Places]:
+    places = Places(source)
+    if not text.strip():
+        raise ConfigError(
+            f"{source} is empty.",
+            found="no text",
+            mend="write at least the sections model, input and run; legacy_configs holds examples.",
+        )
+    data = _plain(_parse(text, source=source), (), places, ())
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{source} does not hold a mapping at its top level.",
+            found=f"{data!r:.60}; allowed: the sections {', '.join(Job.model_fields)}",
+            mend="write `model:`, `input:`, `run:` and so on, each at the beginning of a line.",
+        )
+    return data, places
+
+
+def _parse(text: str, *, source: str) -> Any:
+    try:
+        if _TOO_DEEP.search(text):
+            raise RecursionError
+        # The round-trip loader is the one that keeps line numbers. It makes no Python objects from tags.
+        return YAML(typ="rt", pure=True).load(text)
+    except RecursionError:
+        raise ConfigError(
+            f"{source}: its values are nested too deep.",
+            found=f"allowed: {DEEPEST} levels",
+            mend="write it out with fewer lists and mappings within each other.",
+        ) from None
+    except (YAMLError, ValueError) as error:
+        raise yaml_error(error, text, source=source) from None
+
+
+def yaml_error(error: Exception, text: str, *, source: str) -> ConfigError:
+    """What ruamel or a scalar's constructor raised, as a message with its line."""
+    if not isinstance(error, MarkedYAMLError):
+        return ConfigError(
+            f"{source}: this is not YAML: {str(error).splitlines()[0]}.",
+            mend="save the file as plain text, and quote dates and special characters.",
+        )
+    mark = error.problem_mark or error.context_mark
+    place = f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark else source
+    line = text.splitlines()[mark.line].strip() if mark and mark.line < len(text.splitlines()) else ""
+    what = str(error.problem or error.context).splitlines()[0].strip()
+    twice = re.match(r"found duplicate key \"(.*?)\" with", what)
+    if twice:
+        what = f"the key {twice[1]!r} stands twice in one mapping"
+    return ConfigError(
+        f"{place}: {what}." if twice else f"{place}: this is not YAML: {what}.",
+        found=f"the line {line!r:.90}" if line else None,
+        mend="keep one of the two."
+        if twice
+        else "correct it there or just above; indent with spaces, and quote "
+        "text that holds ': ' or begins with a special character.",
+    )
+
+
+def _plain(value: Any, path: Path, places: Places, above: tuple[int, ...]) -> Any:
+    """What ruamel or a caller gave, as plain Python values; the lines go into `places`."""
+    if id(value) in above:
+        raise ConfigError(
+            f"{places.of(path)}: {'.'.join(map(str, path))}: the value contains itself.",
+            found="a mapping or list inside itself",
+            mend="write the inner value out.",
+        )
+    above = (*above, id(value))
+    places.count += 1
+    if places.count > MOST_VALUES or len(path) > DEEPEST:
+        raise ConfigError(
+            f"{places.of(path[:1])}: {'.'.join(map(str, path[:1]))}: there are too many values below it.",
+            found=f"allowed: {MOST_VALUES} values, aliases followed, and {DEEPEST} levels",
+            mend="write it out with fewer of them; a vocabulary or a table goes into a file of its own.",
+        )
+    if isinstance(value, Mapping):
+        result = {}
+        for key, item in value.items():
+            places.note(value, key, path)
+            if not isinstance(key, str):
+                raise ConfigError(
+                    f"{places.of((*path, str(key)))}: the key {key!r} is not text.",
+                    found=f"a key of type {type(key).__name__} in {'.'.join(map(str, path)) or 'the job'}",
+                    mend=f'write it in quotes: "{key}".',
+                )
+            result[str(key)] = _plain(item, (*path, str(key)), places, above)
+        return result
+    if isinstance(value, (list, tuple)):
+        for i in range(len(value)):
+            places.note(value, i, path)
+        return [_plain(item, (*path, i), places, above) for i, item in enumerate(value)]
+    if isinstance(value, (bool, ScalarBoolean)):
+        return bool(value)
+    kinds: tuple[type, ...] = (int, float, str)
+    for kind in kinds:
+        # Own subclasses of these remember how the number or text was written.
+        if isinstance(value, kind):
+            return kind(value)
+    if value is None:
+        return None
+    raise ConfigError(
+        f"{places.of(path)}: {'.'.join(map(str, path))}: a value of a kind that no field takes.",
+        found=f"{_tag_or_type(value)}; allowed: text, numbers, true, false, null, lists and mappings",
+        mend="write the value in quotes if text was meant.",
+    )
+
+
+def _tag_or_type(value: Any) -> str:
+    tag = getattr(value, "tag", None) if isinstance(value, CommentedBase) or hasattr(value, "tag") else None
+    return f"the tag {tag.value}" if tag is not None and tag.value else f"a {type(value).__name__}"
+
+
+def apply_override(override: str, data: dict[str, Any], places: Places) -> None:
+    """Puts one "dotted.key=value" into the data, making mappings on the way."""
+    label = f"--set {override}"
+    dotted, equals, text = override.partition("=")
+    keys = [key.strip() for key in dotted.split(".")]
+    if not equals or not all(keys):
+        raise ConfigError(
+            f"{label}: this is not of the form key=value.",
+            found=f"{override!r}; allowed: dotted keys, an equals sign and a value in YAML",
+            mend="write for example --set train.max_steps=100.",
+        )
+    value = _plain(_parse(text, source=label), (), Places(label), ()) if text.strip() else None
+    at: Any = data
+    path: Path = ()
+    for last, key in [(i == len(keys) - 1, key) for i, key in enumerate(keys)]:
+        step: str | int = key
+        if isinstance(at, list):
+            if not key.isdigit() or int(key) >= len(at):
+                raise ConfigError(
+                    f"{label}: {'.'.join(map(str, path))} is a list, and has no item {key!r}.",
+                    found=f"{len(at)} items" + (f"; allowed: 0 to {len(at) - 1}" if at else ""),
+                    mend="name an item by its number, or set the whole list: --set key=[a, b].",
+                )
+            step = int(key)
+        elif not isinstance(at, dict):
+            raise ConfigError(
+                f"{label}: {'.'.join(map(str, path))} has no fields below it.",
+                found=f"the value {at!r:.60}",
+                mend="set that field itself.",
+            )
+        path = (*path, step)
+        if last:
+            at[step] = value
+            places.override(path, label)
+        else:
+            if isinstance(at, dict) and at.get(key) is None:
+                at[key] = {}
+                places.override(path, label)
+            at = at[step]
+
+
+def _build(data: dict[str, Any], places: Places) -> Job:
+    missing = placeholders_in(data)
+    if missing:
+        raise problems_error(missing, places)
+    try:
+        return Job.model_validate(data)
+    except ValidationError as error:
+        raise config_error(error, data, places) from None

@@ -1,0 +1,394 @@
+"""The section `kubernetes` of a job file: the pods that `estimator-pipeline submit kubernetes` asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from estimator_pipeline.job.base import Problem, Section
+from estimator_pipeline.job.sections.kubernetes_patch import PatchedMetadata, PodPatch
+
+__all__ = [
+    "GRACE_MARGIN_SECS",
+    "Kubernetes",
+    "PatchedMetadata",
+    "PodPatch",
+    "Pods",
+    "RolePods",
+    "SchedulingPolicy",
+    "Toleration",
+    "Volume",
+]
+
+GRACE_MARGIN_SECS = 15
+"""Between the last moment at which a task ends by itself, and the SIGKILL: the process has to come down as well."""
+SECS_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTION_SECS"
+# Labels by which a job's objects and pods are told from those of others.
+NAME_LABEL, INSTANCE_LABEL = "app.kubernetes.io/name", "app.kubernetes.io/instance"
+# Variables that a manifest sets, so that the tasks find each other.
+OWN_VARIABLES = (
+    "TF_CONFIG",
+    "JOB_COMPLETION_INDEX",
+    "JOBSET_UID",
+    "ESTIMATOR_PIPELINE_INDEX",
+    "ESTIMATOR_PIPELINE_JOBSET",
+    "ESTIMATOR_PIPELINE_PORT_BASE",
+    "ESTIMATOR_PIPELINE_RESTART",
+    "ESTIMATOR_PIPELINE_ROLE",
+    "ESTIMATOR_PIPELINE_RUN_ID",
+    "ESTIMATOR_PIPELINE_SERVICE",
+)
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
+def _pattern(regex: str, *, what: str, allowed: str, mend: str, longest: int = 253) -> Any:
+    """A text that must be of a form, with an error that says which."""
+
+    def check(value: str) -> str:
+        if len(value) <= longest and re.fullmatch(regex, value):
+            return value
+        problem = Problem((), f"this is no {what}.", f"{value!r}; allowed: {allowed}", mend)
+        raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
+
+    return AfterValidator(check)
+
+
+_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
+ObjectName = Annotated[
+    str,
+    _pattern(
+        _NAME,
+        what="name of Kubernetes",
+        allowed="lower-case letters, digits, - and ., with a letter or digit at both ends",
+        mend="write the name as `kubectl get` shows it.",
+    ),
+]
+Label = Annotated[
+    str,
+    _pattern(
+        r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
+        what="key of a label",
+        allowed="a name such as team, or example.com/team",
+        mend="leave other characters out.",
+        longest=317,
+    ),
+]
+LabelValue = Annotated[
+    str,
+    _pattern(
+        r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?",
+        what="value of a label",
+        allowed="up to 63 letters, digits, -, _ and .",
+        mend="shorten it, or make it an annotation.",
+        longest=63,
+    ),
+]
+Variable = Annotated[
+    str,
+    _pattern(
+        r"[A-Za-z_][A-Za-z0-9_]*",
+        what="name of a variable",
+        allowed="letters, digits and _",
+        mend="leave other characters out.",
+    ),
+]
+
+
+def _written(value: Any) -> Any:
+    """`cpu: 4` is as good as "4"."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+Quantity = Annotated[
+    str,
+    BeforeValidator(_written),
+    _pattern(
+        r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?",
+        what="quantity",
+        allowed="a number, or one with a unit such as 500m, 4Gi or 512Mi",
+        mend="write for example cpu: 2 and memory: 4Gi.",
+    ),
+]
+MountPath = Annotated[
+    str,
+    _pattern(
+        r"/[^:]*[^:/]",
+        what="folder of a container",
+        allowed="an absolute path, without :",
+        mend="begin it with a slash, as in /models.",
+        longest=4096,
+    ),
+]
+
+
+class Toleration(Section):
+    """A taint of nodes that the pods bear.
+
+    Fields:
+        key: Of the taint; null with operator Exists bears all.
+        operator: "Exists", or "Equal" to `value`.
+        value: Of the taint.
+        effect: The one that is borne; null bears all.
+    """
+
+    key: Label | None = None
+    operator: Literal["Exists", "Equal"] = "Exists"
+    value: LabelValue | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+    def problems(self) -> Iterator[Problem]:
+        if (self.operator == "Equal") != (self.value is not None) or (self.operator == "Equal" and self.key is None):
+            yield Problem(
+                ("operator",),
+                "the operator and the value do not go together.",
+                f"key {self.key}, operator {self.operator}, value {self.value}",
+                "give key and value with operator: Equal, and no value with operator: Exists.",
+            )
+
+
+class _PodFields(Section):
+    """What pods of a role, or of all roles, have; see :class:`Pods`."""
+
+    cpu: Quantity | None = None
+    memory: Quantity | None = None
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    node_selector: dict[Label, LabelValue] | None = None
+    tolerations: list[Toleration] | None = None
+
+
+class RolePods(_PodFields):
+    """What the pods of one role have in the place of what all have. null: what all have.
+
+    Fields:
+        cpu: As in :class:`Pods`, and so are memory, gpus, node_selector and tolerations.
+        pod_patch: Merged into the pods of this role, after that of all roles.
+    """
+
+    pod_patch: PodPatch = PodPatch()
+
+
+class Pods(_PodFields):
+    """What the pods of all roles have.
+
+    Fields:
+        cpu: Cores that are asked for, such as "4". No limit is set: a limit stops threads that could run.
+        memory: Asked for, and the limit.
+        gpus: How many.
+        node_selector: Labels of the nodes.
+        tolerations: Taints of the nodes.
+        gpu_resource: The resource's name by which GPUs are asked for.
+        shared_memory: The size of /dev/shm; null leaves the 64 MiB of the container runtime.
+    """
+
+    gpu_resource: _Text = "nvidia.com/gpu"
+    shared_memory: Quantity | None = None
+
+
+class Volume(Section):
+    """A folder of the containers. One of `claim`, `nfs`, `secret` and `config_map` says what is in it.
+
+    Fields:
+        mount_path: Where it is in the container.
+        claim: A PersistentVolumeClaim. More than one pod want one with ReadWriteMany.
+        nfs: SERVER:/PATH.
+        secret: A Secret, such as a bucket's credentials.
+        config_map: A ConfigMap, such as files of code.
+        read_only: Whether nothing may be written to it.
+        sub_path: A folder in the volume, in the place of the whole.
+    """
+
+    mount_path: MountPath
+    claim: ObjectName | None = None
+    nfs: Annotated[
+        str | None,
+        _pattern(
+            r"[^:/]+:/.*", what="NFS export", allowed="SERVER:/PATH", mend="write for example nas1:/export/models."
+        ),
+    ] = None
+    secret: ObjectName | None = None
+    config_map: ObjectName | None = None
+    read_only: bool = False
+    sub_path: _Text | None = None
+
+    @property
+    def writable(self) -> bool:
+        """Whether pods can keep files in it."""
+        return not self.read_only and (self.claim is not None or self.nfs is not None)
+
+    def problems(self) -> Iterator[Problem]:
+        kinds = ("claim", "nfs", "secret", "config_map")
+        given = [kind for kind in kinds if getattr(self, kind) is not None]
+        if len(given) != 1:
+            yield Problem(
+                (),
+                "a volume is one thing.",
+                f"{' and '.join(given) or 'none'} of {', '.join(kinds)}",
+                "give one of them.",
+            )
+
+
+def _own_things(patch: PodPatch, where: tuple[str, ...]) -> Iterator[Problem]:
+    """What a patch would change of that by which the tasks, and the job's pods, are found."""
+    for label in patch.metadata.labels:
+        if label in (NAME_LABEL, INSTANCE_LABEL):
+            path = (*where, "metadata", "labels", label)
+            yield Problem(path, "by this label the job's pods are found.", label, "leave it out.")
+    for i, container in enumerate(patch.spec.get("containers") or ()):
+        for k, variable in enumerate(container.get("env") or ()):
+            if variable["name"] in (*OWN_VARIABLES, SECS_VARIABLE):
+                path = (*where, "spec", "containers", str(i), "env", str(k))
+                yield Problem(path, "this variable is set by the manifest itself.", variable["name"], "leave it out.")
+
+
+class SchedulingPolicy(Section):
+    """How a gang scheduler (Volcano, the scheduler plugins) starts a TFJob's pods: `runPolicy.schedulingPolicy`.
+
+    Fields:
+        min_available: So many pods start together or not at all; null is all of them.
+        queue: Of the scheduler.
+        priority_class: Of the group of pods.
+        min_resources: Name -> how much must be free before any pod starts.
+        schedule_timeout_seconds: How long pods wait for the rest of them.
+    """
+
+    min_available: Annotated[int, Field(ge=1)] | None = None
+    queue: _Text | None = None
+    priority_class: ObjectName | None = None
+    min_resources: dict[Label, Quantity] = {}
+    schedule_timeout_seconds: Annotated[int, Field(ge=0)] | None = None
+
+
+class Kubernetes(Section):
+    """How the job runs in Kubernetes.
+
+    Fields:
+        kind: "job" (Indexed Jobs with a headless Service), "jobset" or "tfjob".
+        image: Of the container; it holds this package.
+        image_pull_policy: When the image is fetched; null is Kubernetes's rule.
+        image_pull_secrets: Secrets of the registry.
+        namespace: null is that of kubectl's context.
+        service_account: Whose rights the pods have.
+        labels: Of every object and every pod.
+        annotations: Of every pod.
+        env: Variables of every container.
+        env_from_secrets: Secrets whose keys become variables.
+        volumes: See :class:`Volume`.
+        pods: See :class:`Pods`.
+        roles: Role -> what its pods have otherwise.
+        port: At which each task listens; every pod has an address of its own.
+        tf_config: Whether a task works TF_CONFIG out from its pod's variables ("environment"), or finds it
+            written in the manifest ("written").
+        max_restarts: How often a task, or in a JobSet the whole job, may fail and be started again.
+        step_timeout: A training task without a step for so many seconds, or any without a heartbeat for a minute,
+            hangs, and is started again; null: nobody looks.
+        termination_grace_seconds: Between SIGTERM and SIGKILL: the time for a checkpoint.
+        ttl_seconds_after_finished: After which the finished job is deleted; null never.
+        active_deadline_seconds: After which the running job is ended; null never. Not for a JobSet.
+        priority_class: Of the pods.
+        scheduling_policy: See :class:`SchedulingPolicy`; for a TFJob.
+        pod_patch: See :class:`PodPatch`; for whatever else a pod has.
+        pod_security: "restricted": the pods ask for no more than that Pod Security Standard allows; "none": they say
+            nothing of it.
+        run_as_user: The user's number; null is the image's user, which must be a number other than 0.
+        fs_group: The group that owns the volumes' files.
+    """
+
+    kind: Literal["job", "jobset", "tfjob"] = "job"
+    image: _Text | None = None
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    image_pull_secrets: list[ObjectName] = []
+    namespace: ObjectName | None = None
+    service_account: ObjectName | None = None
+    labels: dict[Label, LabelValue] = {}
+    annotations: dict[Label, str] = {}
+    env: dict[Variable, str] = {}
+    env_from_secrets: list[ObjectName] = []
+    volumes: list[Volume] = []
+    pods: Pods = Pods()
+    roles: dict[Literal["chief", "worker", "ps", "evaluator"], RolePods] = {}
+    port: Annotated[int, Field(ge=1024, le=65535)] = 2222
+    tf_config: Literal["environment", "written"] = "environment"
+    max_restarts: Annotated[int, Field(ge=0)] = 3
+    step_timeout: Annotated[float, Field(gt=0)] | None = None
+    termination_grace_seconds: Annotated[int, Field(ge=2 * GRACE_MARGIN_SECS)] = 90
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0)] | None = None
+    active_deadline_seconds: Annotated[int, Field(ge=1)] | None = None
+    priority_class: ObjectName | None = None
+    scheduling_policy: SchedulingPolicy | None = None
+    pod_patch: PodPatch = PodPatch()
+    pod_security: Literal["restricted", "none"] = "restricted"
+    run_as_user: Annotated[int, Field(ge=1)] | None = None
+    fs_group: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def preemption_secs(self) -> int:
+        """What a task has from SIGTERM to its own end."""
+        return self.termination_grace_seconds - GRACE_MARGIN_SECS
+
+    def problems(self) -> Iterator[Problem]:
+        for label in self.labels:
+            if label in (NAME_LABEL, INSTANCE_LABEL):
+                yield Problem(
+                    ("labels", label),
+                    "by this label the job's pods are found.",
+                    f"{label}",
+                    "leave it out, or give the job another name with --name.",
+                )
+        for name in self.env:
+            if name in OWN_VARIABLES:
+                yield Problem(
+                    ("env", name),
+                    "this variable is set by the manifest itself.",
+                    f"{name}",
+                    "leave it out.",
+                )
+        given = self.env.get(SECS_VARIABLE)
+        if given is not None and not (given.isdigit() and int(given) <= self.preemption_secs):
+            yield Problem(
+                ("env", SECS_VARIABLE),
+                "a task would be killed before its time for a checkpoint is up.",
+                f"{given!r} with termination_grace_seconds {self.termination_grace_seconds}",
+                f"allow {self.preemption_secs} seconds at most, or raise kubernetes.termination_grace_seconds.",
+            )
+        if self.kind == "jobset" and self.active_deadline_seconds is not None:
+            yield Problem(
+                ("active_deadline_seconds",),
+                "a JobSet has no deadline of its own, and each restart would begin that of its Jobs anew.",
+                f"active_deadline_seconds {self.active_deadline_seconds} with kind jobset",
+                "leave it out, or use kind: job.",
+            )
+        if self.kind != "tfjob" and self.scheduling_policy is not None:
+            yield Problem(
+                ("scheduling_policy",),
+                "only a TFJob has one.",
+                f"scheduling_policy with kind {self.kind}",
+                "name the scheduler and the queue by labels, or in pod_patch; or use kind: tfjob.",
+            )
+        for where, patch in (
+            (("pod_patch",), self.pod_patch),
+            *((("roles", role, "pod_patch"), pods.pod_patch) for role, pods in self.roles.items()),
+        ):
+            yield from _own_things(patch, where)
+        if self.kind == "tfjob" and self.tf_config == "written":
+            yield Problem(
+                ("tf_config",),
+                "the operator of a TFJob writes TF_CONFIG itself.",
+                "tf_config written with kind tfjob",
+                "leave it out.",
+            )
+        paths = [volume.mount_path for volume in self.volumes]
+        for i, path in enumerate(paths):
+            if path in paths[:i] or path == "/job":
+                yield Problem(
+                    ("volumes", i, "mount_path"),
+                    "something else is mounted there." if path == "/job" else "two volumes are mounted there.",
+                    f"{path!r}" + (", where the job file is" if path == "/job" else ""),
+                    "give it a folder of its own.",
+                )

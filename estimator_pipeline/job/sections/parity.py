@@ -1,0 +1,80 @@
+"""The section `parity` of a job file: how far apart its two engines may come, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
+
+from estimator_pipeline.job.base import Problem, Section, nearest
+
+__all__ = ["TOLERANCE_NAMES", "Limits", "ParitySection"]
+
+# What each allows is said in estimator_pipeline/job/tolerances.py.
+ToleranceName = Literal["bit_equal", "rounding", "amplified"]
+TOLERANCE_NAMES: tuple[ToleranceName, ...] = get_args(ToleranceName)
+
+
+class Limits(Section):
+    """A tolerance of one's own. It is met where any of its limits is.
+
+    Fields:
+        ulp: Numbers of the type between the two values.
+        rtol: The error relative to the larger of the two.
+        of_largest: The error relative to the largest value of the array.
+        atol: The absolute error.
+        reason: Why the two need not be the same.
+    """
+
+    ulp: Annotated[int, Field(ge=0)] = 0
+    rtol: Annotated[float, Field(ge=0)] = 0.0
+    of_largest: Annotated[float, Field(ge=0)] = 0.0
+    atol: Annotated[float, Field(ge=0)] = 0.0
+    reason: Annotated[str, Field(min_length=1)]
+
+    def problems(self) -> Iterator[Problem]:
+        if not (self.ulp or self.rtol or self.of_largest or self.atol):
+            yield Problem(
+                (), "a tolerance allows nothing.", "all of its limits are 0", "give a limit, or say bit_equal."
+            )
+
+
+def _tag(value: Any) -> str:
+    """A tag begins with "~", so that the place of an error can be told from the tags on the way to it."""
+    return "~limits" if isinstance(value, dict | Limits) else "~name"
+
+
+def _name(value: Any) -> Any:
+    if isinstance(value, str) and value in TOLERANCE_NAMES:
+        return value
+    names = ", ".join(TOLERANCE_NAMES)
+    close = nearest(value, TOLERANCE_NAMES) if isinstance(value, str) else None
+    problem = Problem(
+        (),
+        f"{value!r} is the name of no tolerance." if isinstance(value, str) else "this is no tolerance.",
+        f"the names: {names}",
+        f"did you mean {close!r}?" if close else "use one of them, or give limits with a reason.",
+    )
+    raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
+
+
+# A mapping is meant as limits, anything else as a name: the message is about what was meant, not about both.
+ToleranceValue = Annotated[
+    Annotated[Limits, Tag("~limits")] | Annotated[Any, AfterValidator(_name), Tag("~name")], Discriminator(_tag)
+]
+
+
+class ParitySection(Section):
+    """What `estimator-pipeline parity` compares this job by.
+
+    Fields:
+        steps: Training steps.
+        tolerances: What is compared -> a tolerance's name, or limits with their reason. What is compared is one of
+            loss, learning_rate, update_norm, weights, statistics, slots, metrics and predictions, or a pattern of
+            variables' names such as "dense_1/*". The last that fits counts.
+    """
+
+    steps: Annotated[int, Field(ge=1)] = 50
+    tolerances: dict[str, ToleranceValue] = Field(default_factory=dict)

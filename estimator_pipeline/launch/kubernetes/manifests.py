@@ -1,0 +1,490 @@
+"""A job file as objects of Kubernetes: Indexed Jobs with a headless Service, a JobSet, or Kubeflow's TFJob.
+
+:func:`render` is a pure function: a job -> manifests as plain values. `manifest_text` makes YAML of them, and
+`kubectl.py` hands that to the cluster.
+
+**Who restarts what.** Synchronous training stops as a whole when one task dies, and starts as a whole from the
+checkpoint. The three kinds come to that differently:
+
+======== ===============================================================================================================
+job      The Job starts the pod of a failed index again. The tasks of the other pods notice the lost peer, fail, and are
+         started again as well; each index has its own count. No field says "all of them", so a task that is done
+         stays done: a job that fails in its last seconds may wait for one that does not come back.
+jobset   Any failure ends all pods of all roles, and then starts all of them anew (BlockingRecreate).
+tfjob    The kubelet starts the container of a failed task again where it is; the others follow as for `job`. No rule
+         by exit code fits: `ExitCode` takes everything below 128 as final, a lost peer (1) and preemption (75)
+         among them. So bad input is tried again too, until `backoffLimit`.
+======== ===============================================================================================================
+
+Sources: https://kubernetes.io/docs/concepts/workloads/controllers/job/,
+https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/ (0.10 for `onJobFailureMessagePatterns`),
+https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/tensorflow/.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from estimator_pipeline.cluster.environments import kubernetes as variables
+from estimator_pipeline.cluster.resolution import RUN_ID_VARIABLE
+from estimator_pipeline.cluster.roles import PORT_BASE_VARIABLE, tasks_of
+from estimator_pipeline.cluster.tasks import Task
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import Job, Kubernetes, SchedulingPolicy, dump_job
+from estimator_pipeline.launch.kubernetes.pod_security import not_restricted
+from estimator_pipeline.launch.kubernetes.pods import (
+    CONTAINER,
+    NOT_AGAIN,
+    PREEMPTED,
+    config_map,
+    metadata,
+    pod_template,
+    pods_of,
+    role_counts,
+    selector_of,
+    written_tf_config,
+)
+
+__all__ = ["KINDS", "LONGEST_NAME", "MANIFEST", "MAX_STEPS", "TASKS", "Manifests", "kubernetes_name", "render"]
+
+LONGEST_NAME = 63
+"""Of a host name (RFC 1123)."""
+_LABEL = r"[a-z]([-a-z0-9]*[a-z0-9])?"
+# Of a JobSet's pods, behind the host name: a dash and five random characters.
+_JOBSET_SUFFIX = 6
+_JOBSET_KEY = "jobset.sigs.k8s.io"
+KINDS = {"job": "Job", "jobset": "JobSet", "tfjob": "TFJob"}
+"""What runs the pods, for each `kubernetes.kind`."""
+MANIFEST = "estimator-pipeline/manifest"
+"""The annotation with a digest of all objects as they were submitted."""
+MAX_STEPS = "estimator-pipeline/max-steps"
+"""The annotation with the last step, where the job file says it."""
+TASKS = "estimator-pipeline/tasks"
+"""The annotation with a JSON object: task -> its pod's host name, in the order of the ranks."""
+_Template = Callable[..., dict[str, Any]]
+_REPLICAS = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Evaluator"}
+
+
+@dataclass(frozen=True)
+class Manifests:
+    """What is submitted.
+
+    Attributes:
+        name: Of the whole job in Kubernetes; part of every object's name.
+        kind: "job", "jobset" or "tfjob".
+        namespace: None: that of kubectl's context.
+        objects: The manifests as plain values, in the order in which they are to be made.
+        tasks: Task -> its pod's host name, in the order of the ranks.
+        notes: What a person should know.
+    """
+
+    name: str
+    kind: str
+    namespace: str | None
+    objects: tuple[dict[str, Any], ...]
+    tasks: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def render(job: Job, *, name: str | None = None) -> Manifests:
+    """The manifests of a job.
+
+    Args:
+        job: The job, with its section `kubernetes`.
+        name: Of the job in Kubernetes; by default the job's own name, as far as Kubernetes allows it.
+
+    Raises:
+        ConfigError: No image; a name that Kubernetes does not take; or a model directory that pods cannot share.
+    """
+    section = job.kubernetes
+    if section.image is None:
+        raise ConfigError(
+            "the job file does not say which image the pods run.",
+            found="no kubernetes.image",
+            mend="build one from the Dockerfile, push it to a registry, and name it: --set kubernetes.image=IMAGE.",
+        )
+    _check_model_dir(job)
+    own = _checked(name) if name is not None else kubernetes_name(job.name)
+    _check_length(own, job)
+    text = dump_job(job.model_copy(update={"kubernetes": Kubernetes()}))
+    config = config_map(job, own, text)
+    make = partial(pod_template, job, own, config=config["metadata"]["name"])
+    build = {"job": _indexed_jobs, "jobset": _jobset, "tfjob": _tfjob}[section.kind]
+    objects = (config, *build(job, own, make))
+    tasks = {
+        str(task): _host(job, own, task, rank, by_role=_by_role(job)) for rank, task in enumerate(tasks_of(job.cluster))
+    }
+    _sign(objects, tasks, job.train.max_steps)
+    return Manifests(
+        name=own,
+        kind=section.kind,
+        namespace=section.namespace,
+        objects=objects,
+        tasks=tasks,
+        notes=tuple(_notes(job, own if name is None else None, objects)),
+    )
+
+
+def _sign(objects: Sequence[dict[str, Any]], tasks: Mapping[str, str], max_steps: int | None) -> None:
+    """Writes on what runs the pods which tasks they are, how far they go, and a digest of all that was asked for.
+
+    Whoever looks at the job later, or submits one of its name, needs no more than the cluster for it.
+    """
+    digest = hashlib.sha256(json.dumps(list(objects), sort_keys=True).encode()).hexdigest()[:16]
+    for made in objects:
+        if made["kind"] in KINDS.values():
+            steps = {} if max_steps is None else {MAX_STEPS: str(max_steps)}
+            made["metadata"]["annotations"] = {MANIFEST: digest, TASKS: json.dumps(tasks), **steps}
+
+
+# Names -----------------------------------------------------------------------------------------------------------
+
+
+def kubernetes_name(text: str) -> str:
+    """A job's name as Kubernetes takes it for a Service: lower-case letters, digits and dashes, a letter first.
+
+    Raises:
+        ConfigError: Nothing is left of it.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if not name:
+        raise ConfigError(
+            f"the job's name {text!r} has no character that Kubernetes takes.",
+            found="allowed: letters of the Latin alphabet, digits and dashes",
+            mend="give the job another one: --name NAME.",
+        )
+    return name if name[0].isalpha() else f"job-{name}"
+
+
+def _checked(name: str) -> str:
+    if not re.fullmatch(_LABEL, name):
+        raise ConfigError(
+            f"--name {name!r} is no name that Kubernetes takes for a Service.",
+            found=f"{name!r}; allowed: lower-case letters, digits and dashes, a letter first and no dash at the end",
+            mend=f"write for example {kubernetes_name(name) if re.search('[a-z0-9]', name.lower()) else 'train-1'}.",
+        )
+    return name
+
+
+def _host(job: Job, name: str, task: Task, rank: int, *, by_role: bool = True) -> str:
+    """The host name of a task's pod."""
+    kind = job.kubernetes.kind
+    if kind == "jobset":
+        return f"{name}-{task.type}-0-{task.index}"
+    if kind == "tfjob":
+        return f"{name}-{_replica(job, task.type).lower()}-{task.index}"
+    return f"{name}-{task.type}-{task.index}" if by_role else f"{name}-{rank}"
+
+
+def _replica(job: Job, role: str) -> str:
+    """What a TFJob calls a role."""
+    return "Master" if role == "chief" and job.cluster.dialect == "master" else _REPLICAS[role]
+
+
+def _check_length(name: str, job: Job) -> None:
+    by_role = _by_role(job)
+    hosts = [_host(job, name, task, rank, by_role=by_role) for rank, task in enumerate(tasks_of(job.cluster))]
+    longest = max(hosts, key=len)
+    allowed = LONGEST_NAME - (_JOBSET_SUFFIX if job.kubernetes.kind == "jobset" else 0)
+    if len(longest) > allowed:
+        raise ConfigError(
+            f"the name {name!r} is too long: the pod's host name {longest!r} would have {len(longest)} characters.",
+            found=f"allowed: {allowed} for kind {job.kubernetes.kind}, so {allowed - len(longest) + len(name)} for the "
+            "name itself",
+            mend="give a shorter one: --name NAME.",
+        )
+
+
+def _check_model_dir(job: Job) -> None:
+    folder = job.run.model_dir
+    if "://" in folder:
+        return
+    writable = [volume.mount_path for volume in job.kubernetes.volumes if volume.writable]
+    if any(_is_within(folder, path) for path in writable):
+        return
+    raise ConfigError(
+        f"run.model_dir {folder!r} is in no volume: checkpoints would be gone with their pod.",
+        found=f"writable volumes at {', '.join(writable)}" if writable else "no writable volume",
+        mend="name a claim that all pods can mount (ReadWriteMany) in kubernetes.volumes, and a folder in it: --set "
+        f"run.model_dir={writable[0] if writable else '/models'}/NAME; or a bucket, as gs://BUCKET/NAME.",
+    )
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return posixpath.normpath(path).startswith(posixpath.normpath(folder).rstrip("/") + "/")
+
+
+# Kinds -----------------------------------------------------------------------------------------------------------
+
+
+def _by_role(job: Job) -> bool:
+    """Whether each role has a Job of its own: its pods or commands differ, or their TF_CONFIG is written out."""
+    section, counts = job.kubernetes, role_counts(job)
+    if len(counts) == 1:
+        return section.tf_config == "written" and sum(counts.values()) > 1
+    first = next(iter(counts))
+    alike = all(pods_of(section, role) == pods_of(section, first) for role in counts)
+    return section.tf_config == "written" or not alike
+
+
+def _indexed_jobs(job: Job, name: str, make: _Template) -> list[dict[str, Any]]:
+    counts = role_counts(job)
+    alone = sum(counts.values()) == 1
+    subdomain = None if alone else name
+    # A pod alone calls nobody, and nobody calls it.
+    objects = [] if alone else [_service(job, name)]
+    if not _by_role(job):
+        env = _environment(job, name, role=None)
+        template = make(role=next(iter(counts)), env=env, subdomain=subdomain, with_port=not alone and _has_port(job))
+        return [*objects, _indexed_job(job, name, name, pods=sum(counts.values()), template=template)]
+    for role, count in counts.items():
+        env = _environment(job, name, role=role)
+        template = make(role=role, env=env, subdomain=subdomain, with_port=_has_port(job))
+        objects.append(_indexed_job(job, name, f"{name}-{role}", pods=count, template=template))
+    return objects
+
+
+def _has_port(job: Job) -> bool:
+    """Whether the tasks' port is known beforehand: tasks that agree on ports bind whichever is free."""
+    return job.kubernetes.tf_config == "written" or job.cluster.ports != "agreed"
+
+
+def _environment(job: Job, name: str, *, role: str | None) -> list[dict[str, Any]]:
+    """The variables by which a pod of an Indexed Job finds its task."""
+    if sum(role_counts(job).values()) == 1:
+        return []
+    if job.kubernetes.tf_config == "written":
+        assert role is not None
+        return written_tf_config(job, role, _hosts(job, name))
+    env = [_variable(variables.SERVICE, name), *_port_base(job)]
+    return env if role is None else [*env, _variable(variables.ROLE, role)]
+
+
+def _hosts(job: Job, name: str) -> dict[Task, str]:
+    return {task: f"{_host(job, name, task, rank)}.{name}" for rank, task in enumerate(tasks_of(job.cluster))}
+
+
+def _port_base(job: Job) -> list[dict[str, Any]]:
+    return [_variable(PORT_BASE_VARIABLE, str(job.kubernetes.port))] if _has_port(job) else []
+
+
+def _variable(name: str, value: str) -> dict[str, Any]:
+    return {"name": name, "value": value}
+
+
+def _label_variable(name: str, label: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_JOBSET_KEY}/{label}']"}}}
+
+
+def _service(job: Job, name: str) -> dict[str, Any]:
+    section = job.kubernetes
+    spec: dict[str, Any] = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": selector_of(name),
+    }
+    if _has_port(job):
+        spec["ports"] = [{"name": "grpc", "port": section.port}]
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata(section, name), "spec": spec}
+
+
+def _indexed_job(job: Job, name: str, own: str, *, pods: int, template: dict[str, Any]) -> dict[str, Any]:
+    section = job.kubernetes
+    spec: dict[str, Any] = {
+        "completionMode": "Indexed",
+        "completions": pods,
+        "parallelism": pods,
+        "backoffLimitPerIndex": section.max_restarts,
+        "maxFailedIndexes": 0,
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "FailJob", "onExitCodes": _exit_codes(*NOT_AGAIN)},
+                {"action": "Ignore", "onPodConditions": [_DISRUPTED]},
+                {"action": "Ignore", "onExitCodes": _exit_codes(PREEMPTED)},
+            ]
+        },
+        **_limits(section),
+        "template": template,
+    }
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata(section, name, own), "spec": spec}
+
+
+# Older schemas require the status.
+_DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
+
+
+def _exit_codes(*codes: int) -> dict[str, Any]:
+    return {"containerName": CONTAINER, "operator": "In", "values": sorted(codes)}
+
+
+def _limits(section: Kubernetes) -> dict[str, Any]:
+    found = {
+        "activeDeadlineSeconds": section.active_deadline_seconds,
+        "ttlSecondsAfterFinished": section.ttl_seconds_after_finished,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _jobset(job: Job, name: str, make: _Template) -> list[dict[str, Any]]:
+    section, counts = job.kubernetes, role_counts(job)
+    alone = sum(counts.values()) == 1
+    replicated = []
+    for role, count in counts.items():
+        env = _jobset_environment(job, name, role)
+        template = make(role=role, env=env, with_port=not alone and _has_port(job))
+        replicated.append({"name": role, "replicas": 1, "template": {"spec": _child_job(count, template)}})
+    spec: dict[str, Any] = {
+        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+        "successPolicy": {"operator": "All"},
+        "failurePolicy": {
+            "maxRestarts": section.max_restarts,
+            "restartStrategy": "BlockingRecreate",
+            "rules": [
+                {
+                    "name": "comesAgain",
+                    "action": "FailJobSet",
+                    "onJobFailureReasons": ["PodFailurePolicy"],
+                    "onJobFailureMessagePatterns": ["matching FailJob rule at index 0$"],
+                },
+                {
+                    "name": "preempted",
+                    "action": "RestartJobSetAndIgnoreMaxRestarts",
+                    "onJobFailureReasons": ["PodFailurePolicy"],
+                },
+            ],
+        },
+    }
+    if section.ttl_seconds_after_finished is not None:
+        spec["ttlSecondsAfterFinished"] = section.ttl_seconds_after_finished
+    spec["replicatedJobs"] = replicated
+    meta = metadata(section, name)
+    return [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta, "spec": spec}]
+
+
+def _child_job(pods: int, template: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "completionMode": "Indexed",
+        "completions": pods,
+        "parallelism": pods,
+        "backoffLimit": 0,
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "FailJob", "onExitCodes": _exit_codes(*NOT_AGAIN)},
+                {"action": "FailJob", "onPodConditions": [_DISRUPTED]},
+                {"action": "FailJob", "onExitCodes": _exit_codes(PREEMPTED)},
+            ]
+        },
+        "template": template,
+    }
+
+
+def _jobset_environment(job: Job, name: str, role: str) -> list[dict[str, Any]]:
+    restart = [
+        _label_variable("JOBSET_UID", "jobset-uid"),
+        _label_variable(variables.RESTART, "restart-attempt"),
+        # All pods of one start have it in common, and no others.
+        _variable(RUN_ID_VARIABLE, f"{name}-$(JOBSET_UID)-$({variables.RESTART})"),
+    ]
+    if sum(role_counts(job).values()) == 1:
+        return restart
+    if job.kubernetes.tf_config == "written":
+        return [*restart, *written_tf_config(job, role, _hosts(job, name))]
+    return [
+        _label_variable(variables.JOBSET, "jobset-name"),
+        _label_variable(variables.ROLE, "replicatedjob-name"),
+        *restart,
+        *_port_base(job),
+    ]
+
+
+def _tfjob(job: Job, name: str, make: _Template) -> list[dict[str, Any]]:
+    section, counts = job.kubernetes, role_counts(job)
+    replicas: dict[str, Any] = {}
+    for role, count in counts.items():
+        template = make(role=role, env=[], restart_policy=None)
+        replicas[_replica(job, role)] = {"replicas": count, "restartPolicy": "OnFailure", "template": template}
+    # Restarts of all containers are counted together, and the job fails when the limit is reached, not passed.
+    restarts = section.max_restarts * sum(counts.values())
+    policy: dict[str, Any] = {
+        "cleanPodPolicy": "Running",
+        "backoffLimit": restarts + 1 if restarts else 0,
+        **_limits(section),
+    }
+    if section.scheduling_policy is not None:
+        policy["schedulingPolicy"] = _scheduling(section.scheduling_policy)
+    spec = {"runPolicy": policy, "tfReplicaSpecs": replicas}
+    return [{"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": metadata(section, name), "spec": spec}]
+
+
+def _scheduling(policy: SchedulingPolicy) -> dict[str, Any]:
+    found = {
+        "minAvailable": policy.min_available,
+        "queue": policy.queue,
+        "priorityClass": policy.priority_class,
+        "minResources": dict(policy.min_resources) or None,
+        "scheduleTimeoutSeconds": policy.schedule_timeout_seconds,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+# Notes -----------------------------------------------------------------------------------------------------------
+
+
+def _notes(job: Job, name: str | None, objects: Sequence[dict[str, Any]]) -> Iterator[str]:
+    section, counts = job.kubernetes, role_counts(job)
+    pods = sum(counts.values())
+    if name is not None and name != job.name:
+        yield f"the job is called {name} in Kubernetes"
+    for field, path in _local_paths(job):
+        if not any(_is_within(path, volume.mount_path) for volume in section.volumes):
+            yield f"{field} {path!r} is in no volume: the image must hold it"
+    for volume in section.volumes:
+        if volume.claim is not None and volume.writable and pods > 1:
+            yield f"the claim {volume.claim} is mounted by {pods} pods: on several nodes it must be ReadWriteMany"
+    for role in section.roles:
+        if role not in counts:
+            yield f"kubernetes.roles.{role} is for no pod: the cluster has none of this role"
+    if section.kind == "job" and pods > 1 and _by_role(job):
+        yield "each role is a Job of its own; when one of them fails for good, the others go on until they notice"
+    if section.pod_security == "restricted":
+        # Each once, however many roles have it.
+        for fault in dict.fromkeys(fault for spec in _pod_specs(objects) for fault in not_restricted(spec)):
+            yield f'a namespace that enforces Pod Security "restricted" refuses the pods: {fault}'
+
+
+def _pod_specs(value: Any) -> Iterator[dict[str, Any]]:
+    """The pods' specs, wherever they are in the objects."""
+    if isinstance(value, dict) and "containers" in value:
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _pod_specs(item)
+
+
+def _local_paths(job: Job) -> Iterator[tuple[str, str]]:
+    """(field, path) of all that the job reads from files of its machine."""
+    data = job.input.model_dump(exclude_none=True)
+    for field in ("train", "eval", "data_dir"):
+        found = data.get(field)
+        for value in found if isinstance(found, list) else [found]:
+            if code := _code(value):
+                yield f"input.{field}", code
+            elif isinstance(value, str) and "://" not in value and job.input.source != "function":
+                yield f"input.{field}", value
+    functions = [("model.function", job.model.function), *(("keras.callbacks", f) for f in job.keras.callbacks)]
+    for field, function in functions:
+        if code := _code(function):
+            yield field, code
+
+
+def _code(value: Any) -> str:
+    """The file of a function that is named by it; else nothing."""
+    file = value.rpartition(":")[0] if isinstance(value, str) else ""
+    return file if file.endswith(".py") else ""

@@ -1,0 +1,235 @@
+"""What a launch is at, as a file in Prometheus's text format, for the textfile collector of node_exporter.
+
+https://prometheus.io/docs/instrumenting/exposition_formats/: a family of samples has a HELP and a TYPE; labels are
+escaped; the file has no times of its own, which the collector refuses. The label is `job_name`, since `job` is the
+scraping target's, and the file's name without its end: the collector refuses all files, where two of them say the same.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.launch.local.outcome import Failure, Outcome
+from estimator_pipeline.launch.local.plan import Plan
+from estimator_pipeline.launch.local.view import SilentView, View
+from estimator_pipeline.progress.progress_file import TaskState
+from estimator_pipeline.utils import durable_files as durable
+
+__all__ = ["MetricsView", "exposition"]
+
+_EVERY_SECS = 5.0
+_PREFIX = "estimator_pipeline"
+_PROGRESS = ("step", "evaluation", "checkpoint", "export", "result")
+_ENDED_BY_ERROR = "error"
+
+Samples = Sequence[tuple[Mapping[str, str], float]]
+
+
+class MetricsView(View):
+    """Passes everything on to a view, and keeps a file of metrics beside it.
+
+    The file is replaced as a whole: after the start, every five seconds, and at each end. Where it cannot be written
+    later on, that is said once, and the launch goes on.
+
+    Args:
+        inner: The view that a person sees; None for none.
+        path: The file. A collector reads names that end with ".prom".
+        every: Seconds from one file to the next.
+        clock: Seconds from anywhere; for tests.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+
+    def __init__(
+        self,
+        inner: View | None,
+        path: Path,
+        *,
+        every: float = _EVERY_SECS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._inner, self._path = inner or SilentView(), path
+        self._every, self._clock = every, clock
+        self._states: Sequence[TaskState] = ()
+        self._progress: dict[str, float] = {}
+        self._attempts = 0
+        self._began = time.time()
+        self._reason: str | None = None
+        self._written = -math.inf
+        self._noted = False
+        error = self._write()
+        if error is not None:
+            raise ConfigError(
+                f"--metrics {path}: the file cannot be written.",
+                found=error.strerror or str(error),
+                mend="name a file in a folder that is there and can be written to.",
+            )
+
+    # -- what the view is told --------------------------------------------------------------------------------------
+
+    def start(self, plan: Plan, states: Sequence[TaskState]) -> None:
+        self._states = states
+        self._attempts += 1
+        self._inner.start(plan, states)
+        self._update()
+
+    def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
+        at = event.get("time")
+        if event["event"] in _PROGRESS:
+            self._progress[state.task] = float(at) if isinstance(at, int | float) else time.time()
+        self._inner.event(state, event)
+
+    def ended(self, state: TaskState) -> None:
+        self._inner.ended(state)
+
+    def failed(self, reason: str, failure: Failure) -> None:
+        self._inner.failed(reason, failure)
+
+    def note(self, text: str) -> None:
+        self._inner.note(text)
+
+    def refresh(self) -> None:
+        self._inner.refresh()
+        if self._clock() - self._written >= self._every:
+            self._update()
+
+    def finish(self, outcome: Outcome) -> None:
+        self._reason = outcome.reason
+        self._update()
+        self._inner.finish(outcome)
+
+    def close(self) -> None:
+        # Also between two attempts, in whose pause nobody calls `refresh`.
+        self._update()
+        self._inner.close()
+
+    def __exit__(self, *exception: object) -> None:
+        if self._reason is None:
+            self._reason = _ENDED_BY_ERROR
+        super().__exit__(*exception)
+
+    # -- the file ---------------------------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """The file as it is to be now."""
+        families = []
+        for name, kind, text, found in [*self._of_tasks(), *self._of_job()]:
+            samples = [({"job_name": self._path.stem, **labels}, value) for labels, value in found]
+            families.append(exposition(f"{_PREFIX}_{name}", kind, text, samples))
+        return "".join(families)
+
+    def _of_tasks(self) -> Iterator[tuple[str, str, str, Samples]]:
+        def each(value: Callable[[TaskState], float | None]) -> Samples:
+            return [({"task": one.task}, found) for one in self._states if (found := value(one)) is not None]
+
+        yield "task_running", "gauge", "Whether the task's process runs.", each(lambda one: float(_runs(one)))
+        yield "global_step", "gauge", "The global step that the task last told.", each(lambda one: one.step)
+        yield "max_steps", "gauge", "The global step at which training ends.", each(lambda one: one.max_steps)
+        yield (
+            "steps_per_second",
+            "gauge",
+            "Global steps per second, while the task runs.",
+            each(lambda one: one.steps_per_sec if _runs(one) else None),
+        )
+        yield "loss", "gauge", "The loss that the task last told.", each(lambda one: one.loss)
+        yield (
+            "checkpoint_step",
+            "gauge",
+            "The step of the last checkpoint that the task wrote.",
+            each(lambda one: one.checkpoint),
+        )
+        evaluations = [(one.task, one.evaluation) for one in self._states if one.evaluation is not None]
+        yield (
+            "evaluation_step",
+            "gauge",
+            "The step of the checkpoint that was evaluated last.",
+            [({"task": task}, step) for task, found in evaluations if (step := _number(found["step"])) is not None],
+        )
+        yield (
+            "evaluation_metric",
+            "gauge",
+            "The metrics of the last evaluation.",
+            [
+                ({"task": task, "metric": name}, number)
+                for task, found in evaluations
+                for name, value in sorted(found["metrics"].items())
+                if name != "global_step" and (number := _number(value)) is not None
+            ],
+        )
+        yield (
+            "last_progress_timestamp_seconds",
+            "gauge",
+            "When the task last told a step, a checkpoint, an evaluation, an export or its result.",
+            [({"task": task}, at) for task, at in self._progress.items()],
+        )
+
+    def _of_job(self) -> Iterator[tuple[str, str, str, Samples]]:
+        yield "start_time_seconds", "gauge", "When the launch began.", [({}, self._began)]
+        yield "restarts_total", "counter", "How often the job was started again.", [({}, max(0, self._attempts - 1))]
+        yield "job_running", "gauge", "Whether the launch goes on.", [({}, float(self._reason is None))]
+        ended: Samples = [] if self._reason is None else [({"reason": self._reason}, 1.0)]
+        yield "job_ended", "gauge", "How the launch has ended.", ended
+
+    def _update(self) -> None:
+        error = self._write()
+        if error is not None and not self._noted:
+            self._noted = True
+            self._inner.note(f"warning: {self._path} could not be written ({error.strerror or error}); the job goes on")
+
+    def _write(self) -> OSError | None:
+        """Why it could not be written; nothing of it is left then."""
+        self._written = self._clock()
+        # Aside it is hidden, and without the end by which a collector chooses.
+        try:
+            durable.write(self._path, self.text().encode(errors="replace"), to_disk=False)
+        except OSError as error:
+            return error
+        return None
+
+
+def exposition(name: str, kind: str, text: str, samples: Samples) -> str:
+    """A family in the text format; "" where it has no samples.
+
+    Args:
+        name: With its prefix and unit.
+        kind: "gauge" or "counter".
+        text: For HELP.
+        samples: Labels and value of each.
+    """
+    if not samples:
+        return ""
+    lines = [f"# HELP {name} {_escaped(text)}", f"# TYPE {name} {kind}"]
+    for labels, value in samples:
+        inner = ",".join(f'{key}="{_escaped(label, quotes=True)}"' for key, label in labels.items())
+        lines.append(f"{name}{{{inner}}} {_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str, *, quotes: bool = False) -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n")
+    return text.replace('"', '\\"') if quotes else text
+
+
+def _value(value: float) -> str:
+    if isinstance(value, int):
+        return str(int(value))
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
+
+
+def _runs(state: TaskState) -> bool:
+    return state.state in ("running", "ending")
+
+
+def _number(value: Any) -> float | None:
+    """A metric's number. NaN and infinities are told as texts, for JSON has none; other texts are no numbers."""
+    if isinstance(value, int | float):
+        return value
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else None

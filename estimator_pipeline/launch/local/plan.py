@@ -1,0 +1,286 @@
+"""What a local launch will start, as data that can be read, compared and printed before anything runs."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline.cluster.ports import REUSE_VARIABLE
+from estimator_pipeline.cluster.proxies import exempted
+from estimator_pipeline.cluster.resolution import EVALUATOR_VARIABLE
+from estimator_pipeline.cluster.spec import Task, TFConfig, local_cluster
+from estimator_pipeline.errors import ClusterError, ConfigError
+from estimator_pipeline.launch.local.cores import available_cores, share_cores, thread_environment
+from estimator_pipeline.launch.local.orphan_guard import RUN_ID_VARIABLE
+from estimator_pipeline.progress.progress_file import HEARTBEAT_FOLDER_VARIABLE, HEARTBEAT_VARIABLE, PROGRESS_VARIABLE
+
+__all__ = ["TASK_VARIABLE", "Plan", "Shape", "TaskPlan", "counted", "new_run_id", "plan_local"]
+
+TASK_VARIABLE = "ESTIMATOR_PIPELINE_TASK"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many tasks of each kind a local cluster has, and the dialect that tells them.
+
+    Attributes:
+        workers: How many `worker` tasks; the chief is not one of them.
+        chief: Whether there is a `chief` task (`master` in that dialect).
+        ps: How many parameter servers.
+        evaluator: Whether there is an evaluator.
+        dialect: One of `cluster.spec.DIALECTS`.
+    """
+
+    workers: int = 2
+    chief: bool = False
+    ps: int = 0
+    evaluator: bool = False
+    dialect: str = "canonical"
+
+    @classmethod
+    def of(cls, config: TFConfig) -> Shape:
+        """The shape of the cluster that a TF_CONFIG document describes, wherever its hosts are.
+
+        An evaluator counts when the document names it, inside the cluster or as its own task.
+
+        Raises:
+            ClusterError: The document describes no cluster.
+        """
+        if config.cluster is None:
+            raise ClusterError(
+                "The TF_CONFIG document describes no cluster, so there is no shape to rehearse.",
+                found="no `cluster`, or an empty one",
+                mend='Add "cluster" with its jobs, or leave --tf-config out and give --workers.',
+            )
+        jobs = config.cluster.jobs
+        written = "evaluator_in_cluster" if config.evaluator_in_cluster else "canonical"
+        return cls(
+            workers=len(jobs.get("worker", ())),
+            chief=bool(jobs.get("chief")),
+            ps=len(jobs.get("ps", ())),
+            evaluator=config.evaluator_in_cluster or config.is_evaluator,
+            dialect="master" if config.dialect == "master" else written,
+        )
+
+    @property
+    def ports(self) -> int:
+        """How many ports the cluster needs."""
+        return self.workers + self.chief + self.ps + self.evaluator
+
+    def documents(self, ports: Sequence[int]) -> dict[Task, dict[str, Any]]:
+        """Each task's TF_CONFIG on this machine.
+
+        Raises:
+            ClusterError: A cluster that cannot be, such as one without a training task.
+        """
+        return local_cluster(
+            workers=self.workers,
+            chief=self.chief,
+            ps=self.ps,
+            evaluator=self.evaluator,
+            dialect=self.dialect,
+            ports=ports,
+        )
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """One process of a launch.
+
+    Attributes:
+        task: Which task of the cluster it is.
+        command: The program and its arguments.
+        environ: What is added to the launcher's own environment.
+        cores: The CPUs it may use; empty for all.
+        log: The file that takes its standard output and standard error.
+        progress: The file that takes its events, see `progress.py`.
+        label: What it is called, where that is not its task.
+    """
+
+    task: Task
+    command: tuple[str, ...]
+    environ: Mapping[str, str]
+    cores: tuple[int, ...]
+    log: Path
+    progress: Path
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is called: "worker:0"."""
+        return self.label or str(self.task)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All processes of a launch.
+
+    Attributes:
+        run_id: The launch's own name, in the environment of every process that descends from it.
+        tasks: In the order in which they are started.
+        ports: The ports that the cluster uses.
+        log_dir: The folder of the logs and progress files.
+        foreign: Whether the command is somebody else's program, which may not know how to end its ps and
+            evaluator tasks.
+    """
+
+    run_id: str
+    tasks: tuple[TaskPlan, ...]
+    ports: tuple[int, ...]
+    log_dir: Path
+    foreign: bool
+
+    def document(self) -> dict[str, Any]:
+        """The plan as a JSON document."""
+        return {
+            "run_id": self.run_id,
+            "log_dir": str(self.log_dir),
+            "ports": list(self.ports),
+            "tasks": [
+                {
+                    "task": str(one.task),
+                    "command": list(one.command),
+                    "environ": dict(one.environ),
+                    "tf_config": json.loads(one.environ["TF_CONFIG"]),
+                    "cores": list(one.cores),
+                    "log": str(one.log),
+                    "progress": str(one.progress),
+                }
+                for one in self.tasks
+            ],
+        }
+
+    def text(self) -> str:
+        """The plan for people, every command as a shell would take it."""
+        first = self.tasks[0].environ
+        common = {
+            name: value for name, value in first.items() if all(one.environ.get(name) == value for one in self.tasks)
+        }
+        ports = ", ".join(map(str, self.ports))
+        lines = [
+            f"run {self.run_id}: {counted(len(self.tasks), 'task')} on the ports {ports}",
+            f"logs in {self.log_dir}",
+            "",
+            "environment of every task",
+            *(f"  {name}={shlex.quote(value)}" for name, value in sorted(common.items())),
+        ]
+        for one in self.tasks:
+            own = {name: value for name, value in one.environ.items() if name not in common}
+            lines += [
+                "",
+                str(one.task),
+                f"  command  {shlex.join(one.command)}",
+                f"  cores    {', '.join(map(str, one.cores)) or 'all'}",
+                f"  log      {one.log}",
+                *(f"  {name}={shlex.quote(value)}" for name, value in sorted(own.items())),
+            ]
+        return "\n".join(lines)
+
+
+def counted(number: int, thing: str) -> str:
+    """A number with its noun: "1 task", "2 tasks", "2 processes"."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}{'es' if thing.endswith('s') else 's'}"
+
+
+def new_run_id() -> str:
+    """A name for a launch that sorts by time and that no other launch has."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+
+
+def _addresses(document: Mapping[str, Any]) -> list[str]:
+    """Of all tasks, as a TF_CONFIG document has them."""
+    return [address for listed in document.get("cluster", {}).values() for address in listed]
+
+
+def plan_local(
+    command: Sequence[str],
+    *,
+    shape: Shape,
+    ports: Sequence[int],
+    log_dir: str | Path,
+    run_id: str,
+    environ: Mapping[str, str],
+    foreign: bool = False,
+    hold_ports: bool = True,
+    cores: str = "split",
+    available: Sequence[int] | None = None,
+    heartbeat: float | None = None,
+) -> Plan:
+    """Lay down which process a local cluster starts for each task. Starts, writes and picks nothing.
+
+    Args:
+        command: The program that every task runs, and its arguments.
+        shape: The cluster.
+        ports: Its ports, at least `shape.ports`.
+        log_dir: The folder for logs and progress files.
+        run_id: See :func:`new_run_id`.
+        environ: The environment that the tasks will inherit. What the user set there for threads and for
+            TensorFlow's log level stays.
+        foreign: Whether the command is somebody else's program.
+        hold_ports: Whether the launcher keeps the ports bound, which a server must know.
+        cores: "split": each task gets CPUs and threads of its own, see :func:`cores.share_cores`. "share":
+            all tasks run on all CPUs, and TensorFlow chooses its threads.
+        available: The CPUs to share out; None for those that this process may use.
+        heartbeat: How many seconds apart the tasks of ours send heartbeats; None for none.
+
+    Raises:
+        ClusterError: A cluster that cannot be.
+        ConfigError: `cores` is neither word, or the command is empty.
+    """
+    if cores not in ("split", "share"):
+        raise ConfigError(f"cores is {cores!r}.", found="allowed: split, share", mend="Give one of the two.")
+    if not command:
+        raise ConfigError("The command is empty.", mend="Name the program that each task runs.")
+    documents = shape.documents(ports)
+    folder = Path(log_dir).absolute()
+    pinned: dict[Task, tuple[int, ...]] = dict.fromkeys(documents, ())
+    threads: dict[Task, dict[str, str]] = {task: {} for task in documents}
+    if cores == "split":
+        shares = share_cores(list(documents), available_cores() if available is None else available)
+        threads = thread_environment(shares, environ=environ)
+        pinned.update(shares)
+    common = {RUN_ID_VARIABLE: run_id, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    common[EVALUATOR_VARIABLE] = "1" if shape.evaluator else "0"
+    common |= exempted(environ, [one for document in documents.values() for one in _addresses(document)])
+    # That it is there says that the ports are of this launch; see cluster.own_port.
+    common[REUSE_VARIABLE] = "1" if hold_ports else "0"
+    if "TF_CPP_MIN_LOG_LEVEL" not in environ:
+        common["TF_CPP_MIN_LOG_LEVEL"] = "1"
+    if heartbeat is not None:
+        common[HEARTBEAT_VARIABLE] = f"{heartbeat:g}"
+        if environ.get(HEARTBEAT_FOLDER_VARIABLE):
+            # A supervisor's, above this launcher; this one listens beside each task's own progress file.
+            common[HEARTBEAT_FOLDER_VARIABLE] = ""
+    tasks = []
+    for task, document in documents.items():
+        name = f"{task.type}-{task.index}"
+        progress = folder / f"{name}.progress.jsonl"
+        tasks.append(
+            TaskPlan(
+                task=task,
+                command=tuple(command),
+                environ={
+                    **common,
+                    **threads[task],
+                    "TF_CONFIG": json.dumps(document),
+                    TASK_VARIABLE: str(task),
+                    PROGRESS_VARIABLE: str(progress),
+                },
+                cores=pinned[task],
+                log=folder / f"{name}.log",
+                progress=progress,
+            )
+        )
+    return Plan(
+        run_id=run_id,
+        tasks=tuple(tasks),
+        ports=tuple(ports)[: shape.ports],
+        log_dir=folder,
+        foreign=foreign,
+    )

@@ -1,0 +1,150 @@
+"""What a Slurm job wrote: the logs of its tasks over all requeues, and how far they told that they are."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline.launch.pace import Paces, Straggler
+from estimator_pipeline.launch.remaining_time import seconds_left, step_text, time_text
+from estimator_pipeline.launch.slurm.script import OUTPUT
+from estimator_pipeline.progress.progress_file import ProgressReader, TaskState
+
+__all__ = ["SCRIPT_LABEL", "LogReaders", "progress_of", "progress_text", "runs_of"]
+
+SCRIPT_LABEL = "script"
+_OLD_SECS = 120.0
+
+
+def runs_of(folder: Path) -> list[Path]:
+    """The folders run-0, run-1, ... in their order."""
+    found = [(int(match[1]), path) for path in folder.glob("run-*") if (match := re.fullmatch(r"run-(\d+)", path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def progress_of(folder: Path) -> dict[str, Any]:
+    """What the tasks told last: of the newest run that has made a step.
+
+    Beside it, as `warning`, what a newer one has warned of, which has not come so far: tasks that do not join, mostly.
+    """
+    warning: dict[str, Any] = {}
+    for run in reversed(runs_of(folder)):
+        # By number: attempt-10 comes after attempt-9.
+        files = sorted(run.glob("attempt-*/*.progress.jsonl"), key=lambda path: (len(path.parent.name), str(path)))
+        for file in reversed(files):
+            state, step, paces, warned, at = TaskState("all"), -1, Paces(), None, None
+            for event in ProgressReader(file).read():
+                state.apply(event)
+                at = event.get("time", at)
+                if event["event"] == "pace":
+                    paces.told(event)
+                step = max(step, state.step if state.step is not None else -1)
+                warned = event.get("text", warned) if event["event"] == "warning" else warned
+            if step >= 0:
+                told = {
+                    "step": step,
+                    "max_steps": state.max_steps,
+                    "loss": state.loss,
+                    "steps_per_sec": state.steps_per_sec,
+                    "checkpoint": state.checkpoint,
+                    "evaluation": state.evaluation,
+                    "result": state.result,
+                    "straggler": None if paces.slow is None else paces.slow.document(),
+                    "time": at if isinstance(at, int | float) else None,
+                }
+                return {key: value for key, value in told.items() if value is not None} | warning
+            if warned and not warning:
+                warning = {"warning": str(warned)}
+    return warning
+
+
+def progress_text(progress: Mapping[str, Any], *, ended: bool = False, now: float | None = None) -> str:
+    """For people.
+
+    Args:
+        progress: See :func:`progress_of`.
+        ended: Whether no more is to be expected: then warnings are of the past, and the words as old as the end.
+        now: In seconds since 1970; None for this moment.
+    """
+    step, last, rate = (progress.get(name) for name in ("step", "max_steps", "steps_per_sec"))
+    parts = [] if step is None else [step_text(step, last)]
+    if "loss" in progress:
+        parts.append(f"loss {progress['loss']:.4g}")
+    if rate is not None and "result" not in progress:
+        parts.append(f"{rate:.4g} steps/s")
+    left = None if ended or "result" in progress else seconds_left(step, last, rate)
+    if left and left >= 1:
+        parts.append(f"{time_text(left)} left")
+    if "checkpoint" in progress:
+        parts.append(f"checkpoint {progress['checkpoint']}")
+    evaluation = progress.get("evaluation")
+    if evaluation:
+        metrics = {name: value for name, value in evaluation["metrics"].items() if name != "global_step"}
+        shown = " ".join(f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float))
+        parts.append(f"evaluated at step {evaluation['step']}: {shown}")
+    slow = progress.get("straggler")
+    if slow and "result" not in progress:
+        parts.append(Straggler(**{name: slow[name] for name in ("task", "wait_ms", "step_ms", "input_ms")}).text())
+    if "warning" in progress and not ended:
+        parts.append(progress["warning"])
+    age = 0.0 if ended or "time" not in progress else (time.time() if now is None else now) - progress["time"]
+    if age > _OLD_SECS:
+        parts.append(f"told {time_text(age)} ago")
+    return ", ".join(parts)
+
+
+class LogReaders:
+    """The lines of a job's logs as they come: those of the script, and of each task in every run.
+
+    Args:
+        folder: With output.log and the runs.
+        tasks: Names by rank.
+        wanted: The task to show; None for all of them and the script.
+        last: How many of the lines that are there at the first look are given, of each file; None: all. Of earlier
+            runs than the newest none are given, unless all are.
+    """
+
+    def __init__(
+        self, folder: Path, tasks: Sequence[str], *, wanted: str | None = None, last: int | None = None
+    ) -> None:
+        self._folder, self._tasks, self._wanted, self._last = folder, tuple(tasks), wanted, last
+        self._offsets: dict[Path, int] = {}
+        self._looked = False
+
+    def read(self, *, whole: bool = True) -> Iterator[tuple[str, str]]:
+        """(who, line) of what is new.
+
+        Args:
+            whole: Whether to keep a last line back until its end is there.
+        """
+        runs = runs_of(self._folder)
+        for path, label in self._files(runs):
+            lines = self._fresh(path, whole=whole)
+            if not self._looked and self._last is not None:
+                stale = path.parent in runs[:-1]
+                lines = [] if stale or not self._last else lines[-self._last :]
+            yield from ((label, line) for line in lines)
+        self._looked = True
+
+    def _files(self, runs: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+        if self._wanted in (None, SCRIPT_LABEL):
+            yield self._folder / OUTPUT, SCRIPT_LABEL
+        for run in runs:
+            for rank, task in enumerate(self._tasks):
+                if self._wanted in (None, task):
+                    yield run / f"task-{rank}.log", task
+
+    def _fresh(self, path: Path, *, whole: bool) -> list[str]:
+        try:
+            with open(path, "rb") as source:
+                source.seek(self._offsets.get(path, 0))
+                fresh = source.read()
+        except OSError:
+            return []
+        if whole:
+            fresh = fresh[: fresh.rfind(b"\n") + 1]
+        self._offsets[path] = self._offsets.get(path, 0) + len(fresh)
+        return fresh.decode("utf-8", "replace").splitlines()

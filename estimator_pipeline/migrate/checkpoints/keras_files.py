@@ -1,0 +1,81 @@
+"""Files of Keras's own, `.keras` with a model in it and `.weights.h5` without; each by the Keras it is of."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.migrate.checkpoints.state import State
+
+__all__ = ["save_file", "state_of_file"]
+
+
+def save_file(model: Any, path: str) -> None:
+    """Writes a model as `.keras`, its optimizer's state with it, or its weights alone as `.weights.h5`.
+
+    Raises:
+        ConfigError: Keras cannot write it.
+    """
+    from estimator_pipeline.models.keras_model import save_keras_model
+
+    try:
+        if path.endswith(".keras"):
+            save_keras_model(model, path)
+        else:
+            model.save_weights(path)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"Keras cannot write the model as {path.rpartition('.')[2]}: {str(error).strip().splitlines()[0]}",
+            mend="give a folder: a checkpoint needs no layers that can be described",
+        ) from error
+
+
+def state_of_file(path: str, *, model: str | None) -> State:
+    """The state in a file of Keras's.
+
+    Args:
+        path: of a local file.
+        model: `file.py:function` of the model that a `.weights.h5` file belongs to.
+
+    Raises:
+        ConfigError: it cannot be read, or belongs to the other Keras.
+    """
+    from estimator_pipeline.engines.jobs.estimator import load_function
+    from estimator_pipeline.migrate.checkpoints.targets import KerasTarget
+    from estimator_pipeline.models.keras_model import load_keras_model
+
+    if path.endswith(".keras"):
+        _check_generation(path)
+        return KerasTarget(load_keras_model(path), what=path).state
+    if model is None:
+        raise ConfigError(
+            f"{path} has weights without names", mend="name the function of its model: --source-model file.py:function"
+        )
+    made = load_function(model, field="--source-model")()
+    try:
+        made.load_weights(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"{path} does not hold the weights of {model}", found=str(error).strip().splitlines()[0][:300]
+        ) from error
+    state = KerasTarget(made, what=path).state
+    # Its optimizer is a new one: the file has weights alone.
+    return State(source=path, kind=state.kind, steps={}, weights=state.weights, slots={}, settings={}, averages={})
+
+
+def _check_generation(path: str) -> None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            version = str(json.loads(archive.read("metadata.json"))["keras_version"])
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read as a .keras file", found=str(error)[:300]) from error
+    generation = 3 if version.startswith("3.") else 2
+    if generation != compat.keras_generation():
+        name = "keras3" if generation == 3 else "keras"
+        raise ConfigError(
+            f"{path} was written by Keras {version}, and this target is made in a process with the other Keras",
+            mend=f"write a checkpoint of it first, and migrate that: --to {name} --model ... --output FOLDER",
+        )

@@ -1,0 +1,351 @@
+"""What every variable of the target is given, or why it cannot be: no value is taken that is not known to be right.
+
+All that stands against it is collected, so that one run tells all of it. NumPy only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.migrate.checkpoints.mapping import Variable, match_variables, role_of
+from estimator_pipeline.migrate.checkpoints.optimizer_slots import plan_settings, plan_slots
+from estimator_pipeline.migrate.checkpoints.state import Entry, State
+
+__all__ = ["Choices", "Plan", "Row", "plan"]
+
+_SHOWN = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What a person has said of it.
+
+    Attributes:
+        mapping: Keras weight -> the other side's variable; where both sides are Keras, the target's -> the source's.
+        allow_leftover: names or patterns of what the checkpoint has and the target does not need.
+        initialize: names or patterns of what the target begins anew with.
+        accept: names or patterns of what does not fit the step, or the target's settings, and is right all the same.
+        drop_slots: the optimizer begins anew.
+        use_averages: weights are their moving averages.
+        learning_rate: the constant one that the checkpoint was trained with.
+        momentum: what the checkpoint's momentum is a sum of, "v1" or "keras", where its names do not say it.
+        step: where the checkpoint holds no step, or more than one.
+    """
+
+    mapping: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    allow_leftover: tuple[str, ...] = ()
+    initialize: tuple[str, ...] = ()
+    accept: tuple[str, ...] = ()
+    drop_slots: bool = False
+    use_averages: bool = False
+    learning_rate: float | None = None
+    momentum: str | None = None
+    step: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What became of one variable.
+
+    Attributes:
+        target: its name in the target; "" for what is left behind.
+        source: the checkpoint's name for it; "" where it is not from there.
+        shape: of it.
+        dtype: of it.
+        how: where its value is from.
+    """
+
+    target: str
+    source: str
+    shape: tuple[int, ...]
+    dtype: str
+    how: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What the target is given.
+
+    Attributes:
+        step: the global step.
+        values: the target's name, as given -> value.
+        rows: what became of each variable, in the target's order.
+        weights: the target's weight -> the checkpoint's, as given.
+        notes: what a person should know of it.
+    """
+
+    step: int
+    values: Mapping[str, np.ndarray]
+    rows: tuple[Row, ...]
+    weights: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+class Draft:
+    """A plan in the making: values, rows, and all that stands against it."""
+
+    def __init__(self, source: State, target: State, choices: Choices) -> None:
+        self.source, self.target, self.choices = source, target, choices
+        self.values: dict[str, np.ndarray] = {}
+        self.rows: list[Row] = []
+        self.notes: list[str] = []
+        self._problems: dict[str, str] = {}
+        self._used: set[str] = set()
+
+    def give(self, entry: Entry, value: np.ndarray, *, source: str, how: str) -> None:
+        """Gives a variable of the target its value."""
+        self.values[entry.given] = value
+        self.rows.append(Row(entry.given, source, entry.shape, entry.dtype, how))
+
+    def take(self, entry: Entry, given: Entry, *, how: str) -> None:
+        """Gives a variable of the target the value of one of the checkpoint, of the same shape and type."""
+        value = given.fitted(entry.shape)
+        if tuple(value.shape) != entry.shape:
+            self.refuse(
+                f"{entry.given} is {list(entry.shape)} in the target, and {given.given} is {list(given.shape)} in the "
+                "checkpoint",
+                "give the parameters of the model that was trained, or --mapping where it is another variable",
+            )
+        elif value.dtype != entry.value.dtype:
+            self.refuse(
+                f"{entry.given} is {entry.dtype} in the target, and {given.given} is {given.dtype} in the checkpoint",
+                f"make the target's {given.dtype}: a cast would not give the same training",
+            )
+        else:
+            self.give(entry, value, source=given.given, how=how)
+
+    def keep(self, entry: Entry, *, how: str) -> None:
+        """Leaves a variable of the target as the target begins with it."""
+        self.rows.append(Row(entry.given, "", entry.shape, entry.dtype, how))
+
+    def leave(self, given: Entry, *, how: str) -> None:
+        """Leaves a variable of the checkpoint behind."""
+        self.rows.append(Row("", given.given, given.shape, given.dtype, how))
+
+    def refuse(self, what: str, mend: str) -> None:
+        """Notes what stands against it."""
+        self._problems.setdefault(what, mend)
+
+    def may(self, option: str, *names: str) -> bool:
+        """Whether an option names one of these names of a variable."""
+        patterns = getattr(self.choices, option)
+        found = [one for one in patterns if any(name == one or fnmatch.fnmatchcase(name, one) for name in names)]
+        self._used.update(f"{option} {one}" for one in found)
+        return bool(found)
+
+    def finish(self, step: int, weights: Mapping[str, str]) -> Plan:
+        """The plan.
+
+        Raises:
+            ConfigError: something stands against it.
+        """
+        for option in ("allow_leftover", "initialize", "accept"):
+            for pattern in getattr(self.choices, option):
+                if f"{option} {pattern}" not in self._used:
+                    flag = "--" + option.replace("_", "-")
+                    self.refuse(f"{flag} {pattern} fits no variable that it is for", f"leave {flag} {pattern} out")
+        if self._problems:
+            texts = list(self._problems)
+            rest = len(texts) - _SHOWN
+            more = [*texts[1:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
+            raise ConfigError(
+                f"{self.source.source} cannot go on as {self.target.source}: {texts[0]}",
+                found="; ".join(more) or None,
+                mend="; ".join(dict.fromkeys(self._problems.values())),
+            )
+        return Plan(step=step, values=self.values, rows=tuple(self.rows), weights=weights, notes=tuple(self.notes))
+
+
+def plan(source: State, target: State, choices: Choices, *, hyper: Mapping[str, Any], reverse: bool) -> Plan:
+    """What each variable of the target is given.
+
+    Args:
+        source: the checkpoint.
+        target: the target as it begins: its variables with their first values.
+        choices: what a person has said.
+        hyper: numbers of the target's optimizer by Keras's names, as far as they are known: learning_rate, beta_1.
+        reverse: whether `choices.mapping` has the checkpoint's names on its left.
+
+    Raises:
+        ConfigError: something stands against it; the message names all of it.
+    """
+    draft = Draft(source, target, choices)
+    step = _step(draft)
+    pairs = _weights(draft, by_hand=_by_hand(draft, reverse=reverse))
+    plan_slots(draft, pairs, hyper)
+    plan_settings(draft, step, hyper)
+    for name, entry in target.seeds.items():
+        if name in source.seeds:
+            draft.take(entry, source.seeds[name], how="name")
+        else:
+            draft.keep(entry, how="drawn anew")
+            draft.notes.append("random layers draw other numbers from here on: the checkpoint has no state of theirs")
+    weights = {target.weights[ours].given: source.weights[theirs].given for ours, theirs in pairs.items()}
+    draft.notes = list(dict.fromkeys(draft.notes))
+    return draft.finish(step, weights)
+
+
+def _step(draft: Draft) -> int:
+    steps, choices = draft.source.steps, draft.choices
+    told = ", ".join(f"{name} {value}" for name, value in steps.items())
+    accepted = [value for name, value in steps.items() if draft.may("accept", name)]
+    candidates = set(accepted or steps.values())
+    if choices.step is not None:
+        if steps and choices.step not in candidates:
+            draft.refuse(f"--step is {choices.step}, and the checkpoint says {told}", "leave --step out")
+        candidates = {choices.step}
+    if len(candidates) > 1:
+        draft.refuse(f"the checkpoint has counts of steps that differ: {told}", "say which one counts: --accept NAME")
+    if not candidates:
+        draft.refuse("the checkpoint has no step (global_step, iter)", "say it: --step 1000")
+    step = min(candidates, default=0)
+    for name in draft.target.steps:
+        draft.values[name] = np.asarray(step, np.int64)
+        draft.rows.append(Row(name, next(iter(steps), ""), (), "int64", "step"))
+    return step
+
+
+def _by_hand(draft: Draft, *, reverse: bool) -> dict[str, str]:
+    """Target's canonical name -> the checkpoint's, as the mapping has them."""
+    found: dict[str, str] = {}
+    for left, right in draft.choices.mapping.items():
+        ours, theirs = (right, left) if reverse else (left, right)
+        named = []
+        for name, side, what in ((ours, draft.target, "target"), (theirs, draft.source, "checkpoint")):
+            known = _known(name, side)
+            if known is None:
+                draft.refuse(
+                    f"the mapping names {name}, and the {what} has no such variable",
+                    f"one of: {', '.join(one.given for one in list(side.weights.values())[:_SHOWN])}",
+                )
+            named.append(known)
+        if None in named:
+            continue
+        if named[0] in found or named[1] in found.values():
+            draft.refuse(f"the mapping names {ours} or {theirs} twice", "name each variable once")
+            continue
+        found[str(named[0])] = str(named[1])
+    return found
+
+
+def _known(name: str, side: State) -> str | None:
+    plain = name.partition(":")[0]
+    if plain in side.weights:
+        return plain
+    return next((known for known, one in side.weights.items() if one.given.partition(":")[0] == plain), None)
+
+
+def _weights(draft: Draft, *, by_hand: Mapping[str, str]) -> dict[str, str]:
+    """Gives the weights their values; the target's canonical name -> the checkpoint's."""
+    source, target = draft.source, draft.target
+    theirs = {
+        name: one
+        for name, one in source.weights.items()
+        if name in by_hand.values() or not draft.may("allow_leftover", name, one.given)
+    }
+    ours = {
+        name: one
+        for name, one in target.weights.items()
+        if name in by_hand or not draft.may("initialize", name, one.given)
+    }
+    matches = match_variables(_described(theirs), _described(ours), by_hand=by_hand)
+    averages = _averages(draft, {match.source for match in matches.values()})
+    for name, entry in target.weights.items():
+        match = matches.get(name)
+        if match is not None:
+            given, how = theirs[match.source], match.how
+            if match.source in averages:
+                given, how = averages[match.source], f"{how}, its moving average"
+            draft.take(entry, given, how=how)
+        elif name not in ours:
+            draft.keep(entry, how="its first value (--initialize)")
+    for name, one in source.weights.items():
+        if name not in theirs:
+            draft.leave(one, how="left behind (--allow-leftover)")
+    pairs = {name: match.source for name, match in matches.items()}
+    _refuse_unmatched(draft, theirs, ours, pairs)
+    _target_averages(draft, pairs)
+    return pairs
+
+
+def _described(entries: Mapping[str, Entry]) -> dict[str, Variable]:
+    return {name: Variable(one.shape, one.dtype) for name, one in entries.items()}
+
+
+def _refuse_unmatched(
+    draft: Draft, theirs: Mapping[str, Entry], ours: Mapping[str, Entry], pairs: Mapping[str, str]
+) -> None:
+    missing = {name: one for name, one in ours.items() if name not in pairs}
+    left = {name: one for name, one in theirs.items() if name not in pairs.values()}
+    told = set()
+    for name, one in missing.items():
+        candidates = [n for n, other in left.items() if other.shape == one.shape and role_of(n) == role_of(name)]
+        told.update(candidates)
+        if candidates:
+            names = ", ".join(left[n].given for n in candidates[:_SHOWN])
+            draft.refuse(
+                f"{one.given} {list(one.shape)} has no variable of its name in the checkpoint, and its shape does not "
+                f"tell which one it is: {names}",
+                "say which is which: --mapping NAMES.yaml",
+            )
+        else:
+            draft.refuse(
+                f"{one.given} {list(one.shape)} is missing in the checkpoint",
+                f"--mapping, or --initialize {one.given.partition(':')[0]} to begin it anew",
+            )
+    for name, one in left.items():
+        if name not in told:
+            draft.refuse(
+                f"{one.given} {list(one.shape)} of the checkpoint is nothing in the target",
+                f"--mapping, or --allow-leftover {one.given} to leave it behind",
+            )
+
+
+def _averages(draft: Draft, used: Iterable[str]) -> Mapping[str, Entry]:
+    """The averages that take their weights' places, if they are to; those that nothing asks for are refused."""
+    source, target = draft.source, draft.target
+    if draft.choices.use_averages:
+        if not source.averages:
+            draft.refuse("the checkpoint has no moving averages", "leave --use-averages out")
+        elif target.slots and not draft.choices.drop_slots:
+            draft.refuse(
+                "--use-averages puts other weights in the place of those that the optimizer's slots belong to",
+                "give --drop-slots as well",
+            )
+        without = [name for name in used if name not in source.averages]
+        if without and source.averages:
+            draft.notes.append(f"{len(without)} weights have no moving average, and are as they were trained")
+        return source.averages
+    if not target.averages:
+        for name, one in source.averages.items():
+            if draft.may("allow_leftover", name, one.given):
+                draft.leave(one, how="left behind (--allow-leftover)")
+            else:
+                draft.refuse(
+                    f"{one.given} of the checkpoint is nothing in the target",
+                    "--use-averages puts moving averages in their weights' places; "
+                    f"--allow-leftover {one.given} leaves it behind",
+                )
+    return {}
+
+
+def _target_averages(draft: Draft, pairs: Mapping[str, str]) -> None:
+    for name, entry in draft.target.averages.items():
+        given = draft.source.averages.get(pairs.get(name, ""))
+        if given is not None:
+            draft.take(entry, given, how="name")
+        elif draft.may("initialize", entry.given):
+            # What a moving average begins with is the weight itself.
+            weight = draft.values.get(draft.target.weights[name].given, draft.target.weights[name].value)
+            draft.give(entry, weight, source=pairs.get(name, ""), how="its weight (--initialize)")
+        else:
+            draft.refuse(
+                f"{entry.given} {list(entry.shape)} is missing in the checkpoint",
+                f"--initialize {entry.given.partition(':')[0]} to begin it with its weight",
+            )

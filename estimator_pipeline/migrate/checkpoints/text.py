@@ -1,0 +1,62 @@
+"""A migration told to a person, and its mapping as YAML."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from estimator_pipeline.utils import durable_files as durable
+
+if TYPE_CHECKING:
+    from estimator_pipeline.migrate.checkpoints.api import MigratedCheckpoint
+
+__all__ = ["summary", "write_mapping"]
+
+
+def summary(done: MigratedCheckpoint) -> str:
+    """A table of all variables, and what was done."""
+    table = [("target", "checkpoint", "shape", "how")]
+    table += [(row.target or "-", row.source or "-", f"{row.dtype} {list(row.shape)}", row.how) for row in done.rows]
+    widths = [max(len(row[column]) for row in table) for column in range(3)]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in table
+    ]
+    lines += ["", *(f"note: {note}" for note in done.notes)]
+    lines += [f"step {done.step}: {done.source} -> {done.output}", f"mapping: {done.mapping_file}"]
+    return "\n".join(lines).replace("\n\n\n", "\n\n")
+
+
+def write_mapping(path: str, weights: Mapping[str, str], *, reverse: bool) -> None:
+    """Writes which weight is which, as `--mapping` of this command and of `parity` reads it.
+
+    Args:
+        path: of the file.
+        weights: the target's name -> the checkpoint's.
+        reverse: whether the checkpoint's names come first: it is Keras's, and the target is not.
+    """
+    from ruamel.yaml import YAML
+
+    from estimator_pipeline import compat
+
+    pairs = {ours.partition(":")[0]: theirs.partition(":")[0] for ours, theirs in weights.items()}
+    if reverse:
+        pairs = {theirs: ours for ours, theirs in pairs.items()}
+    gfile = compat.install().io.gfile
+    if os.path.dirname(path):
+        gfile.makedirs(os.path.dirname(path))
+    unfinished = f"{path}.unfinished"
+    with gfile.GFile(unfinished, "w") as file:
+        YAML(typ="safe", pure=True).dump(pairs, _Text(file))
+    durable.rename(unfinished, path, by=functools.partial(gfile.rename, overwrite=True))
+
+
+class _Text:
+    """A file of TensorFlow's as ruamel.yaml writes to one: text comes in as bytes."""
+
+    def __init__(self, file: object) -> None:
+        self._file = file
+
+    def write(self, text: str | bytes) -> None:
+        self._file.write(text.decode() if isinstance(text, bytes) else text)  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""To be written: what is in here, and what is not."""

@@ -1,0 +1,345 @@
+"""Finds the constructs of a program: names, calls with their fields, classes, TF_CONFIG, imports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code import catalogue
+from estimator_pipeline.migrate.code.analysis import modes
+from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, Member, Outside, Program, Value
+from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree
+from estimator_pipeline.migrate.code.catalogue import Match, Row
+
+__all__ = ["BY_NAME", "BY_USE", "RESOLVED", "Construct", "find_constructs"]
+
+RESOLVED, BY_USE, BY_NAME = "resolved", "by use", "by name"
+
+_ESTIMATORS = ("estimator", "canned estimator")
+# Methods that no other library has: found whatever they are called on.
+_OWN_METHODS = ("export_saved_model", "export_savedmodel", "experimental_export_all_saved_models")
+_METHODS = (
+    "train", "evaluate", "predict", "get_variable_names", "get_variable_value", "latest_checkpoint", "eval_dir",
+    *_OWN_METHODS,
+)  # fmt: skip
+_DATASET_METHODS = ("make_one_shot_iterator", "make_initializable_iterator")
+_GRADIENTS = ("minimize", "apply_gradients", "compute_gradients")
+# A class's kind, or its base's name -> the row of classes that come from it.
+_SUBCLASSES = {
+    "tf.estimator.CheckpointSaverListener": "CheckpointSaverListener subclass",
+    "estimator": "tf.estimator.Estimator subclass",
+    "canned estimator": "tf.estimator.Estimator subclass",
+    "exporter": "Exporter subclass",
+    "head": "Head subclass",
+    "hook": "SessionRunHook subclass",
+    "optimizer": "Optimizer subclass",
+}
+
+
+@dataclass
+class Construct:
+    """A construct at its place in the program.
+
+    Attributes:
+        node: what the place is; for functions and classes their name.
+        match: its row, and how the program spells it.
+        certainty: how it was told.
+        details: facts, fit for JSON.
+        call: the call that it is the callee or a field of.
+    """
+
+    tree: Tree
+    node: cst.CSTNode
+    match: Match
+    certainty: str = RESOLVED
+    details: dict[str, Any] = field(default_factory=dict)
+    call: cst.Call | None = None
+
+    @property
+    def row(self) -> Row:
+        return self.match.row
+
+
+def find_constructs(program: Program, tree: Tree) -> Iterator[Construct]:
+    """Every construct of a file but its functions, which are told by how the whole program uses them."""
+    finder = _Finder(program, tree)
+    yield from finder.names()
+    yield from finder.calls()
+    yield from finder.classes()
+    yield from finder.strings()
+    yield from finder.imports()
+
+
+def own(name: str) -> Match:
+    """The match of a construct that is no name of TensorFlow."""
+    return Match(catalogue.row(name), name, True)
+
+
+class _Finder:
+    def __init__(self, program: Program, tree: Tree) -> None:
+        self.program = program
+        self.tree = tree
+        self.used = {_root(chain) for chain in tree.chains}
+
+    # Names
+
+    def names(self) -> Iterator[Construct]:
+        for node in self.tree.chains:
+            parent = self.tree.parents.get(node)
+            if self._is_base(parent):
+                continue  # the class is the construct
+            scope = self.tree.where[node]
+            if isinstance(node, cst.Name) and not self._names_an_import(node, parent, scope):
+                continue
+            match = self.match(node, scope)
+            if match is None:
+                yield from self._method_of_a_data_set(node, scope)
+                continue
+            if match.row.kind == "flags" and self._is_a_flag(node, scope):
+                continue
+            call = parent if isinstance(parent, cst.Call) and parent.func is node else None
+            yield Construct(self.tree, node, match, call=call, details=self._details(match, call, scope))
+
+    def match(self, node: cst.BaseExpression, scope: Scope) -> Match | None:
+        """The row of an expression; of several meanings the first that runs."""
+        found = [
+            match
+            for value in self.program.meaning(node, self.tree, scope)
+            if isinstance(value, Outside) and (match := catalogue.find(value.dotted)) is not None
+        ]
+        return next((match for match in found if match.exists and match.row.runs), found[0] if found else None)
+
+    def _is_base(self, parent: cst.CSTNode | None) -> bool:
+        return isinstance(parent, cst.Arg) and isinstance(self.tree.parents.get(parent), cst.ClassDef)
+
+    def _names_an_import(self, node: cst.Name, parent: cst.CSTNode | None, scope: Scope) -> bool:
+        """Whether a bare name is to be looked at: one that was imported, or an alias that is called."""
+        bindings = self.program.bindings(node.value, scope)
+        if any(binding.kind == "from" for binding in bindings) or not bindings:
+            return True
+        return isinstance(parent, cst.Call) and parent.func is node and any(b.kind == "value" for b in bindings)
+
+    def _details(self, match: Match, call: cst.Call | None, scope: Scope) -> dict[str, Any]:
+        if call is None or match.row.name not in ("tf.estimator.EstimatorSpec",
+                                                  "tf.compat.v1.estimator.tpu.TPUEstimatorSpec"):  # fmt: skip
+            return {}
+        fields = [name for name, _ in _arguments(call, match.row.fields) if name]
+        return {"modes": modes.of_spec(self.program, self.tree, call, scope), "fields": fields}
+
+    def _is_a_flag(self, node: cst.Attribute | cst.Name, scope: Scope) -> bool:
+        """Whether this is the value of a flag, FLAGS.steps: it is the same with absl."""
+        return any(".FLAGS." in name for name in value_names(self.program.meaning(node, self.tree, scope)))
+
+    def _method_of_a_data_set(self, node: cst.Attribute | cst.Name, scope: Scope) -> Iterator[Construct]:
+        """V1 data sets alone have such methods; those of `tf.compat.v1.data` are V1 data sets."""
+        if not isinstance(node, cst.Attribute) or node.attr.value not in _DATASET_METHODS:
+            return
+        made = self._made_by(node.value, scope, set())
+        if not made and any(b.name.startswith("tensorflow.compat.v1") for _, b in self.tree.imports):
+            made = "tf.compat.v1."
+        match = own(node.attr.value)
+        if made.startswith("tf.compat.v1."):
+            yield Construct(self.tree, node.attr, own(f"tf.compat.v1.data.{node.attr.value}"), BY_USE)
+        elif not made.startswith("tf.") or made.startswith(("tf.data.", "tf.contrib.data.")):
+            yield Construct(self.tree, node.attr, match, BY_USE if made else BY_NAME)
+
+    def _made_by(self, node: cst.CSTNode, scope: Scope, seen: set[cst.CSTNode]) -> str:
+        """The name of TensorFlow at the beginning of `tf.data.Dataset.range(3).map(f).batch(2)`, over variables."""
+        while isinstance(node, (cst.Call, cst.Attribute)):
+            if isinstance(node, cst.Attribute):
+                names = value_names(self.program.meaning(node, self.tree, scope))
+                if names:
+                    return catalogue.spell(names[0])
+            node = node.func if isinstance(node, cst.Call) else node.value
+        if isinstance(node, cst.Name):
+            for binding in self.program.bindings(node.value, scope):
+                if binding.kind == "value" and isinstance(binding.node, cst.Call) and binding.node not in seen:
+                    seen.add(binding.node)
+                    found = self._made_by(binding.node, binding.scope, seen)
+                    if found:
+                        return found
+        return ""
+
+    # Calls
+
+    def calls(self) -> Iterator[Construct]:
+        for call in self.tree.calls:
+            scope = self.tree.where[call]
+            if isinstance(call.func, cst.Name) and call.func.value == "getattr":
+                made = self.match(call, scope)
+                if made is not None:
+                    yield Construct(self.tree, call, made)
+            match = self.match(call.func, scope)
+            if match is not None and match.row.fields:
+                yield from self.fields(call, match)
+            if isinstance(call.func, cst.Attribute):
+                yield from self.methods(call, call.func, scope)
+
+    def fields(self, call: cst.Call, match: Match) -> Iterator[Construct]:
+        """Each argument of a class whose parameters are rows of their own."""
+        for name, arg in _arguments(call, match.row.fields):
+            try:
+                row = catalogue.row(f"{match.row.name}.{name}")
+            except KeyError:
+                continue
+            spelled = f"{match.spelled}.{name}"
+            place = arg.keyword or arg.value
+            yield Construct(self.tree, place, match._replace(row=row, spelled=spelled), call=call)
+
+    def methods(self, call: cst.Call, func: cst.Attribute, scope: Scope) -> Iterator[Construct]:
+        name = func.attr.value
+        values = self.program.meaning(func, self.tree, scope)
+        for value in values:
+            if isinstance(value, Member):
+                found = self._member(value, call, func)
+                if found is not None:
+                    yield found
+                    if found.row.name == "tf.estimator.RunConfig.replace":
+                        yield from self.fields(call, own("tf.estimator.RunConfig"))
+                    elif found.row.fields:
+                        yield from self.fields(call, found.match)
+                    return
+        if values:
+            return
+        keywords = {arg.keyword.value for arg in call.args if arg.keyword}
+        if name in _OWN_METHODS:
+            yield Construct(self.tree, func.attr, own(f"tf.estimator.Estimator.{name}"), BY_NAME, call=call)
+        elif name in ("train", "evaluate", "predict") and "input_fn" in keywords:
+            yield Construct(self.tree, func.attr, own(f"tf.estimator.Estimator.{name}"), BY_USE, call=call)
+        elif name == "create_estimator_spec":
+            yield Construct(self.tree, func.attr, own("tf.estimator.Head.create_estimator_spec"), BY_NAME, call=call)
+        elif name == "minimize" and "global_step" in keywords:
+            yield Construct(self.tree, func.attr, own("minimize"), BY_USE, call=call)
+
+    def _member(self, value: Member, call: cst.Call, func: cst.Attribute) -> Construct | None:
+        of = catalogue.find(value.of)
+        if of is None:
+            return None
+        kind, name = of.row.kind, value.name
+        if of.row.name == "tf.estimator.Estimator" and name == "__init__":
+            return Construct(self.tree, func, of, call=call)
+        if (kind in _ESTIMATORS or of.row.name.endswith(".TPUEstimator")) and name in _METHODS:
+            return Construct(self.tree, func.attr, own(f"tf.estimator.Estimator.{name}"), call=call)
+        if kind == "head" and name == "create_estimator_spec":
+            return Construct(self.tree, func.attr, own("tf.estimator.Head.create_estimator_spec"), call=call)
+        if kind == "run config" and name == "replace":
+            return Construct(self.tree, func.attr, own("tf.estimator.RunConfig.replace"), call=call)
+        if kind == "optimizer" and name in _GRADIENTS:
+            return Construct(self.tree, func.attr, own("minimize"), call=call, details={"method": name})
+        return None
+
+    # Classes
+
+    def classes(self) -> Iterator[Construct]:
+        for node in self.tree.classes:
+            for base in self.program.ancestors(ClassOf(node, self.tree)):
+                match = catalogue.find(base.dotted)
+                if match is None:
+                    continue
+                known = _SUBCLASSES.get(match.row.name) or _SUBCLASSES.get(match.row.kind)
+                # A class of TensorFlow that is no frame for own ones, such as tf.layers.Layer, is its own row.
+                match_of_class = match if known is None else match._replace(row=catalogue.row(known))
+                methods = [one.name.value for one in _methods(node)]
+                details = {"class": node.name.value, "base": catalogue.spell(base.dotted), "methods": methods}
+                yield Construct(self.tree, node.name, match_of_class, details=details)
+                break
+
+    # TF_CONFIG
+
+    def strings(self) -> Iterator[Construct]:
+        for node in self.tree.strings:
+            if "TF_CONFIG" not in node.value or node.evaluated_value != "TF_CONFIG":
+                continue
+            above = list(self.tree.above(node))
+            if not isinstance(above[0], cst.Expr):
+                yield Construct(self.tree, node, own("TF_CONFIG"), details={"access": _access(node, above)})
+
+    # Imports
+
+    def imports(self) -> Iterator[Construct]:
+        for node, binding in self.tree.imports:
+            place = node.name if isinstance(node, cst.ImportAlias) else node
+            if binding.level:
+                continue
+            dotted = binding.name if binding.kind == "import" else f"{binding.module}.{binding.name}"
+            if catalogue.is_private(dotted) or catalogue.is_private(f"{binding.module}."):
+                works = catalogue.is_there(dotted)
+                match = Match(catalogue.row("private import"), dotted.removesuffix(".*"), works)
+                yield Construct(self.tree, place, match)
+            elif dotted.startswith("tensorflow.contrib"):
+                match = Match(catalogue.row("tf.contrib"), catalogue.spell(dotted.removesuffix(".*")), False)
+                yield Construct(self.tree, place, match)
+            elif self._is_handed_on(node, binding):
+                found = catalogue.find(dotted)
+                if found is not None:
+                    yield Construct(self.tree, place, found, details={"imported": True})
+
+    def _is_handed_on(self, node: cst.CSTNode, binding: Binding) -> bool:
+        """Whether a name is imported and not used here: for others to import it from here, or for nothing."""
+        if binding.kind != "from" or not isinstance(node, cst.ImportAlias):
+            return False
+        return (node.evaluated_alias or node.evaluated_name) not in self.used
+
+
+def arguments(call: cst.Call, fields: tuple[str, ...]) -> dict[str, cst.Arg]:
+    """Parameter -> argument of a call, by position and by name."""
+    return {name: arg for name, arg in _arguments(call, fields) if name}
+
+
+def _arguments(call: cst.Call, fields: tuple[str, ...]) -> Iterator[tuple[str, cst.Arg]]:
+    position = 0
+    for arg in call.args:
+        if arg.star:
+            position += len(fields) if arg.star == "*" else 0
+        elif arg.keyword is not None:
+            yield arg.keyword.value, arg
+        else:
+            yield (fields[position] if position < len(fields) else ""), arg
+            position += 1
+
+
+def _methods(node: cst.ClassDef) -> Iterator[cst.FunctionDef]:
+    if isinstance(node.body, cst.IndentedBlock):
+        yield from (one for one in node.body.body if isinstance(one, cst.FunctionDef))
+
+
+def _root(node: cst.CSTNode) -> str:
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def _access(node: cst.CSTNode, above: list[cst.CSTNode]) -> str:
+    """What a program does with TF_CONFIG: "read", "parsed" (read as JSON), "written" or "named"."""
+    access = "named"
+    for below, one in zip([node, *above], above, strict=False):
+        if isinstance(one, cst.Call):
+            called = one.func.attr.value if isinstance(one.func, cst.Attribute) else getattr(one.func, "value", "")
+            if called in ("loads", "load"):
+                return "parsed"
+            if called in ("get", "getenv", "pop"):
+                access = "read"
+            elif called in ("putenv", "setdefault", "unsetenv", "setenv", "update"):
+                return "written"
+            elif access == "named":
+                return access
+        elif isinstance(one, cst.Subscript):
+            access = "read"
+        elif isinstance(one, (cst.AssignTarget, cst.Del)):
+            return "written" if access == "read" else access
+        elif isinstance(one, cst.Comparison):
+            return "read" if access == "named" else access
+        elif isinstance(one, cst.Dict):
+            return "written"
+        elif isinstance(one, cst.BaseStatement | cst.BaseSmallStatement):
+            break
+        del below
+    return access
+
+
+def value_names(values: tuple[Value, ...]) -> list[str]:
+    """The full names among the meanings of an expression."""
+    return [value.dotted for value in values if isinstance(value, Outside)]

@@ -1,0 +1,202 @@
+"""Which files of a code base are read, and which are left out and why. Nothing is imported or executed."""
+
+from __future__ import annotations
+
+import io
+import os
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.migrate.code.analysis import notebooks
+from estimator_pipeline.migrate.code.analysis.notebooks import Cell, Problem
+
+__all__ = ["Skipped", "Source", "read_tree"]
+
+LEFT_OUT = frozenset(
+    {".git", ".hg", ".svn", ".bzr", "node_modules", ".venv", "venv", "site-packages", ".tox", ".nox",
+     ".eggs", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", ".idea", ".vscode"}
+)  # fmt: skip
+MOST_BYTES = {".py": 2 * 2**20, ".ipynb": 64 * 2**20}  # a notebook holds its pictures
+_SUFFIXES = (".py", ".pyw", ".ipynb")
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """What was not read, relative to the root, and why."""
+
+    path: str
+    why: str
+
+
+@dataclass
+class Source:
+    """The text of a file.
+
+    Attributes:
+        path: relative to the root, with slashes.
+        text: all of it; of a notebook its code cells, one below the other.
+        cells: of a notebook, which cell a line belongs to.
+        problems: what of it cannot be read.
+        encoding: by which the file's bytes are the text.
+    """
+
+    path: str
+    text: str
+    cells: tuple[Cell, ...] = ()
+    problems: list[Problem] = field(default_factory=list)
+    encoding: str = "utf-8"
+
+    def place(self, line: int) -> tuple[int | None, int]:
+        """(cell, line within it) of a line; cell is None for a file that is no notebook."""
+        for cell in reversed(self.cells):
+            if line >= cell.first:
+                return cell.number, line - cell.first + 1
+        return None, line
+
+
+def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[Source], list[Skipped]]:
+    """Reads a file, or every Python file and notebook below a folder, in the order of their names.
+
+    Returns:
+        The folder that paths are relative to, the sources, and what was left out.
+
+    Raises:
+        ConfigError: there is no such path, it cannot be read, or it has no Python file.
+    """
+    root = Path(root)
+    skipped: list[Skipped] = []
+    if not root.exists():
+        raise ConfigError(f"{root}: there is no such file or folder", mend="name a Python file, a notebook or a folder")
+    if root.is_file():
+        if not _is_python(root):
+            raise ConfigError(
+                f"{root} is no Python file", found=f"the suffix {root.suffix!r}", mend="name a .py or .ipynb file"
+            )
+        found = [root]
+        base = root.parent
+    else:
+        base = root
+        found = list(_walk(root, skipped))
+    sources = []
+    for path in found:
+        source = _read(path, path.relative_to(base).as_posix(), skipped)
+        if source is not None:
+            sources.append(source)
+    if not sources:
+        told = "; ".join(f"{one.path}: {one.why}" for one in skipped[:3])
+        raise ConfigError(
+            f"{root} has no Python file that can be read",
+            found=f"left out: {told}" if told else "no file that ends in .py or .ipynb",
+            mend="name the folder of the program's sources",
+        )
+    return base, sorted(sources, key=lambda source: source.path), sorted(skipped, key=lambda one: one.path)
+
+
+def _walk(root: Path, skipped: list[Skipped]) -> Iterator[Path]:
+    top = os.path.realpath(root)
+    seen = {top}
+
+    def note(path: str, why: str) -> None:
+        skipped.append(Skipped(os.path.relpath(path, root).replace(os.sep, "/"), why))
+
+    def failed(error: OSError) -> None:
+        note(error.filename or str(root), error.strerror or "cannot be read")
+
+    for folder, folders, names in os.walk(root, followlinks=True, onerror=failed):
+        kept = []
+        for name in sorted(folders):
+            path = os.path.join(folder, name)
+            real = os.path.realpath(path)
+            if name == "__pycache__":
+                continue
+            if name in LEFT_OUT or name.endswith(".egg-info"):
+                note(path, "a folder of tools or of installed packages")
+            elif os.path.exists(os.path.join(path, "pyvenv.cfg")):
+                note(path, "a virtual environment")
+            elif os.path.islink(path) and not _below(real, top):
+                note(path, f"a link that leads out of {root}")
+            elif real in seen or (os.path.islink(path) and _below(os.path.realpath(folder), real)):
+                note(path, "a link to a folder that is read anyway")
+            elif os.path.islink(path):
+                # What it leads to is below the root, and is read there.
+                note(path, "a link to a folder that is read anyway")
+            else:
+                seen.add(real)
+                kept.append(name)
+        folders[:] = kept
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            if not _is_python(Path(path)):
+                continue
+            if os.path.islink(path):
+                where = os.path.realpath(path)
+                if not os.path.exists(where):
+                    note(path, "a link to nothing")
+                elif _below(where, top):
+                    note(path, "a link to a file that is read anyway")
+                else:
+                    note(path, f"a link that leads out of {root}")
+                continue
+            yield Path(path)
+
+
+def _below(path: str, top: str) -> bool:
+    return path == top or path.startswith(top.rstrip(os.sep) + os.sep)
+
+
+def _is_python(path: Path) -> bool:
+    if path.suffix in _SUFFIXES:
+        return True
+    if path.suffix or not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            first = file.readline(200)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and b"python" in first
+
+
+def _read(path: Path, name: str, skipped: list[Skipped]) -> Source | None:
+    try:
+        if not path.is_file():  # a pipe would never end
+            skipped.append(Skipped(name, "not an ordinary file"))
+            return None
+        size, most = path.stat().st_size, MOST_BYTES.get(path.suffix, MOST_BYTES[".py"])
+        if size > most:
+            skipped.append(Skipped(name, f"{size:,} bytes; more than {most:,} are no program that a person wrote"))
+            return None
+        content = path.read_bytes()
+    except OSError as error:
+        skipped.append(Skipped(name, error.strerror or "cannot be read"))
+        return None
+    if path.suffix == ".ipynb":
+        text, cells, problems = notebooks.code_of(content)
+        return Source(name, text, cells, problems)
+    if b"\0" in content and not content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        skipped.append(Skipped(name, "binary: it holds a NUL byte"))
+        return None
+    return _decoded(name, content)
+
+
+def _decoded(name: str, content: bytes) -> Source:
+    """By the file's own declaration (PEP 263) or UTF-8."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    except (SyntaxError, LookupError) as error:
+        return Source(name, "", problems=[Problem(1, 1, f"its encoding cannot be told: {error}")])
+    try:
+        return Source(name, content.decode(encoding), encoding=encoding)
+    except (UnicodeDecodeError, LookupError) as error:
+        start = error.start if isinstance(error, UnicodeDecodeError) else 0
+        line = content.count(b"\n", 0, start) + 1
+        return Source(name, "", problems=[Problem(line, 1, f"it is not {encoding}: {_reason(error)}")])
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte 0x{error.object[error.start]:02x}; declare its encoding in the first line"
+    return str(error)

@@ -1,0 +1,196 @@
+"""Finds model functions, input functions and serving inputs: by where they are handed over, or by their signatures.
+
+A function is followed through names, `self.method`, functools.partial, lambdas that call it, and factories that return
+it. What is left is told by its parameters and its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis import modes
+from estimator_pipeline.migrate.code.analysis.constructs import BY_NAME, BY_USE, RESOLVED, Construct, arguments, own
+from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Program
+from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree
+from estimator_pipeline.migrate.code.failures import Each, plainly
+
+__all__ = ["find_functions"]
+
+MODEL, INPUT, SERVING = "model_fn", "input_fn", "serving_input_receiver_fn"
+
+
+class _Use(NamedTuple):
+    """How a function came to be known."""
+
+    role: str
+    certainty: str
+    to: str
+
+
+# Parameters, by position, of calls that take a function: canonical name of the callee -> (parameters, role of each).
+_TAKERS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "tf.estimator.Estimator": (("model_fn",), {"model_fn": MODEL}),
+    "tf.compat.v1.estimator.tpu.TPUEstimator": (("model_fn",), {"model_fn": MODEL}),
+    "tf.estimator.TrainSpec": (("input_fn",), {"input_fn": INPUT}),
+    "tf.estimator.EvalSpec": (("input_fn",), {"input_fn": INPUT}),
+    "tf.estimator.Estimator.train": (("input_fn",), {"input_fn": INPUT}),
+    "tf.estimator.Estimator.evaluate": (("input_fn",), {"input_fn": INPUT}),
+    "tf.estimator.Estimator.predict": (("input_fn",), {"input_fn": INPUT}),
+    "tf.estimator.experimental.InMemoryEvaluatorHook": (("estimator", "input_fn"), {"input_fn": INPUT}),
+    "tf.estimator.Estimator.export_saved_model": (
+        ("export_dir_base", "serving_input_receiver_fn"), {"serving_input_receiver_fn": SERVING}),
+    "tf.estimator.Estimator.export_savedmodel": (
+        ("export_dir_base", "serving_input_receiver_fn"), {"serving_input_receiver_fn": SERVING}),
+    "tf.estimator.FinalExporter": (("name", "serving_input_receiver_fn"), {"serving_input_receiver_fn": SERVING}),
+    "tf.estimator.LatestExporter": (("name", "serving_input_receiver_fn"), {"serving_input_receiver_fn": SERVING}),
+    "tf.estimator.BestExporter": (("name", "serving_input_receiver_fn"), {"serving_input_receiver_fn": SERVING}),
+}  # fmt: skip
+_SPECS = ("tf.estimator.EstimatorSpec", "tf.compat.v1.estimator.tpu.TPUEstimatorSpec",
+          "tf.estimator.Head.create_estimator_spec")  # fmt: skip
+_MODEL_NAME = re.compile(r"(^|_)model_?fn$", re.IGNORECASE)
+_INPUT_NAME = re.compile(r"(^|_)input_?fn(_|$)", re.IGNORECASE)
+_SERVING_NAME = re.compile(r"(^|_)serving_input(_receiver)?(_fn|_receiver)?$", re.IGNORECASE)
+
+
+def find_functions(program: Program, constructs: list[Construct], each: Each = plainly) -> Iterator[Construct]:
+    """Every function that plays a part, once, with all places where it is handed over."""
+    uses: dict[tuple[Any, str], tuple[FunctionOf, list[_Use]]] = {}
+    for handed in each(constructs, lambda one: list(_handed_over(program, one)), lambda one: one.tree):
+        for function, use in handed:
+            uses.setdefault((function.node, use.role), (function, []))[1].append(use)
+    taken = {node for node, _ in uses}
+    makers = {above for one in constructs if one.row.name in _SPECS for above in one.tree.above(one.node)}
+
+    def in_file(tree: Tree) -> None:
+        for node in tree.functions:
+            role = None if node in taken else _by_signature(node, node in makers)
+            if role is None:
+                continue
+            # A factory is none itself: what it returns is.
+            returned = _returned(program, FunctionOf(node, tree))
+            made = [value for value in returned if value.node not in taken]
+            for function in made or ([] if returned else [FunctionOf(node, tree)]):
+                uses.setdefault((function.node, role), (function, [_Use(role, BY_NAME, "")]))
+
+    for _ in each(program.trees.values(), in_file, lambda tree: tree):
+        pass
+    for (node, role), (function, found) in uses.items():
+        certainty = RESOLVED if any(use.certainty == RESOLVED for use in found) else found[0].certainty
+        details: dict[str, Any] = {"function": _name(node), "parameters": _parameters(node)}
+        places = sorted({use.to for use in found if use.to})
+        if places:
+            details["passed_to"] = places
+        if role == MODEL:
+            details |= _of_model_fn(function, constructs)
+        place = node.name if isinstance(node, cst.FunctionDef) else node
+        yield Construct(function.tree, place, own(role), certainty, details)
+
+
+def _handed_over(program: Program, construct: Construct) -> Iterator[tuple[FunctionOf, _Use]]:
+    call = construct.call
+    # A field is a construct of its own, with the same call.
+    if call is None or construct.row.name not in _TAKERS:
+        return
+    fields, roles = _TAKERS[construct.row.name]
+    tree = construct.tree
+    scope = tree.where[call]
+    given = arguments(call, construct.row.fields or fields)
+    for parameter, role in roles.items():
+        if parameter not in given:
+            continue
+        certainty = RESOLVED if construct.certainty == RESOLVED else BY_USE
+        for value in program.meaning(given[parameter].value, tree, scope):
+            if isinstance(value, FunctionOf):
+                for function in _through(program, value):
+                    yield function, _Use(role, certainty, construct.match.spelled)
+
+
+def _through(program: Program, function: FunctionOf) -> list[FunctionOf]:
+    """The function that a lambda calls, where it does nothing else; the lambda itself otherwise."""
+    node = function.node
+    if not isinstance(node, cst.Lambda) or not isinstance(node.body, cst.Call):
+        return [function]
+    scope: Scope = function.tree.scopes[node]
+    inner = [value for value in program.meaning(node.body.func, function.tree, scope) if isinstance(value, FunctionOf)]
+    return inner or [function]
+
+
+def _returned(program: Program, function: FunctionOf) -> list[FunctionOf]:
+    inner = function.tree.scopes[function.node]
+    values = [value for node in inner.returns for value in program.meaning(node, function.tree, inner)]
+    return [value for value in values if isinstance(value, FunctionOf)]
+
+
+def _by_signature(node: cst.FunctionDef, makes_spec: bool) -> str | None:
+    """What a function must be that nobody hands over, or nobody within the code base.
+
+    A head's methods take features, labels and mode as well, and logits; what gives no spec is a part of a model_fn.
+    """
+    name, parameters = node.name.value, _parameters(node)
+    if makes_spec and {"features", "labels", "mode"} <= set(parameters) and "logits" not in parameters:
+        return MODEL
+    if _MODEL_NAME.search(name) and "mode" in parameters:
+        return MODEL
+    if _SERVING_NAME.search(name):
+        return SERVING
+    return INPUT if _INPUT_NAME.search(name) and not name.startswith("test") else None
+
+
+def _name(node: cst.FunctionDef | cst.Lambda) -> str:
+    return node.name.value if isinstance(node, cst.FunctionDef) else "lambda"
+
+
+def _parameters(node: cst.FunctionDef | cst.Lambda) -> list[str]:
+    params = node.params
+    return [one.name.value for one in (*params.posonly_params, *params.params, *params.kwonly_params)]
+
+
+def _of_model_fn(function: FunctionOf, constructs: list[Construct]) -> dict[str, Any]:
+    """The modes that it handles, by its specs, and how many it has."""
+    tree = function.tree
+    specs = [
+        one.details
+        for one in constructs
+        if one.tree is tree and "modes" in one.details and function.node in set(tree.above(one.node))
+    ]
+    handled = {mode for spec in specs for mode in spec["modes"]}
+    params = sorted(_params_read(function))
+    return {
+        "modes": [mode for mode in modes.MODES if mode in handled],
+        "specs": len(specs),
+        "spec_fields": sorted({name for spec in specs for name in spec["fields"]}),
+        "params": params,
+    }
+
+
+def _params_read(function: FunctionOf) -> Iterator[str]:
+    """The keys of `params` that a model_fn reads: `params["units"]`, `params.get("units")`, `params.units`."""
+    tree = function.tree
+    inner = tree.scopes[function.node]
+    for chain in tree.chains:
+        if isinstance(chain, cst.Attribute) and isinstance(chain.value, cst.Name) and chain.value.value == "params":
+            if not _within(tree.where[chain], inner):
+                continue
+            parent = tree.parents.get(chain)
+            if isinstance(parent, cst.Call) and parent.func is chain:
+                key = parent.args[0].value if chain.attr.value == "get" and parent.args else None
+                if isinstance(key, cst.SimpleString):
+                    yield str(key.evaluated_value)
+            else:
+                yield chain.attr.value
+        elif isinstance(chain, cst.Name) and chain.value == "params" and _within(tree.where[chain], inner):
+            parent = tree.parents.get(chain)
+            if isinstance(parent, cst.Subscript) and parent.value is chain:
+                index = parent.slice[0].slice
+                if isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString):
+                    yield str(index.value.evaluated_value)
+
+
+def _within(scope: Scope | None, outer: Scope) -> bool:
+    while scope is not None and scope is not outer:
+        scope = scope.parent
+    return scope is not None

@@ -1,0 +1,408 @@
+"""What an expression of the program means: a name of TensorFlow, or a function, class or object of the program.
+
+Everything is read off the trees: imports are followed into the modules of the same code base, names through
+assignments, `self.x` through the class, calls through what their functions return. Where a name has several meanings
+(`try: import a as x` … `except ImportError: import b as x`), all of them are given, in the order of the text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code import catalogue
+from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree
+
+__all__ = ["ClassOf", "FunctionOf", "Instance", "Member", "ModuleOf", "Outside", "Program", "Value"]
+
+# Of one question: names in circles (`x = f(x)` in many branches) would be followed along every path.
+_STEPS = 2_000
+# Of questions within questions: each takes some eight frames of Python's stack.
+_DEPTH = 300
+_OUTSIDE = ("tensorflow", "tensorflow_estimator", "tensorflow_core", "keras", "tf_keras", "absl")
+
+
+@dataclass(frozen=True)
+class Outside:
+    """A full name outside of the code base."""
+
+    dotted: str
+
+
+@dataclass(frozen=True)
+class ModuleOf:
+    """A module of the code base; `tree` is None for a folder."""
+
+    path: str
+    tree: Tree | None
+
+
+@dataclass(frozen=True)
+class FunctionOf:
+    """A function, method or lambda of the code base; `partial` is one with arguments bound by functools.partial."""
+
+    node: cst.FunctionDef | cst.Lambda
+    tree: Tree
+
+
+@dataclass(frozen=True)
+class ClassOf:
+    """A class of the code base."""
+
+    node: cst.ClassDef
+    tree: Tree
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An object of a class."""
+
+    of: Outside | ClassOf
+
+
+@dataclass(frozen=True)
+class Member:
+    """A method or attribute of an object whose class lies outside: `estimator.train`."""
+
+    of: str
+    name: str
+
+
+Value = Outside | ModuleOf | FunctionOf | ClassOf | Instance | Member
+
+
+class Program:
+    """All trees of a code base, and the names between them."""
+
+    def __init__(self, trees: Sequence[Tree], paths: Sequence[str], package: str = "") -> None:
+        self.package = package  # the folder that paths are relative to, by which its own files may import each other
+        self.trees = {tree.source.path: tree for tree in trees}
+        self._modules = {path.rsplit(".", 1)[0]: path for path in paths if path.endswith((".py", ".pyw"))}
+        self._folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+        self._known: dict[cst.CSTNode, tuple[Value, ...]] = {}
+        self._asked: set[Any] = set()
+        self._steps = self._cuts = 0
+
+    # Expressions
+
+    def meaning(self, node: cst.BaseExpression | None, tree: Tree, scope: Scope) -> tuple[Value, ...]:
+        """What an expression may be; nothing where that cannot be told."""
+        if node is None:
+            return ()
+        if node in self._known:
+            return self._known[node]
+        before = self._cuts
+        with self._asking(node) as new:
+            if not new:
+                return ()
+            found = tuple(dict.fromkeys(self._expression(node, tree, scope)))
+        # Within a circle an answer may be a part of it, and is another one when asked from elsewhere.
+        if not self._asked or self._cuts == before:
+            self._known[node] = found
+        return found
+
+    @contextlib.contextmanager
+    def _asking(self, question: Any) -> Iterator[bool]:
+        """Whether a question is answered: not within itself, as in a circle of names, nor too far from the first."""
+        self._steps = self._steps + 1 if self._asked else 1
+        if question in self._asked or self._steps > _STEPS or len(self._asked) >= _DEPTH:
+            self._cuts += 1
+            yield False
+            return
+        self._asked.add(question)
+        try:
+            yield True
+        finally:
+            self._asked.discard(question)
+
+    def begin_anew(self) -> None:
+        """After an exception: no question is open."""
+        self._asked.clear()
+
+    def _expression(self, node: cst.CSTNode, tree: Tree, scope: Scope) -> Iterator[Value]:
+        if isinstance(node, cst.Name):
+            yield from self.look_up(node.value, scope)
+        elif isinstance(node, cst.Attribute):
+            for base in self.meaning(node.value, tree, scope):
+                yield from self.attribute(base, node.attr.value)
+        elif isinstance(node, cst.Call):
+            yield from self._call(node, tree, scope)
+        elif isinstance(node, cst.Lambda):
+            yield FunctionOf(node, tree)
+        elif isinstance(node, cst.IfExp):
+            yield from self.meaning(node.body, tree, scope)
+            yield from self.meaning(node.orelse, tree, scope)
+        elif isinstance(node, cst.BooleanOperation):
+            yield from self.meaning(node.left, tree, scope)
+            yield from self.meaning(node.right, tree, scope)
+        elif isinstance(node, (cst.NamedExpr, cst.Await)):
+            inner = node.value if isinstance(node, cst.NamedExpr) else node.expression
+            yield from self.meaning(inner, tree, scope)
+        elif isinstance(node, cst.Subscript):
+            yield from self._item(node, tree, scope)
+
+    def _item(self, node: cst.Subscript, tree: Tree, scope: Scope) -> Iterator[Value]:
+        """`{"adam": tf.train.AdamOptimizer}[name]`: any of a dict's values."""
+        literals = [node.value] if isinstance(node.value, cst.Dict) else []
+        if isinstance(node.value, cst.Name):
+            literals = [b.node for b in self.bindings(node.value.value, scope) if isinstance(b.node, cst.Dict)]
+        for literal in literals:
+            for element in literal.elements:
+                if isinstance(element, cst.DictElement):
+                    yield from self.meaning(element.value, tree, scope)
+
+    def _call(self, node: cst.Call, tree: Tree, scope: Scope) -> Iterator[Value]:
+        if isinstance(node.func, cst.Name) and node.func.value == "getattr" and len(node.args) >= 2:
+            name = node.args[1].value
+            if isinstance(name, cst.SimpleString) and isinstance(name.evaluated_value, str):
+                for base in self.meaning(node.args[0].value, tree, scope):
+                    yield from self.attribute(base, name.evaluated_value)
+            return
+        if isinstance(node.func, cst.Name) and node.func.value == "super":
+            own = scope.class_scope()
+            if own is not None and isinstance(own.node, cst.ClassDef):
+                for base in self.bases(ClassOf(own.node, tree)):
+                    yield Instance(base)
+            return
+        for function in self.meaning(node.func, tree, scope):
+            yield from self.result(function, node, tree, scope)
+
+    def result(self, function: Value, node: cst.Call, tree: Tree, scope: Scope) -> Iterator[Value]:
+        """What a call gives."""
+        if isinstance(function, ClassOf):
+            yield Instance(function)
+        elif isinstance(function, FunctionOf):
+            inner = function.tree.scopes[function.node]
+            for value in inner.returns:
+                yield from self.meaning(value, function.tree, inner)
+        elif isinstance(function, Outside):
+            if function.dotted in ("functools.partial", "functools.update_wrapper", "functools.wraps"):
+                if node.args:
+                    yield from self.meaning(node.args[0].value, tree, scope)
+                return
+            match = catalogue.find(function.dotted)
+            if match is not None and match.row.gives:
+                yield Instance(Outside(match.row.gives.replace("tf.", "tensorflow.", 1)))
+            elif function.dotted.rsplit(".", 1)[-1][:1].isupper():
+                yield Instance(function)
+        elif isinstance(function, Member) and function.name in ("replace", "__enter__"):
+            yield Instance(Outside(function.of))
+
+    # Names
+
+    def bindings(self, name: str, scope: Scope) -> list[Binding]:
+        """All that binds a name, in the nearest scope that does."""
+        at: Scope | None = scope
+        while at is not None:
+            if name in at.names and (at.kind != "class" or at is scope):
+                return at.names[name]
+            at = at.parent
+        return []
+
+    def look_up(self, name: str, scope: Scope) -> Iterator[Value]:
+        """What a name means in a scope."""
+        bindings = self.bindings(name, scope)
+        for binding in bindings:
+            yield from self.bound(binding, name)
+        if not bindings:
+            yield from self._from_stars(name, scope.tree)
+
+    def _from_stars(self, name: str, tree: Tree) -> Iterator[Value]:
+        with self._asking((tree.source.path, name)) as new:
+            for star in tree.scope.stars if new else ():
+                for value in self._module(star, tree):
+                    if isinstance(value, ModuleOf) and value.tree is not None:
+                        yield from self._public(value, name)
+                    elif isinstance(value, Outside) and self._is_outside_name(f"{value.dotted}.{name}"):
+                        yield Outside(f"{value.dotted}.{name}")
+
+    @staticmethod
+    def _is_outside_name(dotted: str) -> bool:
+        """Whether a star import of a package of TensorFlow is known to bring such a name, or one that leads to some."""
+        if dotted.split(".")[0] not in ("tensorflow", "tensorflow_estimator"):
+            return False
+        if catalogue.find(dotted) is not None:
+            return True
+        prefix = catalogue.spell(dotted) + "."
+        return any(name.startswith(prefix) for row in catalogue.ROWS for name in row.spellings)
+
+    def bound(self, binding: Binding, name: str) -> Iterator[Value]:
+        """What a binding gives its name."""
+        tree = binding.scope.tree
+        if binding.kind == "import":
+            yield from self.module(binding.module, 0, tree)
+        elif binding.kind == "from":
+            for base in self._module(binding, tree):
+                if isinstance(base, ModuleOf) and base.tree is tree and binding.name == name:
+                    # `from . import nets` in a package's __init__: no name of it yet, but its module.
+                    yield from self._at(_within(base.path, name))
+                else:
+                    yield from self.attribute(base, binding.name)
+        elif binding.kind == "def":
+            yield FunctionOf(binding.node, tree)
+        elif binding.kind == "class":
+            yield ClassOf(binding.node, tree)
+        elif binding.kind in ("value", "with"):
+            yield from self.meaning(binding.node, tree, binding.scope)
+        elif binding.kind == "unpacked":
+            yield from self._unpacked(binding, tree)
+        elif binding.kind == "parameter":
+            yield from self._parameter(binding, name)
+
+    def _unpacked(self, binding: Binding, tree: Tree) -> Iterator[Value]:
+        for function in self.meaning(binding.node.func, tree, binding.scope):
+            if isinstance(function, FunctionOf):
+                inner = function.tree.scopes[function.node]
+                for value in inner.returns:
+                    if isinstance(value, cst.Tuple) and binding.level < len(value.elements):
+                        yield from self.meaning(value.elements[binding.level].value, function.tree, inner)
+
+    def _parameter(self, binding: Binding, name: str) -> Iterator[Value]:
+        tree, param = binding.scope.tree, binding.node
+        if param.annotation is not None:
+            for value in self.meaning(param.annotation.annotation, tree, binding.scope):
+                if isinstance(value, (Outside, ClassOf)):
+                    yield Instance(value)
+        if param.default is not None:
+            yield from self.meaning(param.default, tree, binding.scope)
+        function = tree.parents.get(tree.parents[param])
+        if binding.scope.kind == "class" and isinstance(function, cst.FunctionDef):
+            params = (*function.params.posonly_params, *function.params.params)
+            if params and params[0] is param and isinstance(binding.scope.node, cst.ClassDef):
+                own = ClassOf(binding.scope.node, tree)
+                decorators = [d.decorator.value for d in function.decorators if isinstance(d.decorator, cst.Name)]
+                if "classmethod" in decorators:
+                    yield own
+                elif "staticmethod" not in decorators:
+                    yield Instance(own)
+
+    # Attributes
+
+    def attribute(self, base: Value, name: str) -> Iterator[Value]:
+        """What `base.name` is."""
+        if isinstance(base, Outside):
+            yield Outside(f"{base.dotted}.{name}")
+        elif isinstance(base, ModuleOf):
+            yield from self._public(base, name)
+        elif isinstance(base, ClassOf):
+            yield from self._of_class(base, name)
+        elif isinstance(base, Instance):
+            if isinstance(base.of, ClassOf):
+                yield from self._of_class(base.of, name)
+            else:
+                yield Member(base.of.dotted, name)
+
+    def _public(self, module: ModuleOf, name: str) -> Iterator[Value]:
+        if module.tree is not None:
+            with self._asking((module.path, name, "public")) as new:
+                found = list(self.look_up(name, module.tree.scope)) if new else []
+            if found or (new and name in module.tree.scope.names):
+                yield from found
+                return
+        yield from self._at(_within(module.path, name))
+
+    def _of_class(self, own: ClassOf, name: str) -> Iterator[Value]:
+        with self._asking((own.node, name)) as new:
+            if not new:
+                return
+            scope = own.tree.scopes[own.node]
+            found = [*scope.names.get(name, ()), *scope.attributes.get(name, ())]
+            for binding in found:
+                if binding.kind == "def" and any(
+                    isinstance(d.decorator, cst.Name) and d.decorator.value in ("property", "cached_property")
+                    for d in binding.node.decorators
+                ):
+                    inner = own.tree.scopes[binding.node]
+                    for value in inner.returns:
+                        yield from self.meaning(value, own.tree, inner)
+                else:
+                    yield from self.bound(binding, name)
+            if not found:
+                for base in self.bases(own):
+                    if isinstance(base, ClassOf):
+                        yield from self._of_class(base, name)
+                    else:
+                        yield Member(base.dotted, name)
+
+    def bases(self, own: ClassOf) -> Iterator[Outside | ClassOf]:
+        """The classes that a class is made of, as it names them."""
+        scope = own.tree.where[own.node]
+        for arg in own.node.bases:
+            for value in self.meaning(arg.value, own.tree, scope):
+                if isinstance(value, (Outside, ClassOf)):
+                    yield value
+
+    def ancestors(self, own: ClassOf) -> Iterator[Outside]:
+        """All classes outside of the code base that a class comes from."""
+        seen, waiting = {own}, [own]
+        while waiting:
+            for base in self.bases(waiting.pop()):
+                if isinstance(base, Outside):
+                    yield base
+                elif base not in seen:
+                    seen.add(base)
+                    waiting.append(base)
+
+    # Modules
+
+    def _module(self, binding: Binding, tree: Tree) -> Iterator[Value]:
+        yield from self.module(binding.module, binding.level, tree)
+
+    def module(self, dotted: str, level: int, tree: Tree) -> Iterator[Value]:
+        """The module that an import of a file means: one of the code base, or a name outside of it."""
+        here = PurePosixPath(tree.source.path).parent
+        parts = dotted.split(".") if dotted else []
+        if level:
+            for _ in range(level - 1):
+                here = here.parent
+            yield from self._at("/".join([*here.parts, *parts]) or ".")
+            return
+        if parts and parts[0] not in _OUTSIDE:
+            for folder in (here, *here.parents):
+                found = self._other("/".join([*folder.parts, *parts]), tree)
+                if found:
+                    yield from found
+                    return
+            # A package whose sources lie in a folder of their own: src/package.
+            tail = "/" + "/".join(parts)
+            fits = [name for name in self._modules if name.removesuffix("/__init__").endswith(tail)]
+            if len(fits) == 1 and (found := self._other(fits[0].removesuffix("/__init__"), tree)):
+                yield from found
+                return
+            if parts[0] == self.package:
+                found = list(self._at("/".join(parts[1:])))
+                if found:
+                    yield from found
+                    return
+        yield Outside(dotted)
+
+    def submodule(self, module: ModuleOf, name: str) -> Tree | None:
+        """The file of that name within a package, where there is one."""
+        found = self._at(_within(module.path, name))
+        return next((one.tree for one in found if isinstance(one, ModuleOf)), None)
+
+    def _other(self, path: str, tree: Tree) -> list[Value]:
+        """The module at a path; none for a file itself: `import plots` in plots.py means an installed package."""
+        return [one for one in self._at(path) if not (isinstance(one, ModuleOf) and one.tree is tree)
+                or PurePosixPath(tree.source.path).stem == "__init__"]  # fmt: skip
+
+    def _at(self, path: str) -> Iterator[Value]:
+        path = path.removeprefix("./")
+        package = "__init__" if path in ("", ".") else f"{path}/__init__"
+        for name in (path, package):
+            if name in self._modules:
+                yield ModuleOf(name, self.trees.get(self._modules[name]))
+                return
+        if path in self._folders:
+            yield ModuleOf(path, None)
+
+
+def _within(path: str, name: str) -> str:
+    """The path of a name within a package or a folder."""
+    folder = "" if path == "__init__" else path.removesuffix("/__init__")
+    return f"{folder}/{name}" if folder not in ("", ".") else name

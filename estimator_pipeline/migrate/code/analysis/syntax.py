@@ -1,0 +1,476 @@
+"""A file as a tree of libcst, and what is asked of it often: parents, scopes, bindings, calls, classes, names.
+
+One walk over the tree records all of it. libcst's own metadata (scopes, qualified names, positions) is several times
+slower, so of it only the positions are used, and only for files in which something is found.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.files import Source
+from estimator_pipeline.migrate.code.analysis.notebooks import Problem
+
+__all__ = ["Binding", "Scope", "Tree", "dotted_of", "parse"]
+
+# Fields that hold white space, commas and brackets alone.
+_PLAIN = (
+    "lpar", "rpar", "comma", "semicolon", "header", "footer", "leading_lines", "lines_after_decorators", "lbracket",
+    "rbracket", "lbrace", "rbrace", "indent", "newline", "dot", "equal", "colon", "star", "trailing_whitespace",
+    "lines_after_decorators", "asynchronous", "from_", "first_colon", "second_colon", "ampersand",
+    "annotation_indicator",
+    "posonly_ind", "star_arg_indicator", "encoding", "default_indent", "default_newline", "has_trailing_newline",
+    "operator_whitespace",
+)  # fmt: skip
+_KEPT = {"annotation"}
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[str, ...]:
+    return tuple(
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.name in _KEPT or not (field.name in _PLAIN or field.name.startswith("whitespace"))
+    )
+
+
+def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The nodes below, without white space and punctuation, in the order of the text."""
+    for name in _fields(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, cst.CSTNode):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            for one in value:
+                if isinstance(one, cst.CSTNode):
+                    yield one
+
+
+@dataclasses.dataclass
+class Binding:
+    """How a name got a value.
+
+    Attributes:
+        kind: import, from, value, with, unpacked, def, class, parameter, other.
+        node: the expression, the definition or the parameter.
+        scope: where the expression is evaluated.
+        module, name, level: of an import; `level` is the position of what was unpacked.
+    """
+
+    kind: str
+    node: Any
+    scope: Scope
+    module: str = ""
+    name: str = ""
+    level: int = 0
+
+
+class Scope:
+    """The names of a module, class, function, lambda or comprehension."""
+
+    def __init__(self, kind: str, node: cst.CSTNode, parent: Scope | None, tree: Tree) -> None:
+        self.kind = kind
+        self.node = node
+        self.parent = parent
+        self.tree = tree
+        self.names: dict[str, list[Binding]] = {}
+        self.stars: list[Binding] = []
+        self.elsewhere: set[str] = set()
+        self.returns: list[cst.BaseExpression] = []
+        self.attributes: dict[str, list[Binding]] = {}  # of `self`, for a class
+
+    def bind(self, name: str, binding: Binding) -> None:
+        target = self.tree.scope if name in self.elsewhere else self
+        target.names.setdefault(name, []).append(binding)
+
+    def around(self) -> Scope:
+        """The nearest function, class or module: comprehensions bind their own names alone."""
+        scope = self
+        while scope.kind == "comprehension" and scope.parent is not None:
+            scope = scope.parent
+        return scope
+
+    def class_scope(self) -> Scope | None:
+        """The class that this function is a method of."""
+        return self.parent if self.kind == "function" and self.parent and self.parent.kind == "class" else None
+
+
+class Tree:
+    """A parsed file.
+
+    Attributes:
+        parents: node -> the node around it.
+        scopes: definition -> its scope.
+        where: expression that may be a construct -> the scope in which it is evaluated.
+        tensorflow_1: whether the file was written for TensorFlow 1, by `import tensorflow as tf`.
+        keras: what becomes of the file as a Keras program.
+        respelled: node -> how the converter spells it; respelled_parts: what else is another thing by that;
+            respelled_names: of the whole program, by the name below tf.
+    """
+
+    def __init__(self, source: Source, module: cst.Module) -> None:
+        self.source = source
+        self.module = module
+        self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
+        self.scopes: dict[cst.CSTNode, Scope] = {}
+        self.where: dict[cst.CSTNode, Scope] = {}
+        self.calls: list[cst.Call] = []
+        self.chains: list[cst.Attribute | cst.Name] = []
+        self.classes: list[cst.ClassDef] = []
+        self.functions: list[cst.FunctionDef] = []
+        self.strings: list[cst.SimpleString] = []
+        self.imports: list[tuple[cst.CSTNode, Binding]] = []
+        self.scope = Scope("module", module, None, self)
+        self.tensorflow_1 = False
+        self.respelled: dict[cst.CSTNode, Any] = {}
+        self.respelled_parts: dict[cst.CSTNode, Any] = {}
+        self.respelled_names: dict[str, Any] = {}
+        self.keras: Any = None
+        self._positions: Any = None
+        _Walk(self).statements(module.body, self.scope, module)
+
+    def position(self, node: cst.CSTNode) -> tuple[int, int, int, int]:
+        """First line and column, last line and column; lines and columns count from 1, the last is exclusive."""
+        if self._positions is None:
+            from libcst.metadata import MetadataWrapper, PositionProvider
+
+            wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
+            self._positions = wrapper.resolve(PositionProvider)
+        found = self._positions[node]
+        return found.start.line, found.start.column + 1, found.end.line, found.end.column + 1
+
+    def above(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The nodes around a node, the nearest first."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+
+def dotted_of(node: cst.CSTNode | None) -> str | None:
+    """`a.b.c` of names and attributes; None for any other expression."""
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        base = dotted_of(node.value)
+        return base and f"{base}.{node.attr.value}"
+    return None
+
+
+class _Walk:
+    """The one walk: parents, scopes and bindings."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+
+    def statements(self, nodes: Any, scope: Scope, parent: cst.CSTNode) -> None:
+        for node in nodes:
+            self.visit(node, scope, parent)
+
+    def visit(self, node: cst.CSTNode, scope: Scope, parent: cst.CSTNode) -> None:
+        self.tree.parents[node] = parent
+        method = _METHODS.get(type(node))
+        if method is None:
+            self.inside(node, scope)
+        else:
+            method(self, node, scope)
+
+    def inside(self, node: cst.CSTNode, scope: Scope) -> None:
+        for child in children(node):
+            self.visit(child, scope, node)
+
+    # Definitions
+
+    def function(self, node: cst.FunctionDef, scope: Scope) -> None:
+        scope.bind(node.name.value, Binding("def", node, scope))
+        self.tree.functions.append(node)
+        self.tree.where[node] = scope
+        for decorator in node.decorators:
+            self.visit(decorator, scope, node)
+        if node.returns:
+            self.visit(node.returns, scope, node)
+        inner = Scope("function", node, scope, self.tree)
+        self.tree.scopes[node] = inner
+        self.parameters(node.params, inner, scope, node)
+        self.visit(node.body, inner, node)
+
+    def lambda_(self, node: cst.Lambda, scope: Scope) -> None:
+        inner = Scope("function", node, scope, self.tree)
+        self.tree.scopes[node] = inner
+        self.tree.where[node] = scope
+        self.parameters(node.params, inner, scope, node)
+        inner.returns.append(node.body)
+        self.visit(node.body, inner, node)
+
+    def parameters(self, params: cst.Parameters, inner: Scope, outer: Scope, parent: cst.CSTNode) -> None:
+        self.tree.parents[params] = parent
+        every = [*params.posonly_params, *params.params, *params.kwonly_params]
+        every += [one for one in (params.star_arg, params.star_kwarg) if isinstance(one, cst.Param)]
+        for one in every:
+            inner.names[one.name.value] = [Binding("parameter", one, outer)]
+            self.tree.parents[one] = params
+            for part in (one.annotation, one.default):
+                if part is not None:
+                    self.visit(part, outer, one)
+
+    def class_(self, node: cst.ClassDef, scope: Scope) -> None:
+        scope.bind(node.name.value, Binding("class", node, scope))
+        self.tree.classes.append(node)
+        self.tree.where[node] = scope
+        for part in (*node.decorators, *node.bases, *node.keywords):
+            self.visit(part, scope, node)
+        inner = Scope("class", node, scope, self.tree)
+        self.tree.scopes[node] = inner
+        self.visit(node.body, inner, node)
+
+    def comprehension(self, node: Any, scope: Scope) -> None:
+        inner = Scope("comprehension", node, scope, self.tree)
+        self.tree.scopes[node] = inner
+        # `for` first: what it binds is used to the left of it.
+        self.visit(node.for_in, inner, node)
+        for name in ("elt", "key", "value"):
+            if hasattr(node, name):
+                self.visit(getattr(node, name), inner, node)
+
+    # Bindings
+
+    def import_(self, node: cst.Import, scope: Scope) -> None:
+        for alias in node.names:
+            name = dotted_of(alias.name) or ""
+            bound = alias.evaluated_alias
+            binding = Binding("import", alias, scope, module=name if bound else name.split(".")[0], name=name)
+            scope.around().bind(bound or name.split(".")[0], binding)
+            self.tree.imports.append((alias, binding))
+
+    def from_(self, node: cst.ImportFrom, scope: Scope) -> None:
+        module, level = dotted_of(node.module) or "", len(node.relative)
+        if isinstance(node.names, cst.ImportStar):
+            binding = Binding("from", node, scope, module, "*", level)
+            scope.stars.append(binding)
+            self.tree.imports.append((node, binding))
+            return
+        for alias in node.names:
+            self.tree.parents[alias] = node
+            binding = Binding("from", alias, scope, module, alias.evaluated_name, level)
+            scope.around().bind(alias.evaluated_alias or alias.evaluated_name, binding)
+            self.tree.imports.append((alias, binding))
+
+    def assign(self, node: cst.Assign, scope: Scope) -> None:
+        for target in node.targets:
+            self.tree.parents[target] = node
+            self.target(target.target, node.value, scope, target)
+        self.visit(node.value, scope, node)
+
+    def ann_assign(self, node: cst.AnnAssign, scope: Scope) -> None:
+        self.target(node.target, node.value, scope, node)
+        self.visit(node.annotation, scope, node)
+        if node.value is not None:
+            self.visit(node.value, scope, node)
+
+    def aug_assign(self, node: cst.AugAssign, scope: Scope) -> None:
+        self.target(node.target, None, scope, node)
+        self.visit(node.value, scope, node)
+
+    def walrus(self, node: cst.NamedExpr, scope: Scope) -> None:
+        self.target(node.target, node.value, scope.around(), node)
+        self.visit(node.value, scope, node)
+
+    def for_(self, node: cst.For, scope: Scope) -> None:
+        self.target(node.target, None, scope, node)
+        for part in (node.iter, node.body, node.orelse):
+            if part is not None:
+                self.visit(part, scope, node)
+
+    def comp_for(self, node: cst.CompFor, scope: Scope) -> None:
+        self.target(node.target, None, scope, node)
+        for part in (node.iter, *node.ifs, node.inner_for_in):
+            if part is not None:
+                self.visit(part, scope, node)
+
+    def with_item(self, node: cst.WithItem, scope: Scope) -> None:
+        self.visit(node.item, scope, node)
+        if node.asname is not None:
+            self.tree.parents[node.asname] = node
+            self.target(node.asname.name, node.item, scope, node.asname, kind="with")
+
+    def handler(self, node: cst.ExceptHandler, scope: Scope) -> None:
+        if node.type is not None:
+            self.visit(node.type, scope, node)
+        if node.name is not None:
+            self.target(node.name.name, None, scope, node)
+        self.visit(node.body, scope, node)
+
+    def elsewhere(self, node: Any, scope: Scope) -> None:
+        scope.elsewhere |= {item.name.value for item in node.names}
+
+    def nonlocal_(self, node: cst.Nonlocal, scope: Scope) -> None:
+        pass  # its assignments count as local ones: the outer ones are found as well
+
+    def target(
+        self,
+        target: cst.CSTNode,
+        value: cst.BaseExpression | None,
+        scope: Scope,
+        parent: cst.CSTNode,
+        *,
+        kind: str = "",
+    ) -> None:
+        """Binds the names of an assignment's left side."""
+        self.tree.parents[target] = parent
+        binding = Binding(kind or ("value" if value is not None else "other"), value, scope)
+        if isinstance(target, cst.Name):
+            scope.bind(target.value, binding)
+        elif isinstance(target, (cst.Tuple, cst.List)):
+            values: list[cst.BaseExpression | None] = [None] * len(target.elements)
+            if isinstance(value, (cst.Tuple, cst.List)) and len(value.elements) == len(target.elements):
+                values = [element.value for element in value.elements]
+            for index, (element, one) in enumerate(zip(target.elements, values, strict=True)):
+                self.target(element.value, one, scope, target)
+                if one is None and isinstance(value, cst.Call) and isinstance(element.value, cst.Name):
+                    # Of what a call gives: `train_fn, eval_fn = make_input_fns()`.
+                    scope.bind(element.value.value, Binding("unpacked", value, scope, level=index))
+        elif isinstance(target, cst.StarredElement):
+            self.target(target.value, None, scope, target)
+        else:
+            if isinstance(target, cst.Attribute):
+                owner = self.owner(target, scope)
+                if owner is not None:
+                    owner.attributes.setdefault(target.attr.value, []).append(binding)
+            self.inside(target, scope)
+
+    def owner(self, target: cst.Attribute, scope: Scope) -> Scope | None:
+        """The class whose attribute `self.x` is."""
+        function: Scope | None = scope
+        while function is not None and function.class_scope() is None:
+            function = function.parent
+        if function is None or not isinstance(function.node, cst.FunctionDef) or not isinstance(target.value, cst.Name):
+            return None
+        params = (*function.node.params.posonly_params, *function.node.params.params)
+        return function.class_scope() if params and params[0].name.value == target.value.value else None
+
+    # What may be a construct
+
+    def call(self, node: cst.Call, scope: Scope) -> None:
+        self.tree.calls.append(node)
+        self.tree.where[node] = scope
+        self.visit(node.func, scope, node)
+        for arg in node.args:
+            self.tree.parents[arg] = node
+            self.visit(arg.value, scope, arg)
+
+    def attribute(self, node: cst.Attribute, scope: Scope) -> None:
+        self.tree.chains.append(node)
+        self.tree.where[node] = scope
+        # Of `a.b.c` the whole is one name; of `f().b` the call is visited.
+        inner: cst.CSTNode = node
+        while isinstance(inner, cst.Attribute):
+            self.tree.where[inner] = scope
+            if isinstance(inner.value, cst.Attribute):
+                self.tree.parents[inner.value] = inner
+            inner = inner.value
+        if not isinstance(inner, cst.Name):
+            self.visit(inner, scope, node)
+        else:
+            self.tree.where[inner] = scope
+
+    def name(self, node: cst.Name, scope: Scope) -> None:
+        self.tree.chains.append(node)
+        self.tree.where[node] = scope
+
+    def returned(self, node: cst.Return, scope: Scope) -> None:
+        if node.value is not None:
+            scope.around().returns.append(node.value)
+            self.visit(node.value, scope, node)
+
+    def string(self, node: cst.SimpleString, scope: Scope) -> None:
+        self.tree.strings.append(node)
+        self.tree.where[node] = scope
+
+
+_METHODS: dict[type, Any] = {
+    cst.FunctionDef: _Walk.function,
+    cst.Lambda: _Walk.lambda_,
+    cst.ClassDef: _Walk.class_,
+    cst.ListComp: _Walk.comprehension,
+    cst.SetComp: _Walk.comprehension,
+    cst.GeneratorExp: _Walk.comprehension,
+    cst.DictComp: _Walk.comprehension,
+    cst.Import: _Walk.import_,
+    cst.ImportFrom: _Walk.from_,
+    cst.Assign: _Walk.assign,
+    cst.AnnAssign: _Walk.ann_assign,
+    cst.AugAssign: _Walk.aug_assign,
+    cst.NamedExpr: _Walk.walrus,
+    cst.For: _Walk.for_,
+    cst.CompFor: _Walk.comp_for,
+    cst.WithItem: _Walk.with_item,
+    cst.ExceptHandler: _Walk.handler,
+    cst.Global: _Walk.elsewhere,
+    cst.Nonlocal: _Walk.nonlocal_,
+    cst.Call: _Walk.call,
+    cst.Attribute: _Walk.attribute,
+    cst.Name: _Walk.name,
+    cst.Return: _Walk.returned,
+    cst.SimpleString: _Walk.string,
+}
+
+
+def parse(source: Source) -> Tree | None:
+    """The tree of a source; None, and a problem of the source, where its syntax is not that of Python 3."""
+    # Python 3.14 reads `except A, b:` again, as two classes; whoever wrote it for an older one meant Python 2's.
+    clause = re.search(r"^[ \t]*except\s+[\w.]+\s*,\s*\w+\s*:", source.text, re.MULTILINE)
+    if clause is not None and sys.version_info < (3, 14):
+        line = source.text.count("\n", 0, clause.start()) + 1
+        source.problems.append(Problem(line, 1, "an except clause of Python 2"))
+        return None
+    try:
+        return Tree(source, cst.parse_module(source.text))
+    except cst.ParserSyntaxError as error:
+        source.problems.append(_problem(source.text, error))
+    except RecursionError:
+        source.problems.append(Problem(1, 1, "its expressions are nested too deeply"))
+    except Exception as error:  # a defect, of libcst or of ours, costs this file
+        source.problems.append(Problem(1, 1, f"the scan fails at it: {type(error).__name__}: {error}"))
+    return None
+
+
+def _problem(text: str, error: cst.ParserSyntaxError) -> Problem:
+    """Where and why, as Python's own parser says it: libcst's counts lines from the error's logical line."""
+    told = re.search(r"error at (\d+):(\d+)", error.message or "")
+    line, column = (int(told[1]), int(told[2])) if told else (error.raw_line, error.raw_column + 1)
+    message = ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except SyntaxError as found:
+        line, column, message = found.lineno or line, found.offset or column, found.msg or ""
+    except (ValueError, RecursionError, MemoryError):
+        pass
+    lines = text.splitlines()
+    here = lines[line - 1] if 0 < line <= len(lines) else ""
+    return Problem(line, max(column, 1), _why(here, message))
+
+
+_PYTHON_2 = (
+    (r"^\s*print\s+[^(\s=]|^\s*print\s*>>|;\s*print\s+['\"]|:\s*print\s+['\"\w]", "a print statement of Python 2"),
+    (r"except\s+[\w.()\s,]+,\s*\w+\s*:", "an except clause of Python 2"),
+    (r"^\s*exec\s+[^(]|^\s*raise\s+[\w.]+\s*,|`|\b0[0-7]+\b|<>|\bur['\"]|\d[lL]\b", "the syntax of Python 2"),
+)
+
+
+def _why(line: str, message: str) -> str:
+    for pattern, why in _PYTHON_2:
+        if re.search(pattern, line):
+            return why
+    if "tab" in message:
+        return "tabs and spaces are mixed in its indentation"
+    return f"the syntax is not that of Python 3: {message}" if message else "the syntax is not that of Python 3"

@@ -1,0 +1,259 @@
+"""From a program to the converted program: what each rule writes, and a marked note where no rule does.
+
+Everything is worked out, and every file that changes is parsed again, before anything is written. A file is changed at
+the places that the rules name and nowhere else: comments, layout, line ends and encoding stay.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import libcst as cst
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
+from estimator_pipeline.migrate.code.analysis.files import Skipped, Source
+from estimator_pipeline.migrate.code.analysis.syntax import Tree
+from estimator_pipeline.migrate.code.findings import BY_HAND, STAYS, Finding
+from estimator_pipeline.migrate.code.notes import MARK, note_lines
+from estimator_pipeline.migrate.code.renames import tf1_names as respelling
+from estimator_pipeline.migrate.code.renames.renamed_text import Change
+from estimator_pipeline.migrate.code.renames.tf1_names import ON_THE_WAY
+from estimator_pipeline.migrate.code.scanner import Analysis, analyse, analyse_sources, deep
+from estimator_pipeline.migrate.code.to_keras.program.rule import KERAS
+
+__all__ = ["NOTES", "SCHEMA", "Change", "Converted", "ConvertedFile", "convert"]
+
+SCHEMA = "estimator-pipeline/migrate-convert/1"
+"""The form of the JSON document. A new number where a field goes or changes its meaning; new fields are no change."""
+
+NOTES = {"by-hand": (BY_HAND,), "all": (BY_HAND, STAYS), "none": ()}
+"""Which constructs that are left get a note in the code."""
+
+TARGETS = ("keras", "estimator")
+"""What a program becomes."""
+
+
+@dataclass
+class ConvertedFile:
+    """A file of the converted program.
+
+    Attributes:
+        path: relative to the program's root, with slashes.
+        before, after: its text.
+        left: what no rule converts and what does not run as it stands: a person's work.
+        stays: what no rule converts, and what runs under compat as it is.
+        kept: why a file is copied as it is, where it might have been converted.
+        keras: whether it is a Keras program now.
+        kept_as_estimator: why it stays an Estimator program, where it is one.
+    """
+
+    path: str
+    before: str
+    after: str
+    encoding: str = "utf-8"
+    changes: list[Change] = field(default_factory=list)
+    left: list[Finding] = field(default_factory=list)
+    stays: list[Finding] = field(default_factory=list)
+    kept: str = ""
+    keras: bool = False
+    kept_as_estimator: str = ""
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.after
+
+    def document(self) -> dict[str, Any]:
+        def told(finding: Finding) -> dict[str, Any]:
+            names = ("cell", "line", "column", "name", "spelled", "reason", "keep", "successor", "write")
+            return {name: getattr(finding, name) for name in names}
+
+        return {
+            "path": self.path,
+            "changed": self.changed,
+            "kept": self.kept or None,
+            "keras": self.keras,
+            "kept_as_estimator": self.kept_as_estimator or None,
+            "changes": [vars(change) for change in self.changes],
+            "by_hand": [told(finding) for finding in self.left],
+            "stays": [told(finding) for finding in self.stays],
+        }
+
+
+@dataclass
+class Converted:
+    """A whole program.
+
+    Attributes:
+        root: what was converted, as it was named.
+        base: the folder that paths are relative to.
+        files: every file that was read, in the order of their names.
+        skipped: what was not read, and is not part of the result.
+    """
+
+    root: str
+    base: str
+    files: list[ConvertedFile]
+    skipped: list[Skipped]
+
+    @property
+    def changed(self) -> list[ConvertedFile]:
+        return [one for one in self.files if one.changed]
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """How many constructs were converted, and how many there were."""
+        done = sum(len(one.changes) for one in self.files)
+        return done, done + sum(len(one.left) + len(one.stays) for one in self.files)
+
+    def document(self) -> dict[str, Any]:
+        """The document that `--json` prints."""
+        return {
+            "schema": SCHEMA,
+            "root": self.root,
+            "files": [one.document() for one in self.files],
+            "changes": sum(len(one.changes) for one in self.files),
+            "by_hand": sum(len(one.left) for one in self.files),
+            "stays": sum(len(one.stays) for one in self.files),
+            "keras": [one.path for one in self.files if one.keras],
+            "not_read": [{"path": one.path, "why": one.why} for one in self.skipped],
+        }
+
+
+def convert(root: str | os.PathLike[str], *, notes: str = "by-hand", to: str = "keras") -> Converted:
+    """Converts a file or a folder; nothing is written.
+
+    Args:
+        root: a Python file, a notebook, or a folder of them.
+        notes: which constructs that are left get a marked comment above them; one of :data:`NOTES`.
+        to: "keras", where a whole file can become Keras; "estimator", where it keeps its Estimators.
+
+    Returns:
+        Every file with its text before and after, what was changed and what is left.
+
+    Raises:
+        ConfigError: there is no such path, no Python file in it, or no such kind of notes.
+    """
+    if notes not in NOTES:
+        raise ConfigError(f"notes {notes!r}: there are none of that kind", found=", ".join(NOTES), mend="name one")
+    if to not in TARGETS:
+        raise ConfigError(f"to {to!r}: nothing of that kind is written", found=", ".join(TARGETS), mend="name one")
+    analysis = analyse(root, to_keras=to == "keras")
+    by_path: dict[str, list[Finding]] = analysis.scan.by_file()
+    trees = {tree.source.path: tree for tree in analysis.trees}
+    switches = respelling.switches_behavior(analysis.trees)
+    files = []
+    with deep():
+        for source in analysis.sources:
+            made = ConvertedFile(source.path, source.text, source.text, source.encoding)
+            findings = by_path.get(source.path, [])
+            made.left = [one for one in findings if one.treatment == BY_HAND]
+            made.stays = [one for one in findings if one.treatment == STAYS]
+            if source.cells:
+                made.kept = "notebooks are not converted" if findings else ""
+            elif source.problems:
+                made.kept = "it cannot be read"
+            elif source.path in analysis.respelled:
+                respelled = analysis.respelled[source.path]
+                made.after, made.changes, made.kept = respelled.text, list(respelled.changes), respelled.kept
+                outcome = analysis.outcomes.get(source.path)
+                if not made.kept and outcome is not None and outcome.text:
+                    _to_keras(made, outcome.text, findings)
+                elif not made.kept:
+                    made.kept_as_estimator = f"line {outcome.line}: {outcome.reason}" if outcome is not None else ""
+                    _switch(made, trees[source.path], analysis, switches)
+            files.append(made)
+        _note(files, _again(files, analysis), NOTES[notes])
+    return Converted(os.fspath(root), str(analysis.base), files, analysis.scan.skipped)
+
+
+def _to_keras(made: ConvertedFile, text: str, findings: list[Finding]) -> None:
+    gone = [one for one in findings if one.rule == KERAS]
+    places = {(one.line, one.column) for one in gone}
+    # Of the names of TensorFlow 1 those that were on the way to Keras are no change of their own.
+    made.changes = [one for one in made.changes if (one.line, one.column) not in places
+                    and (one.after in text or not ON_THE_WAY.match(one.after))]  # fmt: skip
+    made.changes += [Change(one.line, one.column, one.spelled, one.successor, KERAS) for one in gone]
+    made.changes.sort(key=lambda change: (change.line, change.column))
+    made.keras, made.after = True, text
+
+
+def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, switches: bool) -> None:
+    """`tf.compat.v1.disable_v2_behavior()` behind the imports of a program of TensorFlow 1."""
+    last = respelling.switch(analysis.program, tree, switches)
+    if last is None:
+        return
+    line, lines = tree.position(last)[2], Lines(made.after)
+    newline = lines.newline(line)
+    root = respelling.root_of_tensorflow(analysis.program, tree)
+    text = f"{root}.compat.v1.disable_v2_behavior()"
+    at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
+    made.after = apply(made.after, [Edit(at, at, f"{newline}{text}{newline}")])
+    made.changes.append(Change(line, 1, "", text, "tensorflow-1-behavior"))
+    made.changes.sort(key=lambda change: (change.line, change.column))
+
+
+def _again(files: list[ConvertedFile], analysis: Analysis) -> Analysis:
+    """The analysis of what is written."""
+    if not any(made.changed for made in files):
+        return analysis
+    sources = [Source(made.path, made.after, one.cells, list(one.problems), one.encoding)
+               for made, one in zip(files, analysis.sources, strict=True)]  # fmt: skip
+    outcomes = {path: outcome for path, outcome in analysis.outcomes.items() if not outcome.text}
+    return analyse_sources(analysis.scan.root, analysis.base, sources, analysis.scan.skipped, outcomes)
+
+
+def _note(files: list[ConvertedFile], done: Analysis, noted: tuple[str, ...]) -> None:
+    """Notes, of the program as it is after the conversion: what was converted may be something that stays."""
+    trees = {tree.source.path: tree for tree in done.trees}
+    for made in files:
+        if made.path in trees and not made.kept:
+            text = made.after
+            made.after = apply(text, _noted(trees[made.path], Lines(text), done, noted))
+
+
+def _noted(tree: Tree, lines: Lines, analysis: Analysis, noted: tuple[str, ...]) -> Iterator[Edit]:
+    """A comment above each statement with something that is left; those of an earlier conversion go."""
+    yield from _old_notes(tree.source.text, lines)
+    by_line: dict[int, list[Finding]] = {}
+    for construct, finding in analysis.constructs:
+        if construct.tree is tree and finding.treatment in noted:
+            line = _line_of_statement(tree, construct.node)
+            findings = by_line.setdefault(line, [])
+            if all((one.name, one.reason) != (finding.name, finding.reason) for one in findings):
+                findings.append(finding)
+    for line, findings in sorted(by_line.items()):
+        indent, newline, at = lines.indent(line), lines.newline(line), lines.starts[line - 1]
+        text = [f"{indent}{told}{newline}" for finding in findings for told in note_lines(finding, len(indent))]
+        yield Edit(at, at, "".join(text))
+
+
+def _line_of_statement(tree: Tree, node: cst.CSTNode) -> int:
+    """The first line of the statement around a node."""
+    line = tree.position(node)[0]
+    for above in tree.above(node):
+        if isinstance(above, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
+            return tree.position(above)[0]
+    return line
+
+
+def _old_notes(text: str, lines: Lines) -> Iterator[Edit]:
+    """The lines of marked comments: they are written anew."""
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(text, newline="").readline))
+    except (tokenize.TokenError, SyntaxError):
+        return
+    for token in tokens:
+        if (
+            token.type == tokenize.COMMENT
+            and token.string.startswith(MARK)
+            and not token.line[: token.start[1]].strip()
+        ):
+            line = token.start[0]
+            end = lines.starts[line] if line < len(lines.starts) else len(text)
+            yield Edit(lines.starts[line - 1], end, "")

@@ -1,0 +1,84 @@
+"""The text of a file of TensorFlow 1 with the new names in it, as `respelling.plan` has found them."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
+from estimator_pipeline.migrate.code.analysis.syntax import Tree
+
+__all__ = ["Change", "RespelledText", "of"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A place that was converted; line and column are those of the program as it was, counted from 1."""
+
+    line: int
+    column: int
+    before: str
+    after: str
+    rule: str
+
+
+@dataclass
+class RespelledText:
+    """The text, what was changed in it, and why it is as it was where it might have been changed."""
+
+    text: str
+    changes: list[Change] = field(default_factory=list)
+    kept: str = ""
+
+
+def of(tree: Tree) -> RespelledText:
+    """The new text of a file; lines stay where they are."""
+    before = tree.source.text
+    if tree.source.cells:
+        return RespelledText(before)
+    if tree.module.code != before:
+        return RespelledText(before, kept="it would not be kept byte for byte")
+    changes: list[Change] = []
+    after = apply(before, _edits(tree, Lines(before), changes))
+    why = _does_not_read(before, after)
+    if why:  # a defect: the program stays as it was, and says so
+        return RespelledText(before, kept=f"what was written cannot be read: {why}")
+    return RespelledText(after, sorted(changes, key=lambda change: (change.line, change.column)))
+
+
+def _edits(tree: Tree, lines: Lines, changes: list[Change]) -> Iterator[Edit]:
+    done: set[cst.CSTNode] = set()
+    for found in tree.respelled.values():
+        if found.node in done:
+            continue  # an import of several names
+        done.add(found.node)
+        line, column, end_line, end_column = tree.position(found.node)
+        start, end = lines.offset(line, column), lines.offset(end_line, end_column)
+        yield Edit(start, end, found.after)
+        for node, before, behind in found.spans:
+            at, column_at, to, column_to = tree.position(node)
+            yield Edit(lines.offset(at, column_at), lines.offset(at, column_at), before)
+            if behind:
+                yield Edit(lines.offset(to, column_to), lines.offset(to, column_to), behind)
+        changes.append(Change(line, column, found.before, found.after, "tensorflow-1-name"))
+
+
+def _does_not_read(before: str, after: str) -> str:
+    """Why Python cannot read the converted text; nothing to say where it could not read the one before."""
+    if before == after:
+        return ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            ast.parse(before)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return ""
+        try:
+            ast.parse(after)
+        except (SyntaxError, ValueError) as error:
+            return str(error)
+    return ""

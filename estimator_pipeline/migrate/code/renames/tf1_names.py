@@ -1,0 +1,355 @@
+"""TensorFlow 1's names as TensorFlow 2 has them: `tf.layers.dense` is `tf.compat.v1.layers.dense`.
+
+A file that has a name of TensorFlow 1 alone by `import tensorflow as tf` was written for TensorFlow 1: each of its
+names means what it meant there. So the names that TensorFlow 2 does not have are spelled anew, and so are those that
+it has for another thing (`tf.argmax`, `tf.estimator.Estimator`). Each new name is the very object that the old one was,
+as the catalogue's tests prove; what comes out is an Estimator program still, of the same numbers.
+
+Where the call has no argument by which the two things of a shared name differ, the name stays: `tf.reduce_mean(x)`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code import catalogue
+from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, Program
+from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, dotted_of
+from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
+from estimator_pipeline.migrate.code.renames.registry import register_general
+from estimator_pipeline.migrate.code.renames.tf_contrib import CONTRIB, as_it_was
+
+if TYPE_CHECKING:
+    from estimator_pipeline.migrate.code.analysis.constructs import Construct
+
+__all__ = ["ON_THE_WAY", "Respelled", "plan", "plan_aliases", "plan_classes", "root_of_tensorflow", "switch",
+           "switches_behavior"]  # fmt: skip
+
+_ITERATORS = ("make_one_shot_iterator", "make_initializable_iterator")
+_SWITCHES = ("disable_v2_behavior", "enable_v2_behavior", "disable_eager_execution", "enable_eager_execution")
+
+ON_THE_WAY = re.compile(r"\w+\.(compat\.v1|estimator)\b")
+"""What a file that becomes Keras has of these names afterwards is Keras's, and not the new spelling."""
+
+# Functions of tf and tf.compat.v1 that are one by these arguments: (how many by position, which by name). The V1
+# function has further ones, older names of them, or another order behind; the defaults are the same.
+_REDUCE = (3, ("axis", "keepdims", "name"))
+ONE_BY_ARGUMENTS: dict[str, tuple[int, tuple[str, ...]]] = {
+    **{f"{prefix}reduce_{name}": _REDUCE for prefix in ("", "math.")
+       for name in ("all", "any", "logsumexp", "max", "mean", "min", "prod", "sum")},
+    "argmax": (2, ("axis", "output_type", "name")),
+    "argmin": (2, ("axis", "output_type", "name")),
+    "boolean_mask": (2, ("axis", "name")),
+    "constant": (2, ("dtype", "name")),
+    "convert_to_tensor": (2, ("dtype", "name", "dtype_hint")),
+    "expand_dims": (2, ("axis", "name")),
+    "gather": (2, ("axis", "batch_dims", "name")),
+    "gather_nd": (2, ("batch_dims", "name")),
+    "math.argmax": (2, ("axis", "output_type", "name")),
+    "nn.log_softmax": (2, ("axis", "name")),
+    "nn.softmax": (2, ("axis", "name")),
+    "ones_like": (2, ("dtype", "name")),
+    "pad": (3, ("constant_values", "name")),
+    "shape": (1, ("out_type", "name")),
+    "size": (1, ("out_type", "name")),
+    "squeeze": (2, ("axis", "name")),
+    "transpose": (2, ("perm", "conjugate", "name")),
+    "zeros_like": (2, ("dtype", "name")),
+}  # fmt: skip
+
+
+class Respelled(NamedTuple):
+    """A name that gets another spelling.
+
+    Attributes:
+        node: what of the tree is replaced.
+        before, after: the texts.
+        spans: further pieces of a call that change with it: (node, text before it, text behind it).
+    """
+
+    node: cst.CSTNode
+    before: str
+    after: str
+    spans: tuple[tuple[cst.CSTNode, str, str], ...] = ()
+
+
+def plan(program: Program, tree: Tree) -> None:
+    """Finds what a file of TensorFlow 1 has to spell anew, and keeps it in `tree.respelled` by the node that is read.
+
+    Needs `tree.tensorflow_1`, which the scan has set.
+    """
+    if not tree.tensorflow_1 or tree.source.cells or tree.module.code != tree.source.text:
+        return
+    # Somebody has begun already: of a shared name nobody knows any more which of the two is meant.
+    begun = _has_begun(tree)
+    for node in tree.chains:
+        if not isinstance(node, cst.Attribute) or not _is_tensorflow(program, node, tree.where[node]):
+            continue
+        if is_guarded(tree, node):
+            continue
+        found = _of_chain(tree, node, begun)
+        if found is not None:
+            tree.respelled[node] = found
+    for alias, binding in tree.imports:
+        if binding.kind == "from" and binding.module == "tensorflow" and not binding.level:
+            _of_import(tree, alias, begun)
+    for node in tree.chains:
+        if isinstance(node, cst.Attribute) and node.attr.value in _ITERATORS:
+            made = _made_by(program, tree, node.value, tree.where[node])
+            if made is not None:
+                tree.respelled_parts[node.attr] = made
+
+
+def plan_classes(program: Program, trees: list[Tree]) -> None:
+    """Marks the classes whose base is spelled anew, in their own file or in that of a class between."""
+    classes = {node: tree for tree in trees for node in tree.classes}
+    known: dict[cst.ClassDef, Respelled | None] = {}
+
+    def of(node: cst.ClassDef) -> Respelled | None:
+        if node not in known:
+            known[node] = None  # a class that comes from itself
+            tree = classes[node]
+            found = [tree.respelled[arg.value] for arg in node.bases if arg.value in tree.respelled]
+            for base in program.bases(ClassOf(node, tree)):
+                if isinstance(base, ClassOf):
+                    found += [one] if (one := of(base.node)) is not None else []
+            known[node] = found[0] if found else None
+        return known[node]
+
+    for node, tree in classes.items():
+        found = of(node)
+        if found is not None:
+            tree.respelled_parts[node.name] = found
+
+
+def plan_aliases(trees: list[Tree]) -> None:
+    """Keeps the new spellings by the old names: for what a program reaches by names of its own."""
+    names = {
+        found.before.partition(".")[2]: found
+        for tree in trees for node, found in tree.respelled.items() if isinstance(node, cst.Attribute)
+    }  # fmt: skip
+    for tree in trees:
+        tree.respelled_names = names
+
+
+def _made_by(
+    program: Program, tree: Tree, node: cst.CSTNode, scope: Scope, seen: set[cst.CSTNode] | None = None
+) -> Respelled | None:  # fmt: skip
+    """The name at the beginning of `tf.data.Dataset.range(3).batch(2)`, over variables, if it is spelled anew."""
+    seen = set() if seen is None else seen
+    while isinstance(node, (cst.Call, cst.Attribute)):
+        if node in tree.respelled:
+            return tree.respelled[node]
+        node = node.func if isinstance(node, cst.Call) else node.value
+    if isinstance(node, cst.Name):
+        for binding in program.bindings(node.value, scope):
+            # `x = x.f()` many times over leads from each to all: each is asked once.
+            if binding.kind == "value" and isinstance(binding.node, cst.Call) and binding.scope.tree is tree and (
+                binding.node not in seen
+            ):  # fmt: skip
+                seen.add(binding.node)
+                found = _made_by(program, tree, binding.node, binding.scope, seen)
+                if found is not None:
+                    return found
+    return None
+
+
+def _has_begun(tree: Tree) -> bool:
+    names = (dotted_of(node) or "" for node in tree.chains)
+    return any(".compat.v1." in name for name in names) or any(
+        f"{binding.module}.{binding.name}".startswith("tensorflow.compat") for _, binding in tree.imports
+    )
+
+
+def _is_tensorflow(program: Program, node: cst.Attribute, scope: Scope) -> bool:
+    """Whether the first name of a chain is the module tensorflow, and nothing else in any branch."""
+    root: cst.BaseExpression = node
+    while isinstance(root, cst.Attribute):
+        root = root.value
+    if not isinstance(root, cst.Name):
+        return False
+    bindings = program.bindings(root.value, scope)
+    return bool(bindings) and all(one.kind == "import" and one.module == "tensorflow" for one in bindings)
+
+
+def _of_chain(tree: Tree, node: cst.Attribute, begun: bool) -> Respelled | None:
+    parts = (dotted_of(node) or "").split(".")
+    root, below = parts[0], parts[1:]
+    if below[0] == "compat":
+        return None
+    parent = tree.parents.get(node)
+    call = parent if isinstance(parent, cst.Call) and parent.func is node else None
+    for length in range(len(below), 0, -1):
+        name, whole = ".".join(below[:length]), length == len(below)
+        part: cst.CSTNode = node
+        for _ in range(len(below) - length):
+            part = part.value  # type: ignore[attr-defined]
+        if below[0] == "contrib":
+            if name in CONTRIB:
+                kept = as_it_was(CONTRIB[name], call if whole else None)
+                return kept and Respelled(part, f"{root}.{name}", f"{root}.{kept[0]}", kept[1])
+            continue
+        after = _successor(name, whole, call if whole else None, begun)
+        if after is not None:
+            return Respelled(part, f"{root}.{name}", f"{root}.{after}") if after != name else None
+    return None
+
+
+def _successor(name: str, whole: bool, call: cst.Call | None, begun: bool) -> str | None:
+    """The name below tf that means what `tf.name` meant; the same one where it still does; None for no answer."""
+    if name in catalogue.v1_names():
+        return catalogue.v1_names()[name] or f"compat.v1.{name}"
+    if catalogue.is_v1_only(f"tf.{name}"):
+        match = catalogue.find(f"tensorflow.{name}")
+        return f"compat.v1.{name}" if match is not None and match.spelled == f"tf.{name}" else None
+    if begun:
+        return None
+    if name in catalogue.shared_names():
+        return name if call is not None and _is_one(name, call) else f"compat.v1.{name}"
+    if whole and f"{name}." in catalogue.shared_names():
+        return f"compat.v1.{name}"  # a module by itself: `losses = tf.losses`
+    return None
+
+
+def _is_one(name: str, call: cst.Call) -> bool:
+    """Whether tf's function does with these arguments what V1's does."""
+    if name not in ONE_BY_ARGUMENTS:
+        return False
+    most, names = ONE_BY_ARGUMENTS[name]
+    positional = [arg for arg in call.args if arg.keyword is None]
+    keywords = [arg.keyword.value for arg in call.args if arg.keyword is not None]
+    # Without a first argument by position it is named, and its name may be V1's alone.
+    return (
+        1 <= len(positional) <= most
+        and not any(arg.star for arg in call.args)
+        and all(keyword in names for keyword in keywords)
+    )
+
+
+def _of_import(tree: Tree, alias: cst.CSTNode, begun: bool) -> None:
+    """`from tensorflow import layers`: the whole statement goes to tensorflow.compat.v1, which has all of them."""
+    statement = tree.parents.get(alias)
+    if not isinstance(alias, cst.ImportAlias) or not isinstance(statement, cst.ImportFrom):
+        return
+    if is_guarded(tree, statement) or isinstance(statement.names, cst.ImportStar) or statement.module is None:
+        return
+    names = [one.evaluated_name for one in statement.names]
+    if {"contrib", "compat"} & set(names):
+        return
+    shared = catalogue.shared_names()
+    old = any(name in catalogue.v1_names() or f"{name}." in shared or (name in shared and not begun) for name in names)
+    if old:
+        found = Respelled(statement.module, "tensorflow", "tensorflow.compat.v1")
+        tree.respelled[alias] = tree.respelled_parts[alias.name] = found
+
+
+def switch(program: Program, tree: Tree, switches: bool) -> cst.BaseStatement | None:
+    """The statement behind which a program of TensorFlow 1 has to say that it is one; None where it need not.
+
+    TensorFlow 1 built graphs: `tf.placeholder` at the top of a module, `shape[1].value`, data sets with iterators. The
+    module that is run says so once, behind its imports.
+    """
+    if switches or not tree.tensorflow_1 or tree.source.cells or _has_begun(tree):
+        return None
+    if root_of_tensorflow(program, tree) is None or not _is_run(tree):
+        return None
+    last = None
+    for statement in tree.module.body:
+        if isinstance(statement, cst.SimpleStatementLine):
+            if all(isinstance(one, (cst.Import, cst.ImportFrom)) for one in statement.body):
+                last = statement
+                continue
+            if isinstance(statement.body[0], cst.Expr) and last is None:
+                continue  # the docstring
+        if isinstance(statement, cst.Try) and last is not None:
+            continue
+        if last is not None:
+            break
+    return last
+
+
+def root_of_tensorflow(program: Program, tree: Tree) -> str | None:
+    """By which name the top of a module has tensorflow itself."""
+    for alias, binding in tree.imports:
+        if binding.kind == "import" and binding.name == "tensorflow" and binding.scope is tree.scope:
+            name = alias.evaluated_alias if isinstance(alias, cst.ImportAlias) else None
+            return name or "tensorflow"
+    return None
+
+
+def switches_behavior(trees: list[Tree]) -> bool:
+    """Whether a program says by itself which behaviour it wants."""
+    return any(
+        (dotted_of(node) or "").rpartition(".")[2] in _SWITCHES for tree in trees for node in tree.chains
+    )  # fmt: skip
+
+
+def _is_run(tree: Tree) -> bool:
+    return any(
+        isinstance(one, cst.If) and "__main__" in tree.module.code_for_node(one.test) for one in tree.module.body
+    )
+
+
+class _Respelling:
+    """The rule, as the scan asks for it."""
+
+    name = "tensorflow-1-name"
+
+    def concerns(self, construct: Construct) -> bool:
+        found = self._at(construct)
+        if found is None:
+            return construct.tree.tensorflow_1 and not construct.match.exists
+        keras = construct.tree.keras
+        return keras is None or construct.node not in keras.gone or ON_THE_WAY.match(found.after) is None
+
+    def refuses(self, construct: Construct) -> str:
+        if construct.tree.source.cells:
+            return "notebooks are not converted"
+        return "" if self._at(construct) is not None else "no name of TensorFlow 2 is the same thing"
+
+    def writes(self, construct: Construct) -> str:
+        found = self._at(construct)
+        return found.after if found is not None else ""
+
+    def _at(self, construct: Construct) -> Respelled | None:
+        """What is written for a construct: for its own node, its base class, its call, its import or its alias."""
+        tree, node = construct.tree, construct.node
+        planned = tree.respelled
+        if node in planned or node in tree.respelled_parts:
+            return planned.get(node) or tree.respelled_parts[node]
+        if isinstance(node, cst.Call):  # getattr(tf.train, "AdamOptimizer")
+            return next((planned[arg.value] for arg in node.args[:1] if arg.value in planned), None)
+        if construct.match.exists and not construct.match.ambiguous:
+            return None
+        if construct.call is not None and node is not construct.call.func and construct.call.func in planned:
+            return planned[construct.call.func]  # a field of a class that is spelled anew
+        by_its_root = _by_its_root(tree, node if construct.call is None else construct.call.func)
+        if by_its_root is None:
+            return None
+        below = construct.match.spelled.removeprefix("tf.")
+        return by_its_root if isinstance(by_its_root, Respelled) else tree.respelled_names.get(below)
+
+
+def _by_its_root(tree: Tree, node: cst.CSTNode) -> Respelled | bool | None:
+    """`layers.dense` of `from tensorflow import layers`, `losses.log_loss` of `losses = tf.losses`.
+
+    True for another name of the program's own: `Cell(8)` of `Cell = tf.nn.rnn_cell.GRUCell if small else ...`.
+    """
+    scope: Scope | None = tree.where.get(node)
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    while scope is not None and isinstance(node, cst.Name):
+        if node.value in scope.names:
+            bindings = scope.names[node.value]
+            found = [tree.respelled.get(binding.node) for binding in bindings]
+            if len(found) == 1 and found[0] is not None:
+                return found[0]
+            return True if not any(one.module.split(".")[0] == "tensorflow" for one in bindings) else None
+        scope = scope.parent
+    return None
+
+
+register_general(_Respelling())

@@ -1,0 +1,46 @@
+"""What a model_fn wrote for people alone: comments say what there was."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
+from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+
+__all__ = ["comments"]
+
+
+def comments(reader: Reader, made: ModelFn) -> list[str]:
+    """Comments on what the program wrote for people, and Keras does not.
+
+    Raises:
+        Declined: a statement that is there for what it does, and not for its value.
+    """
+    lines = []
+    for mode in made.flows:
+        for step in made.flows[mode]:
+            node = step.node
+            if isinstance(node, cst.For) and isinstance(node.body, cst.IndentedBlock) and len(node.body.body) == 1:
+                node = node.body.body[0]
+            first = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
+            call = first.value if isinstance(first, cst.Expr) else None
+            if not isinstance(call, cst.Call) or (node is not step.node and not _is_silent(reader, call)):
+                continue
+            name = reader.called(call)
+            method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+            if method in ("update_state", "append") or name in ("tf.identity", "tf.compat.v1.add_to_collection"):
+                continue
+            if _is_silent(reader, call):
+                said = " ".join(reader.source(call).split())
+                if f"# Was {said}" not in lines:
+                    lines.append(f"# Was {said}")
+            elif not name.startswith("tf.compat.v1.logging."):
+                raise Declined("a statement of a model_fn that is there for what it does", call)
+    if lines:
+        lines.insert(0, "# TensorBoard writes the loss, the metrics and the rate of each epoch; for more, a callback.")
+    return lines
+
+
+def _is_silent(reader: Reader, call: cst.Call) -> bool:
+    return reader.called(call).startswith(arithmetic.SILENT)

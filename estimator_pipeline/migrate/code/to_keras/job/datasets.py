@@ -1,0 +1,161 @@
+"""From an input function to the data set that Keras takes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.constructs import arguments
+from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Outside
+from estimator_pipeline.migrate.code.to_keras.job.run_config import REMOVED
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+
+__all__ = ["dataset", "install", "is_partial", "takes"]
+
+_ARRAYS = ("x", "y", "batch_size", "num_epochs", "shuffle", "queue_capacity", "num_threads", "target_column")
+_INPUTS = {
+    "tf.compat.v1.estimator.inputs.numpy_input_fn": "numpy",
+    "tf.compat.v1.estimator.inputs.pandas_input_fn": "pandas",
+}
+# Functions of V1's files with the same arguments, by other names.
+_FILES = {"DeleteRecursively": "rmtree", "Exists": "exists", "Glob": "glob", "IsDirectory": "isdir",
+          "ListDirectory": "listdir", "MakeDirs": "makedirs", "MkDir": "mkdir", "Remove": "remove"}  # fmt: skip
+
+
+def install(reader: Reader) -> None:
+    """Lets a reader write data sets where V1 had queues and iterators."""
+    for name in _FILES:
+        reader.calls[f"tf.compat.v1.gfile.{name}"] = partial(_of_files, reader, name)
+    for name in ("Dataset", "TextLineDataset", "TFRecordDataset", "FixedLengthRecordDataset"):
+        reader.names[f"tf.compat.v1.data.{name}"] = f"{reader.tf}.data.{name}"
+    reader.calls["tf.compat.v1.decode_csv"] = partial(_csv, reader)
+    for call in reader.tree.calls:
+        _of_iterator(reader, call)
+    for name in _INPUTS:
+        reader.calls[name] = partial(_of_arrays, reader, name)
+
+
+def _of_iterator(reader: Reader, call: cst.Call) -> None:
+    """`dataset.make_one_shot_iterator().get_next()`: the data set."""
+    if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "get_next":
+        return
+    made = reader.value(call.func.value)
+    if not isinstance(made, cst.Call) or not isinstance(made.func, cst.Attribute):
+        return
+    if made.func.attr.value != "make_one_shot_iterator":
+        return
+    owner = made.args[0].value if made.args else made.func.value
+    reader.replaced[call] = lambda: reader.text(owner)
+    if made is not call.func.value:
+        statement = reader.statement_of(made)
+        if isinstance(statement, cst.SimpleStatementLine):
+            reader.replaced[statement] = REMOVED
+
+
+def _of_files(reader: Reader, name: str, call: cst.Call) -> str:
+    if len(call.args) != 1 or call.args[0].star:
+        raise Declined(f"the arguments of {name} cannot be told", call)
+    return reader.call(f"{reader.tf}.io.gfile.{_FILES[name]}", [reader.text(call.args[0].value)], call)
+
+
+def _csv(reader: Reader, call: cst.Call) -> str:
+    """`decode_csv`: behind four arguments V1 has another order."""
+    if sum(arg.keyword is None for arg in call.args) > 4:
+        raise Declined("so many arguments of decode_csv by position", call)
+    return f"{reader.tf}.io.decode_csv{reader.spliced(reader.span(call.func)[1], reader.span(call)[1], call.args)}"
+
+
+def _of_arrays(reader: Reader, name: str, call: cst.Call) -> str:
+    given = arguments(call, _ARRAYS)
+    kept = []
+    for one, arg in given.items():
+        if one in ("queue_capacity", "num_threads"):
+            continue
+        if one not in _ARRAYS[:5]:
+            raise Declined(f"{one} of {_INPUTS[name]}_input_fn", arg)
+        kept.append(f"{one}={reader.text(arg.value)}" if arg.keyword else reader.text(arg.value))
+    reader.needs.add("batches")
+    return reader.call("batches", kept, call)
+
+
+def _function(reader: Reader, node: cst.BaseExpression) -> FunctionOf | None:
+    found = reader.program.meaning(node, reader.tree, reader.scope(node))
+    functions = [one for one in found if isinstance(one, FunctionOf)]
+    return functions[0] if len(functions) == 1 else None
+
+
+def takes(reader: Reader, node: cst.BaseExpression, parameter: str) -> bool:
+    """Whether an input function has a parameter that the Estimator gives it by name."""
+    function = _function(reader, node)
+    return function is not None and any(one.name.value == parameter for one in function.node.params.params)
+
+
+def dataset(reader: Reader, node: cst.BaseExpression, mode: str, *, context: str = "") -> str:
+    """The expression of the data set that an input function gives.
+
+    Args:
+        mode: train, eval or infer: what a function with a parameter `mode` is called with.
+        context: the name of the InputContext, where there is one.
+
+    Raises:
+        Declined: what the function is cannot be told.
+    """
+    node = reader.meant.get(node, node)
+    if isinstance(node, cst.Lambda):
+        if node.params.params:
+            raise Declined("a lambda with parameters as an input function", node)
+        return reader.text(node.body)
+    if isinstance(node, cst.Call) and is_partial(reader, node):
+        function = _function(reader, node.args[0].value)
+        given = [f"{arg.keyword.value}={reader.text(arg.value)}" if arg.keyword else arg.star + reader.text(arg.value)
+                 for arg in node.args[1:]]  # fmt: skip
+        return (
+            f"{reader.text(node.args[0].value)}({', '.join([*given, *_handed(function, mode, context, len(given))])})"
+        )
+    made = reader.value(node)
+    if reader.called(made) in _INPUTS or _gives_arrays(reader, made):
+        return reader.text(node)
+    if isinstance(made, (cst.Lambda,)) or (isinstance(made, cst.Call) and is_partial(reader, made)):
+        if isinstance(node, cst.Name):
+            return f"{node.value}()"
+        return dataset(reader, made, mode, context=context)
+    function = _function(reader, node)
+    if function is None:
+        raise Declined(f"{reader.source(node)}: what it reads cannot be told", node)
+    return f"{reader.text(node)}({', '.join(_handed(function, mode, context, 0))})"
+
+
+def is_partial(reader: Reader, node: cst.Call) -> bool:
+    """Whether a call is one of `functools.partial`."""
+    found = reader.program.meaning(node.func, reader.tree, reader.scope(node))
+    return any(isinstance(one, Outside) and one.dotted == "functools.partial" for one in found)
+
+
+def _gives_arrays(reader: Reader, node: cst.BaseExpression) -> bool:
+    """Whether a call is one of a function of this file that returns such an input function."""
+    if not isinstance(node, cst.Call):
+        return False
+    for function in reader.functions(node.func):
+        inner = reader.tree.scopes[function.node]
+        if inner.returns and all(reader.called(reader.value(one)) in _INPUTS for one in inner.returns):
+            return True
+    return False
+
+
+def _handed(function: FunctionOf | None, mode: str, context: str, given: int) -> list[str]:
+    """What an Estimator hands an input function by the names of its parameters."""
+    if function is None:
+        return []
+    params = function.node.params.params[given:]
+    found: list[str] = []
+    for param in params:
+        name = param.name.value
+        if name == "mode":
+            found.append(f"{mode!r}" if not found and param is params[0] and not given else f"mode={mode!r}")
+        elif name == "input_context":
+            if context:
+                found.append(f"input_context={context}")
+        elif name in ("config", "params") and param.default is None:
+            raise Declined(f"an input function that asks for {name}", param)
+    return found

@@ -1,0 +1,195 @@
+"""The Estimators of a file: what makes each, its configuration, where it is used."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code import catalogue
+from estimator_pipeline.migrate.code.analysis.constructs import arguments
+from estimator_pipeline.migrate.code.to_keras.job import canned
+from estimator_pipeline.migrate.code.to_keras.job import run_config as configuration
+from estimator_pipeline.migrate.code.to_keras.job.run_config import REMOVED, Settings
+from estimator_pipeline.migrate.code.to_keras.model.model_class import Model
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+
+__all__ = ["Job", "find", "root"]
+
+_KERAS_MODEL = ("keras_model", "keras_model_path", "custom_objects", "model_dir", "config", "checkpoint_format",
+                "metric_names_map")  # fmt: skip
+
+
+@dataclass
+class Job:
+    """An Estimator, and what is done with it.
+
+    Attributes:
+        call: what makes it; `statement` with its name.
+        made: the call that makes the Keras model, as a function of the inputs' text.
+        folder: the text of model_dir; "" where it has none.
+        model: the name of the Keras model.
+        changed: whether its name is given to it once more, with further metrics.
+        customs: Estimators with a model_fn that a function makes, which gets the model's inputs by the name `inputs`.
+    """
+
+    call: cst.Call
+    statement: cst.SimpleStatementLine
+    name: str
+    settings: Settings
+    folder: str
+    model: str = ""
+    params: str = ""
+    chains: dict[cst.Name, cst.CSTNode] = field(default_factory=dict)
+    callbacks: str = ""
+    written: Model | None = None
+    make: Callable[[str], str] | None = None
+    needs_inputs: bool = True
+    is_canned: bool = False
+    late: bool = False
+    changed: bool = False
+    customs: list[cst.Call] = field(default_factory=list)
+    inputs: str = "features"
+
+
+def find(reader: Reader, *, kinds: tuple[str, ...]) -> list[Job]:
+    """Every Estimator of a file.
+
+    Args:
+        kinds: of catalogue rows whose calls are taken.
+
+    Raises:
+        Declined: one is handed on, or not made by a statement.
+    """
+    found = []
+    made = canned.factories(reader)
+    within = {call for calls in made.values() for call in calls}
+    for function, calls in made.items():
+        found += _of_factory(reader, function, calls)
+    for call in reader.tree.calls:
+        if call in within:
+            continue
+        match = catalogue.find(reader.called(call).replace("tf.", "tensorflow.", 1))
+        if match is None or match.row.kind not in kinds or match.row.name.endswith("ModeKeys"):
+            continue
+        if not isinstance(call, cst.Call) or match.spelled.count(".") < 2:
+            continue
+        assign, statement = _assignment(reader, call)
+        target = assign.targets[0].target
+        if len(assign.targets) > 1 or not isinstance(target, cst.Name):
+            raise Declined("an Estimator without a plain name", call)
+        others = [one.node for one in reader.program.bindings(target.value, reader.scope(call)) if one.node is not call]
+        if not all(canned.adds_metrics(reader, other, target.value) for other in others):
+            raise Declined(f"{target.value} is more than the Estimator", call)
+        given = arguments(call, match.row.fields or _KERAS_MODEL)
+        config = given.get("config")
+        told = configuration.settings(reader, config.value if config else None)
+        folder = reader.text(given["model_dir"].value) if "model_dir" in given else told.model_dir
+        folder = "" if folder == "None" else folder
+        found.append(Job(call, statement, target.value, told, folder))
+        found[-1].changed = bool(others)
+    for job in found:
+        home = reader.scope(job.call).around().node
+        job.chains = {
+            root(chain): chain
+            for chain in reader.tree.chains
+            if root(chain).value == job.name and reader.home(root(chain)) == (home, job.name)
+        }
+        taken = set(reader.scope(job.call).around().names) | set(reader.tree.scope.names)
+        renamed = len(found) == 1 and "model" not in taken and not job.late and not job.changed
+        job.model = "model" if renamed else job.name
+        job.callbacks = "callbacks" if len(found) == 1 and "callbacks" not in taken else f"{job.name}_callbacks"
+    return found
+
+
+def _of_factory(reader: Reader, function: cst.FunctionDef, calls: list[cst.Call]) -> list[Job]:
+    """What is made by calls of a function that gives Estimators."""
+    customs = [call for call in calls if reader.called(call) == canned.ESTIMATOR]
+    folders: set[str] = set()
+    for call in calls:
+        given = arguments(call, catalogue.row(reader.called(call)).fields)
+        told = configuration.settings(reader, given["config"].value if "config" in given else None)
+        if told.statement is None and (told.seed or told.strategy):
+            raise Declined("a configuration within the call of an Estimator that a function returns", call)
+        if told.statement is not None:
+            lines = [f"# Was {one}" for one in told.dropped]
+            lines += [f"{reader.tf}.keras.utils.set_random_seed({told.seed})"] if told.seed else []
+            reader.replaced[told.statement] = f"\n{reader.indent(told.statement)}".join(lines) or REMOVED
+        folders.add(reader.text(given["model_dir"].value) if "model_dir" in given else told.model_dir)
+        if told.is_distributed:
+            raise Declined("a strategy for an Estimator that a function returns", call)
+        if call not in customs:
+            reader.replaced[call] = partial(canned.model, reader, call, told.model_dir)
+    found = []
+    for call in reader.tree.calls:
+        if not any(one.node is function for one in reader.functions(call.func)):
+            continue
+        assign, statement = _assignment(reader, call)
+        target = assign.targets[0].target
+        if not isinstance(target, cst.Name) or len(reader.program.bindings(target.value, reader.scope(call))) != 1:
+            raise Declined("an Estimator without a plain name", call)
+        settings = Settings(save_steps=told.save_steps, summary_steps=told.summary_steps)
+        job = Job(call, statement, target.value, settings, f"{target.value}.model_dir")
+        if customs:
+            job.customs, job.folder = customs, _known_folder(reader, function, folders)
+            job.inputs = _with_inputs(reader, function)
+            job.make = partial(_with_data, reader, call)
+        else:
+            job.make = partial(_same, reader, call)
+            job.needs_inputs, job.is_canned, job.late = False, True, True
+        found.append(job)
+    if len(found) != 1:
+        raise Declined("a function that makes Estimators, called in several places", function.name)
+    return found
+
+
+def _known_folder(reader: Reader, function: cst.FunctionDef, folders: set[str]) -> str:
+    """The folder of what a function makes, where it is known outside of it as well."""
+    folder = folders.pop() if len(folders) == 1 else ""
+    names = set(re.findall(r"(?<![.\w'\"])[A-Za-z_]\w*", folder))
+    if not folder or not names <= {*reader.tree.scope.names, *dir(builtins)}:
+        raise Declined("an Estimator that a function makes in a folder of its own", function.name)
+    return folder
+
+
+def _with_inputs(reader: Reader, function: cst.FunctionDef) -> str:
+    """Gives a function one more parameter, the first one: the model's inputs; its name."""
+    if function in (reader.tree.module,) or isinstance(reader.tree.parents.get(function), cst.ClassDef):
+        raise Declined("a method that makes Estimators", function.name)
+    taken = {*reader.tree.scopes[function].names, *reader.tree.scope.names}
+    name = next(one for one in ("features", "inputs", "model_features") if one not in taken)
+    around = function.params
+    own = "".join(f", {reader.source(one)}" for one in [around]) if reader.source(around).strip() else ""
+    reader.replaced[around] = f"{name}{own}"
+    return name
+
+
+def _with_data(reader: Reader, call: cst.Call, data: str) -> str:
+    """The call of a function that gives the model, with its inputs."""
+    told = [f"{arg.keyword.value}={reader.text(arg.value)}" if arg.keyword else arg.star + reader.text(arg.value)
+            for arg in call.args]  # fmt: skip
+    return f"{reader.text(call.func)}({', '.join([data, *told])})"
+
+
+def _assignment(reader: Reader, call: cst.BaseExpression) -> tuple[cst.Assign, cst.SimpleStatementLine]:
+    """The statement that gives a name to what a call makes."""
+    assign = reader.tree.parents.get(call)
+    statement = reader.tree.parents.get(assign) if isinstance(assign, cst.Assign) else None
+    if not isinstance(assign, cst.Assign) or not isinstance(statement, cst.SimpleStatementLine):
+        raise Declined("an Estimator that is handed on where it is made", call)
+    return assign, statement
+
+
+def _same(reader: Reader, call: cst.Call, data: str) -> str:
+    """The call of a function that gives the model: it stays."""
+    return reader.text(call)
+
+
+def root(node: cst.CSTNode) -> cst.Name:
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node if isinstance(node, cst.Name) else cst.Name("_")

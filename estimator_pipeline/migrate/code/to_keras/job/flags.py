@@ -1,0 +1,71 @@
+"""The flags and `app.run` of V1 as those of absl, which they are made of."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.constructs import arguments
+from estimator_pipeline.migrate.code.to_keras.job.run_config import REMOVED
+from estimator_pipeline.migrate.code.to_keras.rewriter import Reader
+
+__all__ = ["install"]
+
+_FLAGS = r"tf\.compat\.v1\.(app\.)?flags\.(FLAGS|DEFINE_\w+|mark_flags?_as_required)$"
+_VALUE = r"tf\.compat\.v1\.(app\.)?flags\.FLAGS\.\w+$"
+_RUN = "tf.compat.v1.app.run"
+# Names of arguments that V1 takes, and absl does not.
+_ALIASES = {"app": ("tf.compat.v1.app",), "flags": ("tf.compat.v1.app.flags", "tf.compat.v1.flags")}
+_OLD = ("flag_name", "default_value", "docstring")
+
+
+def install(reader: Reader) -> None:
+    """Lets a reader write flags, where `app.run` reads them: V1's are read when first asked as well."""
+    aliases = [_alias(reader, name) for name in ("app", "flags") if name in reader.tree.scope.names]
+    if None in aliases:
+        return
+    calls = [call for call in reader.tree.calls if reader.called(call) == _RUN]
+    if not calls or any(_main(reader, call) is None for call in calls):
+        return
+    names: dict[cst.CSTNode, str] = {}
+    for chain in reader.tree.chains:
+        node: cst.BaseExpression = chain
+        while isinstance(node, cst.Attribute):
+            if reader.scope(chain) is reader.tree.scope and re.match(_VALUE, reader.name(node)):
+                return  # absl has no values before app.run
+            match = re.match(_FLAGS, reader.name(node))
+            if match:
+                names[node] = match[2]
+                break
+            node = node.value
+    for name in names:
+        call = reader.tree.parents.get(name)
+        if isinstance(call, cst.Call) and any(arg.keyword and arg.keyword.value in _OLD for arg in call.args):
+            return
+    for call in calls:
+        main = _main(reader, call)
+        # V1 leaves flags that nobody defined to the program.
+        reader.replaced[call] = f"app.run({main}, flags_parser=lambda argv: flags.FLAGS(argv, known_only=True))"
+    reader.replaced.update({statement: REMOVED for statement in aliases if statement is not None})
+    reader.replaced.update({node: f"flags.{name}" for node, name in names.items()})
+    reader.needs.add("absl")
+
+
+def _alias(reader: Reader, name: str) -> cst.SimpleStatementLine | None:
+    """The statement `flags = tf.app.flags`, where that is what a name of absl's modules is."""
+    bindings = reader.tree.scope.names[name]
+    value = bindings[0].node if len(bindings) == 1 and bindings[0].kind == "value" else None
+    if not isinstance(value, cst.Attribute) or reader.name(value) not in _ALIASES[name]:
+        return None
+    return reader.statement_of(value)
+
+
+def _main(reader: Reader, call: cst.Call) -> str | None:
+    """What is run; None where it cannot be told."""
+    given = arguments(call, ("main", "argv"))
+    if given.keys() - {"main"} or any(arg.star for arg in call.args):
+        return None
+    if "main" in given:
+        return reader.source(given["main"].value)
+    return "main" if "main" in reader.tree.scope.names else None

@@ -1,0 +1,59 @@
+"""The signatures of a model_fn's export outputs."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn
+from estimator_pipeline.migrate.code.to_keras.rewriter import Reader
+
+__all__ = ["signatures_of"]
+
+
+def signatures_of(reader: Reader, made: ModelFn, predictions: cst.BaseExpression) -> dict[str, str]:
+    """Key of a signature -> what it answers, of `found`, the predictions."""
+    node = made.field("predict", "export_outputs")
+    if node is None:
+        return {"serving_default": "found"}
+    node, found = reader.value(node), {}
+    if not isinstance(node, cst.Dict):
+        return {}
+    said = reader.value(predictions)
+    for element in node.elements:
+        if not isinstance(element, cst.DictElement) or not isinstance(element.value, cst.Call):
+            return {}
+        key = "serving_default"
+        if isinstance(element.key, cst.SimpleString):
+            key = str(element.key.evaluated_value)
+        elif not reader.source(element.key).endswith("DEFAULT_SERVING_SIGNATURE_DEF_KEY"):
+            return {}
+        output = _output(reader, element.value, predictions, said)
+        if output is None:
+            return {}
+        found[key] = output
+    if "serving_default" not in found:
+        found["serving_default"] = next(iter(found.values()))
+    if any(text == "found" for text in found.values()):
+        found.setdefault("predict", "found")
+    return found
+
+
+def _output(reader: Reader, call: cst.Call, predictions: cst.BaseExpression, said: cst.BaseExpression) -> str | None:
+    kind = reader.called(call).rpartition(".")[2]
+    if len(call.args) != 1:
+        return None
+    arg = call.args[0]
+    source = reader.source(arg.value)
+    if kind == "PredictOutput" and source == reader.source(predictions):
+        return "found"
+    for element in said.elements if isinstance(said, cst.Dict) else ():
+        if not isinstance(element, cst.DictElement) or not isinstance(element.key, cst.SimpleString):
+            continue
+        same = (reader.source(element.value), f"{reader.source(predictions)}[{element.key.value}]")
+        if source in same:
+            item = f"found[{element.key.value}]"
+            if kind == "RegressionOutput":
+                return f"{{'outputs': {item}}}"
+            if kind == "ClassificationOutput" and arg.keyword is not None:
+                return f"{{{arg.keyword.value!r}: {item}}}"
+    return None

@@ -1,0 +1,156 @@
+"""V1's recurrent cells as those of `keras_cells`, `dynamic_rnn` with them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.constructs import arguments
+from estimator_pipeline.migrate.code.analysis.syntax import children
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+
+__all__ = ["CREATORS", "install"]
+
+_V1 = "tf.compat.v1.nn."
+_CELLS = {"LSTMCell": ("num_units", "forget_bias", "initializer", "name"),
+          "BasicLSTMCell": ("num_units", "forget_bias", "name"),
+          "GRUCell": ("num_units", "kernel_initializer", "name"),
+          "MultiRNNCell": ("cells",),
+          "DropoutWrapper": ("cell", "output_keep_prob")}  # fmt: skip
+# What the cells take by position, in V1's order; of the others one argument alone.
+_BY_POSITION = {
+    "LSTMCell": ("num_units", "use_peepholes", "cell_clip", "initializer"),
+    "BasicLSTMCell": ("num_units", "forget_bias"),
+    "DropoutWrapper": ("cell", "input_keep_prob", "output_keep_prob"),
+}
+_RNN = ("cell", "inputs", "sequence_length", "initial_state", "dtype")
+CREATORS = (f"{_V1}dynamic_rnn", *(f"{_V1}rnn_cell.{name}" for name in _CELLS))
+"""What makes variables, or is what makes them."""
+
+
+def install(reader: Reader) -> None:
+    """Lets a reader write cells, and what keeps a share of numbers in training alone."""
+    for name in _CELLS:
+        reader.calls[f"{_V1}rnn_cell.{name}"] = partial(_cell, reader, name)
+    reader.calls[f"{_V1}dynamic_rnn"] = partial(_rnn, reader)
+    _find_shares(reader)
+
+
+def _cell(reader: Reader, name: str, call: cst.Call) -> str:
+    given = arguments(call, _BY_POSITION.get(name, _CELLS[name][:1]))
+    for one, arg in given.items():
+        if one == "state_is_tuple" and reader.source(arg.value) == "True":
+            continue
+        if one not in _CELLS[name] or arg.star:
+            raise Declined(f"{one or 'an argument'} of {name} has no counterpart in keras_cells", arg)
+    if name == "DropoutWrapper":
+        share = given.get("output_keep_prob")
+        if share is None or not _is_share(reader, share.value):
+            raise Declined("a DropoutWrapper whose share cannot be told to be 1 outside of training", call)
+    reader.needs.add("keras_cells")
+    kept = []
+    for place, (one, arg) in enumerate(item for item in given.items() if item[0] != "state_is_tuple"):
+        text = reader.text(arg.value)
+        kept.append(text if arg.keyword is None and _CELLS[name][place] == one else f"{one}={text}")
+    return reader.call(f"keras_cells.{name.removeprefix('Basic')}", kept, call)
+
+
+def _rnn(reader: Reader, call: cst.Call) -> str:
+    given = arguments(call, _RNN)
+    for one, arg in given.items():
+        if arg.star or one not in ("cell", "inputs", "sequence_length", "dtype"):
+            raise Declined(f"{one or 'an argument'} of dynamic_rnn has no counterpart in keras_cells", arg)
+        if one == "dtype" and reader.name(arg.value) not in ("tf.float32", "tf.compat.v1.float32"):
+            raise Declined("a dtype of dynamic_rnn that is not tf.float32", arg)
+    assign = reader.tree.parents.get(call)
+    target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+    unused = isinstance(target, cst.Tuple) and len(target.elements) == 2 and reader.source(target.elements[1]) == "_"
+    if not unused:
+        raise Declined("the last state of dynamic_rnn: keras_cells gives it in a list", call)
+    reader.needs.add("keras_cells")
+    kept = [reader.text(given["cell"].value), reader.text(given["inputs"].value)]
+    if "sequence_length" in given:
+        kept.append(f"sequence_length={reader.text(given['sequence_length'].value)}")
+    if reader.initializers:
+        kept.append(f"initializer={reader.initializers[-1]}")
+    return reader.call("keras_cells.dynamic_rnn", kept, call)
+
+
+# `keep = a if training else 1.`: the cells know by themselves whether the model trains
+
+
+def _find_shares(reader: Reader) -> None:
+    """Takes the mode out of shares that only a DropoutWrapper looks at."""
+    for node in _expressions(reader.tree.module):
+        assign = reader.tree.parents.get(node)
+        target = assign.targets[0].target if isinstance(assign, cst.Assign) and len(assign.targets) == 1 else None
+        if not isinstance(target, cst.Name) or not reader.is_flag(node.test):
+            continue
+        home = reader.home(target)
+        if reader.source(node.orelse) not in ("1.0", "1", "1.") or home is None:
+            continue
+        if len(reader.program.bindings(target.value, reader.scope(node))) == 1 and _only_shares(reader, home, set()):
+            reader.shares.add(home)
+            reader.replaced[node] = partial(reader.text, node.body)
+
+
+def _expressions(node: cst.CSTNode) -> list[cst.IfExp]:
+    found = [node] if isinstance(node, cst.IfExp) else []
+    for child in children(node):
+        found += _expressions(child)
+    return found
+
+
+def _only_shares(reader: Reader, home: tuple[cst.CSTNode, str], seen: set[tuple[cst.CSTNode, str]]) -> bool:
+    """Whether a name is only handed to DropoutWrapper, perhaps through functions, and compared with 1."""
+    if home in seen:
+        return True
+    seen.add(home)
+    for chain in reader.tree.chains:
+        if not isinstance(chain, cst.Name) or chain.value != home[1] or reader.home(chain) != home:
+            continue
+        parent = reader.tree.parents.get(chain)
+        if isinstance(parent, (cst.AssignTarget, cst.Param)):
+            continue
+        if isinstance(parent, cst.Comparison) and parent.left is chain and len(parent.comparisons) == 1:
+            if isinstance(parent.comparisons[0].operator, cst.LessThan) and reader.source(
+                parent.comparisons[0].comparator
+            ) in ("1", "1.0", "1."):
+                continue
+            return False
+        call = reader.tree.parents.get(parent) if isinstance(parent, cst.Arg) else None
+        if not isinstance(call, cst.Call) or not isinstance(parent, cst.Arg):
+            return False
+        if reader.called(call) == f"{_V1}rnn_cell.DropoutWrapper":
+            continue
+        functions = [one.node for one in reader.functions(call.func)]
+        if len(functions) != 1 or not isinstance(functions[0], cst.FunctionDef):
+            return False
+        names = [one.name.value for one in functions[0].params.params]
+        place = call.args.index(parent)
+        name = parent.keyword.value if parent.keyword else names[place] if place < len(names) else ""
+        calls = [one for one in reader.tree.calls if any(f.node is functions[0] for f in reader.functions(one.func))]
+        if len(calls) != 1 or not _only_shares(reader, (functions[0], name), seen):
+            return False
+    return True
+
+
+def _is_share(reader: Reader, node: cst.BaseExpression) -> bool:
+    """Whether a value is 1 outside of training: it comes from `a if training else 1.` alone."""
+    if not isinstance(node, cst.Name):
+        return False
+    home = reader.home(node)
+    if home is None:
+        return False
+    if home in reader.shares:
+        return True
+    function = home[0]
+    if not isinstance(function, cst.FunctionDef):
+        return False
+    calls = [one for one in reader.tree.calls if any(f.node is function for f in reader.functions(one.func))]
+    names = [one.name.value for one in function.params.params]
+    if home[1] not in names or not calls:
+        return False
+    given = [reader.given(call, names.index(home[1]), home[1]) for call in calls]
+    return all(one is not None and _is_share(reader, one) for one in given)

@@ -1,0 +1,191 @@
+"""Programs of several files to Keras: all files of one, or none."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Sequence
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.constructs import find_constructs
+from estimator_pipeline.migrate.code.analysis.files import Source
+from estimator_pipeline.migrate.code.analysis.name_resolution import ModuleOf, Program
+from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
+from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
+from estimator_pipeline.migrate.code.to_keras.convert_file import Outcome, convert
+from estimator_pipeline.migrate.code.to_keras.program.linking import Linked, link, reached
+from estimator_pipeline.migrate.code.to_keras.program.splitting import defined, part
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined
+
+__all__ = ["convert_together"]
+
+# More is no program, but a library; to read it as one file takes minutes.
+_FILES, _LINES = 60, 15_000
+
+
+def convert_together(program: Program, chosen: Sequence[Tree]) -> None:
+    """Converts what files are not by themselves, with the files that they import; the outcome is in `tree.keras`.
+
+    Args:
+        chosen: the files that have constructs.
+    """
+    for tree in chosen:
+        if tree.keras is not None and tree.keras.text:
+            try:
+                _check_others(program, {tree: tree.keras.text})
+            except Declined as declined:
+                tree.keras = Outcome(reason=declined.reason, line=_line(tree, declined.node))
+            except conversion.DEFECTS as error:
+                tree.keras = Outcome(reason=_defect(error), line=_first_line(tree))
+    groups: list[list[Tree]] = []
+    for tree in chosen:
+        if tree.keras is not None and tree.keras.text:
+            continue
+        try:
+            group = reached(program, tree, set(chosen))
+        except conversion.DEFECTS:
+            continue
+        if all(one.keras is None or one.keras.text for one in group):
+            continue
+        for other in [one for one in groups if set(one) & set(group)]:
+            groups.remove(other)
+            group = list(dict.fromkeys([*other, *group]))
+        groups.append(group)
+    for group in groups:
+        if len(group) > 1:
+            _convert(program, group)
+
+
+def _convert(program: Program, group: list[Tree]) -> None:
+    line, by_itself = 0, False
+    try:
+        _check_size(group)
+        linked = link(program, group)
+        found = _converted(program, group, linked)
+        if found.text:
+            texts = part(linked, found.text)
+            _check_others(program, texts)
+            for tree, text in texts.items():
+                tree.keras = Outcome(text)
+            return
+        where, line = linked.place(found.line)
+        reason = found.reason
+    except Declined as declined:
+        where, reason, by_itself = _place(group, declined.node), declined.reason, True
+        if where is not None:
+            line = where.position(declined.node)[0] if declined.node is not where.module else 0
+    except conversion.DEFECTS as error:
+        where, reason = None, _defect(error)
+    for tree in group:
+        if tree.keras is None or (by_itself and tree.keras.reason and "this file" not in tree.keras.reason):
+            continue  # what a file is declined for by itself says more than why it is not joined with others
+        said = reason
+        if tree is not where or not line:
+            at = f"{where.source.path}{f', line {line}' if line else ''}: " if where is not None else ""
+            said = f"it is one program with {_named(group, tree)}; {at}{reason}"
+        own = line if tree is where and line else tree.keras.line or _first_line(tree)
+        tree.keras = Outcome(reason=said, line=own)
+
+
+def _defect(error: Exception) -> str:
+    return f"the converter fails at it: {type(error).__name__}: {error}"
+
+
+def _check_size(group: list[Tree]) -> None:
+    lines = sum(tree.source.text.count("\n") for tree in group)
+    if len(group) > _FILES or lines > _LINES:
+        raise Declined(f"a program of {len(group)} files and {lines} lines is not read as one", group[-1].module)
+
+
+def _converted(program: Program, group: list[Tree], linked: Linked) -> Outcome:
+    """The conversion of the files as one."""
+    home = next((tree for tree in group if any(_is_model_fn(one.name.value) for one in tree.functions)), group[-1])
+    made = parse(Source(home.source.path, linked.text))
+    if made is None:
+        raise Declined("its files cannot be read as one", group[-1].module)
+    made.tensorflow_1 = any(tree.tensorflow_1 for tree in group)
+    others = [tree for tree in program.trees.values() if tree not in group]
+    whole = Program([*others, made], [*(tree.source.path for tree in others), home.source.path], program.package)
+    found = convert(whole, made, list(find_constructs(whole, made)))
+    return found or Outcome(reason="no Estimator is made in it", line=0)
+
+
+def _is_model_fn(name: str) -> bool:
+    return name.lower().endswith(("model_fn", "modelfn"))
+
+
+def _check_others(program: Program, texts: dict[Tree, str]) -> None:
+    """Whether what other files take of the converted ones is still there."""
+    names = {tree: defined(ast.parse(text), imports=True) for tree, text in texts.items()}
+    gone = {tree: _others(tree.source.text, text) for tree, text in texts.items()}
+    for tree, text in texts.items():
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.Assign) and "__all__" in [getattr(one, "id", "") for one in node.targets]:
+                with contextlib.suppress(ValueError, TypeError):
+                    for name in ast.literal_eval(node.value):
+                        if name not in names[tree]:
+                            raise Declined(f"{name}, which __all__ of {tree.source.path} names", tree.module)
+    for other in program.trees.values():
+        if other in texts:
+            continue
+        for _, binding in other.imports:
+            for module in program.module(binding.module, binding.level, other) if binding.kind == "from" else ():
+                if isinstance(module, ModuleOf) and module.tree in texts and binding.name in gone[module.tree]:
+                    if program.submodule(module, binding.name) is not None:
+                        continue
+                    raise Declined(f"{binding.name}, which {other.source.path} takes of it", module.tree.module)
+        for chain in other.chains:
+            if not isinstance(chain, cst.Attribute):
+                continue
+            for value in program.meaning(chain.value, other, other.where.get(chain, other.scope)):
+                if not isinstance(value, ModuleOf) or value.tree is None or value.tree not in texts:
+                    continue
+                name = chain.attr.value
+                if name in gone[value.tree]:
+                    raise Declined(f"{name}, which {other.source.path} takes of it", value.tree.module)
+
+
+def _others(before: str, after: str) -> set[str]:
+    """The names of a file that are gone from it, or are called otherwise than before."""
+    old, new = ast.parse(before), ast.parse(after)
+    changed = defined(old, imports=True) - defined(new, imports=True)
+    shapes = _shapes(new)
+    return changed | {name for name, shape in _shapes(old).items() if shapes.get(name, shape) != shape}
+
+
+def _shapes(module: ast.Module) -> dict[str, str]:
+    """How the functions of a module are called, and what its classes come from."""
+    found = {}
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = ast.dump(node.args)
+        elif isinstance(node, ast.ClassDef):
+            found[node.name] = " ".join(ast.unparse(base) for base in node.bases)
+    return found
+
+
+def _line(tree: Tree, node: cst.CSTNode) -> int:
+    with contextlib.suppress(KeyError):
+        return tree.position(node)[0] if node is not tree.module else _first_line(tree)
+    return _first_line(tree)
+
+
+def _place(group: list[Tree], node: cst.CSTNode) -> Tree | None:
+    """The file that a node is in."""
+    for tree in group:
+        if node is tree.module:
+            return tree
+        with contextlib.suppress(KeyError):
+            tree.position(node)
+            return tree
+    return None
+
+
+def _named(group: list[Tree], tree: Tree) -> str:
+    others = [other.source.path for other in group if other is not tree]
+    return ", ".join(others) if len(others) < 6 else f"{', '.join(others[:4])} and {len(others) - 4} more"
+
+
+def _first_line(tree: Tree) -> int:
+    return tree.position(tree.module.body[0])[0] if tree.module.body else 1

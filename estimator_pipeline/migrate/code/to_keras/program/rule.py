@@ -1,0 +1,92 @@
+"""The rule `keras`: what a file's conversion to Keras does away with is automatic, and of the rest it says why not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.constructs import Construct, find_constructs
+from estimator_pipeline.migrate.code.analysis.files import Source
+from estimator_pipeline.migrate.code.analysis.functions import find_functions
+from estimator_pipeline.migrate.code.analysis.name_resolution import Program
+from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
+from estimator_pipeline.migrate.code.failures import Each, plainly
+from estimator_pipeline.migrate.code.renames.registry import register_general
+from estimator_pipeline.migrate.code.to_keras.convert_file import Outcome, convert
+from estimator_pipeline.migrate.code.to_keras.program.multi_file import convert_together
+
+__all__ = ["KERAS", "adopt", "by_tree", "plan"]
+
+KERAS = "keras"
+
+
+def plan(
+    program: Program, trees: Sequence[Tree], constructs: Sequence[Construct], each: Each = plainly
+) -> None:  # fmt: skip
+    """Works out what becomes of each file, and keeps it in `tree.keras`."""
+    found = by_tree(constructs)
+
+    def alone(tree: Tree) -> None:
+        tree.keras = None
+        if tree in found and not tree.source.cells and tree.module.code == tree.source.text:
+            tree.keras = convert(program, tree, found[tree])
+
+    for _ in each(trees, alone, lambda tree: tree):
+        pass
+    convert_together(program, [tree for tree in trees if tree in found])
+
+
+def adopt(tree: Tree, outcome: Outcome | None, constructs: Sequence[Construct]) -> None:
+    """Keeps what becomes of a file in `tree.keras`, with the constructs that go: of its text, or of a respelled one."""
+    gone = _gone(tree, outcome, constructs) if outcome is not None and outcome.text else set()
+    tree.keras = outcome and dataclasses.replace(outcome, gone=gone)
+
+
+def by_tree(constructs: Sequence[Construct]) -> dict[Tree, list[Construct]]:
+    """The constructs of each file."""
+    found: dict[Tree, list[Construct]] = {}
+    for construct in constructs:
+        found.setdefault(construct.tree, []).append(construct)
+    return found
+
+
+def _gone(tree: Tree, outcome: Outcome, constructs: Sequence[Construct]) -> set[cst.CSTNode]:
+    """The nodes of the constructs that the new text has no more."""
+    made = parse(Source(tree.source.path, outcome.text))
+    if made is None:
+        return set()
+    program = Program([made], [made.source.path])
+    left = list(find_constructs(program, made))
+    left += find_functions(program, left)
+    names = {_name(one) for one in left}
+    # Input functions are called now, and their data sets handed over; of serving ones the names alone are left.
+    plain = ("input_fn", "serving input")
+    return {one.node for one in constructs if _name(one) not in names or one.row.kind in plain}
+
+
+def _name(construct: Construct) -> str:
+    return construct.match.public or construct.row.name
+
+
+class _ToKeras:
+    name = KERAS
+
+    def concerns(self, construct: Any) -> bool:
+        """Whether the construct goes with its file, or would have gone."""
+        outcome = construct.tree.keras
+        return outcome is not None and (not outcome.text or construct.node in outcome.gone)
+
+    def refuses(self, construct: Any) -> str:
+        """Why the file stays an Estimator program."""
+        outcome = construct.tree.keras
+        return "" if outcome.text else f"line {outcome.line}: {outcome.reason}"
+
+    def writes(self, construct: Any) -> str:
+        """What takes the construct's place."""
+        return f"Keras: {construct.row.successor}" if construct.row.successor else "Keras"
+
+
+register_general(_ToKeras())

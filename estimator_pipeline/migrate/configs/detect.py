@@ -1,0 +1,247 @@
+"""Which format a configuration has, by its content alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job.base import nearest
+from estimator_pipeline.migrate.configs.documents import Document, read_json, read_yaml
+from estimator_pipeline.migrate.configs.findings import Draft
+from estimator_pipeline.migrate.configs.formats import (
+    arguments,
+    cloud_ml_engine,
+    flag_values,
+    hparams,
+    run_configs,
+    sagemaker,
+    tfjobs,
+)
+from estimator_pipeline.migrate.configs.formats.schemas import AIPlatformJob, SageMakerEstimator, TFJob, TrainingJob
+from estimator_pipeline.migrate.configs.python_reprs import LOGGED, read_dump
+
+__all__ = ["FORMATS", "Format", "read"]
+
+
+class Format(NamedTuple):
+    """A kind of configuration.
+
+    Attributes:
+        name: As `--format` takes it.
+        what: For people.
+        convert: Says what becomes of each field.
+        fits: Whether a mapping is one; None: the format is no mapping.
+        schema: Of its known fields, for near misses.
+    """
+
+    name: str
+    what: str
+    convert: Callable[[Draft], None]
+    fits: Callable[[Any, Document], bool] | None = None
+    schema: type[BaseModel] | None = None
+
+
+def _flat(data: Any) -> bool:
+    """Names with numbers, texts or lists of these: HParams and flags look so."""
+    if not isinstance(data, dict) or not data:
+        return False
+    simple = (str, int, float, bool, type(None))
+    return all(
+        isinstance(value, simple) or (isinstance(value, list) and all(isinstance(v, simple) for v in value))
+        for value in data.values()
+    )
+
+
+def _loose(data: Any, document: Document) -> bool:
+    other = run_configs.is_run_config(document) or _estimator(data)
+    return _flat(data) and document.kind == "json" and not other
+
+
+def _estimator(data: Any) -> bool:
+    """Arguments of SageMaker's estimator: the machines, and a program or their number."""
+    return (
+        isinstance(data, dict)
+        and bool({"train_instance_type", "instance_type"} & set(data))
+        and bool({"train_instance_count", "instance_count", "entry_point"} & set(data))
+    )
+
+
+FORMATS: tuple[Format, ...] = (
+    Format(
+        "run_config",
+        "a RunConfig",
+        run_configs.convert,
+        lambda data, document: run_configs.is_run_config(document),
+    ),
+    Format(
+        "hparams_json",
+        "HParams as JSON",
+        hparams.convert,
+        lambda data, document: _loose(data, document) and not flag_values.surely(data),
+    ),
+    Format("hparams", "HParams as text", hparams.convert),
+    Format(
+        "flags_json",
+        "values of flags as JSON",
+        flag_values.convert,
+        lambda data, document: _loose(data, document),
+    ),
+    Format("flags", "a flag file of gflags or absl", arguments.convert_flags),
+    Format(
+        "cloud_ml_engine",
+        "a job of Cloud ML Engine or AI Platform",
+        cloud_ml_engine.convert,
+        lambda data, document: isinstance(data, dict) and "trainingInput" in data,
+        AIPlatformJob,
+    ),
+    Format(
+        "sagemaker",
+        "a training job of SageMaker",
+        sagemaker.convert_job,
+        lambda data, document: (
+            isinstance(data, dict)
+            and len({"TrainingJobName", "ResourceConfig", "AlgorithmSpecification", "StoppingCondition"} & set(data))
+            >= 2
+        ),
+        TrainingJob,
+    ),
+    Format(
+        "sagemaker_estimator",
+        "arguments of SageMaker's TensorFlow estimator",
+        sagemaker.convert_estimator,
+        lambda data, document: _estimator(data),
+        SageMakerEstimator,
+    ),
+    Format(
+        "tfjob",
+        "a TFJob of Kubeflow",
+        tfjobs.convert,
+        lambda data, document: tfjobs.pods_named(data),
+        TFJob,
+    ),
+)
+_BY_NAME = {known.name: known for known in FORMATS}
+
+
+def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, Document]:
+    """The format of a configuration, and its content.
+
+    Args:
+        text: What the file holds.
+        source: Its name, to begin messages with.
+        wanted: The format, where it has been said.
+
+    Raises:
+        ConfigError: No format fits, or several do; or the text is none of the format that was said.
+    """
+    if wanted is not None and wanted not in _BY_NAME:
+        close = nearest(wanted, _BY_NAME)
+        raise ConfigError(
+            f"--format {wanted!r}: there is no such format.",
+            found=f"allowed: {', '.join(_BY_NAME)}",
+            mend=f"did you mean {close!r}?" if close else "leave it out: the content says which one it is.",
+        )
+    if wanted == "flags" or (wanted is None and arguments.looks_like_flags(text)):
+        return _BY_NAME["flags"], arguments.read_flags(text, source=source)
+    if wanted == "hparams" or (wanted is None and hparams.is_text(text)):
+        return _BY_NAME["hparams"], hparams.read(text, source=source)
+    if LOGGED.search(text) and wanted in (None, "run_config"):
+        return _BY_NAME["run_config"], read_dump(text, source=source)
+    documents = _documents(text, source, wanted)
+    if wanted is not None:
+        return _wanted(_BY_NAME[wanted], documents, source)
+    fits = [(known, document) for document in documents for known in FORMATS if _fits(known, document)]
+    if len({known.name for known, _ in fits}) > 1:
+        raise ConfigError(
+            f"{source} may be {' or '.join(_article(known) for known, _ in fits)}.",
+            found=f"the fields {_fields(documents)}",
+            mend=f"say which: --format {fits[0][0].name} or --format {fits[1][0].name}.",
+        )
+    if len(fits) > 1:
+        raise ConfigError(
+            f"{source} holds {len(fits)} documents of the format {fits[0][0].name}.",
+            mend="write each into a file of its own.",
+        )
+    if not fits:
+        raise _none_fits(documents, source)
+    return fits[0]
+
+
+def _article(known: Format) -> str:
+    return f"{known.what} ({known.name})"
+
+
+def _fits(known: Format, document: Document) -> bool:
+    return known.fits is not None and known.fits(document.data, document)
+
+
+def _documents(text: str, source: str, wanted: str | None) -> list[Document]:
+    first = text.lstrip()[:1]
+    if first not in "{[":
+        return read_yaml(text, source=source)
+    try:
+        return [read_json(text, source=source)]
+    except ConfigError as error:
+        # A dict as Python prints it begins with a quoted name; so does YAML in braces, which is tried last.
+        printed = re.match(r"\s*\{\s*'", text)
+        if printed and wanted in (None, "run_config") and re.match(r"\s*\{\s*'_?[a-z]\w*'\s*:", text):
+            return [_printed(text, source)]
+        if first == "{" and not printed and not re.match(r'\s*\{\s*("|\})', text):
+            return read_yaml(text, source=source)
+        raise error from None
+
+
+def _printed(text: str, source: str) -> Document:
+    """A dict that Python has printed: of literals alone, or a RunConfig with protocol buffers in it."""
+    document = read_dump(text, source=source)
+    try:
+        ast.literal_eval(text.strip())
+        document.kind = "json"
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        pass
+    return document
+
+
+def _wanted(known: Format, documents: list[Document], source: str) -> tuple[Format, Document]:
+    mappings = [document for document in documents if isinstance(document.data, dict)]
+    own = [document for document in mappings if _fits(known, document)]
+    if len(own or mappings) != 1:
+        raise ConfigError(
+            f"{source} is no {known.what}.",
+            found="no mapping of names and values" if not mappings else f"{len(mappings)} documents",
+            mend="name another file, or leave --format out.",
+        )
+    if known.name in ("hparams_json", "flags_json") and not _flat(mappings[0].data):
+        nested = next((name for name, value in mappings[0].data.items() if not _flat({name: value})), None)
+        raise ConfigError(
+            f"{source} is no {known.what}.",
+            found=f"the field {nested!r} holds a mapping" if nested else "no fields",
+            mend="name another file, or leave --format out.",
+        )
+    return known, (own or mappings)[0]
+
+
+def _fields(documents: list[Document]) -> str:
+    names = [str(name) for document in documents if isinstance(document.data, dict) for name in document.data]
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+
+
+def _none_fits(documents: list[Document], source: str) -> ConfigError:
+    for document in documents:
+        if isinstance(document.data, dict) and {"model", "input", "run"} <= set(document.data):
+            return ConfigError(
+                f"{source} is a job file already.",
+                found=f"the sections {_fields([document])}",
+                mend=f"run it: estimator-pipeline launch {source}.",
+            )
+    what = f"the fields {_fields(documents)}" if _fields(documents) else "no mapping of names and values"
+    return ConfigError(
+        f"{source} is of no format that is known here.",
+        found=f"{what}; known: {', '.join(_BY_NAME)}",
+        mend="say which it is: --format NAME.",
+    )

@@ -1,0 +1,352 @@
+"""Hyperparameters, flags and arguments by their usual names, whichever file they come from.
+
+A name of this table means one thing in the programs that people have (the samples of Cloud ML Engine, SageMaker and
+Kubeflow, TensorFlow's official models, tf.contrib.learn's runner); what means several things is a decision.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from estimator_pipeline.migrate.configs.documents import Item, Path
+from estimator_pipeline.migrate.configs.findings import Draft
+
+__all__ = ["KNOWN", "OWN_FLAGS", "apply", "known", "normal", "put_strategy", "typed"]
+
+# What a value is turned into; flags and SageMaker's hyperparameters are text.
+Kind = str
+
+KNOWN: dict[str, tuple[str, Kind]] = {
+    "learning_rate": ("model.optimizer.learning_rate", "float"),
+    "lr": ("model.optimizer.learning_rate", "float"),
+    "optimizer": ("model.optimizer.name", "optimizer"),
+    "optimizer_name": ("model.optimizer.name", "optimizer"),
+    "optimizer_type": ("model.optimizer.name", "optimizer"),
+    "momentum": ("model.optimizer.options.momentum", "float"),
+    "clip_grad_norm": ("model.clip_norm", "float"),
+    "clip_norm": ("model.clip_norm", "float"),
+    "clip_gradients": ("model.clip_norm", "float"),
+    "gradient_clip_norm": ("model.clip_norm", "float"),
+    "gradient_clipping_norm": ("model.clip_norm", "float"),
+    "grad_clip_norm": ("model.clip_norm", "float"),
+    "max_grad_norm": ("model.clip_norm", "float"),
+    "global_batch_size": ("input.global_batch_size", "int"),
+    "batch_size": ("input.global_batch_size", "batch"),
+    "train_batch_size": ("input.global_batch_size", "batch"),
+    "eval_batch_size": ("input.eval_batch_size", "int"),
+    "max_steps": ("train.max_steps", "int"),
+    "train_steps": ("train.max_steps", "int"),
+    "training_steps": ("train.max_steps", "int"),
+    "num_train_steps": ("train.max_steps", "int"),
+    "train_max_steps": ("train.max_steps", "int"),
+    "max_train_steps": ("train.max_steps", "int"),
+    "epochs": ("train.epochs", "epochs"),
+    "num_epochs": ("train.epochs", "epochs"),
+    "train_epochs": ("train.epochs", "epochs"),
+    "num_train_epochs": ("train.epochs", "epochs"),
+    "eval_steps": ("eval.steps", "all_or_int"),
+    "num_eval_steps": ("eval.steps", "all_or_int"),
+    "evaluation_steps": ("eval.steps", "all_or_int"),
+    "eval_throttle_secs": ("eval.throttle_secs", "float"),
+    "throttle_secs": ("eval.throttle_secs", "float"),
+    "eval_start_delay_secs": ("eval.start_delay_secs", "float"),
+    "start_delay_secs": ("eval.start_delay_secs", "float"),
+    "model_dir": ("run.model_dir", "model_dir"),
+    "job_dir": ("run.model_dir", "model_dir"),
+    "output_dir": ("run.model_dir", "model_dir"),
+    "save_checkpoints_steps": ("run.save_checkpoints_steps", "int"),
+    "save_checkpoint_steps": ("run.save_checkpoints_steps", "int"),
+    "save_checkpoints_secs": ("run.save_checkpoints_secs", "int"),
+    "save_summary_steps": ("run.save_summary_steps", "int"),
+    "save_summaries_steps": ("run.save_summary_steps", "int"),
+    "keep_checkpoint_max": ("run.keep_checkpoint_max", "int"),
+    "keep_checkpoint_every_n_hours": ("run.keep_checkpoint_every_n_hours", "float"),
+    "log_step_count_steps": ("run.log_step_count_steps", "int"),
+    "tf_random_seed": ("run.seed", "int"),
+    "random_seed": ("run.seed", "int"),
+    "inter_op_parallelism_threads": ("run.threads.inter_op", "int"),
+    "intra_op_parallelism_threads": ("run.threads.intra_op", "int"),
+    "distribution_strategy": ("run.train_distribute", "strategy"),
+}
+
+OPTIMIZERS = {
+    "sgd": "sgd",
+    "gradientdescent": "sgd",
+    "gradientdescentoptimizer": "sgd",
+    "momentum": "momentum",
+    "momentumoptimizer": "momentum",
+    "nesterov": "nesterov",
+    "adam": "adam",
+    "adamoptimizer": "adam",
+    "adagrad": "adagrad",
+    "adagradoptimizer": "adagrad",
+    "rmsprop": "rmsprop",
+    "rmspropoptimizer": "rmsprop",
+    "ftrl": "ftrl",
+    "ftrloptimizer": "ftrl",
+}
+STRATEGIES = {
+    "off": "none",
+    "none": "none",
+    "one_device": "one_device",
+    "mirrored": "mirrored",
+    "multi_worker_mirrored": "multi_worker_mirrored",
+    "collective_all_reduce": "multi_worker_mirrored",
+    "parameter_server": "parameter_server",
+}
+# Part of a name, why a person has to look, and where the answer is written.
+_ASK: tuple[tuple[str, str, str], ...] = (
+    (
+        r"(^|_)(lr|learning_rate)_?(decay|schedule|warmup|boundaries)|(^|_)(decay_(steps|rate|factor)|warmup)|"
+        r"(steps|epochs)_(per|before)_decay|end_learning_rate",
+        "the learning rate is a schedule: its kind and its fields are written out",
+        "model.optimizer.learning_rate",
+    ),
+    (r"^seed$", "run.seed is of variables and dropout, input.seed of the order of records", "run.seed"),
+    (
+        r"^(num_)?gpus$|^num_(replicas|towers|clones)$",
+        "devices of each task",
+        "run.num_devices",
+    ),
+    (r"^(use_)?fp16$|^(dtype|precision|mixed_precision|use_amp)$", "16 bits are model.mixed_precision (bfloat16)", ""),
+    (r"^sync_replicas$|replicas_to_aggregate", "synchronous training is multi_worker_mirrored", "run.train_distribute"),
+    (
+        r"^(train_)?(data|dataset|input|records?)_?(dir|path|files?|pattern)?$|^train(ing)?(_(files?|data|path|dir|csv))?$",
+        "where the records are: input.source and the fields of that source",
+        "input.train",
+    ),
+    (
+        r"^(eval|validation|valid|test|dev)(uation)?(_(files?|data|path|dir|csv))?$",
+        "where the records are: input.source and the fields of that source",
+        "input.eval",
+    ),
+    (r"^(export|serving|saved_model)", "exports are eval.exporters", "eval.exporters"),
+    (r"^(train_dir|log_?dir|checkpoint_(dir|path)|ckpt_dir)$", "if it is where checkpoints go", "run.model_dir"),
+    (r"^use_tpu$|^tpu|^iterations_per_loop$|^num_shards$", "TPUs are not supported", ""),
+)
+# Flags by which programs of TensorFlow 1 were told their part.
+_TASK = {"job_name", "task_index", "task_id", "task_type", "is_chief", "worker_index", "ps_index", "master"}
+# Flags that absl, gflags and TensorFlow's flags define themselves.
+OWN_FLAGS = frozenset({
+    "alsologtostderr", "logtostderr", "log_dir", "logger_levels", "stderrthreshold", "showprefixforinfo", "verbosity",
+    "v", "vmodule", "help", "helpfull", "helpshort", "helpxml", "only_check_args", "pdb", "pdb_post_mortem",
+    "profile_file", "run_with_pdb", "run_with_profiling", "use_cprofile_for_profiling", "undefok", "flagfile",
+    "op_conversion_fallback_to_while_loop", "runtime_oom_exit", "hbm_oom_exit", "tt_check_filter",
+    "tt_single_core_summaries", "test_random_seed", "test_randomize_ordering_seed", "test_srcdir", "test_tmpdir",
+    "xml_output_file",
+})  # fmt: skip
+
+
+def normal(name: str) -> str:
+    """`--Learning-Rate` -> "learning_rate"."""
+    return name.lstrip("-").replace("-", "_").lower()
+
+
+def known(name: str) -> bool:
+    """Whether a name means something here."""
+    name = normal(name)
+    asked = any(re.search(pattern, name) for pattern, _, _ in _ASK)
+    return name in KNOWN or name in OWN_FLAGS or name in _TASK or name in ("ps_hosts", "worker_hosts") or asked
+
+
+def typed(value: Any) -> Any:
+    """A value that was written as text: 3, 0.1, true, [1, 2] or the text itself."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if re.fullmatch(r"[-+]?\d{1,300}", text):
+        return int(text)
+    if re.fullmatch(r"[-+]?(\d+\.\d*|\.\d+|\d+)([eE][-+]?\d+)?", text):
+        return float(text)
+    words = {"true": True, "false": False, "none": None, "null": None}
+    return words.get(text.lower(), value)
+
+
+def apply(draft: Draft, items: Iterable[tuple[str, Item]], *, others_are_params: bool = False) -> None:
+    """Says of each hyperparameter what becomes of it.
+
+    Args:
+        draft: The job so far; its cluster is known already.
+        items: Name and field of each.
+        others_are_params: Whether what is not known belongs to the model (HParams do, flags need not).
+    """
+    given = list(items)
+    names = [normal(name) for name, _ in given]
+    scheduled = any(re.search(_ASK[0][0], name) and item.value not in (None, 0, False, "") for name, (_, item) in
+                    zip(names, given, strict=True))  # fmt: skip
+    # What a batch or an option depends on comes first; epochs last, for a number of steps goes before them.
+    order = sorted(range(len(given)), key=lambda i: (_rank(names[i]), i))
+    for i in order:
+        _apply_one(draft, names[i], given[i][1], scheduled=scheduled, others_are_params=others_are_params)
+    if scheduled and not draft.current("model", "optimizer", "learning_rate"):
+        draft.need(("model", "optimizer", "learning_rate"), "a schedule: kind and fields, from the hyperparameters")
+    if (draft.current("model", "optimizer") or scheduled) and not draft.current("model", "optimizer", "name"):
+        draft.need(("model", "optimizer", "name"), "sgd, momentum, nesterov, adam, adagrad, rmsprop or ftrl")
+
+
+def _rank(name: str) -> int:
+    kind = KNOWN.get(name, ("", ""))[1]
+    if name in ("ps_hosts", "worker_hosts"):
+        return -1
+    return 0 if kind in ("optimizer", "strategy") else 2 if kind == "epochs" else 1
+
+
+def _apply_one(draft: Draft, name: str, item: Item, *, scheduled: bool, others_are_params: bool) -> None:
+    if name in {normal(param) for param in draft.params}:
+        draft.take(item, ("model", "params", name), typed(item.value), why="--param")
+    elif typed(item.value) is None and name in KNOWN:
+        draft.drop(item, "not set")
+    elif name in KNOWN:
+        to, kind = KNOWN[name]
+        if to == "model.optimizer.learning_rate" and scheduled:
+            draft.decide(item, "other hyperparameters make a schedule of it", tuple(to.split(".")))
+            return
+        _KINDS[kind](draft, item, tuple(to.split(".")))
+    elif name in OWN_FLAGS and not others_are_params:
+        draft.drop(item, "a flag of the flags library itself, or of its logging")
+    elif name in _TASK and not others_are_params:
+        draft.drop(item, "each task finds its part by TF_CONFIG or its scheduler")
+    elif name in ("ps_hosts", "worker_hosts") and not others_are_params:
+        _hosts(draft, name, item)
+    else:
+        _unknown(draft, name, item, others_are_params)
+
+
+def _unknown(draft: Draft, name: str, item: Item, others_are_params: bool) -> None:
+    if others_are_params and not re.search(_ASK[0][0], name):
+        draft.take(item, ("model", "params", name), why="a parameter of the model")
+        return
+    for pattern, why, to in _ASK:
+        if re.search(pattern, name):
+            draft.decide(item, why, tuple(to.split(".")) if to else None)
+            return
+    why = f"the program's own; if it is a parameter of the model: --param {name}"
+    draft.decide(item, why, ("model", "params", name))
+
+
+# Kinds -----------------------------------------------------------------------------------------------------------
+
+
+def _number(draft: Draft, item: Item, to: Path) -> None:
+    value = typed(item.value)
+    if isinstance(value, float) and not isinstance(value, bool) and value.is_integer():
+        # 1e4 is what people write for ten thousand steps.
+        value = int(value)
+    draft.take(item, to, value)
+
+
+def _fraction(draft: Draft, item: Item, to: Path) -> None:
+    value = typed(item.value)
+    if to[-1] == "momentum" and draft.current("model", "optimizer", "name") is None:
+        draft.decide(item, "an option of the optimizers momentum, nesterov and rmsprop, and none is named", to)
+        return
+    if to[-2:] == ("model", "clip_norm") and value in (0, -1):
+        draft.drop(item, "no clipping")
+        return
+    draft.take(item, to, value)
+
+
+def _epochs(draft: Draft, item: Item, to: Path) -> None:
+    if draft.current("train", "max_steps") is not None:
+        draft.decide(item, "train.max_steps is given already, and a job file has one of the two", to)
+    elif draft.training_tasks > 1:
+        why = "passes over the data: of each worker over its own input, if the program repeated that"
+        draft.decide(item, why, to)
+        draft.need(to, f"or train.max_steps; the program had {item.value}")
+    else:
+        draft.take(item, to, typed(item.value), why="passes over the data")
+
+
+def _batch(draft: Draft, item: Item, to: Path) -> None:
+    tasks, ps = draft.training_tasks, draft.current("cluster", "ps")
+    value = typed(item.value)
+    strategy = ("run", "train_distribute")
+    if draft.current(*strategy) == "mirrored" or (tasks == 1 and strategy in draft.placeholders):
+        why = f"{value} if the program meant all GPUs; an input_fn's batch is that of each GPU under mirrored"
+        draft.decide(item, why, to)
+        draft.need(to, f"records of one step over all GPUs; {why}")
+    elif tasks == 1:
+        draft.take(item, to, value, why="records of one step; one task trains")
+    elif ps:
+        draft.take(item, to, value, why="records of one step of each task: training with parameter servers")
+    else:
+        total = f", {value * tasks} if of each worker ({tasks} train)" if isinstance(value, int) else ""
+        draft.decide(item, f"{value} if the program meant the batch of all workers{total}", to)
+        draft.need(to, f"records of one step over all workers: {value}{total}")
+
+
+def _all_or_number(draft: Draft, item: Item, to: Path) -> None:
+    value = typed(item.value)
+    if value in (0, -1):
+        draft.drop(item, "all of the evaluation data, which is the default")
+        return
+    _number(draft, item, to)
+
+
+def _optimizer(draft: Draft, item: Item, to: Path) -> None:
+    name = OPTIMIZERS.get(re.sub(r"[\W_]", "", str(item.value)).lower())
+    if name is None:
+        draft.decide(item, f"no optimizer of a job file; there are {', '.join(dict.fromkeys(OPTIMIZERS.values()))}", to)
+        draft.need(to, f"the program had {item.value!r}")
+        return
+    draft.take(item, to, name)
+
+
+def _strategy(draft: Draft, item: Item, to: Path) -> None:
+    name = STRATEGIES.get(normal(str(item.value)))
+    if name is None:
+        draft.decide(item, f"no strategy of a job file; there are {', '.join(dict.fromkeys(STRATEGIES.values()))}", to)
+        draft.need(to, f"the program had {item.value!r}")
+        return
+    draft.take(item, to, name)
+
+
+def _model_dir(draft: Draft, item: Item, to: Path) -> None:
+    value = str(item.value)
+    if value.startswith(("s3://", "s3n://", "s3a://")):
+        draft.decide(item, "TensorFlow has no S3 of its own any more: a folder that all tasks mount, or a plug-in", to)
+        draft.need(to, f"checkpoints were in {value}")
+        return
+    if not value:
+        draft.drop(item, "not set")
+        return
+    draft.take(item, to, value)
+
+
+_KINDS: dict[Kind, Callable[[Draft, Item, Path], None]] = {
+    "int": _number,
+    "float": _fraction,
+    "epochs": _epochs,
+    "batch": _batch,
+    "all_or_int": _all_or_number,
+    "optimizer": _optimizer,
+    "strategy": _strategy,
+    "model_dir": _model_dir,
+}
+
+
+def _hosts(draft: Draft, name: str, item: Item) -> None:
+    hosts = item.value if isinstance(item.value, list) else [h for h in str(item.value or "").split(",") if h.strip()]
+    if not hosts:
+        draft.drop(item, "none")
+    elif name == "ps_hosts":
+        if draft.take(item, ("cluster", "ps"), len(hosts), why="their number; addresses come from the scheduler"):
+            put_strategy(draft)
+    else:
+        draft.take(item, ("cluster", "workers"), len(hosts), why="their number; addresses come from the scheduler")
+        put_strategy(draft)
+
+
+def put_strategy(draft: Draft) -> None:
+    """What follows from the cluster for the strategy: parameter servers say it, several workers alone do not."""
+    if draft.current("run", "train_distribute") is not None:
+        return
+    if draft.current("cluster", "ps"):
+        draft.derive(("run", "train_distribute"), "parameter_server", "the cluster has parameter servers")
+    elif draft.training_tasks > 1:
+        draft.need(
+            ("run", "train_distribute"),
+            "several tasks train and none is a parameter server: multi_worker_mirrored, if the program had it",
+        )

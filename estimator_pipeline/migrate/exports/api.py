@@ -1,0 +1,190 @@
+"""A SavedModel from the Keras side with an old export's signatures, compared with it: `migrate export`.
+
+    done = migrate_export("exports/1700000000", model=make_model, checkpoint="runs/keras", output="exports/keras")
+    print(done)
+
+The steps: what the old export takes and gives (:mod:`~estimator_pipeline.migrate.exports.read`), the Keras model
+(:mod:`~estimator_pipeline.migrate.exports.keras_model`), which of its answers is which output
+(:mod:`~estimator_pipeline.migrate.exports.outputs`), the SavedModel
+(:mod:`~estimator_pipeline.migrate.exports.write`), and both asked the same
+(:mod:`~estimator_pipeline.migrate.exports.sample_inputs`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline.errors import ConfigError
+
+__all__ = ["ExportRow", "MigratedExport", "migrate_export"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportRow:
+    """One output of one signature, on both sides.
+
+    Attributes:
+        signature: its key.
+        output: its name.
+        meaning: what of the model it is.
+        absolute: the largest absolute difference.
+        relative: the largest relative difference.
+        tolerance: its name.
+        equal: whether it is within the tolerance.
+        message: what is told of a difference.
+    """
+
+    signature: str
+    output: str
+    meaning: str
+    absolute: float
+    relative: float
+    tolerance: str
+    equal: bool
+    message: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MigratedExport:
+    """What :func:`migrate_export` has done.
+
+    Attributes:
+        source: the old export.
+        output: the new one; "" where it was not kept.
+        rows: every output of every signature.
+        methods: signature key -> method name.
+        records: how many were compared.
+        notes: what a person should know of it.
+    """
+
+    source: str
+    output: str
+    rows: tuple[ExportRow, ...]
+    methods: Mapping[str, str]
+    records: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether all answers agree within their tolerances."""
+        return all(row.equal for row in self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"equal": self.equal, **dataclasses.asdict(self)}
+
+    def __str__(self) -> str:
+        from estimator_pipeline.migrate.exports.text import summary
+
+        return summary(self)
+
+
+def migrate_export(
+    source: str | os.PathLike[str],
+    *,
+    output: str | os.PathLike[str],
+    job: str | os.PathLike[str] | None = None,
+    settings: Sequence[str] = (),
+    model: str | Callable[[], Any] | None = None,
+    engine: str | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    mapping: Mapping[str, str] | str | os.PathLike[str] | None = None,
+    use_averages: bool = False,
+    allow_leftover: Sequence[str] = (),
+    signature: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    head: str | None = None,
+    gives: str | None = None,
+    features: str | Callable[[Any], Any] | None = None,
+    examples: str | os.PathLike[str] | None = None,
+    inputs: str | os.PathLike[str] | None = None,
+    records: int = 64,
+    seed: int = 0,
+    tolerance: str = "rounding",
+    overwrite: bool = False,
+    keep_unequal: bool = False,
+) -> MigratedExport:
+    """Writes a Keras model with the signatures of an Estimator's export, and compares what the two answer.
+
+    Args:
+        source: the old export: a SavedModel's folder on a local disk.
+        output: where the new one goes.
+        job: a job file; its model, head and, without `checkpoint`, the latest checkpoint of its model_dir are taken.
+        settings: changes to it, as `--set` takes them.
+        model: a function that returns a Keras model, its name (`file.py:function`), or a `.keras` file.
+        engine: "keras" (Keras 2) or "keras3"; by default what the job says, else Keras 2.
+        checkpoint: whose weights are taken, as :func:`~estimator_pipeline.migrate.migrate_checkpoint` reads them: of
+            Keras, of an Estimator, a `.keras` file; or an export, whose variables are taken. None: those in the model.
+        mapping: of weights, see :func:`~estimator_pipeline.migrate.migrate_checkpoint`.
+        use_averages: weights are their moving averages.
+        allow_leftover: names or patterns of variables of the checkpoint that the model does without.
+        signature: what names do not say, or a YAML file of it: `outputs`, `inputs`, `classes`.
+        head: what the logits mean: "multi_class", "binary", "multi_label" or "regression"; by default what the names
+            of the outputs say.
+        gives: what the model's output is: "logits" (the default), "probabilities" or "predictions".
+        features: a function, or its name, that makes the model's input of the features (name -> tensor).
+        examples: a TFRecord file of `tf.Example`, on which signatures of serialized examples are compared.
+        inputs: an `.npz` file of arrays, on which signatures of tensors are compared.
+        records: how many are compared.
+        seed: of those that are drawn where none are given.
+        tolerance: of floating-point answers, by name: bit_equal, rounding, amplified. Others are equal or not.
+        overwrite: whether what is at the output may be replaced.
+        keep_unequal: whether an export that answers otherwise is written all the same.
+
+    Returns:
+        Every output of every signature, and how far it is from the old one.
+
+    Raises:
+        ConfigError: something does not fit; the message names all of it. Nothing has been written then.
+    """
+    from estimator_pipeline.migrate.exports import outputs as meaning
+    from estimator_pipeline.migrate.exports import pipeline as steps
+    from estimator_pipeline.migrate.exports.keras_model import Wanted
+    from estimator_pipeline.parity.models.program import read_mapping
+
+    asked = steps.Asked(
+        source=os.path.normpath(os.fspath(source)),
+        output=os.path.normpath(os.fspath(output)),
+        head=head,
+        gives=gives,
+        features=features,
+        examples=None if examples is None else os.fspath(examples),
+        inputs=None if inputs is None else os.fspath(inputs),
+        records=records,
+        seed=seed,
+        tolerance=tolerance,
+        overwrite=overwrite,
+        keep_unequal=keep_unequal,
+    )
+    if (job is None) == (model is None):
+        raise ConfigError(
+            "the Keras side is said by a job file (--job) or a model (--model)",
+            found="both were given" if job is not None else "neither was given",
+        )
+    if settings and job is None:
+        raise ConfigError("--set changes a job file, and none was given", mend="name the job file: --job JOB.yaml")
+    if engine not in (None, "keras", "keras3"):
+        raise ConfigError(f"the engine {engine!r} is not known", found="allowed: keras, keras3")
+    steps.check(asked)
+    if signature is None:
+        said = meaning.Said()
+    elif isinstance(signature, Mapping):
+        said = meaning.said_of(signature, source="signature")
+    else:
+        said = meaning.read_said(Path(signature))
+    if mapping is not None and not isinstance(mapping, Mapping):
+        mapping = read_mapping(Path(mapping))
+    wanted = Wanted(
+        job=None if job is None else os.fspath(job),
+        settings=tuple(settings),
+        model=model,
+        engine=engine,
+        checkpoint=None if checkpoint is None else os.fspath(checkpoint),
+        mapping=mapping or {},
+        use_averages=use_averages,
+        allow_leftover=tuple(allow_leftover),
+    )
+    return steps.migrate(asked, wanted, said)

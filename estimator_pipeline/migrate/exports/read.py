@@ -1,0 +1,329 @@
+"""What an export of an Estimator takes and gives: its signatures, the features that it parses, its answers.
+
+The SavedModel is read as a server reads it: its graph in a session, fed and fetched by the names of its signatures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline import compat
+from estimator_pipeline.compat.internals.saving import saved_model_files as saved_models
+from estimator_pipeline.errors import ConfigError, InputError, TaskFailedError
+
+__all__ = ["CLASSIFY", "PREDICT", "REGRESS", "Export", "Feature", "Signature", "Tensor", "answers_of", "read_export"]
+
+CLASSIFY, PREDICT, REGRESS = (f"tensorflow/serving/{name}" for name in ("classify", "predict", "regress"))
+_PARSERS = ("ParseExampleV2", "ParseExample")
+_COPIES = ("Identity", "PlaceholderWithDefault")
+_PLACES = re.compile(r"Graph execution error|Detected at node|\d+ root error|File |Node: |\[\[|-- |\(most recent")
+_MOST_WORDS = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """An input or output of a signature.
+
+    Attributes:
+        name: of the tensor in the graph.
+        dtype: by name.
+        shape: None for sizes that are not known; None for an unknown rank.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {_told(self.shape)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """A signature: its method name, and its inputs and outputs by name."""
+
+    key: str
+    method: str
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """A feature as the graph parses it from a serialized `tf.Example`.
+
+    Attributes:
+        name: of the feature in the record.
+        kind: "dense", "sequence" (padded), "sparse" or "ragged".
+        dtype: by name.
+        shape: of one record; of a sequence without its length.
+        default: what a record without it has; None: there must be one.
+        splits: the type of a ragged feature's row splits.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    default: Any = None
+    splits: str = "int32"
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {_told((None, *self.shape))}" if self.kind == "dense" else f"{self.kind} {self.dtype}"
+
+    def spec(self) -> Any:
+        """As `tf.io.parse_example` takes it."""
+        tf = compat.install()
+        dtype = tf.as_dtype(self.dtype)
+        if self.kind == "sparse":
+            return tf.io.VarLenFeature(dtype)
+        if self.kind == "ragged":
+            return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.as_dtype(self.splits))
+        if self.kind == "sequence":
+            return tf.io.FixedLenSequenceFeature(self.shape, dtype, allow_missing=True, default_value=self.default)
+        return tf.io.FixedLenFeature(self.shape, dtype, self.default)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Export:
+    """A SavedModel with the tag `serve`.
+
+    Attributes:
+        path: of its folder.
+        signatures: by key.
+        parsed: name of a graph's tensor of serialized examples -> the features that are parsed from it.
+        words: strings that the graph holds, such as vocabularies.
+        notes: what a person should know of it.
+    """
+
+    path: str
+    signatures: Mapping[str, Signature]
+    parsed: Mapping[str, tuple[Feature, ...]]
+    words: tuple[bytes, ...]
+    notes: tuple[str, ...]
+
+
+def read_export(path: str) -> Export:
+    """Reads the SavedModel of a folder on a local disk.
+
+    Raises:
+        ConfigError: there is none, it has nothing to serve, or something in it that is not known here.
+    """
+    try:
+        graphs = saved_models.meta_graphs(path)
+    except OSError as error:
+        inside = sorted(name for name in os.listdir(path) if name.isdigit()) if os.path.isdir(path) else []
+        raise ConfigError(
+            f"{path} is no SavedModel: it has no {saved_models.FILE}",
+            found=f"exports in it: {', '.join(inside[-6:])}" if inside else f"working directory {os.getcwd()}",
+            mend=f"name one of them: {os.path.join(path, inside[-1])}" if inside else "name the folder of an export",
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{path} cannot be read: its {saved_models.FILE} is damaged", found=str(error)) from error
+    tags = [sorted(graph.meta_info_def.tags) for graph in graphs]
+    found = [graph for graph, tag in zip(graphs, tags, strict=True) if tag == ["serve"]]
+    if not found:
+        raise ConfigError(
+            f"{path} has no graph with the tag serve", found=f"tags: {', '.join('+'.join(tag) for tag in tags)}"
+        )
+    # Training and evaluation of `experimental_export_all_saved_models`.
+    notes = [f"the graph {'+'.join(tag)} is left out: the Keras program has it" for tag in tags if tag != ["serve"]]
+    signatures = {
+        key: _signature(path, key, each)
+        for key, each in sorted(found[0].signature_def.items())
+        if not key.startswith("__saved_model_")
+    }
+    if not signatures:
+        raise ConfigError(f"{path} has no signatures", mend="name an export of an Estimator")
+    if any(node.op in _PARSERS for function in found[0].graph_def.library.function for node in function.node_def):
+        raise ConfigError(
+            f"{path} parses its examples in a function of its graph, as exports of TensorFlow 2 do",
+            mend="name the export of the Estimator: what it parses is read back from its graph",
+        )
+    with _loaded(path) as session:
+        parsed = _parsed(session, signatures)
+        words = _words(found[0].graph_def, path)
+    return Export(path=path, signatures=signatures, parsed=parsed, words=words, notes=tuple(notes))
+
+
+def answers_of(
+    path: str, signatures: Mapping[str, Signature], given: Mapping[str, Mapping[str, Any]], *, old: bool
+) -> dict[str, np.ndarray]:
+    """What a SavedModel answers.
+
+    Args:
+        path: of its folder.
+        signatures: which of its signatures are called.
+        given: signature key -> input -> array.
+        old: whether it is the old export.
+
+    Returns:
+        "KEY/OUTPUT" -> the answer.
+
+    Raises:
+        InputError: the old export refuses the records.
+        TaskFailedError: the new one does, and the old one did not.
+    """
+    tf = compat.install()
+    found = {}
+    with _loaded(path) as session:
+        for key, signature in signatures.items():
+            feed = {signature.inputs[name].name: value for name, value in given[key].items()}
+            fetch = {name: tensor.name for name, tensor in signature.outputs.items()}
+            try:
+                answers = session.run(fetch, feed)
+            except tf.errors.OpError as error:
+                told = _reason(error.message)
+                if old:
+                    raise InputError(
+                        f"the signature {key} of the old export fails with these records",
+                        found=told,
+                        mend="give records that it takes: --examples FILE.tfrecord, --inputs FILE.npz",
+                    ) from error
+                raise TaskFailedError(
+                    f"the signature {key} of the new export fails with records that the old one takes", found=told
+                ) from error
+            found.update({f"{key}/{name}": np.asarray(value) for name, value in answers.items()})
+    return found
+
+
+def signatures_of(path: str) -> dict[str, Signature]:
+    """The signatures of a SavedModel that was written here."""
+    (graph,) = saved_models.meta_graphs(path)
+    named = graph.signature_def.items()
+    return {key: _signature(path, key, each) for key, each in named if not key.startswith("__saved_model_")}
+
+
+class _loaded:
+    """A session with the graph of a SavedModel, its variables and tables."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> Any:
+        tf = compat.install()
+        session = tf.compat.v1.Session(graph=tf.Graph())
+        try:
+            with session.graph.as_default():
+                tf.compat.v1.saved_model.load(session, ["serve"], self._path)
+        except (tf.errors.OpError, ValueError, KeyError, OSError) as error:
+            session.close()
+            told = str(error).strip().splitlines()
+            raise ConfigError(f"{self._path} cannot be loaded", found=told[0][:300] if told else None) from error
+        self._session = session
+        return session
+
+    def __exit__(self, *error: object) -> None:
+        self._session.close()
+
+
+def _signature(path: str, key: str, given: Any) -> Signature:
+    def tensors(which: Any) -> dict[str, Tensor]:
+        found = {}
+        for name, info in sorted(which.items()):
+            if info.WhichOneof("encoding") != "name":
+                raise ConfigError(
+                    f"{path}: {name} of the signature {key} is a sparse or composite tensor, which is not known here",
+                    mend="export it with an input receiver of plain tensors, or of serialized examples",
+                )
+            shape = compat.install().TensorShape(info.tensor_shape)
+            known = None if shape.rank is None else tuple(shape.as_list())
+            found[name] = Tensor(info.name, compat.install().as_dtype(info.dtype).name, known)
+        return found
+
+    return Signature(key, given.method_name, tensors(given.inputs), tensors(given.outputs))
+
+
+def _parsed(session: Any, signatures: Mapping[str, Signature]) -> dict[str, tuple[Feature, ...]]:
+    taken = {tensor.name for each in signatures.values() for tensor in each.inputs.values() if tensor.dtype == "string"}
+    found: dict[str, dict[str, Feature]] = {}
+    for operation in session.graph.get_operations():
+        if operation.type not in _PARSERS:
+            continue
+        records = operation.inputs[0]
+        while records.name not in taken and records.op.type in _COPIES:
+            records = records.op.inputs[0]
+        if records.name not in taken:
+            continue
+        known = found.setdefault(records.name, {})
+        for feature in _features(session, operation):
+            if feature.name in known and str(known[feature.name]) != str(feature):
+                raise ConfigError(
+                    f"the feature {feature.name} is parsed twice, as {known[feature.name]} and as {feature}",
+                    mend="export with one form of it",
+                )
+            known[feature.name] = feature
+    return {name: tuple(features.values()) for name, features in found.items()}
+
+
+def _features(session: Any, operation: Any) -> Iterator[Feature]:
+    dense_types = operation.get_attr("Tdense")
+    shapes = [tuple(-1 if d is None or d < 0 else d for d in _dims(s)) for s in operation.get_attr("dense_shapes")]
+    inputs = list(operation.inputs)
+    count = len(dense_types)
+    ragged: list[bytes] = []
+    if operation.type == "ParseExampleV2":
+        sparse, dense, ragged = (list(session.run(tensor)) for tensor in inputs[2:5])
+        defaults = session.run(inputs[5:])
+    else:
+        few = operation.get_attr("Nsparse")
+        keys = session.run(inputs[2 : 2 + few + count])
+        sparse, dense = list(keys[:few]), list(keys[few:])
+        defaults = session.run(inputs[2 + few + count :])
+    for key, dtype in zip(sparse, operation.get_attr("sparse_types"), strict=True):
+        yield Feature(_text(key), "sparse", dtype.name)
+    for key, dtype, shape, default in zip(dense, dense_types, shapes, defaults, strict=True):
+        value = np.asarray(default)
+        if -1 in shape[:1]:
+            # A sequence's default is what it is padded with; an empty one is the type's own.
+            yield Feature(_text(key), "sequence", dtype.name, shape[1:], value.ravel()[0] if value.size else None)
+        else:
+            needed = value.size == 0 and 0 not in shape
+            yield Feature(_text(key), "dense", dtype.name, shape, None if needed else value.reshape(shape))
+    if ragged:
+        types = zip(ragged, operation.get_attr("ragged_value_types"), operation.get_attr("ragged_split_types"),
+                    strict=True)  # fmt: skip
+        for key, dtype, splits in types:
+            yield Feature(_text(key), "ragged", dtype.name, splits=splits.name)
+
+
+def _dims(shape: Any) -> list[int | None]:
+    return [int(d.size) for d in shape.dim] if hasattr(shape, "dim") else list(shape.as_list())
+
+
+def _text(key: Any) -> str:
+    return bytes(key).decode()
+
+
+def _words(graph: Any, path: str) -> tuple[bytes, ...]:
+    """Lists of strings in the graph and its assets: records that are drawn have words that the model knows."""
+    tf = compat.install()
+    found: dict[bytes, None] = {}
+    keys = {name.partition(":")[0] for node in graph.node if node.op in _PARSERS for name in node.input}
+    for node in graph.node:
+        if node.op == "Const" and node.name not in keys and node.attr["dtype"].type == tf.string.as_datatype_enum:
+            value = tf.make_ndarray(node.attr["value"].tensor)
+            if value.ndim == 1 and value.size > 1 and not node.name.startswith("save"):
+                found.update(dict.fromkeys(bytes(word) for word in value.tolist()))
+    assets = os.path.join(path, "assets")
+    for name in sorted(os.listdir(assets)) if os.path.isdir(assets) else ():
+        with open(os.path.join(assets, name), "rb") as file:
+            found.update(dict.fromkeys(file.read(1 << 20).splitlines()))
+    return tuple(found)[:_MOST_WORDS]
+
+
+def _reason(message: str) -> str:
+    """The line of an error of TensorFlow's that says what is wrong; others say where in the graph."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    found = [line for line in lines if not _PLACES.match(line)]
+    return re.sub(r"^\(\d+\) ", "", (found or lines or ["no reason is told"])[0])[:300]
+
+
+def _told(shape: tuple[int | None, ...] | None) -> str:
+    return "of any shape" if shape is None else f"[{', '.join('?' if d is None else str(d) for d in shape)}]"

@@ -1,0 +1,421 @@
+"""What a model's logits mean: the loss of each example, the predictions, the metrics, the signatures.
+
+================= ============================== =======================================================================
+head              loss names                     labels -> logits (shapes; B: batch, K: classes)
+================= ============================== =======================================================================
+`multi_class`     sparse_categorical_crossentropy  int [B] or [B, 1] -> float [B, K]
+`one_hot`         categorical_crossentropy         float [B, K] -> float [B, K]
+`binary`          binary_crossentropy              0 or 1 of any number type [B] or [B, 1] -> float [B, 1]
+`multi_label`     binary_crossentropy              0 or 1 of any number type [B, K] -> float [B, K]: each class is there
+                                                   or not, whatever the others are
+`regression`      mean_squared_error,              float [B] or [B, D] -> float [B, D]
+                  mean_absolute_error, huber
+================= ============================== =======================================================================
+
+A loss of two heads means the first of them, unless the head is named. With a vocabulary, classes have names: labels of
+`multi_class` and `binary` may be text then, string [B] or [B, 1].
+
+Predictions bear the names of the canned Estimators' heads, so that clients of a served model need not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.models import label_checks
+
+HEADS = ("multi_class", "one_hot", "binary", "multi_label", "regression")
+HEAD_OF_LOSS = {
+    "sparse_categorical_crossentropy": "multi_class",
+    "categorical_crossentropy": "one_hot",
+    "binary_crossentropy": "binary",
+    "mean_squared_error": "regression",
+    "mse": "regression",
+    "mean_absolute_error": "regression",
+    "mae": "regression",
+    "huber": "regression",
+}
+# Further heads that a loss fits, where they are named.
+_ALSO = {"binary_crossentropy": ("multi_label",)}
+# Those that tell of classes; and those whose labels are classes' numbers, or names.
+SMOOTHED = ("multi_class", "one_hot", "binary", "multi_label")
+NUMBERED = ("multi_class", "binary")
+SIGNATURES = ("predict", "classify", "regress")
+
+
+def head_of(loss: Any, head: str | None) -> str | None:
+    """The head that goes with a loss name; for an own loss function the one that was named, if any.
+
+    Raises:
+        ConfigError: an unknown loss or head, or two that contradict each other.
+    """
+    if head is not None and head not in HEADS:
+        raise ConfigError(f"the head {head!r} is not known", found=f"allowed: {', '.join(HEADS)}")
+    if not isinstance(loss, str):
+        return head
+    if loss not in HEAD_OF_LOSS:
+        raise ConfigError(
+            f"the loss {loss!r} is not known",
+            found=f"allowed: {', '.join(HEAD_OF_LOSS)}",
+            mend="name one of these, or give a function loss(labels, logits) -> loss of each example",
+        )
+    fitting = (HEAD_OF_LOSS[loss], *_ALSO.get(loss, ()))
+    if head is not None and head not in fitting:
+        losses = [name for name, kind in HEAD_OF_LOSS.items() if head in (kind, *_ALSO.get(name, ()))]
+        raise ConfigError(
+            f"the loss {loss!r} belongs to the head {' or '.join(map(repr, fitting))}, not to {head!r}",
+            mend=f"leave the head out, or take a loss of its own: {', '.join(losses)}",
+        )
+    return head or fitting[0]
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head; `kind` None knows of nothing but logits (own loss function, no head named).
+
+    Attributes:
+        kind: one of :data:`HEADS`.
+        loss: a name, or a function.
+        label_smoothing: the share of each label that is spread evenly over all classes (over yes and no, where each
+            class is asked for by itself). C. Szegedy et al., "Rethinking the Inception Architecture" (2016), section 7.
+        label_vocabulary: the names of the classes, in their order; empty: their numbers.
+
+    Raises:
+        ConfigError: a share that is none, or of a loss that has no classes; names that are none, or of no classes.
+    """
+
+    kind: str | None
+    loss: str | Callable[[Any, Any], Any]
+    label_smoothing: float = 0.0
+    label_vocabulary: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label_vocabulary", _checked_names(self.label_vocabulary, self.kind))
+        if not self.label_smoothing:
+            return
+        if not 0.0 < self.label_smoothing < 1.0:
+            raise ConfigError(f"label_smoothing is {self.label_smoothing!r}", mend="give a share: 0 or more, below 1")
+        if not isinstance(self.loss, str) or self.kind not in SMOOTHED:
+            what = f"the loss {self.loss!r}" if isinstance(self.loss, str) else "an own loss function"
+            raise ConfigError(
+                f"label_smoothing is {self.label_smoothing:g}, and {what} has no classes to smooth",
+                found=f"losses of classes: {', '.join(n for n, kind in HEAD_OF_LOSS.items() if kind in SMOOTHED)}",
+                mend="leave label_smoothing out, or take one of these",
+            )
+
+    def numbering(self) -> Callable[[Any], Any]:
+        """A function from labels to labels: the numbers of classes in the place of their names, int64; others stay.
+
+        Call it in the graph, or before the dataset's function, that calls what it gives: it may make a table.
+        """
+        tf = compat.install()
+        names = tf.constant(list(self.label_vocabulary) or [""])
+        table = None
+        if self.label_vocabulary and self.kind in NUMBERED:
+            numbers = tf.range(len(self.label_vocabulary), dtype=tf.int64)
+            table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(names, numbers), -1)
+
+        def numbered(labels: Any) -> Any:
+            if isinstance(labels, Mapping) or getattr(labels, "dtype", None) != tf.string:
+                return labels
+            if table is None and not isinstance(self.loss, str):
+                return labels  # A loss of one's own may know what they are.
+            if table is None:
+                raise ConfigError(
+                    f"the labels are text, and the loss {self.loss!r} takes numbers",
+                    found=f"heads whose labels may be names: {', '.join(NUMBERED)}",
+                    mend="give label_vocabulary, the names of the classes in their order"
+                    if self.kind in NUMBERED
+                    else "give numbers, or take one of these heads with label_vocabulary",
+                )
+            found = table.lookup(labels)
+            unknown = tf.boolean_mask(labels, found < 0)
+            told = [label_checks.UNKNOWN_NAME, unknown, "known:", names]
+            with tf.control_dependencies([tf.debugging.Assert(tf.equal(tf.size(unknown), 0), told, summarize=5)]):
+                return tf.identity(found)
+
+        return numbered
+
+    @property
+    def asks_yes_or_no(self) -> bool:
+        """Whether labels are 0, 1 or, of what is not certain, between; a loss of one's own may know others."""
+        return self.kind in ("binary", "multi_label") and isinstance(self.loss, str)
+
+    def per_example_loss(self, labels: Any, logits: Any) -> Any:
+        """The loss of each example: float32 [B].
+
+        Raises:
+            ConfigError: labels and logits whose shapes do not fit, or a loss that is already reduced.
+        """
+        tf = compat.install()
+        if not isinstance(self.loss, str):
+            values = tf.convert_to_tensor(self.loss(labels, logits))
+            if values.shape.rank == 0:
+                raise ConfigError(
+                    "the loss function gave one number for the batch",
+                    mend="give the loss of each example ([batch]); the mean, and its scaling over replicas, are made "
+                    "here (a tf.keras.losses.Loss: reduction=tf.keras.losses.Reduction.NONE)",
+                )
+            values = tf.cast(values, tf.float32)
+            return tf.reduce_mean(tf.reshape(values, [tf.shape(values)[0], -1]), axis=1)
+        self._check(logits)
+        labels = self._fit(labels, logits)
+        logits = tf.cast(logits, tf.float32)
+        if self.label_smoothing:
+            if self.kind == "multi_class":
+                labels = tf.one_hot(labels, tf.shape(logits)[-1])
+            classes = 2.0 if self.kind in ("binary", "multi_label") else tf.cast(tf.shape(logits)[-1], tf.float32)
+            labels = labels * (1.0 - self.label_smoothing) + self.label_smoothing / classes
+        if self.kind == "multi_class" and not self.label_smoothing:
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        if self.kind in ("multi_class", "one_hot"):
+            return tf.nn.softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        if self.kind in ("binary", "multi_label"):
+            each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+        elif self.loss in ("mean_absolute_error", "mae"):
+            each = tf.abs(logits - labels)
+        elif self.loss == "huber":
+            # Huber, "Robust Estimation of a Location Parameter" (1964), with delta 1, as Keras has it.
+            error = tf.abs(logits - labels)
+            each = tf.where(error <= 1.0, 0.5 * error * error, error - 0.5)
+        else:
+            each = tf.math.squared_difference(logits, labels)
+        return tf.reduce_mean(each, axis=-1)
+
+    def _check(self, logits: Any) -> None:
+        """Refuses logits that the head would take for something else."""
+        if self.kind is None or logits.shape.rank is None:
+            return
+        last = logits.shape[-1] if logits.shape.rank else None
+        wrong = None
+        if logits.shape.rank < 2:
+            wrong = "an axis for the batch and one for the values of an example: end the model with Dense, unsqueezed"
+        elif self.kind == "binary" and last not in (1, None):
+            wrong = (
+                "one logit for each example: Dense(1); or take sparse_categorical_crossentropy for several classes, or "
+                "head multi_label where an example can be of several at once"
+            )
+        elif self.kind in ("multi_class", "one_hot") and last == 1:
+            wrong = "a logit for each class: Dense(K) with K of 2 at least; or take binary_crossentropy"
+        if wrong:
+            raise ConfigError(
+                f"logits of the shape {logits.shape} do not fit the head {self.kind!r}", mend=f"give {wrong}"
+            )
+        self.check_units(last)
+
+    def check_units(self, units: int | None) -> None:
+        """Holds the vocabulary against the classes that a model tells apart.
+
+        Args:
+            units: values that the model gives for an example; None: not known.
+
+        Raises:
+            ConfigError: they are not as many.
+        """
+        names = len(self.label_vocabulary)
+        classes = 2 if self.kind == "binary" else units
+        if names and classes not in (names, None):
+            raise ConfigError(
+                f"label_vocabulary has {names} names, and the model tells {classes} classes apart",
+                mend="name each class, in their order",
+            )
+
+    def _fit(self, labels: Any, logits: Any) -> Any:
+        """Labels with the rank and type that the head's loss needs."""
+        tf = compat.install()
+        labels = tf.convert_to_tensor(labels)
+        if self.kind == "multi_class":
+            if labels.shape.rank == logits.shape.rank:
+                labels = tf.squeeze(labels, axis=-1)
+            return tf.cast(labels, tf.int64)
+        if labels.shape.rank is not None and labels.shape.rank == logits.shape.rank - 1:
+            labels = tf.expand_dims(labels, axis=-1)
+        labels = tf.cast(labels, tf.float32)
+        try:
+            logits.shape.assert_is_compatible_with(labels.shape)
+        except ValueError as error:
+            raise ConfigError(
+                f"labels {labels.shape} and logits {logits.shape} do not fit the loss {self.loss!r}",
+                mend="the model's last layer must give as many values as a label has",
+            ) from error
+        return labels
+
+    def predictions(self, logits: Any) -> dict[str, Any]:
+        tf = compat.install()
+        logits = tf.cast(logits, tf.float32)
+        self._check(logits)
+        if self.kind is None:
+            return {"logits": logits}
+        if self.kind == "regression":
+            return {"predictions": logits}
+        if self.kind == "multi_label":
+            # As the canned head: the names of all classes, beside their probabilities.
+            probabilities = tf.nn.sigmoid(logits)
+            return {"logits": logits, "probabilities": probabilities, "classes": self._class_names(tf, probabilities)}
+        if self.kind == "binary":
+            logistic = tf.nn.sigmoid(logits)
+            class_ids = tf.cast(logits > 0, tf.int64)
+            probabilities = tf.concat([1.0 - logistic, logistic], axis=-1)
+            extra = {"logistic": logistic}
+        else:
+            probabilities = tf.nn.softmax(logits)
+            class_ids = tf.expand_dims(tf.argmax(logits, axis=-1, output_type=tf.int64), axis=-1)
+            extra = {}
+        return {
+            "logits": logits,
+            **extra,
+            "probabilities": probabilities,
+            "class_ids": class_ids,
+            "classes": self._names_of(tf, class_ids),
+        }
+
+    def export_outputs(self, predictions: Mapping[str, Any], signatures: Sequence[str]) -> dict[str, Any]:
+        """Signature key -> export output. `serving_default` answers with all predictions."""
+        tf = compat.install()
+        export = tf.estimator.export
+        outputs = {"serving_default": export.PredictOutput(dict(predictions))}
+        if "predict" in signatures:
+            outputs["predict"] = export.PredictOutput(dict(predictions))
+        if "classify" in signatures and "probabilities" in predictions:
+            probabilities = predictions["probabilities"]
+            outputs["classification"] = export.ClassificationOutput(
+                scores=probabilities, classes=self._class_names(tf, probabilities)
+            )
+        if "regress" in signatures:
+            value = predictions.get("predictions", predictions.get("logistic"))
+            if value is not None:
+                outputs["regression"] = export.RegressionOutput(value)
+        return outputs
+
+    def signature_outputs(self, signatures: Sequence[str]) -> dict[str, Callable[[Any], dict[str, Any]]]:
+        """Signature key -> function of the logits that gives its outputs by name; the same as `export_outputs`.
+
+        For SavedModels that are not made by an Estimator.
+        """
+        tf = compat.install()
+
+        def classification(logits: Any) -> dict[str, Any]:
+            scores = self.predictions(logits)["probabilities"]
+            return {"scores": scores, "classes": self._class_names(tf, scores)}
+
+        def regression(logits: Any) -> dict[str, Any]:
+            found = self.predictions(logits)
+            return {"outputs": found["predictions"] if "predictions" in found else found["logistic"]}
+
+        outputs: dict[str, Callable[[Any], dict[str, Any]]] = {"serving_default": self.predictions}
+        if "predict" in signatures:
+            outputs["predict"] = self.predictions
+        if "classify" in signatures and self.kind in ("multi_class", "one_hot", "binary", "multi_label"):
+            outputs["classification"] = classification
+        if "regress" in signatures and self.kind in ("regression", "binary"):
+            outputs["regression"] = regression
+        return outputs
+
+    def _names_of(self, tf: Any, numbers: Any) -> Any:
+        """The names of classes by their numbers: of the vocabulary, or "0", "1", …"""
+        if not self.label_vocabulary:
+            return tf.strings.as_string(numbers)
+        return tf.gather(tf.constant(list(self.label_vocabulary)), numbers)
+
+    def _class_names(self, tf: Any, scores: Any) -> Any:
+        """The names of the classes beside their scores, for each example."""
+        names = self._names_of(tf, tf.range(tf.shape(scores)[-1]))
+        return tf.tile(tf.expand_dims(names, 0), [tf.shape(scores)[0], 1])
+
+    def metric(self, name: str, labels: Any, predictions: Mapping[str, Any], weights: Any = None) -> Any:
+        """The streaming metric `name` as (value, update): counted over all examples, on all replicas.
+
+        Args:
+            name: of :data:`METRICS`.
+            labels: of the batch.
+            predictions: from :meth:`predictions`.
+            weights: what each example counts for, float32 [B]; None: all the same.
+
+        Raises:
+            ConfigError: a metric that this head does not have.
+        """
+        tf = compat.install()
+        metrics = tf.compat.v1.metrics
+        known = METRICS.get(self.kind or "", ())
+        if name not in known:
+            raise ConfigError(
+                f"the metric {name!r} is not known for the head {self.kind!r}",
+                found=f"allowed: {', '.join(known) or 'none'}",
+                mend="name one of these, or give a function metric(labels, predictions) -> (value, update)",
+            )
+        if self.kind == "regression":
+            values = predictions["predictions"]
+            fitted = self._fit(labels, values)
+            weights = of_rank(weights, values.shape.rank)
+            if name == "label_mean":
+                return metrics.mean(fitted, weights)
+            if name == "prediction_mean":
+                return metrics.mean(values, weights)
+            return getattr(metrics, name)(fitted, values, weights)
+        logits = predictions["logits"]
+        fitted = self._fit(labels, logits)
+        if self.kind == "multi_label":
+            # Over all classes of all examples, each of them one answer.
+            weights = of_rank(weights, logits.shape.rank)
+            if name == "auc":
+                return metrics.auc(fitted, predictions["probabilities"], weights)
+            return getattr(metrics, name)(fitted, tf.cast(logits > 0, tf.float32), weights)
+        ids = tf.squeeze(predictions["class_ids"], axis=-1)
+        if self.kind == "one_hot":
+            fitted = tf.argmax(fitted, axis=-1)
+        elif self.kind == "binary":
+            fitted = tf.squeeze(fitted, axis=-1)
+        if name == "accuracy":
+            return metrics.accuracy(fitted, ids, weights)
+        if name == "top_5_accuracy":
+            return metrics.mean(tf.cast(tf.math.in_top_k(tf.cast(fitted, tf.int32), logits, 5), tf.float32), weights)
+        if name == "auc":
+            return metrics.auc(fitted, tf.squeeze(predictions["logistic"], axis=-1), weights)
+        return getattr(metrics, name)(fitted, ids, weights)
+
+
+def of_rank(weights: Any, rank: int | None) -> Any:
+    """Weights [B] with so many axes, each of them counting for all values of its example; None stays None."""
+    if weights is None or rank in (None, 1):
+        return weights
+    return compat.install().reshape(weights, [-1] + [1] * (rank - 1))
+
+
+def _checked_names(given: Any, kind: str | None) -> tuple[str, ...]:
+    """A vocabulary of labels."""
+    names = () if isinstance(given, str) or not isinstance(given, Sequence) else tuple(given)
+    if not names and not given and not isinstance(given, str):
+        return ()
+    if len(names) < 2 or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+        raise ConfigError(
+            f"label_vocabulary is {given!r}", mend="give a list of the classes' names: two or more, each of them once"
+        )
+    if kind not in SMOOTHED:
+        what = "an own loss function without a head" if kind is None else f"the head {kind!r}"
+        raise ConfigError(
+            f"label_vocabulary was given, and with {what} there are no classes to name",
+            found=f"heads of classes: {', '.join(SMOOTHED)}",
+            mend="leave it out, or take one of these heads",
+        )
+    return names
+
+
+_CLASSES = ("accuracy", "top_5_accuracy")
+_YES_OR_NO = ("accuracy", "precision", "recall", "auc")
+METRICS: dict[str, tuple[str, ...]] = {
+    "multi_class": _CLASSES,
+    "one_hot": _CLASSES,
+    "binary": _YES_OR_NO,
+    "multi_label": _YES_OR_NO,
+    "regression": (
+        "mean_squared_error",
+        "root_mean_squared_error",
+        "mean_absolute_error",
+        "label_mean",
+        "prediction_mean",
+    ),
+}

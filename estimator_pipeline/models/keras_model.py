@@ -1,0 +1,466 @@
+"""The Keras path of a job: the same layers, compiled, for Keras 2 or, after `compat.use_keras_3()`, for Keras 3.
+
+Where :func:`~estimator_pipeline.build_model_fn` makes a `model_fn` of a function that builds layers,
+:func:`build_keras_model` makes a compiled `tf.keras.Model` of the same arguments, that trains to the same numbers:
+
+* **Losses and metrics** are Keras's own, on logits, wherever Keras has them: the model is plain Keras, and is saved and
+  loaded without this package. `average_loss` is the mean over examples, as the Estimator path reports it.
+* **Loss scaling** is Keras's: the mean over the batch of a replica, divided by the number of replicas. It is the same
+  as in :mod:`estimator_pipeline.models.model_fn`.
+* **Clipping** comes after the sum over replicas; so it does in `tf.keras.optimizers.legacy`.
+* **Optimizers** have the arithmetic that was asked for, see :mod:`estimator_pipeline.models.optimizers.keras2`.
+* **16 bits**: the logits are float32 before the loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.models import keras_file_errors as keras_refusals
+from estimator_pipeline.models.heads import METRICS, Head
+from estimator_pipeline.models.model_fn import checked, policy_of, precision, takes_params
+from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
+from estimator_pipeline.models.optimizers.loss_scaling import INITIAL_SCALE
+from estimator_pipeline.models.optimizers.spec import Optimizer, optimizer_of
+from estimator_pipeline.models.outputs import Output, Outputs, outputs_of
+from estimator_pipeline.models.sample_weights import ClassWeights
+from estimator_pipeline.utils import durable_files as durable
+
+__all__ = ["build_keras_model", "load_keras_model", "save_keras_model"]
+
+# loss name -> class in tf.keras.losses, arguments
+_LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "sparse_categorical_crossentropy": ("SparseCategoricalCrossentropy", {"from_logits": True}),
+    "categorical_crossentropy": ("CategoricalCrossentropy", {"from_logits": True}),
+    "binary_crossentropy": ("BinaryCrossentropy", {"from_logits": True}),
+    "mean_squared_error": ("MeanSquaredError", {}),
+    "mse": ("MeanSquaredError", {}),
+    "mean_absolute_error": ("MeanAbsoluteError", {}),
+    "mae": ("MeanAbsoluteError", {}),
+    "huber": ("Huber", {}),
+}
+
+
+def build_keras_model(
+    layers: Callable[..., Any],
+    *,
+    loss: str | Callable[[Any, Any], Any] | None = None,
+    outputs: Mapping[str, Output | Mapping[str, Any]] | None = None,
+    optimizer: str | Mapping[str, Any] | Optimizer = "sgd",
+    metrics: Sequence[str | Any] | None = None,
+    head: str | None = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    label_smoothing: float = 0.0,
+    weight_column: str | None = None,
+    class_weights: ClassWeights | None = None,
+    label_vocabulary: Sequence[str] = (),
+    mixed_precision: bool | str = False,
+    params: Mapping[str, Any] | None = None,
+    steps_per_execution: int = 1,
+) -> Any:
+    """Builds and compiles the Keras model of a job. Call it in the scope of the strategy that trains.
+
+    Args:
+        layers: makes the model: `layers()` or `layers(params)` returns a Keras model that maps a batch of features to
+            logits (no softmax or sigmoid at its end).
+        loss: a name (see :mod:`estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example [B].
+        outputs: of a model that gives a dictionary of logits: what each of them means, in the place of `loss`, `head`,
+            `metrics` and the other fields of :class:`~estimator_pipeline.Output`; see
+            :mod:`estimator_pipeline.models.outputs`. :func:`~estimator_pipeline.keras_batches` makes the data's batches.
+        optimizer: a name, a mapping with the fields of :class:`~estimator_pipeline.models.optimizers.spec.Optimizer`, or an
+            `Optimizer`.
+        metrics: names, or Keras metrics of (labels, logits). None: the head's first one.
+        head: what the logits mean, where the loss does not say it: an own function, or "multi_label" beside
+            "binary_crossentropy".
+        clip_norm: the global norm to which the summed gradient is clipped.
+        clip_value: the absolute value to which each element of the summed gradient is clipped.
+        label_smoothing: the share of each label that is spread evenly over the classes, in training and evaluation.
+        weight_column: the data bring weights, as (features, labels, weights): all metrics count by them.
+            :func:`~estimator_pipeline.keras_batches` makes such batches, with the same name.
+        class_weights: the same, for weights of classes.
+        label_vocabulary: the names of the classes, in their order; `keras_batches` makes numbers of them in the data.
+        mixed_precision: True or "mixed_bfloat16", or "mixed_float16" (with a loss scale that follows the gradients, or,
+            in a process with Keras 3, a fixed one).
+        params: given to `layers(params)`.
+        steps_per_execution: training steps in one call of the compiled function.
+
+    Returns:
+        A compiled `tf.keras.Model`; its outputs are logits, float32 [B, ...].
+
+    Raises:
+        ConfigError: a name, a type or a combination that cannot work.
+    """
+    meant = outputs_of(
+        outputs,
+        loss=loss,
+        head=head,
+        metrics=metrics,
+        label_smoothing=label_smoothing,
+        weight_column=weight_column,
+        class_weights=class_weights,
+        label_vocabulary=label_vocabulary,
+    )
+    if clip_norm is not None and clip_value is not None:
+        raise ConfigError("clip_norm and clip_value were both given", mend="give one of the two")
+    policy = policy_of(mixed_precision)
+    chosen = optimizer_of(optimizer)
+    with precision(policy):
+        model = checked(layers(dict(params or {})) if takes_params(layers) else layers())
+        model = _with_named_logits(model, meant, policy)
+        _check_output(model, meant)
+        made = keras_optimizers.make(chosen, clip_norm=clip_norm, clip_value=clip_value, whole_rows=True)
+        if policy == "mixed_float16":
+            made = _with_loss_scale(made)
+    # The metrics of a step are those of all replicas already; Keras would add them up over the workers once more.
+    model.distribute_reduction_method = "first"
+    losses = {name: _loss(part.head) for name, part in meant.parts.items()}
+    for name, part in meant.parts.items():
+        losses[name].loss_weight = part.loss_weight
+    counted = {
+        name: [_average_loss(part.head), *_metrics(part.head.kind, part.metrics)] for name, part in meant.parts.items()
+    }
+    model.compile(
+        optimizer=made,
+        loss=losses[""] if meant.alone else losses,
+        loss_weights=None if meant.alone else {name: part.loss_weight for name, part in meant.parts.items()},
+        **{"weighted_metrics" if meant.weighted else "metrics": counted[""] if meant.alone else counted},
+        steps_per_execution=steps_per_execution,
+        # Keras 3 would add a loss scale of its own, which grows and shrinks.
+        **({"auto_scale_loss": False} if compat.keras_generation() == 3 else {}),
+    )
+    return model
+
+
+def save_keras_model(model: Any, path: str) -> None:
+    """Saves a compiled model as a `.keras` file, its optimizer's state with it.
+
+    Keras 2 leaves the state of its optimizers out of such files. Here it is one more member of the archive, which
+    Keras does not look at and :func:`load_keras_model` reads. Keras 3 writes it by itself. Readers of `path` see the
+    old file or the new one whole.
+
+    Args:
+        model: a compiled `tf.keras.Model`.
+        path: of the file; any that `tf.io.gfile` can write.
+    """
+    gfile = compat.install().io.gfile
+    keras_optimizers.create_slots(model)
+    with tempfile.TemporaryDirectory() as folder:
+        local = os.path.join(folder, "model.keras")
+        if compat.keras_generation() == 3:
+            model.save(local)
+        else:
+            state = io.BytesIO()
+            np.savez(state, *model.optimizer.get_weights())
+            with _metrics_as_compiled(model):
+                model.save(local, save_format="keras")
+            with zipfile.ZipFile(local, "a") as archive:
+                archive.writestr(_STATE, state.getvalue())
+        gfile.copy(local, f"{path}.unfinished", overwrite=True)
+    durable.rename(f"{path}.unfinished", path, by=functools.partial(gfile.rename, overwrite=True))
+
+
+@contextlib.contextmanager
+def _metrics_as_compiled(model: Any) -> Iterator[None]:
+    """In the block the metrics of named outputs have the names that they were compiled with.
+
+    Keras 2 puts the output's name before them, writes that down, and would put it there once more where it loads them.
+    """
+    renamed = []
+    for found in (model.compiled_metrics._user_metrics, model.compiled_metrics._user_weighted_metrics):
+        for name, metrics in found.items() if isinstance(found, Mapping) else ():
+            renamed += [(metric, metric.name, metric.name.removeprefix(f"{name}_")) for metric in metrics]
+    for metric, _, compiled in renamed:
+        metric._name = compiled
+    try:
+        yield
+    finally:
+        for metric, name, _ in renamed:
+            metric._name = name
+
+
+def load_keras_model(path: str) -> Any:
+    """Loads a `.keras` file that the Keras engine or :func:`save_keras_model` wrote, compiled as it was trained.
+
+    `tf.keras.models.load_model(path, compile=False)` reads it without this package; how it was compiled may name
+    optimizers and metrics of ours. Loaded in a strategy's scope, its variables are the strategy's. Training goes on
+    with the optimizer as it was: its step, its momentum.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        The compiled `tf.keras.Model`.
+
+    Raises:
+        ConfigError: there is no such file, or it is none that Keras loads.
+    """
+    tf = compat.install()
+    _own()
+    keras_optimizers.register()
+    with tempfile.TemporaryDirectory() as folder:
+        local = os.path.join(folder, "model.keras")
+        try:
+            tf.io.gfile.copy(path, local)
+            with zipfile.ZipFile(local) as archive:
+                state = archive.read(_STATE) if _STATE in archive.namelist() else None
+        except (tf.errors.OpError, zipfile.BadZipFile) as error:
+            raise ConfigError(
+                f"{path} cannot be read as a .keras file: {error}", mend="name a file that Model.save wrote as .keras"
+            ) from error
+        try:
+            model = tf.keras.models.load_model(local)
+        except keras_refusals.ERRORS as error:
+            raise keras_refusals.explained(path, local, error) from error
+    if state is not None:
+        keras_optimizers.create_slots(model)
+        with np.load(io.BytesIO(state)) as values:
+            model.optimizer.set_weights([values[name] for name in values.files])
+    return model
+
+
+# The archive's member with the optimizer's weights, in their order.
+_STATE = "estimator_pipeline/optimizer.npz"
+
+
+def _with_named_logits(model: Any, meant: Outputs, policy: str) -> Any:
+    """The model with outputs that Keras knows by their names; in 16 bits it hands the logits over in 32."""
+    if meant.alone:
+        return _with_float32_logits(model, policy)
+    keras = compat.install().keras
+    if isinstance(model, keras.Sequential):
+        meant.check_names(None, None)
+    if not getattr(model, "inputs", None):
+        # One that is not functional: what its call gives, bears its names.
+        return model if policy == "float32" else _own()["float32_outputs"](model)
+    given = model.output
+    meant.check_names(list(given) if isinstance(given, Mapping) else None, given)
+    if policy == "float32" and list(model.output_names) == sorted(given):
+        return model
+    # Keras calls outputs by the layers that make them, and two layers of a model have two names.
+    if not {layer.name for layer in model.layers}.isdisjoint(given):
+        given = model(model.input)
+    last = {name: keras.layers.Activation("linear", dtype="float32", name=name) for name in given}
+    return keras.Model(model.input, {name: last[name](value) for name, value in given.items()})
+
+
+def _with_float32_logits(model: Any, policy: str) -> Any:
+    """In 16 bits, a model whose last layer hands the logits over in 32; the loss is not computed in fewer."""
+    if policy == "float32":
+        return model
+    keras = compat.install().keras
+    last = keras.layers.Activation("linear", dtype="float32", name="float32_logits")
+    if isinstance(model, keras.Sequential):
+        model.add(last)
+        return model
+    if getattr(model, "inputs", None):
+        return keras.Model(model.input, last(model.output))
+    return keras.Sequential([model, last])
+
+
+def _with_loss_scale(optimizer: Any) -> Any:
+    """The optimizer with a scale of the loss, which it takes out of the gradients; Keras 2 has it follow them."""
+    if compat.keras_generation() == 3:
+        # Fixed: the training loop over several workers applies gradients by itself.
+        optimizer.loss_scale_factor = INITIAL_SCALE
+        return optimizer
+    wrapper = compat.install().keras.mixed_precision.LossScaleOptimizer
+    return wrapper(optimizer, initial_scale=INITIAL_SCALE)
+
+
+def _check_output(model: Any, meant: Outputs) -> None:
+    """Whether there are as many classes as are named and weighed; a model that is not built yet does not say."""
+    if not getattr(model, "inputs", None):
+        return
+    # Sequential models of Keras 3 know the shape, and have no `output` yet.
+    given: Any = getattr(model, "output_shape", None) if meant.alone else model.output
+    several = isinstance(given, list | tuple) and given and isinstance(given[0], list | tuple)
+    meant.check_names(list(given) if isinstance(given, Mapping) else None, given if several else None)
+    for name, part in meant.parts.items():
+        shape = given if meant.alone else tuple(given[name].shape)
+        if not isinstance(shape, tuple):
+            continue
+        part.head.check_units(shape[-1])
+        if part.classes is not None:
+            part.classes.check_units(shape[-1])
+        if meant.weighted and len(shape) > 2:
+            raise ConfigError(
+                f"the model gives values of the shape {shape}, and weights of records would be taken for weights of "
+                "these",
+                mend="end the model with one axis beside the batch's, or leave the weights out",
+            )
+
+
+def _arguments(head: Head) -> dict[str, Any]:
+    """Of Keras's loss of a name, and of its metric."""
+    smoothing = {"label_smoothing": head.label_smoothing} if head.label_smoothing else {}
+    return {**_LOSSES[head.loss][1], **smoothing}  # type: ignore[index]
+
+
+def _loss(head: Head) -> Any:
+    tf = compat.install()
+    if isinstance(head.loss, str):
+        if head.label_smoothing and head.kind == "multi_class":
+            return _own()["smoothed_loss"](head.label_smoothing)
+        return getattr(tf.keras.losses, _LOSSES[head.loss][0])(**_arguments(head))
+
+    base: Any = tf.keras.losses.Loss
+
+    class OwnLoss(base):
+        def call(self, y_true, y_pred):
+            return head.per_example_loss(y_true, y_pred)
+
+    return OwnLoss(name="loss")
+
+
+def _average_loss(head: Head) -> Any:
+    """The mean of the loss over all examples."""
+    tf = compat.install()
+    if not isinstance(head.loss, str):
+        return tf.keras.metrics.MeanMetricWrapper(head.per_example_loss, name="average_loss")
+    if head.loss == "huber":
+        return _own()["huber"](name="average_loss")
+    if head.loss == "binary_crossentropy" and compat.keras_generation() == 3:
+        return _own()["binary_crossentropy"](name="average_loss", **_arguments(head))
+    if head.label_smoothing and head.kind == "multi_class":
+        return _own()["smoothed_mean"](head.label_smoothing, name="average_loss")
+    return getattr(tf.keras.metrics, _LOSSES[head.loss][0])(name="average_loss", **_arguments(head))
+
+
+def _metrics(kind: str | None, wanted: Sequence[str | Any] | None) -> list[Any]:
+    known = METRICS.get(kind or "", ())
+    wanted = known[:1] if wanted is None else wanted
+    found = []
+    for metric in wanted:
+        if not isinstance(metric, str):
+            found.append(metric)
+            continue
+        if metric not in known:
+            raise ConfigError(
+                f"the metric {metric!r} is not known for the head {kind!r}",
+                found=f"allowed: {', '.join(known) or 'none'}",
+                mend="name some of these, or give Keras metrics of (labels, logits)",
+            )
+        found.append(_metric(kind, metric))
+    return found
+
+
+def _metric(kind: str | None, name: str) -> Any:
+    metrics = compat.install().keras.metrics
+    if kind == "regression":
+        if name in ("label_mean", "prediction_mean"):
+            return _own()[name](name=name)
+        kinds = {
+            "mean_squared_error": metrics.MeanSquaredError,
+            "root_mean_squared_error": metrics.RootMeanSquaredError,
+            "mean_absolute_error": metrics.MeanAbsoluteError,
+        }
+        return kinds[name](name=name)
+    if kind in ("binary", "multi_label"):
+        if name == "accuracy":
+            return metrics.BinaryAccuracy(threshold=0.0, name=name)
+        if name == "auc":
+            return metrics.AUC(num_thresholds=200, from_logits=True, name=name)
+        return _own()[name](name=name)
+    sparse = "Sparse" if kind == "multi_class" else ""
+    if name == "accuracy":
+        return getattr(metrics, f"{sparse}CategoricalAccuracy")(name=name)
+    return getattr(metrics, f"{sparse}TopKCategoricalAccuracy")(k=5, name=name)
+
+
+@functools.cache
+def _own() -> Mapping[str, Any]:
+    """Metrics that Keras has not as classes that can be saved: of the classes that logits mean, and plain means."""
+    tf = compat.install()
+    register = tf.keras.utils.register_keras_serializable(package="estimator_pipeline")
+
+    def of_logits(base: Any) -> Any:
+        class OfLogits(base):
+            def update_state(self, y_true, y_pred, sample_weight=None):
+                return super().update_state(y_true, tf.cast(y_pred > 0, tf.float32), sample_weight)
+
+        OfLogits.__name__ = OfLogits.__qualname__ = f"{base.__name__}OfLogits"
+        return register(OfLogits)
+
+    class FittedBinaryCrossentropy(tf.keras.metrics.BinaryCrossentropy):  # type: ignore[misc, name-defined]
+        """Keras 3 has the loss take labels [B] beside logits [B, 1], and not the metric."""
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            return super().update_state(tf.reshape(y_true, tf.shape(y_pred)), y_pred, sample_weight)
+
+    def smoothed(labels: Any, logits: Any, share: float) -> Any:
+        labels = tf.cast(labels, tf.int32)
+        if labels.shape.rank == logits.shape.rank:
+            labels = tf.squeeze(labels, axis=-1)
+        one_hot = tf.one_hot(labels, tf.shape(logits)[-1])
+        return tf.keras.losses.categorical_crossentropy(one_hot, logits, from_logits=True, label_smoothing=share)
+
+    class SmoothedSparseCategoricalCrossentropy(tf.keras.losses.Loss):  # type: ignore[misc, name-defined]
+        """Keras smooths labels that are vectors alone."""
+
+        def __init__(self, label_smoothing, name="smoothed_sparse_categorical_crossentropy", **kwargs):
+            super().__init__(name=name, **kwargs)
+            self.label_smoothing = label_smoothing
+
+        def call(self, y_true, y_pred):
+            return smoothed(y_true, y_pred, self.label_smoothing)
+
+        def get_config(self):
+            return {**super().get_config(), "label_smoothing": self.label_smoothing}
+
+    class MeanSmoothedCrossentropy(tf.keras.metrics.Mean):  # type: ignore[misc, name-defined]
+        """The mean of the same over all examples."""
+
+        def __init__(self, label_smoothing, name="average_loss", dtype=None):
+            super().__init__(name=name, dtype=dtype)
+            self.label_smoothing = label_smoothing
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            return super().update_state(smoothed(y_true, y_pred, self.label_smoothing), sample_weight)
+
+        def get_config(self):
+            return {**super().get_config(), "label_smoothing": self.label_smoothing}
+
+    def mean_of(title: str, function: Callable[[Any, Any], Any]) -> Any:
+        base: Any = tf.keras.metrics.MeanMetricWrapper
+
+        class MeanOf(base):
+            def __init__(self, name=title, dtype=None):
+                super().__init__(function, name=name, dtype=dtype)
+
+        MeanOf.__name__ = MeanOf.__qualname__ = title
+        return register(MeanOf)
+
+    class Float32Outputs(tf.keras.Model):  # type: ignore[misc, name-defined]
+        """Hands the several outputs of a model over in 32 bits."""
+
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def call(self, features, training=False):
+            values = self.model(features, training=training)
+            return tf.nest.map_structure(lambda value: tf.cast(value, tf.float32), values)
+
+    return {
+        "float32_outputs": Float32Outputs,
+        "binary_crossentropy": register(FittedBinaryCrossentropy),
+        "smoothed_loss": register(SmoothedSparseCategoricalCrossentropy),
+        "smoothed_mean": register(MeanSmoothedCrossentropy),
+        "precision": of_logits(tf.keras.metrics.Precision),
+        "recall": of_logits(tf.keras.metrics.Recall),
+        "label_mean": mean_of("LabelMean", lambda labels, predictions: labels),
+        "prediction_mean": mean_of("PredictionMean", lambda labels, predictions: predictions),
+        "huber": mean_of("HuberLoss", tf.keras.losses.huber),
+    }

@@ -1,0 +1,370 @@
+"""What `train_and_evaluate` did beside training, as a callback of `Model.fit`: evaluations, exports, an early end.
+
+    from estimator_pipeline import keras_evaluation
+
+    evaluation = keras_evaluation.Evaluation(
+        lambda: read("eval.csv"), every_steps=200, folder="model",
+        exporters=[keras_evaluation.BestExporter("best", export)],
+        stop=[keras_evaluation.stop_if_no_decrease("loss", max_steps_without_decrease=1000)])
+    model.fit(read("train.csv"), steps_per_epoch=5000, callbacks=[evaluation])
+    print(evaluation.result, evaluation.exports)
+
+Everything counts by the optimizer's steps, whatever an epoch is, and every worker evaluates, as a collective wants it;
+the chief alone writes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.distribute import replica_sync as replica_means
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.models import summaries as event_files
+from estimator_pipeline.models.keras_runtime import distribution as keras_cluster
+from estimator_pipeline.models.optimizers import moving_averages
+from estimator_pipeline.utils import durable_files as durable
+from estimator_pipeline.utils.best_results import is_better, is_number
+
+__all__ = [
+    "BestExporter", "Evaluation", "FinalExporter", "LatestExporter", "stop_if_higher", "stop_if_lower",
+    "stop_if_no_decrease", "stop_if_no_increase",
+]  # fmt: skip
+
+Result = Mapping[str, float]
+
+
+def Evaluation(
+    data: Any,
+    *,
+    every_steps: int,
+    name: str | None = None,
+    folder: str | None = None,
+    exporters: Sequence[LatestExporter] = (),
+    stop: Sequence[Callable[[Sequence[Result]], bool]] = (),
+    write: Callable[[str], Any] = print,
+    tf_config: TFConfig | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Any:
+    """Evaluates the model each time so many steps are done, and when training ends.
+
+    The metrics that `fit` shows of training go on behind an evaluation as if there had been none; on several replicas
+    but for rounding.
+
+    What was found is kept in `FOLDER/eval/evaluations.json` (`eval_NAME` where there is a name), so that a job that was
+    killed, and goes on from its backup, knows the best result and how long ago that was. Evaluations of steps that the
+    model has not come to, by when training begins, are another run's, and are forgotten.
+
+    Args:
+        data: what is evaluated on, a data set or a function without arguments that gives one for each evaluation.
+        every_steps: steps from one evaluation to the next, by the optimizer's count.
+        name: of the evaluation, where there are several.
+        folder: of the model: for TensorBoard's files, as an Estimator writes them, and exports; None: neither.
+        exporters: what is exported with it, below `FOLDER/export`.
+        stop: functions of all results so far, the oldest first; training ends where one says True.
+        write: called with a line for each evaluation.
+        tf_config: which task this is; read from `environ` where it is not given.
+        environ: where TF_CONFIG is looked up; `os.environ` by default.
+
+    Returns:
+        A `tf.keras.callbacks.Callback`, with `result`: the metrics and `global_step` of the last evaluation, `results`:
+        all of them, and `exports`: for each exporter what it wrote last, or None.
+
+    Raises:
+        ConfigError: an interval that is none, or exporters without a folder.
+        ClusterError: a cluster with parameter servers, or a task that is an evaluator: each worker evaluates.
+    """
+    if isinstance(every_steps, bool) or not isinstance(every_steps, int) or every_steps < 1:
+        raise ConfigError(f"Evaluation: every_steps is {every_steps!r}", mend="give a number of steps from 1 on")
+    if exporters and folder is None:
+        raise ConfigError("Evaluation has exporters, and no folder for what they write", mend="give folder=")
+    task = tf_config if tf_config is not None else from_environ(os.environ if environ is None else environ)
+    keras_cluster.Cluster(task)  # as train_and_evaluate this would begin on each task of whatever cluster
+    return _callback_class()(data, every_steps, name, folder, exporters, stop, write, task)
+
+
+@functools.cache
+def _callback_class() -> Callable[..., Any]:
+    tf = compat.install()
+    base: Any = tf.keras.callbacks.Callback
+
+    class Evaluation(base):
+        _supports_tf_logs = True  # nothing is read of them, so that no step has to be waited for
+
+        def __init__(
+            self, data: Any, every: int, name: str | None, folder: str | None, exporters: Any, stop: Any,
+            write: Any, task: TFConfig,
+        ) -> None:  # fmt: skip
+            super().__init__()
+            self.result: dict[str, float] = {}
+            self.results: list[dict[str, float]] = []
+            self.exports: list[bytes | None] = [None for _ in exporters]
+            self._data, self._every, self._exporters, self._stop = data, every, exporters, stop
+            self._say, self._task, self._folder = write, task, folder
+            self._place = os.path.join(folder, f"eval_{name}" if name else "eval") if folder is not None else None
+            self._label = f"Evaluation {name!r}" if name else "Evaluation"
+            self._step, self._begun, self._started = 0, 0, False
+            self._writer: Any = None
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            self._started = False
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            # Not when training begins: a callback that restores may come after this one.
+            self._step = int(self.model.optimizer.iterations.numpy())
+            if not self._started:
+                self._started = True
+                self.results = [one for one in self._read() if self._step and one["global_step"] <= self._step]
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self._begun = batch
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            before = self._step
+            # With steps_per_execution, one call is for several steps.
+            self._step += int(batch) - int(self._begun) + 1
+            if self._step // self._every > before // self._every:
+                self._evaluate()
+
+        def on_train_end(self, logs: Any = None) -> None:
+            if not self.result or self.result["global_step"] != self._step:
+                self._evaluate()
+            for place, exporter in enumerate(self._exporters):
+                if isinstance(exporter, FinalExporter):
+                    self.exports[place] = self._exported(exporter)
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+
+        def _evaluate(self) -> None:
+            data = _by_records(self._data() if callable(self._data) else self._data, self._task)
+            variables = [one for metric in self.model.metrics for one in metric.variables]
+            kept = tf.keras.backend.batch_get_value(variables)
+            history = self.model.history  # evaluate begins another one, and fit would return that
+            with moving_averages.averaged_weights(self.model), replica_means.alike(self.model):
+                found = self.model.evaluate(data, return_dict=True, verbose=0)
+            self.model.history = history
+            tf.keras.backend.batch_set_value(list(zip(variables, kept, strict=True)))
+            self.result = {key: float(found[key]) for key in sorted(found)} | {"global_step": self._step}
+            self.results.append(self.result)
+            if self._task.is_chief:
+                told = ", ".join(f"{key} = {self.result[key]:.6g}" for key in sorted(found))
+                self._say(f"{self._label} at step {self._step}: {told}")
+                self._keep()
+            for place, exporter in enumerate(self._exporters):
+                if exporter.is_due(self.results):
+                    self.exports[place] = self._exported(exporter)
+            for rule in self._stop:
+                if rule(self.results):
+                    self.model.stop_training = True
+
+        def _exported(self, exporter: LatestExporter) -> bytes | None:
+            with moving_averages.averaged_weights(self.model):
+                return self._written(exporter)
+
+        def _written(self, exporter: LatestExporter) -> bytes | None:
+            path = os.path.join(str(self._folder), "export", exporter.name)
+            if self._task.is_chief:
+                return exporter.write(self.model, path)
+            # What replicas have of their own is gathered from all of them: every worker writes, one copy is kept.
+            path = os.path.join(path, f"tmp_{self._task.task.type}_{self._task.task.index}")
+            exporter.write(self.model, path)
+            tf.io.gfile.rmtree(path)
+            return None
+
+        def _keep(self) -> None:
+            """Writes the results so far, and the last one for TensorBoard."""
+            if self._place is None:
+                return
+            tf.io.gfile.makedirs(self._place)
+            path = os.path.join(self._place, "evaluations.json")
+            with tf.io.gfile.GFile(f"{path}.unfinished", "w") as file:
+                file.write(json.dumps(self.results))
+            durable.rename(f"{path}.unfinished", path, by=functools.partial(tf.io.gfile.rename, overwrite=True))
+            self._writer = self._writer or tf.summary.create_file_writer(self._place)
+            event_files.write_scalars(self._writer, self.result, step=self._step)
+
+        def _read(self) -> list[dict[str, float]]:
+            path = "" if self._place is None else os.path.join(self._place, "evaluations.json")
+            if not path or not tf.io.gfile.exists(path):
+                return []
+            with tf.io.gfile.GFile(path) as file:
+                found: list[dict[str, float]] = json.loads(file.read())
+            return found
+
+    return Evaluation
+
+
+def _by_records(data: Any, task: TFConfig) -> Any:
+    """A data set that workers share out by its records: by files they could not, where there are fewer of them."""
+    tf = compat.install()
+    if task.num_training_tasks < 2 or not isinstance(data, tf.data.Dataset):
+        return data
+    policies = tf.data.experimental.AutoShardPolicy
+    if data.options().experimental_distribute.auto_shard_policy != policies.AUTO:
+        return data
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = policies.DATA
+    return data.with_options(options)
+
+
+# Exporters
+
+
+class LatestExporter:
+    """Exports with each evaluation.
+
+    Args:
+        name: of the folder below `export/`.
+        export: `export(model, folder)` writes a SavedModel into a new folder below that one, named after the time in
+            seconds, and gives its name.
+        exports_to_keep: how many of them; None: all.
+    """
+
+    def __init__(self, name: str, export: Callable[[Any, str], bytes], *, exports_to_keep: int | None = 5) -> None:
+        self.name = name
+        self._export, self._keep = export, exports_to_keep
+
+    def is_due(self, results: Sequence[Result]) -> bool:
+        """Whether to export what the last of the results is of."""
+        return True
+
+    def write(self, model: Any, folder: str) -> bytes:
+        """Exports, and removes the oldest of what is more than is to be kept."""
+        gfile = compat.install().io.gfile
+        while gfile.exists(os.path.join(folder, str(int(time.time())))):
+            time.sleep(0.05)  # two exports of one second would be one
+        path = self._export(model, folder)
+        times = sorted(int(name.strip("/")) for name in gfile.listdir(folder) if name.strip("/").isdigit())
+        for old in times[: -self._keep] if self._keep else ():
+            gfile.rmtree(os.path.join(folder, str(old)))
+        return path
+
+
+class BestExporter(LatestExporter):
+    """Exports what is better than all before it, by evaluations of the run before a restart as well.
+
+    Args:
+        name: of the folder below `export/`.
+        export: as for :class:`LatestExporter`.
+        compare: `compare(best_eval_result=, current_eval_result=)`: whether the current one is better; by default of a
+            smaller loss.
+        exports_to_keep: how many of them; None: all.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        export: Callable[[Any, str], bytes],
+        *,
+        compare: Callable[..., bool] | None = None,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        super().__init__(name, export, exports_to_keep=exports_to_keep)
+        self._compare = compare or _of_smaller_loss
+
+    def is_due(self, results: Sequence[Result]) -> bool:
+        """Whether the last result is the best of all, or the first; one that is NaN is neither."""
+        *before, last = results
+        if not before:
+            return is_number(self._compare, last)
+        best = functools.reduce(lambda one, other: other if self._is_better(one, other) else one, before)
+        return self._is_better(best, last)
+
+    def _is_better(self, best: Result, found: Result) -> bool:
+        return is_better(self._compare, best, found)
+
+
+def _of_smaller_loss(best_eval_result: Result, current_eval_result: Result) -> bool:
+    return current_eval_result["loss"] < best_eval_result["loss"]
+
+
+class FinalExporter(LatestExporter):
+    """Exports once, when training has ended.
+
+    Args:
+        name: of the folder below `export/`.
+        export: as for :class:`LatestExporter`.
+    """
+
+    def __init__(self, name: str, export: Callable[[Any, str], bytes]) -> None:
+        super().__init__(name, export, exports_to_keep=None)
+
+    def is_due(self, results: Sequence[Result]) -> bool:
+        """Never with an evaluation."""
+        return False
+
+
+# When to stop
+
+
+def stop_if_no_decrease(
+    metric_name: str, max_steps_without_decrease: int, *, min_steps: int = 0
+) -> Callable[[Sequence[Result]], bool]:
+    """Training ends when a metric's lowest value is so many steps old.
+
+    Args:
+        metric_name: as the evaluation's result has it.
+        max_steps_without_decrease: steps of training.
+        min_steps: evaluations of earlier steps are not looked at.
+
+    Returns:
+        For `stop` of :func:`Evaluation`: a function of all results so far.
+    """
+    return functools.partial(_is_stale, metric_name, max_steps_without_decrease, min_steps, lambda a, b: a < b)
+
+
+def stop_if_no_increase(
+    metric_name: str, max_steps_without_increase: int, *, min_steps: int = 0
+) -> Callable[[Sequence[Result]], bool]:
+    """The same for a metric that should grow."""
+    return functools.partial(_is_stale, metric_name, max_steps_without_increase, min_steps, lambda a, b: a > b)
+
+
+def stop_if_higher(metric_name: str, threshold: float, *, min_steps: int = 0) -> Callable[[Sequence[Result]], bool]:
+    """Training ends when an evaluation's metric is above a bound."""
+    return functools.partial(_is_beyond, metric_name, min_steps, lambda value: value > threshold)
+
+
+def stop_if_lower(metric_name: str, threshold: float, *, min_steps: int = 0) -> Callable[[Sequence[Result]], bool]:
+    """Training ends when an evaluation's metric is below a bound."""
+    return functools.partial(_is_beyond, metric_name, min_steps, lambda value: value < threshold)
+
+
+def _is_stale(
+    name: str, most: int, min_steps: int, is_better: Callable[[float, float], bool], results: Sequence[Result]
+) -> bool:
+    best: tuple[float, float] | None = None
+    for step, value in _values(results, name, min_steps):
+        if best is None or is_better(value, best[0]):
+            best = value, step
+        if step - best[1] >= most:
+            return True
+    return False
+
+
+def _is_beyond(
+    name: str, min_steps: int, is_beyond: Callable[[float], bool], results: Sequence[Result]
+) -> bool:  # fmt: skip
+    return any(is_beyond(value) for _, value in _values(results, name, min_steps))
+
+
+def _values(results: Sequence[Result], name: str, min_steps: int) -> list[tuple[float, float]]:
+    """(step, value) of a metric in each evaluation that is looked at.
+
+    Raises:
+        ConfigError: the evaluations have no such metric.
+    """
+    if name not in results[-1]:
+        raise ConfigError(
+            f"training is to end by the metric {name!r}, and the evaluation has none of that name",
+            found=", ".join(results[-1]),
+            mend="name one of them",
+        )
+    return [(one["global_step"], one[name]) for one in results if one["global_step"] >= min_steps]

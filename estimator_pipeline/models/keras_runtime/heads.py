@@ -1,0 +1,347 @@
+"""The heads of `tf.estimator` for Keras: what logits are for, as a loss, metrics and predictions of a `tf.keras.Model`.
+
+    head = keras_heads.BinaryClassHead(thresholds=[0.3])
+    loss = head.loss(labels, logits, features)
+    head.update(metrics, labels, logits, features)      # metrics = head.metrics(), kept by the model
+    found = head.further(model.get_metrics_result())
+    answers = head.predictions(logits)
+
+Arguments, arithmetic and names are those of TensorFlow 2's heads: docs/migrate-equals.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.models.keras_runtime.feature_columns import Column
+
+__all__ = ["BinaryClassHead", "MultiClassHead", "MultiHead", "RegressionHead"]
+
+_REDUCTIONS = ("sum_over_batch_size", "sum")
+
+
+class _Head:
+    """The common part of the heads for one question.
+
+    Attributes:
+        width: numbers of logits for a record.
+        name: behind the names of metrics, "accuracy/name"; None leaves them as they are.
+    """
+
+    def __init__(self, width: int, weight_column: Any, reduction: Any, name: str | None) -> None:
+        self.width, self.name = width, name
+        self.reduction = str(getattr(reduction, "value", reduction)).lower()
+        self.weight_column = weight_column
+        if self.reduction not in _REDUCTIONS:
+            raise ConfigError(f"loss_reduction {reduction!r}", found=", ".join(_REDUCTIONS))
+
+    def key(self, name: str) -> str:
+        """The name of a metric."""
+        return f"{name}/{self.name}" if self.name else name
+
+    def weights(self, features: Any, losses: Any) -> Any:
+        """What each record counts, [B, 1]."""
+        tf = compat.install()
+        if self.weight_column is None:
+            return tf.ones_like(losses[:, :1])
+        if isinstance(self.weight_column, Column):
+            return self.weight_column.encoded(features)
+        return tf.reshape(tf.cast(features[self.weight_column], tf.float32), [-1, 1])
+
+    def losses(self, labels: Any, logits: Any) -> Any:
+        """The loss of each record and number, [B, width] or [B, 1]."""
+        raise NotImplementedError
+
+    def loss(self, labels: Any, logits: Any, features: Any = None, regularization: Sequence[Any] | None = None) -> Any:
+        """The loss that is trained.
+
+        Args:
+            labels, logits: of a batch.
+            features: where a weight is one of them.
+            regularization: losses of the layers, which are added.
+        """
+        tf = compat.install()
+        losses = self.losses(labels, logits)
+        total = tf.reduce_sum(losses * self.weights(features, losses))
+        loss = total if self.reduction == "sum" else total / tf.cast(tf.size(losses), tf.float32)
+        return loss + tf.add_n(list(regularization)) if regularization else loss
+
+    def metrics(self, *, regularized: bool = False) -> dict[str, Any]:
+        """Metrics of Keras by their names, for the model to keep.
+
+        Args:
+            regularized: whether the layers have losses.
+        """
+        names = ("average_loss", "regularization_loss") if regularized else ("average_loss",)
+        mean = compat.install().keras.metrics.Mean
+        return {self.key(name): mean(name=self.key(name)) for name in names}
+
+    def update(
+        self, metrics: Mapping[str, Any], labels: Any, logits: Any, features: Any = None,
+        regularization: Sequence[Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Tells the metrics of a batch."""
+        tf = compat.install()
+        losses = self.losses(labels, logits)
+        weights = self.weights(features, losses)
+        metrics[self.key("average_loss")].update_state(losses, sample_weight=weights)
+        if regularization:
+            metrics[self.key("regularization_loss")].update_state(tf.add_n(list(regularization)))
+        self._update(metrics, labels, logits, weights)
+
+    def _update(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
+        raise NotImplementedError
+
+    def further(self, found: dict[str, Any]) -> dict[str, Any]:
+        """The metrics' values, with those that come from others."""
+        return found
+
+
+class RegressionHead(_Head):
+    """Numbers, with the squared error.
+
+    Args:
+        label_dimension: how many for a record.
+        weight_column: a feature or numeric column, what each record counts.
+        loss_reduction: "sum_over_batch_size" or "sum".
+        name: of the head.
+    """
+
+    def __init__(
+        self, label_dimension: int = 1, weight_column: Any = None, loss_reduction: Any = "sum_over_batch_size",
+        name: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(label_dimension, weight_column, loss_reduction, name)
+
+    def losses(self, labels: Any, logits: Any) -> Any:
+        tf = compat.install()
+        return tf.math.squared_difference(logits, self.labels(labels))
+
+    def labels(self, labels: Any) -> Any:
+        """Numbers, [B, width]."""
+        tf = compat.install()
+        return tf.reshape(tf.cast(labels, tf.float32), [-1, self.width])
+
+    def metrics(self, *, regularized: bool = False) -> dict[str, Any]:
+        mean = compat.install().keras.metrics.Mean
+        names = [self.key(name) for name in ("label/mean", "prediction/mean")]
+        return super().metrics(regularized=regularized) | {name: mean(name=name) for name in names}
+
+    def _update(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
+        for name, value in {"label/mean": self.labels(labels), "prediction/mean": logits}.items():
+            metrics[self.key(name)].update_state(value, sample_weight=weights)
+
+    def predictions(self, logits: Any) -> dict[str, Any]:
+        """What the model answers."""
+        return {"predictions": logits}
+
+    def outputs(self) -> dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]]:
+        """Signature -> what it answers, of the predictions; the first is the default."""
+        return {"regression": lambda found: {"outputs": found["predictions"]}}
+
+
+class _Classes(_Head):
+    def __init__(
+        self, classes: int, width: int, weight_column: Any, words: Sequence[str] | None, reduction: Any,
+        name: str | None,
+    ) -> None:  # fmt: skip
+        super().__init__(width, weight_column, reduction, name)
+        self.classes, self.words = classes, list(words) if words is not None else None
+        layers = compat.install().keras.layers
+        self.lookup = layers.StringLookup(vocabulary=self.words, num_oov_indices=0) if self.words else None
+
+    def labels(self, labels: Any) -> Any:
+        """Numbers of the classes, [B, 1]."""
+        tf = compat.install()
+        labels = tf.reshape(labels, [-1, 1])
+        return tf.cast(self.lookup(labels) if self.lookup is not None else labels, tf.int64)
+
+    def metrics(self, *, regularized: bool = False) -> dict[str, Any]:
+        name = self.key("accuracy")
+        accuracy = compat.install().keras.metrics.Accuracy(name=name)
+        return super().metrics(regularized=regularized) | {name: accuracy}
+
+    def _update(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
+        predicted = self.predictions(logits)["class_ids"]
+        metrics[self.key("accuracy")].update_state(self.labels(labels), predicted, sample_weight=weights)
+
+    def predictions(self, logits: Any) -> dict[str, Any]:
+        """What the model answers."""
+        tf = compat.install()
+        both = tf.concat([tf.zeros_like(logits), logits], axis=-1) if self.width == 1 else logits
+        numbers = tf.argmax(both, axis=-1)[:, tf.newaxis]
+        found = {"logits": logits, "probabilities": tf.nn.softmax(both), "class_ids": numbers}
+        if self.width == 1:
+            found["logistic"] = tf.sigmoid(logits)
+        names = tf.constant(self.words or [str(one) for one in range(self.classes)])
+        found["classes"] = tf.gather(names, numbers)
+        every = tf.tile(tf.range(self.classes)[tf.newaxis], [tf.shape(logits)[0], 1])
+        return {**found, "all_class_ids": every, "all_classes": tf.gather(names, every)}
+
+    def outputs(self) -> dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]]:
+        """Signature -> what it answers, of the predictions; the first is the default."""
+        told = {"classification": lambda found: {"classes": found["all_classes"], "scores": found["probabilities"]}}
+        if self.width == 1:
+            told["regression"] = lambda found: {"outputs": found["logistic"]}
+        return told
+
+
+class MultiClassHead(_Classes):
+    """One of several classes, with the cross entropy of the softmax.
+
+    Args:
+        n_classes: how many.
+        weight_column: a feature or numeric column, what each record counts.
+        label_vocabulary: the classes' names, where labels are texts.
+        loss_reduction: "sum_over_batch_size" or "sum".
+        name: of the head.
+    """
+
+    def __init__(
+        self, n_classes: int, weight_column: Any = None, label_vocabulary: Sequence[str] | None = None,
+        loss_reduction: Any = "sum_over_batch_size", name: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(n_classes, n_classes, weight_column, label_vocabulary, loss_reduction, name)
+
+    def losses(self, labels: Any, logits: Any) -> Any:
+        tf = compat.install()
+        each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=self.labels(labels)[:, 0], logits=logits)
+        return each[:, tf.newaxis]
+
+
+class BinaryClassHead(_Classes):
+    """One of two classes, with the cross entropy of the sigmoid.
+
+    Args:
+        weight_column: a feature or numeric column, what each record counts.
+        thresholds: accuracy, precision and recall are told at each of these as well.
+        label_vocabulary: the two classes' names, where labels are texts.
+        loss_reduction: "sum_over_batch_size" or "sum".
+        name: of the head.
+    """
+
+    def __init__(
+        self, weight_column: Any = None, thresholds: Sequence[float] | None = None,
+        label_vocabulary: Sequence[str] | None = None, loss_reduction: Any = "sum_over_batch_size",
+        name: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(2, 1, weight_column, label_vocabulary, loss_reduction, name)
+        self.thresholds = tuple(thresholds or ())
+
+    def losses(self, labels: Any, logits: Any) -> Any:
+        tf = compat.install()
+        return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(self.labels(labels), tf.float32), logits)
+
+    def metrics(self, *, regularized: bool = False) -> dict[str, Any]:
+        kinds = compat.install().keras.metrics
+        made: dict[str, Callable[..., Any]] = {
+            "label/mean": kinds.Mean, "prediction/mean": kinds.Mean, "precision": kinds.Precision,
+            "recall": kinds.Recall, "auc": kinds.AUC,
+            "auc_precision_recall": lambda name: kinds.AUC(name=name, curve="PR"),
+        }  # fmt: skip
+        found = super().metrics(regularized=regularized)
+        found |= {self.key(name): make(name=self.key(name)) for name, make in made.items()}
+        for threshold in self.thresholds:
+            accuracy, precision, recall = self._at(threshold)
+            found[accuracy] = kinds.BinaryAccuracy(name=accuracy, threshold=threshold)
+            found[precision] = kinds.Precision(name=precision, thresholds=threshold)
+            found[recall] = kinds.Recall(name=recall, thresholds=threshold)
+        return found
+
+    def _at(self, threshold: float) -> list[str]:
+        kinds = ("accuracy", "precision", "recall")
+        return [self.key(f"{kind}/positive_threshold_{threshold:g}") for kind in kinds]
+
+    def _update(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
+        super()._update(metrics, labels, logits, weights)
+        tf = compat.install()
+        numbers, predicted = self.labels(labels), self.predictions(logits)
+        classes, share = tf.cast(predicted["class_ids"], tf.float32), predicted["logistic"]
+        given = {
+            "label/mean": (numbers,), "prediction/mean": (share,), "precision": (numbers, classes),
+            "recall": (numbers, classes), "auc": (numbers, share), "auc_precision_recall": (numbers, share),
+        }  # fmt: skip
+        for name, values in given.items():
+            metrics[self.key(name)].update_state(*values, sample_weight=weights)
+        for threshold in self.thresholds:
+            for name in self._at(threshold):
+                metrics[name].update_state(numbers, share, sample_weight=weights)
+
+    def further(self, found: dict[str, Any]) -> dict[str, Any]:
+        tf = compat.install()
+        if self.key("label/mean") in found:
+            mean = found[self.key("label/mean")]
+            found[self.key("accuracy_baseline")] = tf.maximum(mean, 1 - mean)
+        return found
+
+
+class MultiHead:
+    """Several heads over one network: logits and labels are dicts by their names, the loss the sum of theirs.
+
+    Args:
+        heads: each with a name.
+        head_weights: what each one's loss counts.
+    """
+
+    def __init__(self, heads: Sequence[Any], head_weights: Sequence[float] | None = None) -> None:
+        self.heads, self.weights = list(heads), list(head_weights or [])
+        names = [head.name for head in self.heads]
+        if None in names or len(set(names)) < len(names):
+            raise ConfigError("the heads of a MultiHead need names, each another one", found=f"names: {names}")
+        if self.weights and len(self.weights) != len(names):
+            raise ConfigError(f"{len(self.weights)} weights for {len(names)} heads")
+
+    def _split(self, logits: Any) -> Mapping[str, Any]:
+        """The logits of each head."""
+        if isinstance(logits, Mapping):
+            return logits
+        tf = compat.install()
+        parts = tf.split(logits, [head.width for head in self.heads], axis=-1)
+        return {head.name: part for head, part in zip(self.heads, parts, strict=True)}
+
+    def loss(self, labels: Any, logits: Any, features: Any = None, regularization: Sequence[Any] | None = None) -> Any:
+        """The weighted sum of the heads' losses, and the layers'."""
+        tf = compat.install()
+        parts = self._split(logits)
+        found = [head.loss(labels[head.name], parts[head.name], features) for head in self.heads]
+        if self.weights:
+            found = [loss * weight for loss, weight in zip(found, self.weights, strict=True)]
+        return tf.add_n([*found, *(regularization or ())])
+
+    def metrics(self, *, regularized: bool = False) -> dict[str, Any]:
+        """Those of all heads, and each one's loss."""
+        mean = compat.install().keras.metrics.Mean
+        names = [f"loss/{head.name}" for head in self.heads] + (["regularization_loss"] if regularized else [])
+        found = {name: mean(name=name) for name in names}
+        for head in self.heads:
+            found |= head.metrics()
+        return found
+
+    def update(
+        self, metrics: Mapping[str, Any], labels: Any, logits: Any, features: Any = None,
+        regularization: Sequence[Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Tells the metrics of a batch."""
+        tf = compat.install()
+        parts = self._split(logits)
+        for head in self.heads:
+            given = (labels[head.name], parts[head.name], features)
+            metrics[f"loss/{head.name}"].update_state(head.loss(*given))
+            head.update(metrics, *given)
+        if regularization:
+            metrics["regularization_loss"].update_state(tf.add_n(list(regularization)))
+
+    def further(self, found: dict[str, Any]) -> dict[str, Any]:
+        """The metrics' values, with those that come from others."""
+        for head in self.heads:
+            found = head.further(found)
+        return found
+
+    def predictions(self, logits: Any) -> dict[tuple[str, str], Any]:
+        """What the model answers, by (the head's name, its own name for it)."""
+        parts = self._split(logits)
+        return {(head.name, key): value for head in self.heads
+                for key, value in head.predictions(parts[head.name]).items()}  # fmt: skip

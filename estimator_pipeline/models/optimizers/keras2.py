@@ -1,0 +1,497 @@
+"""The optimizers of :mod:`estimator_pipeline.models.optimizers.spec` for `Model.fit`, with the arithmetic that was asked for.
+
+`api="keras"` is the Keras 2 optimizer that the Estimator uses as well (`tf.keras.optimizers.legacy`). `api="v1"` is a
+Keras optimizer with the arithmetic of the `tf.compat.v1.train` one, to the last bit: where Keras has the same
+operation under other names of its arguments, that class with these arguments; where it has not, a class of ours over
+TensorFlow's own operation:
+
+========= ============================================ ==========================================================
+optimizer `tf.compat.v1.train`                         what `tf.keras.optimizers.legacy` does otherwise
+========= ============================================ ==========================================================
+sgd       var -= rate g                                nothing
+momentum  a = m a + g; var -= rate a                   a = m a - rate g; var += a: the same while the rate stays
+                                                       the same; after a change the old rate lives on in `a`
+nesterov  the same with var -= rate (g + m a)          as momentum
+adam      epsilon 1e-8; powers of beta multiplied up   epsilon 1e-7; powers of beta computed from the step
+adagrad   var -= rate g / sqrt(a)                      an epsilon of 1e-7 is added to the root
+rmsprop   epsilon 1e-10 under the root; a starts at 1  epsilon 1e-7, outside the root without momentum; a
+                                                       starts at 0
+ftrl      as in Keras                                  nothing
+========= ============================================ ==========================================================
+
+Source of the left column: the documentation of TensorFlow's training operations (`ApplyMomentum`, `ApplyAdagrad`,
+`ApplyRMSProp`), checked by tests/models/test_keras_optimizers.py against both families.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
+from estimator_pipeline.models.optimizers.gradient_accumulation import accumulating, accumulating_of_keras_3
+from estimator_pipeline.models.optimizers.moving_averages import averaging, averaging_of_keras_3
+from estimator_pipeline.models.optimizers.spec import NAMES, LearningRate, Optimizer, linear_warmup, stock_class
+from estimator_pipeline.models.optimizers.weight_decay import decaying, decaying_of_keras_3
+
+__all__ = [
+    "create_slots", "current_rate", "differences", "is_legacy", "make", "of_v1", "proximal_adagrad",
+    "register", "variables_of", "weights_of",
+]  # fmt: skip
+
+# Names of the same argument: tf.compat.v1.train -> Keras.
+_ARGUMENTS = {"beta1": "beta_1", "beta2": "beta_2", "decay": "rho"}
+# What tf.compat.v1.train takes where nothing is said, and Keras does not: for Keras 3, whose Adam is its own.
+_V1_DEFAULTS: dict[str, dict[str, Any]] = {"adam": {"epsilon": 1e-8}}
+
+
+def of_v1(name: str, learning_rate: LearningRate, **clipping: Any) -> Any:
+    """The optimizer that has the arithmetic of `getattr(tf.compat.v1.train, name + "Optimizer")(learning_rate)`.
+
+    Args:
+        name: such as `Adam` or `GradientDescent`.
+        learning_rate: see :class:`estimator_pipeline.models.optimizers.spec.Optimizer`.
+        **clipping: of :func:`make`.
+
+    Raises:
+        ConfigError: there is none of that name that a learning rate alone makes, or none with its arithmetic.
+    """
+    names = {"GradientDescent": "sgd", "Adam": "adam", "Adagrad": "adagrad", "RMSProp": "rmsprop", "Ftrl": "ftrl"}
+    if name not in names:
+        raise ConfigError(f"optimizer {name!r}: there is none of that name", found=", ".join(names))
+    return make(Optimizer(name=names[name], learning_rate=learning_rate), **clipping)
+
+
+def make(
+    optimizer: Optimizer,
+    *,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    whole_rows: bool = False,
+) -> Any:
+    """The optimizer for `Model.compile`.
+
+    Args:
+        optimizer: which one.
+        clip_norm: the global norm to which the gradient is clipped, after it was summed over the replicas.
+        clip_value: the absolute value to which each of its elements is clipped, after the same.
+        whole_rows: what is clipped of an embedding's gradient is the sum of a row's parts, as `build_model_fn` has it.
+            By default it is the parts, as `tf.clip_by_global_norm` and Keras have it, and so programs of either.
+
+    Returns:
+        A `tf.keras.optimizers.legacy.Optimizer`; in a process with Keras 3 a `tf.keras.optimizers.Optimizer`.
+
+    Raises:
+        ConfigError: an option that the optimizer does not take.
+    """
+    tf = compat.install()
+    clipping = {"global_clipnorm": clip_norm, "clipvalue": clip_value}
+    clipping = {name: value for name, value in clipping.items() if value is not None}
+    rate = _rate(tf, optimizer)
+    options = dict(optimizer.options)
+    if optimizer.api == "keras" or optimizer.name not in _v1_classes():
+        if optimizer.api == "v1":
+            options = {_ARGUMENTS.get(name, name): value for name, value in options.items()}
+            options = {**_V1_DEFAULTS.get(optimizer.name, {}), **options}
+        made = optimizer.construct_keras(rate, {**options, **clipping})
+    else:
+        kind = _v1_classes()[optimizer.name]
+        if optimizer.name == "nesterov":
+            options["use_nesterov"] = True
+        made = optimizer.construct(kind, rate, {**options, **clipping})
+    if clipping and whole_rows and is_legacy(made):
+        _clip_whole_rows(made)
+    return made
+
+
+def _clip_whole_rows(optimizer: Any) -> None:
+    """Has an optimizer of Keras 2 clip the sum of a row's parts, and not the parts.
+
+    A gradient of rows, as an embedding has it, names a row once for each time that it was looked up, on each replica.
+    Keras takes the norm of the parts: it is another one for another number of replicas, and not the gradient's.
+    """
+    tf = compat.install()
+
+    def of_whole_rows(theirs: Any) -> Any:
+        def changed(pairs: Any) -> Any:
+            return theirs([(tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g, v) for g, v in pairs])
+
+        return changed
+
+    # Before the sum over the replicas, in the order in which an Estimator adds up; or without it.
+    optimizer._aggregate_gradients = of_whole_rows(optimizer._aggregate_gradients)
+    optimizer._transform_gradients = of_whole_rows(optimizer._transform_gradients)
+
+
+def proximal_adagrad(
+    learning_rate: LearningRate, initial_accumulator_value: float = 0.1, l1_regularization_strength: float = 0.0,
+    l2_regularization_strength: float = 0.0,
+) -> Any:  # fmt: skip
+    """An optimizer with the arithmetic of `tf.compat.v1.train.ProximalAdagradOptimizer`; Keras 2 has none."""
+    strengths = (l1_regularization_strength, l2_regularization_strength)
+    rate = _rate(compat.install(), Optimizer(learning_rate=learning_rate))
+    return _proximal_adagrad()(rate, initial_accumulator_value, *strengths)
+
+
+def differences(optimizer: Optimizer) -> str | None:
+    """Why the stock Keras 2 optimizer trains otherwise than this `tf.compat.v1.train` one; None where it does not.
+
+    Args:
+        optimizer: with `api="v1"`; for "keras" there is no difference.
+    """
+    if optimizer.api != "v1":
+        return None
+    name, options = optimizer.name, optimizer.options
+    if name in ("momentum", "nesterov") and _rate_changes(optimizer):
+        return (
+            "tf.compat.v1.train.MomentumOptimizer multiplies the velocity by the learning rate of the step, Keras "
+            "stores it multiplied already: they part when the schedule changes the rate"
+        )
+    if name == "adam" and "epsilon" not in options:
+        return "epsilon is 1e-8 in tf.compat.v1.train and 1e-7 in Keras; say options: {epsilon: ...} in both"
+    if name == "adagrad":
+        return "Keras adds an epsilon of 1e-7 to the root of the accumulator; options: {epsilon: 1.0e-30} in Keras"
+    if name == "rmsprop":
+        return (
+            "the accumulator starts at 1 in tf.compat.v1.train and at 0 in Keras, and epsilon (1e-10, 1e-7) is added "
+            "under the root there and outside of it here; no option makes them equal"
+        )
+    return None
+
+
+def register() -> None:
+    """Lets Keras find our optimizers and schedules by name, for a model that was saved with one."""
+    classes = [*_v1_classes().values(), *map(stock_class, NAMES)]
+    linear_warmup()
+    keras_2 = compat.keras_generation() == 2
+    for kind in classes:
+        decays = (decaying if keras_2 else decaying_of_keras_3)(kind)
+        averages = [(averaging if keras_2 else averaging_of_keras_3)(one) for one in (kind, decays)]
+        for one in (kind, decays, *averages):
+            (accumulating if keras_2 else accumulating_of_keras_3)(one)
+
+
+def create_slots(model: Any) -> None:
+    """Makes the slot variables of a compiled model's optimizer now; Keras makes them with the first step."""
+    if compat.keras_generation() == 3:
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        return
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    if is_legacy(optimizer):
+        optimizer._create_all_weights(model.trainable_variables)
+    else:
+        optimizer.build(model.trainable_variables)
+
+
+def is_legacy(optimizer: Any) -> bool:
+    """Whether it is one of `tf.keras.optimizers.legacy`, and not of the newer ones of Keras 2."""
+    if compat.keras_generation() == 3:
+        return False
+    legacy: Any = compat.install().keras.optimizers.legacy.Optimizer
+    return isinstance(optimizer, legacy)
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """The variables of an optimizer of either family: the step and the slots, and the settings of newer ones."""
+    return list(optimizer.weights if is_legacy(optimizer) else optimizer.variables)
+
+
+def weights_of(model: Any) -> list[Any]:
+    """The variables of a Keras model, without those of the metrics that it holds as attributes."""
+    counts = {id(variable) for metric in model.metrics for variable in metric.variables}
+    return [variable for variable in model.variables if id(variable) not in counts]
+
+
+def current_rate(optimizer: Any) -> float:
+    """The learning rate of the step that comes next."""
+    tf = compat.install()
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
+    if is_legacy(optimizer):
+        return float(optimizer._decayed_lr(tf.float32))
+    rate = optimizer._learning_rate
+    # On several replicas it is a variable of each.
+    return float(rate(optimizer.iterations) if callable(rate) else tf.convert_to_tensor(rate))
+
+
+def _rate_changes(optimizer: Optimizer) -> bool:
+    return optimizer.warmup_steps > 0 or not isinstance(optimizer.learning_rate, float | int)
+
+
+def _rate(tf: Any, optimizer: Optimizer) -> Any:
+    """A number or a schedule object; a plain function of the step is made one."""
+    rate = optimizer.rate()
+    base: Any = tf.keras.optimizers.schedules.LearningRateSchedule
+    if not callable(rate) or isinstance(rate, base):
+        return rate
+
+    class Function(base):
+        def __call__(self, step: Any) -> Any:
+            return rate(step)
+
+        def get_config(self) -> Mapping[str, Any]:
+            raise NotImplementedError("a schedule that is a function of one's own cannot be saved")
+
+    return Function()
+
+
+def _v1_classes() -> Mapping[str, type]:
+    """name -> Keras optimizer over the operation of the `tf.compat.v1.train` one, for the Keras of this process."""
+    return keras3_optimizers.v1_classes() if compat.keras_generation() == 3 else _v1_classes_of_keras_2()
+
+
+@functools.cache
+def _proximal_adagrad() -> Any:
+    tf = compat.install()
+    adagrad: Any = _v1_classes_of_keras_2()["adagrad"]
+
+    @tf.keras.saving.register_keras_serializable(package="estimator_pipeline")  # type: ignore[misc]
+    class V1ProximalAdagrad(adagrad):
+        """Adagrad, whose weights are then drawn towards 0."""
+
+        def __init__(self, learning_rate=0.01, initial_accumulator_value=0.1, l1=0.0, l2=0.0,
+                     name="V1ProximalAdagrad", **kwargs):  # fmt: skip
+            super().__init__(learning_rate, initial_accumulator_value, name, **kwargs)
+            self.strengths = (l1, l2)
+
+        def _arguments(self, var, state):
+            l1, l2 = (tf.constant(strength, var.dtype.base_dtype) for strength in self.strengths)
+            return {**super()._arguments(var, state), "l1": l1, "l2": l2}
+
+        def _resource_apply_dense(self, grad, var, apply_state=None):
+            return tf.raw_ops.ResourceApplyProximalAdagrad(**self._arguments(var, apply_state), grad=grad)
+
+        def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+            given = self._arguments(var, apply_state)
+            return tf.raw_ops.ResourceSparseApplyProximalAdagrad(**given, grad=grad, indices=indices)
+
+        def get_config(self):
+            return {**super().get_config(), "l1": self.strengths[0], "l2": self.strengths[1]}
+
+    return V1ProximalAdagrad
+
+
+@functools.cache
+def _v1_classes_of_keras_2() -> Mapping[str, type]:
+    tf = compat.install()
+    register = tf.keras.saving.register_keras_serializable(package="estimator_pipeline")
+    base: Any = tf.keras.optimizers.legacy.Optimizer
+    ops = tf.raw_ops
+
+    class V1Optimizer(base):
+        """The common part: the learning rate."""
+
+        def __init__(self, learning_rate, name, **kwargs):
+            super().__init__(name, **kwargs)
+            self._set_hyper("learning_rate", learning_rate)
+
+        def get_config(self):
+            return {**super().get_config(), "learning_rate": self._serialize_hyperparameter("learning_rate")}
+
+        def _rate(self, var, state):
+            key = (var.device, var.dtype.base_dtype)
+            return ((state or {}).get(key) or self._fallback_apply_state(*key))["lr_t"]
+
+    @register
+    class V1Momentum(V1Optimizer):
+        """`tf.compat.v1.train.MomentumOptimizer`: the velocity is that of the gradients alone."""
+
+        def __init__(self, learning_rate=0.01, momentum=0.9, use_nesterov=False, name="V1Momentum", **kwargs):
+            super().__init__(learning_rate, name, **kwargs)
+            self._set_hyper("momentum", momentum)
+            self.use_nesterov = use_nesterov
+
+        def _create_slots(self, var_list):
+            for var in var_list:
+                self.add_slot(var, "momentum")
+
+        def _arguments(self, var, state):
+            return {
+                "var": var.handle,
+                "accum": self.get_slot(var, "momentum").handle,
+                "lr": self._rate(var, state),
+                "momentum": self._get_hyper("momentum", var.dtype.base_dtype),
+                "use_locking": self._use_locking,
+                "use_nesterov": self.use_nesterov,
+            }
+
+        def _resource_apply_dense(self, grad, var, apply_state=None):
+            return ops.ResourceApplyMomentum(**self._arguments(var, apply_state), grad=grad)
+
+        def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+            return ops.ResourceSparseApplyMomentum(**self._arguments(var, apply_state), grad=grad, indices=indices)
+
+        def get_config(self):
+            return {
+                **super().get_config(),
+                "momentum": self._serialize_hyperparameter("momentum"),
+                "use_nesterov": self.use_nesterov,
+            }
+
+    @register
+    class V1Adam(V1Optimizer):
+        """`tf.compat.v1.train.AdamOptimizer`: the powers of beta are multiplied up, not computed from the step."""
+
+        def __init__(self, learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, name="V1Adam", **kwargs):
+            super().__init__(learning_rate, name, **kwargs)
+            self.betas, self.epsilon = (beta1, beta2), epsilon
+            self._powers: tuple[Any, ...] = ()
+
+        def _create_slots(self, var_list):
+            if not self._powers:
+                # The same on all replicas, as the step is.
+                self._powers = tuple(
+                    self.add_weight(
+                        f"beta{number}_power",
+                        shape=[],
+                        initializer=tf.constant_initializer(beta),
+                        trainable=False,
+                        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                    )
+                    for number, beta in enumerate(self.betas, start=1)
+                )
+                self._weights.extend(self._powers)
+            for slot in ("m", "v"):
+                for var in var_list:
+                    self.add_slot(var, slot)
+
+        def apply_gradients(self, *args, **kwargs):
+            done = super().apply_gradients(*args, **kwargs)
+            for power, beta in zip(self._powers, self.betas, strict=True):
+                power.assign(self._next_power(power, beta))
+            return done
+
+        def _next_power(self, power, beta):
+            return power * beta
+
+        def _arguments(self, var, state):
+            dtype = var.dtype.base_dtype
+            return {
+                "lr": self._rate(var, state),
+                "beta1_power": tf.cast(self._powers[0], dtype),
+                "beta2_power": tf.cast(self._powers[1], dtype),
+                "beta1": tf.constant(self.betas[0], dtype),
+                "beta2": tf.constant(self.betas[1], dtype),
+                "epsilon": tf.constant(self.epsilon, dtype),
+            }
+
+        def _resource_apply_dense(self, grad, var, apply_state=None):
+            slots = {name: self.get_slot(var, name).handle for name in ("m", "v")}
+            given = self._arguments(var, apply_state)
+            return ops.ResourceApplyAdam(var=var.handle, **slots, **given, grad=grad, use_locking=self._use_locking)
+
+        def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+            # All rows move, those without a gradient by what is left of their moments.
+            given = self._arguments(var, apply_state)
+            rate = given["lr"] * tf.sqrt(1 - given["beta2_power"]) / (1 - given["beta1_power"])
+            moved = []
+            for name, beta, value in (("m", given["beta1"], grad), ("v", given["beta2"], grad * grad)):
+                slot = self.get_slot(var, name)
+                with tf.control_dependencies([slot.assign(slot * beta, use_locking=self._use_locking)]):
+                    moved.append(self._resource_scatter_add(slot, indices, value * (1 - beta)))
+            change = rate * moved[0] / (tf.sqrt(moved[1]) + given["epsilon"])
+            return var.assign_sub(change, use_locking=self._use_locking)
+
+        def get_config(self):
+            named = {"beta1": self.betas[0], "beta2": self.betas[1], "epsilon": self.epsilon}
+            return {**super().get_config(), **named}
+
+    @register
+    class V1Adagrad(V1Optimizer):
+        """`tf.compat.v1.train.AdagradOptimizer`: no epsilon."""
+
+        def __init__(self, learning_rate=0.01, initial_accumulator_value=0.1, name="V1Adagrad", **kwargs):
+            super().__init__(learning_rate, name, **kwargs)
+            self.initial_accumulator_value = initial_accumulator_value
+
+        def _create_slots(self, var_list):
+            for var in var_list:
+                self.add_slot(var, "accumulator", tf.constant_initializer(self.initial_accumulator_value))
+
+        def _arguments(self, var, state):
+            return {
+                "var": var.handle,
+                "accum": self.get_slot(var, "accumulator").handle,
+                "lr": self._rate(var, state),
+                "use_locking": self._use_locking,
+            }
+
+        def _resource_apply_dense(self, grad, var, apply_state=None):
+            return ops.ResourceApplyAdagrad(**self._arguments(var, apply_state), grad=grad)
+
+        def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+            return ops.ResourceSparseApplyAdagrad(**self._arguments(var, apply_state), grad=grad, indices=indices)
+
+        def get_config(self):
+            return {
+                **super().get_config(),
+                "initial_accumulator_value": self.initial_accumulator_value,
+            }
+
+    @register
+    class V1RMSProp(V1Optimizer):
+        """`tf.compat.v1.train.RMSPropOptimizer`: the mean square starts at 1, epsilon is under the root."""
+
+        def __init__(
+            self,
+            learning_rate=0.01,
+            decay=0.9,
+            momentum=0.0,
+            epsilon=1e-10,
+            centered=False,
+            name="V1RMSProp",
+            **kwargs,
+        ):
+            super().__init__(learning_rate, name, **kwargs)
+            self._set_hyper("rho", decay)
+            self._set_hyper("momentum", momentum)
+            self.epsilon, self.centered = epsilon, centered
+
+        def _create_slots(self, var_list):
+            for var in var_list:
+                self.add_slot(var, "rms", tf.ones_initializer())
+                self.add_slot(var, "momentum")
+                if self.centered:
+                    self.add_slot(var, "mg")
+
+        def _arguments(self, var, state):
+            dtype = var.dtype.base_dtype
+            arguments = {
+                "var": var.handle,
+                "ms": self.get_slot(var, "rms").handle,
+                "mom": self.get_slot(var, "momentum").handle,
+                "lr": self._rate(var, state),
+                "rho": self._get_hyper("rho", dtype),
+                "momentum": self._get_hyper("momentum", dtype),
+                "epsilon": tf.convert_to_tensor(self.epsilon, dtype),
+                "use_locking": self._use_locking,
+            }
+            return {**arguments, "mg": self.get_slot(var, "mg").handle} if self.centered else arguments
+
+        def _resource_apply_dense(self, grad, var, apply_state=None):
+            apply = ops.ResourceApplyCenteredRMSProp if self.centered else ops.ResourceApplyRMSProp
+            return apply(**self._arguments(var, apply_state), grad=grad)
+
+        def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+            apply = ops.ResourceSparseApplyCenteredRMSProp if self.centered else ops.ResourceSparseApplyRMSProp
+            return apply(**self._arguments(var, apply_state), grad=grad, indices=indices)
+
+        def get_config(self):
+            return {
+                **super().get_config(),
+                "decay": self._serialize_hyperparameter("rho"),
+                "momentum": self._serialize_hyperparameter("momentum"),
+                "epsilon": self.epsilon,
+                "centered": self.centered,
+            }
+
+    return {
+        "momentum": V1Momentum,
+        "nesterov": V1Momentum,
+        "adam": V1Adam,
+        "adagrad": V1Adagrad,
+        "rmsprop": V1RMSProp,
+    }

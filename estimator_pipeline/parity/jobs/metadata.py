@@ -1,0 +1,176 @@
+"""What a comparison ran, told as plain values: the job as it was trained, and what was allowed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from estimator_pipeline.job import Job
+from estimator_pipeline.job.tolerances import Tolerances
+from estimator_pipeline.launch.local.plan import counted
+from estimator_pipeline.parity.models.arguments import Feeds
+from estimator_pipeline.parity.models.input_fns import name_of
+from estimator_pipeline.utils.arrays import BIT_EQUAL
+
+__all__ = ["about", "of_program"]
+
+
+def about(
+    path: str | os.PathLike[str], job: Job, *, engines: Sequence[str], settings: Sequence[str], tolerances: Tolerances
+) -> dict[str, Any]:
+    """What was run, by name.
+
+    Args:
+        path: the job file.
+        job: the job as it was trained.
+        engines: by which engines.
+        settings: changes to the job file that were asked for.
+        tolerances: what may differ by how much; what training starts from must be bit-equal.
+    """
+    data = job.input.model_dump()
+    return {
+        "job": os.fspath(path),
+        "settings": list(settings),
+        "engines": list(engines),
+        "workers": job.cluster.num_training_tasks,
+        "steps": job.train.max_steps,
+        "model": job.model.name or job.model.function,
+        "optimizer": _words(job.model.optimizer.model_dump()),
+        "strategy": job.run.train_distribute,
+        "global_batch_size": data.get("global_batch_size"),
+        "run.seed": job.run.seed,
+        "input.seed": data.get("seed"),
+        "tolerances": {
+            "initial values": str(BIT_EQUAL),
+            **tolerances.told(),
+        },
+    }
+
+
+def of_program(
+    estimator: Any,
+    model: Any,
+    *,
+    options: Mapping[str, Any],
+    steps: int,
+    feeds: Feeds,
+    mapping: Mapping[str, str],
+    metric_names: Mapping[str, str],
+    predictions: Mapping[str, str],
+    tolerances: Tolerances,
+) -> dict[str, Any]:
+    """What was run of a program, by name.
+
+    Args:
+        estimator: its Estimator.
+        model: the Keras model.
+        options: of the Estimator's optimizer, as its graph has them; see :func:`_of_optimizers`.
+        steps: how many were asked for.
+        feeds: the data of both.
+        mapping: Keras weight -> the Estimator's variable.
+        metric_names: Keras metric -> the Estimator's.
+        predictions: Keras output -> the Estimator's key.
+        tolerances: what may differ by how much; what training starts from must be bit-equal.
+    """
+    # A canned Estimator's class says what it is; of a plain one its model_fn does.
+    own = getattr(estimator, "_model_fn", None)
+    plain = type(estimator).__name__.startswith("Estimator")
+    strategies = {"estimator": estimator.config.train_distribute, "keras": model.distribute_strategy}
+    return {
+        "engines": ["estimator", "keras"],
+        "estimator": _called("model_fn", name_of(own)) if plain and own is not None else type(estimator).__name__,
+        "model": _called(type(model).__name__, model.name),
+        "optimizer": _of_optimizers(options, model.optimizer),
+        "strategy": {engine: _strategy(strategy) for engine, strategy in strategies.items()},
+        "steps": int(steps),
+        "tf_random_seed": estimator.config.tf_random_seed,
+        **{name: name_of(function) for name, function in feeds.given.items()},
+        **({} if feeds.eval_steps is None else {"eval_steps": int(feeds.eval_steps)}),
+        "mapping": [f"{name}: {given}" for name, given in mapping.items()],
+        "metric_names": [f"{name}: {given}" for name, given in metric_names.items()],
+        "predictions": [f"{output}: {key}" for output, key in predictions.items()],
+        "tolerances": {"initial values": str(BIT_EQUAL), **tolerances.told()},
+    }
+
+
+def _of_optimizers(options: Mapping[str, Any], optimizer: Any) -> dict[str, str]:
+    """Both optimizers of a program in words, each with its settings.
+
+    Args:
+        options: what the Estimator's graph says of its own; see
+            :attr:`estimator_pipeline.parity.graph_facts.GraphFacts.options`. Empty: it does not say, and is left out.
+        optimizer: Keras's.
+    """
+    found = {"keras": _optimizer(optimizer)}
+    if not options:
+        return found
+    told = {name: value if isinstance(value, bool) else f"{value:g}" for name, value in options.items()
+            if name != "kind"}  # fmt: skip
+    if "learning_rate" not in told:
+        told["learning_rate"] = "by a schedule"
+    return {"estimator": _words({"name": options["kind"], **told}), **found}
+
+
+def _called(kind: str, name: str) -> str:
+    """`Sequential mnist`; a name that only says the kind again is left out."""
+    return (
+        kind
+        if re.sub(r"_\d+$", "", name).replace("_", "").lower() == kind.replace("_", "").lower()
+        else (f"{kind} {name}")
+    )
+
+
+# Settings of a Keras optimizer that say nothing of its arithmetic, or nothing while another one is off.
+_NO_ARITHMETIC = ("jit_compile", "is_legacy_optimizer")
+# What says of a job's optimizer that something is not done.
+_NOTHING = (("warmup_steps", 0), ("warmup_from", 0.0), ("gradient_accumulation_steps", 1))
+_OF_AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
+
+
+def _optimizer(optimizer: Any) -> str:
+    """Its class and its settings, of a Keras optimizer; a schedule's too."""
+    try:
+        settings = dict(optimizer.get_config())
+    except NotImplementedError:  # it has a schedule that is a function
+        settings = {}
+    left = ("name", *_NO_ARITHMETIC, *(() if settings.get("use_ema") else _OF_AVERAGES))
+    settings = {name: value for name, value in settings.items() if name not in left}
+    return _words({"name": type(optimizer).__name__, **_plain(settings)})
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is not set, and with the digits that a float of 32 bits has."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and "class_name" in value:
+            found[name] = {"name": value["class_name"], **_plain(value.get("config") or {})}
+        elif isinstance(value, Mapping):
+            found[name] = _plain(value)
+        elif isinstance(value, bool | str | int):
+            found[name] = value
+        elif value is not None:
+            found[name] = f"{float(value):.6g}" if hasattr(value, "__float__") else str(value)
+    return found
+
+
+def _strategy(strategy: Any) -> str:
+    # What a program has without one is a strategy as well.
+    kind = "none" if strategy is None else type(strategy).__name__
+    if kind in ("none", "_DefaultDistributionStrategy"):
+        return "none"
+    return f"{kind}, {counted(strategy.num_replicas_in_sync, 'replica')}"
+
+
+def _words(section: Mapping[str, Any]) -> str:
+    """`name: adam`, `learning_rate: 0.01` -> "adam, learning_rate 0.01"; what is not set is left out."""
+    rest = dict(section)
+    head = rest.pop("name", None) or rest.pop("kind", None)
+    words = [] if head is None else [str(head)]
+    for name, value in rest.items():
+        if isinstance(value, Mapping):
+            words += [f"{name} ({_words(value)})"] if value else []
+        elif value not in (None, [], ()) and (name, value) not in _NOTHING:
+            words.append(f"{name} {value}")
+    return ", ".join(words)

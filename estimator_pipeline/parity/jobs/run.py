@@ -1,0 +1,325 @@
+"""The same job by two engines, from the same values on the same records, held against each other step by step."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline import launch
+from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
+from estimator_pipeline.job import ENGINE_NAMES, Job, load_job
+from estimator_pipeline.job.arguments import check_count, check_seconds
+from estimator_pipeline.job.tolerances import Tolerances
+from estimator_pipeline.parity import folders
+from estimator_pipeline.parity import known_differences as known
+from estimator_pipeline.parity.diagnosis.diagnose import Facts
+from estimator_pipeline.parity.export_answers import EXPORT
+from estimator_pipeline.parity.jobs import default_tolerances as defaults
+from estimator_pipeline.parity.jobs.metadata import about
+from estimator_pipeline.parity.result import ENGINES, Parity, compare_records
+from estimator_pipeline.parity.step_records import StepReader, initial_of, read_arrays
+from estimator_pipeline.utils.arrays import compare
+
+__all__ = ["run_parity", "weighed_alike"]
+
+# Longer waits do not fit into what the operating system is asked; some eleven days.
+_LONGEST_WAIT = 1e6
+
+
+def run_parity(
+    path: str | Path,
+    *,
+    engines: Sequence[str] = ENGINES,
+    settings: Sequence[str] = (),
+    workers: int | None = None,
+    steps: int | None = None,
+    tolerances: Any = None,
+    folder: str | os.PathLike[str] | None = None,
+    view: Any = None,
+    timeout: float | None = None,
+) -> Parity:
+    """Runs a job file by two engines and compares them.
+
+    Args:
+        path: the job file.
+        engines: the two, different ones, as `run.engine` calls them; the first is set to what the second starts from.
+        settings: changes to it, as `--set` takes them.
+        workers: training tasks; None: as the file says. Evaluator and parameter servers are left out.
+        steps: how many training steps, from 1 on; None: as the job's section `parity` says.
+        tolerances: what may differ by how much, see :meth:`Tolerances.of`; None: as that section says.
+        folder: where the runs and their records go; a new temporary one by default. What was made and is empty in
+            the end is taken away.
+        view: shows the runs; None shows nothing.
+        timeout: seconds for each run, above 0; None for no limit.
+
+    Raises:
+        ConfigError: an argument or a folder that cannot be; a job that cannot be compared, or that an engine refuses.
+        TaskFailedError: one of the runs failed; the message has the end of its log. Its exit code is the run's: 3 for
+            one that diverged, 130 for one that a person has ended.
+    """
+    engines = _two(engines)
+    steps, workers = check_count(steps, "steps"), check_count(workers, "workers")
+    timeout = check_seconds(timeout, "timeout")
+    plain = load_job(path, overrides=list(settings))
+    steps = plain.parity.steps if steps is None else steps
+    if tolerances is None:
+        written = plain.parity.tolerances
+        tolerances = {what: one if isinstance(one, str) else one.model_dump() for what, one in written.items()}
+    Tolerances.of(tolerances)  # refused before anything is run
+    changes = _changes(plain, settings, workers=workers, steps=steps)
+    with folders.runs(folder, option="--folder", engines=engines) as base:
+        # Both, before either is trained.
+        jobs = {
+            engine: load_job(path, overrides=[*changes, f"run.engine={engine}", _model_dir(base, engine)])
+            for engine in engines
+        }
+        return _compared(
+            jobs, path, changes, engines=engines, settings=settings, steps=steps, tolerances=tolerances, base=base,
+            view=view, timeout=timeout,
+        )  # fmt: skip
+
+
+def _model_dir(base: Path, engine: str) -> str:
+    return f"run.model_dir={base / engine / 'model'}"
+
+
+def _two(engines: Sequence[str]) -> tuple[str, str]:
+    named = [name for name in engines if name]
+    if len(named) != 2 or len(engines) != 2:
+        raise ConfigError(
+            "parity compares two engines, and two must be named",
+            found=f"named: {', '.join(named) or 'none'}; engines: {', '.join(ENGINE_NAMES)}",
+            mend="name two, with a comma between: --engines keras,keras3",
+        )
+    if unknown := [name for name in engines if name not in ENGINE_NAMES]:
+        raise ConfigError(
+            f"the engines {', '.join(engines)} are not two that there are",
+            found=f"not known: {', '.join(map(repr, unknown))}; engines: {', '.join(ENGINE_NAMES)}",
+            mend="name two, with a comma between: --engines keras,keras3",
+        )
+    if engines[0] == engines[1]:
+        raise ConfigError(f"the engine {engines[0]} was to be compared with itself", mend="name two engines")
+    return engines[0], engines[1]
+
+
+def _compared(
+    jobs: Mapping[str, Job], path: Any, changes: Sequence[str], *, engines: tuple[str, str], settings: Sequence[str],
+    steps: int, tolerances: Any, base: Path, view: Any, timeout: float | None,
+) -> Parity:  # fmt: skip
+    """Runs both and holds them against each other."""
+    metrics: dict[str, Mapping[str, Any]] = {}
+    # The second one first: what it starts from is what the other is started from.
+    for engine in reversed(engines):
+        job = jobs[engine]
+        start = [] if engine == engines[1] else ["--start", str(base / engines[1] / "record")]
+        try:
+            metrics[engine] = _run(job, path, changes, engine=engine, base=base, more=start, view=view, timeout=timeout)
+        except (ConfigError, TaskFailedError):
+            if engine == engines[1] or not _other_variables(base, engines):
+                raise
+            allowed = Tolerances.of(tolerances)
+            where = f"its logs: {base / engine / 'logs'}"
+            notes = (f"{engine} was not trained, for it cannot start from the other's values: {where}",)
+            ran = about(path, job, engines=engines, settings=settings, tolerances=allowed)
+            none: dict[str, Mapping[str, Any]] = {name: {} for name in engines}
+            return compare_records(base, engines=engines, metrics=none, tolerances=allowed, notes=notes, about=ran)
+    told, answers = _answers(base, engines, path, changes, timeout=timeout)
+    allowed = Tolerances.of(tolerances, defaults=_defaults(job, base, engines))
+    local = job.run.devices_per_task or 1
+    options = _options(job)
+    facts = Facts(
+        replicas=local * job.cluster.num_training_tasks,
+        batches_per_step=local,
+        clip_norm=job.model.clip_norm,
+        losses={name: (pair[0], pair[1]) for name, pair in told["losses"].items()},
+        options=(options, options),
+    )
+    by_nature = known.of_job(job, engines=engines, random=(told["random"], told["random"]))
+    ran = about(path, job, engines=engines, settings=settings, tolerances=allowed)
+    return compare_records(
+        base,
+        engines=engines,
+        metrics=weighed_alike(metrics),
+        finals=metrics,
+        tolerances=allowed,
+        facts=facts,
+        answers=answers,
+        notes=tuple(told["notes"]),
+        by_nature=tuple(by_nature),
+        steps=steps,
+        about=ran,
+    )
+
+
+def weighed_alike(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The metrics that mean the same in both engines.
+
+    Estimator's `loss` is a mean of batch means, which weighs a small last batch too much; `average_loss`, where it is
+    there, is the mean over all records, as Keras's `loss` is.
+    """
+    weighed = all("average_loss" in found for found in metrics.values())
+    return {
+        engine: {name: value for name, value in found.items() if name != "loss" or not weighed}
+        for engine, found in metrics.items()
+    }
+
+
+def _options(job: Job) -> dict[str, Any]:
+    """Of the job's optimizer, by Keras's names, as both engines have them."""
+    optimizer = job.model.optimizer
+    kind = {"nesterov": "momentum", "adamw": "adam"}.get(optimizer.name, optimizer.name)
+    found = {_OPTIONS.get(name, name): value for name, value in optimizer.options.items()}
+    found = {**_BY_DEFAULT.get(kind, {}), **({"nesterov": True} if optimizer.name == "nesterov" else {}), **found}
+    return {"kind": kind, **{name: value for name, value in found.items() if isinstance(value, int | float)}}
+
+
+# What tf.compat.v1.train calls an option -> Keras's name.
+_OPTIONS = {"beta1": "beta_1", "beta2": "beta_2", "decay": "rho"}
+# What both engines take where a job says nothing, of what tells a gradient from a slot.
+_BY_DEFAULT = {"momentum": {"momentum": 0.9}, "adam": {"beta_1": 0.9, "beta_2": 0.999}}
+
+
+def _other_variables(base: Path, engines: tuple[str, str]) -> bool:
+    """Whether both have told what they would start from, and one of them has variables that the other has not."""
+    try:
+        starts = [initial_of(base / engine / "record") for engine in engines]
+    except ConfigError:
+        return False
+    return not compare(*starts).alike
+
+
+def _defaults(job: Job, base: Path, engines: tuple[str, str]) -> Mapping[str, Any]:
+    variables = initial_of(base / engines[0] / "record")
+    environments = [StepReader(base / engine / "record").environment() for engine in engines]
+    seen = [device for facts in environments for device in facts.get("devices", ())]
+    return defaults.of_job(job, engines=engines, variables=variables, devices=seen)
+
+
+def _answers(
+    base: Path, engines: tuple[str, str], path: Any, changes: Sequence[str], *, timeout: float | None
+) -> tuple[Any, Any]:
+    """What a process that loads both exports says: facts, and the answers of both."""
+    command = [
+        sys.executable,
+        "-m",
+        "estimator_pipeline.parity.export_answers",
+        str(base),
+        ",".join(engines),
+        str(path),
+    ]
+    environ = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    try:
+        done = subprocess.run(
+            [*command, *changes, _model_dir(base, engines[1])],
+            env={**environ, "CUDA_VISIBLE_DEVICES": ""},
+            capture_output=True,
+            text=True,
+            timeout=None if timeout is None else min(timeout, _LONGEST_WAIT),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TaskFailedError(f"the exported models did not answer within {timeout:g} s") from error
+    (base / "answers.log").write_text(done.stdout + done.stderr, encoding="utf-8")
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:]
+        raise TaskFailedError(f"the exported models could not be asked: {' '.join(last)}", found=f"{base}/answers.log")
+    facts = json.loads((base / "facts.json").read_text(encoding="utf-8"))
+    paths = [base / f"answers-{engine}.npz" for engine in engines]
+    if not all(path.exists() for path in paths):
+        return facts, None
+    return facts, (read_arrays(paths[0]), read_arrays(paths[1]))
+
+
+def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: int) -> list[str]:
+    """What is changed in the job for the comparison; the report says which strategy came of it."""
+    if job.run.train_distribute == "parameter_server":
+        raise ConfigError(
+            "parity compares synchronous training, and train_distribute is parameter_server",
+            mend="--set run.train_distribute=multi_worker_mirrored --set cluster.ps=0",
+        )
+    seed = getattr(job.input, "seed", 0)
+    if job.run.seed is None or seed is None:
+        raise ConfigError(
+            "parity needs the same records in the same order, and the same dropout in both",
+            found=f"run.seed {job.run.seed}, input.seed {seed}",
+            mend="--set run.seed=1 --set input.seed=1",
+        )
+    # What own input functions give is not known, and cannot be exported.
+    exporters = "[]" if job.input.source == "function" else f"[{{kind: final, name: {EXPORT}}}]"
+    # Keras's epoch goes from checkpoint to checkpoint. What acts by epochs shall do so where it does in the job.
+    unit, interval = job.run.checkpoint_interval
+    epochs = unit == "steps" and (job.keras.learning_rate_by_epoch is not None or job.keras.callbacks)
+    epoch = min(interval, steps) if epochs else steps
+    changes = [*settings, f"train.max_steps={steps}", "train.epochs=null", f"run.save_checkpoints_steps={epoch}",
+               "run.save_checkpoints_secs=null", "cluster.evaluator=false", "eval.during_training=false",
+               f"eval.exporters={exporters}"]  # fmt: skip
+    # It writes to folders of its own alone: a backup, checkpoints or a ledger elsewhere are those of the job's own run.
+    changes += [f"keras.{name}=null" for name in job.keras.writing()]
+    if job.run.ledger:
+        changes.append("run.ledger=false")
+    if workers is not None:
+        changes += [f"cluster.workers={workers}", "cluster.chief=false"]
+        strategy = job.run.train_distribute
+        if workers > 1 and strategy in ("mirrored", "one_device"):
+            raise ConfigError(
+                f"train_distribute {strategy!r} trains in one process, and {workers} workers are to train",
+                found=f"workers {workers} and run.train_distribute {strategy}",
+                mend="--set run.train_distribute=multi_worker_mirrored, or leave the workers out",
+            )
+        if workers > 1 and strategy == "none":
+            changes.append("run.train_distribute=multi_worker_mirrored")
+    return changes
+
+
+def _run(
+    job: Job, path: Any, changes: Sequence[str], *, engine: str, base: Path, more: Sequence[str], view: Any,
+    timeout: float | None,
+) -> Mapping[str, Any]:  # fmt: skip
+    command = [sys.executable, "-m", "estimator_pipeline", "train", str(path), "--engine", engine]
+    command += ["--record", str(base / engine / "record"), *more]
+    for change in (*changes, _model_dir(base, engine)):
+        command += ["--set", change]
+    shape = launch.Shape(workers=job.cluster.workers, chief=job.cluster.chief)
+    with launch.hold_ports(shape.ports) as held:
+        plan = launch.plan_local(
+            command,
+            shape=shape,
+            ports=held.ports,
+            log_dir=base / engine / "logs",
+            run_id=launch.new_run_id(),
+            environ=os.environ,
+            foreign=False,
+        )
+        outcome = launch.run_local(plan, view=view, timeout=timeout)
+    if outcome.exit_code != 0 or outcome.result is None:
+        raise _failed(engine, outcome)
+    metrics: Mapping[str, Any] = outcome.result["metrics"]
+    return metrics
+
+
+def _failed(engine: str, outcome: launch.Outcome) -> PipelineError:
+    """Why a run failed, with the exit code that says so: a job that an engine refuses is bad input."""
+    logs = f"its logs: {outcome.log_dir}"
+    refusal = None if outcome.failure is None else outcome.failure.refusal
+    if outcome.exit_code == ConfigError.exit_code and refusal is not None:
+        what = f"the engine {engine} cannot run this job: {refusal['what']}"
+        return ConfigError(what, found="; ".join(filter(None, (refusal["found"], logs))), mend=refusal["mend"])
+    if outcome.failure is not None:
+        told = f"failed: {outcome.failure.text()}"
+    elif outcome.reason == "interrupted":
+        number = outcome.signal or outcome.exit_code - 128
+        by = "the user (SIGINT)" if number == signal.SIGINT else f"signal {number}"
+        told = f"was ended by {by}"
+    elif outcome.reason == "timeout":
+        told = f"did not end in time: it was ended after {outcome.seconds:.0f} s"
+    else:
+        told = f"gave no result: it ended as {outcome.reason}"
+    error = TaskFailedError(f"the run by the engine {engine} {told}", found=logs)
+    # Diverged, asked to end, ended by a person.
+    error.exit_code = outcome.exit_code or error.exit_code
+    return error

@@ -1,0 +1,502 @@
+"""An Estimator of any program against a Keras model that its people made for it, in one process.
+
+    found = compare_models(estimator, model, input_fn=train_input_fn, steps=20,
+                           mapping={"dense/kernel": "fc1/weights", "dense/bias": "fc1/biases"})
+
+The Estimator is set to the values that the Keras model has, both train on the same records, and what each step did is
+compared, see :mod:`estimator_pipeline.parity.result`. Neither is changed by it: the Estimator trains in a folder of
+the comparison's own, the Keras model gets its values back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline import compat
+from estimator_pipeline.distribute import replica_sync as replica_means
+from estimator_pipeline.engines.lifecycle.even_batches import in_whole_rounds
+from estimator_pipeline.engines.recording import step_recorder as recording
+from estimator_pipeline.errors import ConfigError, DivergedError, TaskFailedError
+from estimator_pipeline.job.tolerances import Tolerances, kind_of
+from estimator_pipeline.job.user_code import own_code
+from estimator_pipeline.launch.local.plan import counted
+from estimator_pipeline.models import keras_variable_names as keras_names
+from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
+from estimator_pipeline.parity import folders, graph_facts
+from estimator_pipeline.parity import known_differences as known
+from estimator_pipeline.parity.diagnosis.diagnose import FIRST_DIFFERENCE, Facts
+from estimator_pipeline.parity.diagnosis.optimizers import other_options, told_options
+from estimator_pipeline.parity.export_answers import Evaluation, evaluation_of, loss_of_batch_means, predicted
+from estimator_pipeline.parity.findings import told_names
+from estimator_pipeline.parity.jobs import metadata as about
+from estimator_pipeline.parity.models import inspection as looks
+from estimator_pipeline.parity.models import matching
+from estimator_pipeline.parity.models.arguments import Feeds, check_arguments
+from estimator_pipeline.parity.models.input_fns import features_of
+from estimator_pipeline.parity.models.record_formats import Forms, common_forms
+from estimator_pipeline.parity.optimizer_slots import kept_by_keras, kept_in_graph
+from estimator_pipeline.parity.result import ENGINES, Parity, compare_records
+from estimator_pipeline.parity.step_records import BatchWriter, StepReader, StepWriter, initial_of
+from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
+
+__all__ = ["compare_models"]
+
+# What a sum that is rounded otherwise shows in first.
+_OF_ROUNDING = ("weight", "slot", "moving statistic", "update norm")
+
+
+def compare_models(
+    estimator: Any,
+    model: Any,
+    *,
+    input_fn: Callable[..., Any],
+    eval_input_fn: Callable[..., Any] | None = None,
+    keras_input_fn: Callable[..., Any] | None = None,
+    keras_eval_input_fn: Callable[..., Any] | None = None,
+    steps: int = 20,
+    eval_steps: int | None = None,
+    mapping: Mapping[str, str] | None = None,
+    metric_names: Mapping[str, str] | None = None,
+    predictions: str | Mapping[str, str] | None = None,
+    tolerances: Any = None,
+    slots: bool | None = None,
+    folder: Any = None,
+) -> Parity:
+    """Trains an Estimator and a Keras model from the same values on the same records, and compares each step.
+
+    Args:
+        estimator: a `tf.estimator.Estimator`, or a canned one. Its `model_fn`, `params` and `config` are used, strategy
+            included; its `model_dir` is neither read nor written.
+        model: a compiled `tf.keras.Model` of Keras 2, made in the scope of its strategy, if it has one.
+        input_fn: gives the training data, a `tf.data.Dataset` of (features, labels), in the same order each time. Its
+            parameters `params`, `config`, `mode` and `input_context` are filled as an Estimator fills them. It may
+            return tensors, as programs of TensorFlow 1 do: then which records were read is not compared.
+        eval_input_fn: gives the evaluation's data; None: nothing is evaluated.
+        keras_input_fn: the same for the Keras model, where it takes its features in another form. Which records were
+            read is told by what both have in common: parts of one name with as many numbers, or texts, a record.
+        keras_eval_input_fn: the same of `eval_input_fn`.
+        steps: how many training steps.
+        eval_steps: how many batches each evaluates, of data without end above all; None: all that there are.
+        mapping: a Keras weight -> the Estimator's variable, both without ":0", of those whose names differ. A weight
+            that it does not name has the same name in both.
+        metric_names: a metric of the Keras model -> the Estimator's name for it, where they differ. A metric that one
+            side alone has is not compared, and a note says which.
+        predictions: an output of the Keras model -> the key of it in the Estimator's predictions; the key alone, where
+            the model has one output. What both answer to the first batch of the evaluation (or of the training, where
+            nothing is evaluated) is compared. None: it is not, and a note says so.
+        tolerances: what may differ by how much, see :meth:`Tolerances.of`.
+        slots: whether the optimizers' slots are compared; None: where both have the same ones under the same names.
+        folder: where the runs and their records go; a new temporary one by default.
+
+    Returns:
+        The comparison. Where `equal` is False, `findings` says what it comes from, or what differs first.
+
+    Raises:
+        ConfigError: names that do not belong together (of variables, metrics, predictions), which is found out before
+            anything is trained or written; a model that is not compiled; an input function that gives no data.
+        DivergedError: the loss of either has come to a number that is none.
+        TaskFailedError: training or evaluation of either failed, for a function of the program raised.
+    """
+    check_arguments(estimator, model, steps, eval_steps)
+    allowed = Tolerances.of(tolerances)
+    weights = matching.names_of(mapping, "mapping", '{"dense/kernel": "fc1/weights"}')
+    named = matching.names_of(metric_names, "metric_names", '{"acc": "accuracy"}')
+    feeds = Feeds.of(estimator, input_fn, eval_input_fn, keras_input_fn, keras_eval_input_fn, eval_steps)
+    if named and feeds.evaluation is None:
+        raise ConfigError(
+            "metric_names names metrics, and nothing is evaluated",
+            found=", ".join(list(named)[:12]),
+            mend="give eval_input_fn (--eval-input-fn), or leave metric_names out",
+        )
+    theirs = looks.look_at_estimator(
+        estimator, training=feeds.training, evaluation=feeds.evaluation, asked=predictions is not None
+    )
+    ours = looks.look_at_keras(model, training=feeds.keras_training, evaluation=feeds.keras_evaluation)
+    left = matching.check_variables(
+        theirs.variables, ours.variables, weights, untrained=theirs.untrained, untrained_ours=ours.untrained
+    )
+    if feeds.evaluation is not None:
+        matching.check_metrics(theirs.metrics, ours.metrics, named)
+    asked = matching.outputs_asked(predictions, ours.outputs, theirs.predictions)
+    pair = _Pair(
+        estimator=estimator, model=model, feeds=feeds, steps=steps, mapping=weights, metric_names=named, asked=asked,
+        theirs=theirs, ours=ours, left=left,
+        forms=common_forms(feeds.training.element_spec, feeds.keras_training.element_spec) if feeds.differ else Forms(),
+    )  # fmt: skip
+    with folders.runs(folder, option="folder", engines=ENGINES, kept_after=(DivergedError,)) as base:
+        return _compared(pair, base, allowed, slots)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """What is compared: all names fit.
+
+    Attributes:
+        estimator, model: the two.
+        feeds: their data.
+        steps: training steps.
+        mapping: Keras weight -> the Estimator's variable.
+        metric_names: Keras metric -> the Estimator's.
+        asked: Keras output -> the Estimator's key.
+        theirs, ours: what the Estimator and the Keras model consist of.
+        left: variables that are not compared.
+        forms: what of the records is compared.
+    """
+
+    estimator: Any
+    model: Any
+    feeds: Feeds
+    steps: int
+    mapping: Mapping[str, str]
+    metric_names: Mapping[str, str]
+    asked: Mapping[str, str]
+    theirs: looks.Look
+    ours: looks.KerasLook
+    left: matching.LeftOut
+    forms: Forms
+
+    def as_keras(self, name: str) -> str:
+        """A canonical name of the Estimator's, as Keras calls it."""
+        return matching.renamed_as(name, {given: weight for weight, given in self.mapping.items()})
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Outcome:
+    """What one side has come to, beside its record.
+
+    Attributes:
+        metrics: of the evaluation.
+        answers: what it predicts.
+        batches: of the Estimator's evaluation, how many records each had, where they may be others than Keras's.
+        evaluation: of Keras, batch by batch.
+        random: of Keras: what draws random numbers of its own.
+        notes: what is to be said of this side.
+        names: of the variables in the Estimator's graph, and of its optimizers' slots as they are called by default.
+        replaced: what the Estimator's variables held before they were set to Keras's values.
+    """
+
+    metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    answers: dict[str, Any] = dataclasses.field(default_factory=dict)
+    batches: list[int] = dataclasses.field(default_factory=list)
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    random: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    names: list[str] = dataclasses.field(default_factory=list)
+    replaced: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) -> Parity:
+    """Trains both, and compares what they have recorded."""
+    model, optimizer = pair.model, type(pair.model.optimizer).__name__
+    writers = {engine: StepWriter(base / engine / "record") for engine in reversed(ENGINES)}
+    read = graph_facts.GraphFacts()
+    keras = _by_keras(pair, writers["keras"])
+    with looks.keras_classes():
+        estimator = _by_estimator(pair, base, writers, read)
+    seen = keras.evaluation
+    loss = loss_of_batch_means(keras.metrics.get("loss"), seen.each, seen.sizes)
+    batches = (estimator.batches, seen.sizes) if estimator.batches else ((), ())
+    finals, told = matching.to_compare(estimator.metrics, keras.metrics, pair.metric_names, loss, batches=batches)
+    notes = [*pair.left.notes(), *pair.forms.notes, *keras.notes, *_of_replaced(base, estimator.replaced), *told]
+    both = [name for name in finals["estimator"] if name in finals["keras"]]
+    options = (read.options, graph_facts.options_of_keras(model.optimizer))
+    random = (read.random, keras.random)
+    by_nature = known.of_optimizers(estimator.names, optimizer, options) + known.of_random(ENGINES, random)
+    if slots is None:
+        slots, told = _slots(base, estimator.names, model.optimizer, options)
+        notes += told
+    if not pair.asked:
+        notes.append(
+            "predictions were not compared: name the Estimator's key of each output in `predictions` (--predictions), "
+            f"of {', '.join(pair.ours.outputs)}"
+        )
+    replicas = (_replicas(pair.estimator.config.train_distribute), _replicas(model.distribute_strategy))
+    facts = Facts(
+        replicas=max(replicas),
+        batches_per_step=replicas[0] if replicas[0] == replicas[1] else replicas,
+        clip_norm=getattr(model.optimizer, "global_clipnorm", None),
+        losses=seen.losses or {},
+        options=options,
+    )
+    ran = about.of_program(
+        pair.estimator, model, options=read.options, steps=pair.steps, feeds=pair.feeds, mapping=pair.mapping,
+        metric_names=pair.metric_names, predictions=pair.asked, tolerances=allowed,
+    )  # fmt: skip
+    found = compare_records(
+        base,
+        metrics={engine: {name: finals[engine][name] for name in both} for engine in ENGINES},
+        finals=finals,
+        tolerances=allowed,
+        facts=facts,
+        notes=tuple(notes),
+        by_nature=tuple(by_nature),
+        slots=slots,
+        records=pair.forms.told,
+        records_in_part=pair.forms.told and bool(pair.forms.notes),
+        steps=pair.steps,
+        answers=(estimator.answers, keras.answers) if pair.asked else None,
+        about=ran,
+    )
+    more = _of_what_came(pair, found, facts, [*_differing(pair, finals, both)])
+    return dataclasses.replace(found, notes=(*found.notes, *more))
+
+
+def _of_replaced(base: Path, replaced: Mapping[str, Any]) -> list[str]:
+    """Of values that neither trains, such as a table that was loaded: what the comparison has put into their place."""
+    readers = [StepReader(base / engine / "record") for engine in ENGINES]
+    if not all(reader.steps for reader in readers):
+        return []
+    start = readers[1].initial(lambda names: names & replaced.keys())
+    others = [
+        name
+        for name, value in replaced.items()
+        if name in start and not np.allclose(value, start[name], rtol=1e-5, atol=0, equal_nan=True)
+    ]
+    for reader in readers:
+        others = reader.unchanged(others)
+    if not others:
+        return []
+    return [
+        f"neither side trains {told_names(others)}, and they did not begin alike: the Estimator was set to the Keras "
+        "model's values; what was to be loaded into both (a table, a checkpoint) is to be looked at"
+    ]
+
+
+def _of_what_came(pair: _Pair, found: Parity, facts: Facts, differing: Iterable[Any]) -> list[str]:
+    """Notes that explain what was found, and nothing beside it."""
+    notes = []
+    compared = [*found.numbers.values(), *found.records.values(), *(step.variables for step in found.steps)]
+    if found.initial.equal and all(one.equal for one in compared):
+        # What evaluates other weights comes to other metrics, whatever is counted.
+        notes += known.of_metrics(differing)
+    if any(step.variables.differences for step in found.steps) and all(
+        finding.name == FIRST_DIFFERENCE and finding.kind in _OF_ROUNDING for finding in found.findings
+    ):
+        notes += known.of_session(pair.estimator.config.session_config)
+    if found.equal and (others := other_options(facts)):
+        notes.append(
+            f"the optimizers' options are not the same ({told_options(ENGINES, others)}), which did not show in "
+            + counted(len(found.steps), "step")
+        )
+    return notes
+
+
+def _replicas(strategy: Any) -> int:
+    return 1 if strategy is None else int(strategy.num_replicas_in_sync)
+
+
+def _differing(
+    pair: _Pair, finals: Mapping[str, Mapping[str, Any]], both: Iterable[str]
+) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Metrics that came to something else, and what each side counts under that name."""
+    counts = {metric.name: graph_facts.thresholds_of(metric) for metric in pair.model.metrics}
+    ours = {theirs: name for name, theirs in pair.metric_names.items()}
+    for name in both:
+        one, other = (finals[engine][name] for engine in ENGINES)
+        if not np.allclose(one, other, rtol=1e-4, atol=0):
+            yield name, pair.theirs.counts.get(name, {}), counts.get(ours.get(name, name), {})
+
+
+def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
+    """Trains and evaluates the Keras model, asks it, and gives it its values back."""
+    tf: Any = compat.install()
+    model, feeds, outcome = pair.model, pair.feeds, _Outcome()
+    strategy = model.distribute_strategy
+    # One that makes variables as it trains has more of them afterwards.
+    values = [(variable, variable.numpy()) for variable in _everything(model)]
+    told = _told_batches(feeds.keras_training.for_keras(), writer.folder, pair.forms, 1)
+    outcome.random, outcome.notes = graph_facts.random_of_model(model, feeds.keras_training.first_features())
+
+    def made(trained: bool) -> list[str]:
+        """Variables that training makes, or the look at what draws random numbers in it."""
+        before = {id(variable) for variable, _ in values}
+        names = keras_names.names_of(weights := keras_optimizers.weights_of(model))
+        new = [one for one in weights if id(one) not in before]
+        return [names[id(one)] for one in new if trained or not one.trainable]
+
+    def of_model(found: Iterable[str]) -> Mapping[str, str]:
+        names, left = canonical(found, kept_by_keras(model).names), made(trained=False)
+        return {name: given for name, given in names.items() if name not in pair.left.ours and given not in left}
+
+    callback = recording.keras_callback(writer, canonical=of_model)
+    try:
+        try:
+            with _at_work("the training of the Keras model", writer.folder):
+                model.fit(_given(told, strategy), steps_per_epoch=pair.steps, epochs=1, callbacks=[callback], verbose=0)
+        except TaskFailedError as error:
+            # Some metrics refuse outputs that are no numbers, in the step after the one that has led to them.
+            refused = isinstance(error.__cause__, tf.errors.InvalidArgumentError)
+            if not refused or _divergence(writer.folder) is None:
+                raise
+        if _divergence(writer.folder) is not None:
+            return outcome
+        recorded = initial_of(writer.folder)
+        if new := [name for name in made(trained=True) if name not in recorded]:
+            outcome.notes += [f"variables that the Keras model makes as it trains were not compared: {told_names(new)}"]
+        if pair.asked:
+            # Not by `predict`: under a strategy each replica would read moving statistics of its own.
+            with _at_work("the Keras model's answer"):
+                found = model.predict_step(((feeds.keras_evaluation or feeds.keras_training).first_features(),))
+            outcome.answers = predicted(found, pair.ours.outputs, list(pair.asked))
+        if feeds.keras_evaluation is None:
+            return outcome
+        evaluated = feeds.keras_evaluation.for_keras()
+        with _at_work("the evaluation of the Keras model"):
+            # The function of the look before the training may lack metrics that the training has made.
+            model.make_test_function(force=True)
+            with replica_means.alike(model):
+                found = model.evaluate(evaluated(), return_dict=True, verbose=0)
+            outcome.metrics = dict(found)
+            outcome.evaluation = evaluation_of(model, evaluated())
+            outcome.notes += outcome.evaluation.notes
+        return outcome
+    finally:
+        for variable, value in values:
+            variable.assign(value)
+
+
+def _everything(model: Any) -> list[Any]:
+    keras_optimizers.create_slots(model)
+    return [*model.variables, *keras_optimizers.variables_of(model.optimizer)]
+
+
+def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], read: graph_facts.GraphFacts) -> _Outcome:
+    """Trains and evaluates a copy of the Estimator, from the values that Keras has recorded, and asks it."""
+    tf: Any = compat.install()
+    feeds, outcome = pair.feeds, _Outcome()
+    copy = looks.copy_of(pair.estimator, str(base / "estimator" / "model"))
+    start = {name: value for name, value in initial_of(writers["keras"].folder).items() if kind_of(name) != "slots"}
+    start.pop(GLOBAL_STEP)
+
+    def of_graph(found: Iterable[str]) -> Mapping[str, str]:
+        kept = kept_in_graph(tf.compat.v1.get_default_graph())
+        names = list(found)
+        outcome.names = [*names, *kept.optimizers]
+        return {
+            pair.as_keras(name): given
+            for name, given in canonical(names, kept.names).items()
+            if name not in pair.left.theirs
+        }
+
+    replaced = outcome.replaced
+    hook = recording.estimator_hook(writers["estimator"], canonical=of_graph, start=start, replaced=replaced)
+    told = _told_batches(feeds.training.for_estimator(), writers["estimator"].folder, pair.forms, 0)
+    # The record has that step: it is told beside what the other came to.
+    with (
+        _at_work("the training of the Estimator", writers["estimator"].folder),
+        contextlib.suppress(tf.estimator.NanLossDuringTrainingError),
+    ):
+        copy.train(told, max_steps=pair.steps, hooks=[hook, read.hook(), _ended_after(pair.steps)])
+    _refuse_divergence(base)
+    if pair.asked:
+        given = (feeds.evaluation or feeds.training).for_estimator()
+        with _at_work("the prediction of the Estimator"):
+            found = next(iter(copy.predict(lambda: features_of(given()), yield_single_examples=False)))
+        found = found if isinstance(found, Mapping) else dict.fromkeys(pair.asked.values(), found)
+        outcome.answers = {f"predictions {output}": np.asarray(found[key]) for output, key in pair.asked.items()}
+    if feeds.evaluation is not None:
+        with _at_work("the evaluation of the Estimator"):
+            given = feeds.evaluation.for_estimator()
+            # Of a round that has not a batch for each replica TensorFlow loses records, at times.
+            given = in_whole_rounds(given, replicas := _replicas(copy.config.eval_distribute))
+            if replicas > 1 or feeds.differ_in_evaluation:
+                given = recording.told_batches(given, lambda checksums: outcome.batches.append(len(checksums)))
+            evaluated = copy.evaluate(given, steps=feeds.eval_steps)
+        outcome.metrics = {name: value for name, value in evaluated.items() if name != GLOBAL_STEP}
+    return outcome
+
+
+def _ended_after(runs: int) -> Any:
+    """A hook that ends a training after so many runs: one that does not count the global step would go on for ever."""
+    base: Any = compat.install().compat.v1.train.SessionRunHook
+
+    class Ender(base):
+        left = runs
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            self.left -= 1
+            if not self.left:
+                run_context.request_stop()
+
+    return Ender()
+
+
+def _at_work(what: str, record: Path | None = None) -> contextlib.AbstractContextManager[None]:
+    """Tells what the program's own functions raise while something runs that could be built.
+
+    Args:
+        what: runs.
+        record: of the steps that it makes.
+    """
+
+    def fails() -> str:
+        made = len(StepReader(record).losses) if record is not None and any(record.iterdir()) else 0
+        return f"failed{f' after step {made}' if made else ''}"
+
+    mend = "correct the function, or the data that it reads"
+    return own_code(what, kind=lambda error: TaskFailedError, fails=fails, mend=mend)
+
+
+def _told_batches(input_fn: Callable[..., Any], record: Path, forms: Forms, side: int) -> Callable[..., Any]:
+    """An input function that writes down which records it gives, as far as they can be compared."""
+    if not forms.told:
+        return input_fn
+    return recording.told_batches(input_fn, BatchWriter(record, "worker:0").batch, forms.chosen[side])
+
+
+def _divergence(record: Path) -> str | None:
+    """Where a training has come to numbers that are none; what comes after it says nothing."""
+    reader = StepReader(record)
+    for step, loss in reader.losses.items():
+        if not math.isfinite(loss):
+            return f"the loss of step {step} is {loss}"
+    for step in reader.steps[-1:]:
+        for name, value in reader.variables(step).items():
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                return f"after step {step} the variable {name} is no finite number"
+    return None
+
+
+def _refuse_divergence(base: Path) -> None:
+    found = {engine: _divergence(base / engine / "record") for engine in ENGINES}
+    told = [f"{engine}: {what}" for engine, what in found.items() if what is not None]
+    if told:
+        finite = [f"the numbers of {engine} are finite" for engine, what in found.items() if what is None]
+        raise DivergedError(
+            f"training has diverged: {'; '.join(told)}",
+            found="; ".join([*finite, f"runs and records: {base}"]),
+            mend="lower the learning rate, clip gradients, or look at the records of that step; fewer steps (--steps) "
+            "tell whether the two are equal until then",
+        )
+
+
+def _slots(base: Path, names: list[str], optimizer: Any, options: tuple[Any, Any]) -> tuple[bool, list[str]]:
+    """Whether both keep the same slots, under the same names and with the same meaning."""
+    keras = initial_of(base / "keras" / "record")
+    estimator = initial_of(base / "estimator" / "record")
+    slots = [{name for name in side if kind_of(name) == "slots"} for side in (estimator, keras)]
+    if slots[0] != slots[1]:
+        return False, ["the optimizers' slots are not compared: the two do not keep the same ones"]
+    if known.of_optimizers(names, type(optimizer).__name__, options) and type(optimizer).__name__ != "Adam":
+        return False, ["the optimizers' slots are not compared: the two keep something else under the same names"]
+    return True, []
+
+
+def _given(input_fn: Callable[..., Any], strategy: Any) -> Any:
+    """What `fit` gets: the dataset, or one for each pipeline of a strategy."""
+    if strategy.num_replicas_in_sync > 1:
+        return strategy.distribute_datasets_from_function(functools.partial(_dataset, input_fn))
+    return _dataset(input_fn)
+
+
+def _dataset(input_fn: Callable[..., Any], context: Any = None) -> Any:
+    return input_fn(input_context=context) if "input_context" in inspect.signature(input_fn).parameters else input_fn()

@@ -1,0 +1,120 @@
+"""A program against what `migrate convert` made of it, as a file of a few functions says how."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.parity.models.compare import compare_models
+from estimator_pipeline.parity.result import Parity
+
+__all__ = ["check_proof", "compare_conversion"]
+
+_ASKED = ("estimator", "model", "input_fn")
+_OF_DATA = ("eval_input_fn", "keras_input_fn", "keras_eval_input_fn")
+_OF_MODEL = ("mapping", "metric_names", "predictions")
+
+
+def check_proof(proof: Path, program: Path) -> None:
+    """Refuses what can be refused before anything is converted.
+
+    Raises:
+        ConfigError: there is no such file, or the program is a folder.
+    """
+    if program.is_dir():
+        raise ConfigError(f"--parity compares one file with its conversion, and {program} is a folder")
+    if not proof.is_file():
+        raise ConfigError(f"--parity: there is no file {proof}", mend=_mend())
+
+
+def compare_conversion(
+    program: Path, made: Path, proof: Path, *, steps: int = 20, folder: Path | None = None
+) -> Parity:
+    """Trains a program's Estimator and the model of its conversion on the same records, and compares each step.
+
+    Args:
+        program, made: the two files. Both are imported, in this process; what is under `__main__` is not run.
+        proof: a file with `estimator(program)`, `model(made)` and `input_fn(program)`, which are handed the two as
+            modules; also, where they are there, `eval_input_fn(program)`, `keras_input_fn(made)`,
+            `keras_eval_input_fn(made)`, and `mapping(model)`, `metric_names(model)`, `predictions(model)`, whose names
+            are the Keras model's; see :func:`estimator_pipeline.parity.compare_models`.
+        steps: training steps.
+
+    Raises:
+        ConfigError: a file that cannot be imported, a function that is not there or returns something else.
+    """
+    tf = compat.install()
+    found = _module(proof, "parity_proof")
+    missing = [name for name in _ASKED if not callable(getattr(found, name, None))]
+    if missing:
+        raise ConfigError(f"{proof} has no function {missing[0]}", mend=_mend())
+    theirs, ours = _module(program, "program_before"), _module(made, "program_made")
+    functions: dict[str, Any] = {name: getattr(found, name, None) for name in (*_ASKED, *_OF_DATA, *_OF_MODEL)}
+    # Initial values are the Keras model's: which ones, a seed says.
+    tf.keras.utils.set_random_seed(1)
+    model = functions["model"](ours)
+    estimator = functions["estimator"](theirs)
+    for name, one, kind in (
+        ("model", model, tf.keras.Model),
+        ("estimator", estimator, tf.compat.v1.estimator.Estimator),
+    ):
+        if not isinstance(one, kind):
+            raise ConfigError(f"{proof}: {name} returns a {type(one).__name__}", mend=f"return a {kind.__name__}")
+
+    def given(name: str, module: Any) -> Any:
+        return None if functions[name] is None else lambda: functions[name](module)
+
+    return compare_models(
+        estimator,
+        model,
+        input_fn=given("input_fn", theirs),
+        eval_input_fn=given("eval_input_fn", theirs),
+        keras_input_fn=given("keras_input_fn", ours),
+        keras_eval_input_fn=given("keras_eval_input_fn", ours),
+        steps=steps,
+        **{name: functions[name](model) for name in _OF_MODEL if functions[name] is not None},
+    )
+
+
+def _mend() -> str:
+    return (
+        "write a file with the functions estimator(program), model(made) and input_fn(program): the Estimator, the "
+        "compiled Keras model, and the training data of both, in the same order each time"
+    )
+
+
+def _module(path: Path, name: str) -> Any:
+    """A file as a module of another name, beside what it imports."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    with _called_as(path):
+        try:
+            spec.loader.exec_module(module)
+        except SystemExit as ended:
+            raise ConfigError(
+                f"{path} ends when it is imported, with code {ended.code}",
+                mend='read the command line under `if __name__ == "__main__":`',
+            ) from ended
+        except Exception as error:
+            raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+@contextmanager
+def _called_as(path: Path) -> Iterator[None]:
+    """The command line and the folder of modules that a program without arguments has."""
+    words, sys.argv = sys.argv, [str(path)]
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv = words
+        sys.path.remove(str(path.resolve().parent))

@@ -1,0 +1,208 @@
+"""What updates weights in a graph; which variables an optimizer keeps, for which weight, whatever they are called.
+
+A `tf.compat.v1.train` optimizer names its slots by its own name, which a program may give, and by the scope that it is
+minimised in. The operation that makes the update is given the weight and each slot under the names of its arguments,
+so an Estimator's graph tells exactly. A Keras optimizer is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from estimator_pipeline.models import keras_variable_names as keras_names
+from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
+from estimator_pipeline.utils.variable_names import AVERAGE, GLOBAL_STEP, NEWER_SLOTS
+
+__all__ = ["VARIABLES", "Kept", "Update", "behind", "kept_by_keras", "kept_in_graph", "updates_in"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Update:
+    """An operation that updates a weight: what its arguments are, by Keras's names.
+
+    Attributes:
+        kind: of the optimizer; None: its options are not compared.
+        options: its argument -> the option.
+        slots: its argument -> the slot.
+        by_default: what ends the slots' names of a tf.compat.v1.train optimizer that is given no name.
+    """
+
+    kind: str | None = None
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    slots: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    by_default: str | None = None
+
+
+_RATE = {"lr": "learning_rate"}
+_OF_ADAM = {**_RATE, "beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"}
+_OF_MOMENTUM = {**_RATE, "momentum": "momentum"}
+_OF_RMSPROP = {**_RATE, "rho": "rho", "momentum": "momentum", "epsilon": "epsilon"}
+_OF_FTRL = {**_RATE, "l1": "l1", "l2": "l2", "lr_power": "learning_rate_power"}
+_ADAM = {"m": "m", "v": "v"}
+_ACCUMULATOR = {"accum": "accumulator"}
+_RMSPROP = {"ms": "rms", "mom": "momentum"}
+_FTRL = {**_ACCUMULATOR, "linear": "linear"}
+_DUAL = {"gradient_accumulator": "gradient_accumulator", "gradient_squared_accumulator": "gradient_squared_accumulator"}
+# Operation, without `Resource` or `Sparse` before it.
+_UPDATES: Mapping[str, Update] = {
+    "ApplyGradientDescent": Update(kind="sgd", options={"alpha": "learning_rate"}),
+    "ApplyMomentum": Update(
+        kind="momentum", options=_OF_MOMENTUM, slots={"accum": "momentum"}, by_default="Momentum"
+    ),
+    "ApplyKerasMomentum": Update(kind="momentum", options=_OF_MOMENTUM, slots={"accum": "momentum"}),
+    "ApplyAdam": Update(kind="adam", options=_OF_ADAM, slots=_ADAM, by_default="Adam"),
+    "ApplyAdamWithAmsgrad": Update(kind="adam", options=_OF_ADAM, slots={**_ADAM, "vhat": "vhat"}),
+    "ApplyAdaMax": Update(kind="adamax", options=_OF_ADAM, slots=_ADAM),
+    "ApplyAdagrad": Update(kind="adagrad", options=_RATE, slots=_ACCUMULATOR, by_default="Adagrad"),
+    "ApplyAdagradV2": Update(kind="adagrad", options={**_RATE, "epsilon": "epsilon"}, slots=_ACCUMULATOR),
+    "ApplyProximalAdagrad": Update(slots=_ACCUMULATOR),
+    "ApplyAdagradDA": Update(slots=_DUAL),
+    "ApplyAdadelta": Update(
+        kind="adadelta", options={**_RATE, "rho": "rho", "epsilon": "epsilon"},
+        slots={"accum": "accum_grad", "accum_update": "accum_var"},
+    ),
+    "ApplyRMSProp": Update(kind="rmsprop", options=_OF_RMSPROP, slots=_RMSPROP, by_default="RMSProp"),
+    "ApplyCenteredRMSProp": Update(
+        kind="rmsprop", options=_OF_RMSPROP, slots={**_RMSPROP, "mg": "mg"}, by_default="RMSProp"
+    ),
+    "ApplyFtrl": Update(kind="ftrl", options=_OF_FTRL, slots=_FTRL),
+    "ApplyFtrlV2": Update(kind="ftrl", options={**_OF_FTRL, "l2_shrinkage": "l2_shrinkage"}, slots=_FTRL),
+    "ApplyAddSign": Update(slots={"m": "m"}),
+    "ApplyPowerSign": Update(slots={"m": "m"}),
+}  # fmt: skip
+_POWERS = ("beta1_power", "beta2_power")
+_PASSED_ON = ("Identity", "ReadVariableOp", "Switch", "Enter", "Cast")
+# Operations that are variables.
+VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What optimizers keep.
+
+    Attributes:
+        names: variable, without ":0" -> its canonical name, `weight @slot`; None: it belongs to the optimizer alone.
+        optimizers: the names that tf.compat.v1.train gives by default to those in a graph.
+    """
+
+    names: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    optimizers: frozenset[str] = frozenset()
+
+
+def updates_in(graph: Any) -> Iterator[tuple[Any, Update, dict[str, Any]]]:
+    """The operations of a graph that update weights: each, what is known of its kind, its arguments' tensors."""
+    for operation in graph.get_operations():
+        update = _UPDATES.get(operation.type.replace("Resource", "").replace("Sparse", ""))
+        if update is not None:
+            names = (argument.name for argument in operation.op_def.input_arg)
+            yield operation, update, dict(zip(names, operation.inputs, strict=True))
+
+
+def behind(tensors: Iterable[Any]) -> list[Any]:
+    """The operations that tensors are computed from."""
+    found: dict[str, Any] = {}
+    rest = [tensor.op for tensor in tensors]
+    while rest:
+        operation = rest.pop()
+        if operation.name not in found:
+            found[operation.name] = operation
+            rest += [tensor.op for tensor in operation.inputs]
+    return list(found.values())
+
+
+def kept_in_graph(graph: Any) -> Kept:
+    """Of the optimizers in an Estimator's graph.
+
+    Args:
+        graph: of its training, with the update operations.
+    """
+    found: dict[str, str | None] = {}
+    endings: dict[tuple[str, str], set[str]] = {}
+    optimizers = set()
+    for _, update, inputs in updates_in(graph):
+        weight = _variable(inputs["var"])
+        if weight is None:
+            continue
+        for argument, slot in update.slots.items():
+            name = _variable(inputs[argument])
+            if name is None:
+                continue
+            found[name] = f"{weight} @{slot}"
+            before, at, after = name.rpartition(f"{weight}/")
+            if at:
+                endings.setdefault((before, f"/{after}"), set()).add(slot)
+            # Keras's own, in a graph, are called by the slot.
+            if update.by_default is not None and name.rpartition("/")[2] not in update.slots.values():
+                optimizers.add(update.by_default)
+        for argument in _POWERS:
+            power = _variable(inputs[argument]) if argument in inputs else None
+            if power is not None and power != GLOBAL_STEP:
+                found[power] = None
+    collected = graph.get_collection("variables")  # GraphKeys.GLOBAL_VARIABLES
+    named = {variable.name.partition(":")[0] for variable in collected}
+    # V1's Adam updates the rows of an embedding by operations of other kinds, and names those slots as the others.
+    for (before, after), slots in endings.items():
+        for weight in named:
+            name = f"{before}{weight}{after}"
+            if len(slots) == 1 and name in named and name not in found:
+                found[name] = f"{weight} @{next(iter(slots))}"
+    return Kept(names=found, optimizers=frozenset(optimizers))
+
+
+def _variable(tensor: Any) -> str | None:
+    """The variable that a tensor is, or is the value of."""
+    operation = tensor.op
+    while operation.type in _PASSED_ON and operation.inputs:
+        operation = operation.inputs[0].op
+    return str(operation.name) if operation.type in VARIABLES else None
+
+
+def kept_by_keras(model: Any) -> Kept:
+    """Of a compiled model's optimizer, whose slots are made.
+
+    Args:
+        model: a model of Keras 2.
+    """
+    optimizer = model.optimizer
+    named = keras_names.named(model)
+    known_as = {id(variable): name for name, variable in named}
+    variables = [(known_as[id(variable)], variable) for variable in keras_optimizers.variables_of(optimizer)]
+    found: dict[str, str | None] = {}
+    if keras_optimizers.is_legacy(optimizer):
+        for slot in optimizer.get_slot_names():
+            for weight in model.trainable_variables:
+                # The average of a weight is no slot, see `names.AVERAGE`; not every weight has every slot.
+                with contextlib.suppress(KeyError, TypeError):
+                    if slot != AVERAGE:
+                        found[known_as[id(optimizer.get_slot(weight, slot))]] = f"{known_as[id(weight)]} @{slot}"
+    else:
+        trained = [known_as[id(weight)] for weight in model.trainable_variables]
+        found.update(_newer((name for name, _ in variables), trained))
+    for name, variable in variables:
+        if variable is optimizer.iterations or name == keras_names.plain_of(optimizer.iterations):
+            found[name] = GLOBAL_STEP
+        elif variable.shape.rank == 0 and name not in found:
+            found[name] = None
+    return Kept(names=found)
+
+
+def _newer(names: Iterable[str], weights: list[str]) -> dict[str, str]:
+    """The slots of the newer optimizers of Keras 2, whose names begin with the slot's and end with the weight's."""
+    found = {}
+    for name in names:
+        # Of two weights of which one is called as the other one's end, the longer name.
+        weight = max((one for one in weights if name.endswith(f"/{one}")), key=len, default=None)
+        if weight is not None:
+            found[name] = (weight, name.removesuffix(f"/{weight}").rpartition("/")[2])
+    slots = set(found.values())
+
+    def slot_of(weight: str, slot: str) -> str:
+        # SGD calls its momentum `m`, as Adam its first moment; Adam alone has a second one.
+        if slot == "m" and not {(weight, "v"), (weight, "u")} & slots:
+            return "momentum"
+        return NEWER_SLOTS.get(slot, slot)
+
+    return {name: f"{weight} @{slot_of(weight, slot)}" for name, (weight, slot) in found.items()}

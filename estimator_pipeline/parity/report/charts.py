@@ -1,0 +1,229 @@
+"""Charts of a comparison as SVG that stands in a page: its colours are the page's, and its text is text.
+
+Drawn by matplotlib without pyplot: no window, no state of the process is touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
+
+from estimator_pipeline.launch.local.plan import counted
+
+__all__ = ["COLOURS", "Chart", "differences", "losses"]
+
+# Stand-ins that matplotlib writes -> the page's colour, and what to do without a page.
+COLOURS = {
+    "#010101": ("ink", "#24292f"),
+    "#020202": ("faint", "#d0d7de"),
+    "#030303": ("quiet", "#57606a"),
+    "#040404": ("one", "#7aaede"),
+    "#050505": ("two", "#b3490b"),
+    "#060606": ("three", "#7d3fb0"),
+    "#070707": ("four", "#1a7f37"),
+    "#080808": ("bad", "#cf222e"),
+}
+_INK, _FAINT, _QUIET, _ONE, _TWO, _THREE, _FOUR, _BAD = COLOURS
+_SIZE = (7.6, 3.1)
+# More points than these are a line without marks.
+_MARKED = 60
+# Rows of the difference's axis that are no numbers: how far from the numbers, as a part of their range.
+_ROW = 0.14
+# Colour, mark, width and size of the marks, by series.
+_LOOKS = ((_ONE, "o", 4.5, 7.5), (_TWO, "s", 1.6, 4.5), (_THREE, "^", 1.6, 4.5), (_FOUR, "v", 1.6, 4.5))
+_BETWEEN_ROWS: dict[str, Any] = {"color": _QUIET, "linewidth": 0.6, "linestyle": (0, (1, 2))}
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A chart as it stands in a page.
+
+    Attributes:
+        svg: the element `<svg>`.
+        label: what it shows, for those who do not see it.
+        notes: what it cannot show, in sentences.
+    """
+
+    svg: str
+    label: str
+    notes: tuple[str, ...] = ()
+
+
+def losses(
+    steps: Sequence[int], values: Mapping[str, Sequence[float]], *, parted: int | None = None, name: str = "losses",
+    what: str = "loss", begin: int = 0, ylabel: str = "loss of the global batch",
+) -> Chart:  # fmt: skip
+    """The losses of both sides by step: the first a wide line, the second a thin dashed one upon it.
+
+    Args:
+        steps: in order.
+        values: side -> its loss at each step, of one side or two. What is not finite is left out and noted.
+        parted: the step at which they part, which is marked.
+        name: begins the ids in the SVG, which must differ between charts of one page.
+        what: is drawn, where it is something else than the loss.
+        begin: 1 where the second side alone is drawn, so that it looks as elsewhere.
+        ylabel: its axis.
+    """
+    figure, axes = _figure()
+    finite = [value for side in values.values() for value in side if math.isfinite(value)]
+    if finite and min(finite) > 0 and max(finite) > 100 * min(finite):
+        axes.set_yscale("log")
+    styles: tuple[dict[str, Any], ...] = (
+        {"color": _ONE, "linewidth": 5.0},
+        {"color": _TWO, "linewidth": 1.6, "linestyle": (0, (4, 2.5))},
+    )
+    notes = []
+    for (side, told), style, size in zip(values.items(), styles[begin:], (8, 4)[begin:], strict=False):
+        mark = "o" if len(steps) <= _MARKED else ""
+        axes.plot(steps, list(told), label=side, marker=mark, markersize=size, solid_capstyle="round", **style)
+        unshown = [step for step, value in zip(steps, told, strict=True) if not math.isfinite(value)]
+        if unshown:
+            more = "" if len(unshown) == 1 else f" and of {counted(len(unshown) - 1, 'further step')}"
+            notes.append(f"The {what} of {side} at step {unshown[0]}{more} is not a finite number and is not drawn.")
+    _finish(axes, steps, parted, ylabel=ylabel)
+    sides = " and ".join(values)
+    return Chart(svg=_svg(figure, name), label=f"The {what} of {sides} by step", notes=tuple(notes))
+
+
+def differences(
+    series: Mapping[str, Sequence[tuple[int, float]]], *, parted: int | None = None, name: str = "differences"
+) -> Chart:
+    """The largest absolute error of each series by step, on a logarithmic axis.
+
+    0 and infinity, which such an axis has no place for, get a row each: "bit-equal" below it, "NaN or ∞" above. A
+    series that is bit-equal at every step is left out.
+
+    Args:
+        series: name -> (step, error), the same steps in all of them.
+        parted, name: as in :func:`losses`.
+    """
+    drawn = {name: points for name, points in series.items() if any(error for _, error in points)}
+    every = [error for points in drawn.values() for _, error in points]
+    scale = _Scale.of(every)
+    figure, axes = _figure()
+    for (label, points), (colour, mark, width, size) in zip(drawn.items(), itertools.cycle(_LOOKS), strict=False):
+        axes.plot(
+            [step for step, _ in points],
+            [scale.height(error) for _, error in points],
+            label=label,
+            color=colour,
+            marker=mark if len(points) <= _MARKED else "",
+            markersize=size,
+            linewidth=width,
+        )
+    heights, texts = scale.ticks()
+    low, high = float(scale.low), float(scale.high)
+    if any(error == 0 for error in every):
+        axes.axhline(low - scale.apart / 2, **_BETWEEN_ROWS)
+        heights, texts, low = [scale.equal, *heights], ["bit-equal", *texts], scale.equal
+    if not all(map(math.isfinite, every)):
+        axes.axhline(high + scale.apart / 2, **_BETWEEN_ROWS)
+        heights, texts, high = [*heights, scale.infinite], [*texts, "NaN or ∞"], scale.infinite
+    axes.yaxis.set_major_locator(FixedLocator(heights))
+    axes.yaxis.set_major_formatter(FixedFormatter(texts))
+    axes.set_ylim(low - scale.apart / 2, high + scale.apart / 2)
+    steps = [step for step, _ in next(iter(drawn.values()), [])]
+    _finish(axes, steps, parted, ylabel="largest absolute difference")
+    return Chart(svg=_svg(figure, name), label=f"Largest absolute difference by step: {', '.join(drawn)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scale:
+    """Heights on the difference's axis: exponents of 10, and a row on either side of them.
+
+    Attributes:
+        low: exponent below the smallest error.
+        high: exponent above the largest.
+        numbers: whether there is an error that has an exponent.
+    """
+
+    low: int
+    high: int
+    numbers: bool
+
+    @classmethod
+    def of(cls, errors: Sequence[float]) -> _Scale:
+        """The scale that has a place for all of them."""
+        exponents = [math.log10(error) for error in errors if 0 < error < math.inf]
+        low = math.floor(min(exponents, default=-1))
+        return cls(low, max(math.ceil(max(exponents, default=0)), low + 1), bool(exponents))
+
+    @property
+    def apart(self) -> float:
+        """How far the rows are from the numbers."""
+        return _ROW * (self.high - self.low)
+
+    @property
+    def equal(self) -> float:
+        """The row of what is bit-equal."""
+        return self.low - self.apart
+
+    @property
+    def infinite(self) -> float:
+        """The row of what is no finite number."""
+        return self.high + self.apart
+
+    def height(self, error: float) -> float:
+        """Where an error stands."""
+        if error == 0:
+            return self.equal
+        return math.log10(error) if math.isfinite(error) else self.infinite
+
+    def ticks(self) -> tuple[list[float], list[str]]:
+        """Where numbers are told, nine at most, and how."""
+        exponents = range(self.low, self.high + 1, math.ceil((self.high - self.low) / 8)) if self.numbers else ()
+        return [*exponents], [f"10{str(exponent).translate(_RAISED)}" for exponent in exponents]
+
+
+def _figure() -> tuple[Figure, Axes]:
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _finish(axes: Axes, steps: Sequence[int], parted: int | None, *, ylabel: str) -> None:
+    axes.set_xlabel("step", color=_QUIET)
+    axes.set_ylabel(ylabel, color=_QUIET)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, steps=[1, 2, 5, 10]))
+    if len(steps) == 1:
+        axes.set_xlim(steps[0] - 1, steps[0] + 1)
+    if parted is not None and steps and steps[0] <= parted <= steps[-1]:
+        axes.axvline(parted, color=_BAD, linewidth=1.0, linestyle=(0, (2, 2)), label=f"they part at step {parted}")
+    axes.grid(color=_FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=_QUIET, labelcolor=_INK, which="both")
+    for place, spine in axes.spines.items():
+        spine.set_visible(place in ("left", "bottom"))
+        spine.set_color(_QUIET)
+    # Above the axes: it hides nothing, whatever the curves do.
+    axes.figure.legend(loc="outside upper left", ncols=5, frameon=False, labelcolor=_INK, handlelength=3)
+
+
+def _svg(figure: Figure, name: str) -> str:
+    """The figure as an element for a page: no prologue, no metadata, ids of its own, the page's colours and fonts."""
+    text = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    # A fixed salt: the same chart is the same text.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10}):
+        figure.savefig(text, format="svg", transparent=True, metadata=nothing)
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :].strip()
+    # Its style is for everything in the page; the page has it for charts alone.
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r"; font-family: [^;\"]*|font-family: [^;\"]*;? ?", "", svg)
+    for stand_in, (colour, without) in COLOURS.items():
+        svg = svg.replace(stand_in, f"var(--{colour}, {without})")
+    return svg

@@ -1,0 +1,117 @@
+"""The report of a comparison: one HTML page that stands alone, to be sent to a colleague, and the same as JSON.
+
+The page holds its style and its charts (SVG); it asks for nothing from elsewhere and runs no script. What it says is
+made in `sections.py`, its charts in `charts.py`.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import markupsafe
+
+from estimator_pipeline import __version__
+from estimator_pipeline.parity import folders, text
+from estimator_pipeline.parity import tallies as tally
+from estimator_pipeline.parity.report.sections import Environment, sections
+from estimator_pipeline.parity.result import Parity
+from estimator_pipeline.progress.progress_file import finite
+from estimator_pipeline.utils import durable_files as durable
+
+__all__ = ["HTML", "JSON", "prepare", "render", "write_report"]
+
+HTML = "report.html"
+JSON = "report.json"
+_TEMPLATE = "report.html.jinja"
+# Of what one side alone has, below the verdict.
+_MOST_SENTENCES = 8
+
+
+def prepare(folder: str | os.PathLike[str]) -> Path:
+    """Makes the folder of a report, and makes sure that it can be written to, before hours are spent on the runs.
+
+    Raises:
+        ConfigError: it is a file, or cannot be written to.
+    """
+    return folders.prepare(folder, option="--report", what="the report", files=(HTML, JSON))
+
+
+def write_report(
+    parity: Parity, folder: str | os.PathLike[str], *, title: str = "", environment: Environment | None = None
+) -> Path:
+    """Writes `report.html` and `report.json`, each whole or not at all.
+
+    Args:
+        parity: what came of the comparison.
+        folder: where they go; made if it is not there. Earlier ones are replaced.
+        title: of the page; made of the job's name by default, or of those of the Estimator and the Keras model.
+        environment: side -> where it ran, by name; by default what the runs themselves have told.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        ConfigError: the folder cannot be written to.
+    """
+    folder = prepare(folder)
+    page = render(parity, title=title, environment=environment)
+    _write(folder / JSON, json.dumps(finite(text.document(parity)), indent=2) + "\n")
+    _write(folder / HTML, page)
+    return folder / HTML
+
+
+def render(parity: Parity, *, title: str = "", environment: Environment | None = None) -> str:
+    """The page, as text; for the arguments see :func:`write_report`."""
+    jinja = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    jinja.filters["breakable"] = _breakable
+    template = jinja.from_string(importlib.resources.files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8"))
+    return template.render(
+        title=title or _title(parity.about),
+        equal=parity.equal,
+        verdict=tally.verdict(parity),
+        one_sided=tally.one_sided(parity),
+        most=_MOST_SENTENCES,
+        sections=sections(parity, parity.environments if environment is None else environment),
+        # Charts are our own; all else on the page is escaped.
+        svg=markupsafe.Markup,
+        folder=str(parity.folder),
+        version=__version__,
+    )
+
+
+def _title(about: Mapping[str, Any]) -> str:
+    """By what was run: a job file, or the two of a program."""
+    job = os.path.basename(str(about.get("job", "")))
+    if job or not {"estimator", "model"} <= set(about):
+        return f"Parity of {job or 'a job'}"
+    # Of a plain Estimator its model_fn says what it is; a model is often called as its class is.
+    estimator = str(about["estimator"]).removeprefix("model_fn ")
+    kind, _, name = str(about["model"]).partition(" ")
+    return f"Parity of {estimator} and {kind if name in ('', kind.lower()) else f'{kind} {name}'}"
+
+
+def _breakable(name: str) -> markupsafe.Markup:
+    """A name that may be broken after its slashes."""
+    return markupsafe.Markup("/<wbr>").join(name.split("/"))
+
+
+def _write(path: Path, content: str) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    try:
+        unfinished.write_text(content, encoding="utf-8")
+        durable.rename(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

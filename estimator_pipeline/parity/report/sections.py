@@ -1,0 +1,415 @@
+"""What a report says, section by section, as plain objects: text, charts, tables. The template only lays them out.
+
+A further section is a function from a comparison to a :class:`Section` (or None, for nothing to say), and its place in
+:data:`SECTIONS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from estimator_pipeline.launch.local.plan import counted
+from estimator_pipeline.parity import tallies as tally
+from estimator_pipeline.parity.report import charts
+from estimator_pipeline.parity.report.charts import Chart
+from estimator_pipeline.parity.result import Parity
+from estimator_pipeline.utils.arrays import Difference
+
+__all__ = ["MOST_ROWS", "SECTIONS", "Cell", "Section", "Table", "sections"]
+
+# Of an array in a cell.
+_MOST_ELEMENTS = 4
+# Rows of the table of variables; the worst are shown, all are in report.json.
+MOST_ROWS = 200
+_NONE = "–"
+# The largest ULP error there is: something that is not a number, against one.
+_NOT_COUNTED = 2.0**63 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+        text: what it says.
+        note: said small below it.
+        mark: "good", "bad", "differs" or nothing.
+    """
+
+    text: str
+    note: str = ""
+    mark: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table.
+
+    Attributes:
+        head: titles of the columns; none of them for a table of names and what belongs to them.
+        rows: its rows, the first cell of each the row's name.
+        numbers: columns of numbers, which stand to the right.
+        left_out: what it does not show, in a sentence.
+    """
+
+    rows: tuple[tuple[Cell, ...], ...]
+    head: tuple[str, ...] = ()
+    numbers: frozenset[int] = frozenset()
+    left_out: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of the report: its title, and below it sentences, charts, tables and notes, in this order.
+
+    Attributes:
+        title: of the section.
+        text: paragraphs.
+        charts: charts with their notes.
+        tables: tables.
+        notes: paragraphs below all of it.
+    """
+
+    title: str
+    text: tuple[str, ...] = ()
+    charts: tuple[Chart, ...] = ()
+    tables: tuple[Table, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+Environment = Mapping[str, Mapping[str, Any]]
+
+
+def sections(parity: Parity, environment: Environment) -> tuple[Section, ...]:
+    """All sections that have something to say.
+
+    Args:
+        parity: what came of it.
+        environment: side -> where it ran, by name.
+    """
+    made = (section(parity, environment) for section in SECTIONS)
+    return tuple(section for section in made if section is not None)
+
+
+def _what_was_run(parity: Parity, environment: Environment) -> Section | None:
+    about = {name: value for name, value in parity.about.items() if value not in (None, [], {}, "")}
+    about.setdefault("engines", list(parity.initial.sides))
+    about["steps"] = _steps(parity, about.get("steps"))
+    replicas = {name: facts["replicas"] for name, facts in environment.items() if "replicas" in facts}
+    if replicas:
+        same = len(set(replicas.values())) == 1
+        about["replicas"] = next(iter(replicas.values())) if same else replicas
+    tolerances = about.pop("tolerances", {})
+    about["tolerances"] = [f"{what}: {tolerance}" for what, tolerance in tolerances.items()]
+    order = [name for name in _ORDER if name in about]
+    rows = [
+        (Cell(name.replace("_", " ")), Cell(_plain(about[name])))
+        for name in (*order, *(name for name in about if name not in _ORDER))
+        if about[name] not in ([], {})
+    ]
+    return Section(
+        title="What was run", text=(_OF_TOLERANCES,) if tolerances else (), tables=(Table(rows=tuple(rows)),)
+    )
+
+
+_ORDER = ("job", "settings", "engines", "workers", "replicas", "strategy", "steps", "estimator", "model", "optimizer",
+          "global_batch_size", "run.seed", "input.seed", "tf_random_seed", "input_fn", "eval_input_fn", "eval_steps",
+          "keras_input_fn", "keras_eval_input_fn", "mapping", "metric_names", "predictions", "tolerances")  # fmt: skip
+
+
+_OF_TOLERANCES = (
+    "A tolerance is met where any of its limits is: rtol is relative to the value itself, of_largest to the largest "
+    "value of its array, atol absolute; that of a named one is no more than a share of the largest value of its "
+    "series, such as the losses of all steps. ULP are units in the last place."
+)
+
+
+def _steps(parity: Parity, asked: Any) -> str:
+    made = len(parity.steps)
+    return f"{made}" if asked in (None, made) else f"{made} made by both, of {asked} asked for"
+
+
+def _findings(parity: Parity, environment: Environment) -> Section | None:
+    if not parity.findings and not parity.notes:
+        return None
+    rows = tuple(
+        (Cell(one.name, mark="bad"), Cell(one.message, note=f"look at: {one.mend}" if one.mend else ""))
+        for one in parity.findings
+    )
+    return Section(
+        title="What the difference comes from" if parity.findings else "Notes",
+        tables=(Table(rows=rows),) if rows else (),
+        notes=tuple(f"Note: {note}." for note in parity.notes),
+    )
+
+
+def _losses(parity: Parity, environment: Environment) -> Section | None:
+    if not parity.steps:
+        return None
+    sides = parity.initial.sides
+    steps = [one.step for one in parity.steps]
+    values = {side: [one.losses[number] for one in parity.steps] for number, side in enumerate(sides)}
+    chart = charts.losses(steps, values, parted=_parted(parity))
+    last = parity.steps[-1]
+    told = f"At step {last.step}: {_exact(last.losses[0])} with {sides[0]}, {_exact(last.losses[1])} with {sides[1]}."
+    return Section(title="Losses", text=(told,), charts=(chart,))
+
+
+def _learning_rates(parity: Parity, environment: Environment) -> Section | None:
+    """Of those sides that tell it at every step: in words where it is constant, else by step."""
+    sides = parity.initial.sides
+    told = {side: [one.learning_rates[number] for one in parity.steps] for number, side in enumerate(sides)}
+    rates = {side: [float(rate) for rate in values if rate is not None] for side, values in told.items()}
+    rates = {side: values for side, values in rates.items() if values and len(values) == len(parity.steps)}
+    if not rates:
+        return None
+    title, constant = "Learning rate", {side: values[0] for side, values in rates.items() if len({*values}) == 1}
+    untold = "".join(f" {side} does not tell its own by step." for side in sides if side not in rates)
+    if len(constant) == len(rates):
+        if len(rates) == 2 and len({*constant.values()}) == 1:
+            return Section(title=title, text=(f"{constant[sides[0]]:.7g} at every step, with both.",))
+        text = ", ".join(f"{rate:.7g} with {side}" for side, rate in constant.items())
+        return Section(title=title, text=(f"At every step {text}.{untold}",))
+    chart = charts.losses(
+        [one.step for one in parity.steps],
+        rates,
+        parted=_parted(parity),
+        name="rates",
+        what="learning rate",
+        begin=sides.index(next(iter(rates))),
+        ylabel="learning rate",
+    )
+    return Section(title=title, text=(f"Of each step, as it was made.{untold}",), charts=(chart,))
+
+
+def _differences(parity: Parity, environment: Environment) -> Section | None:
+    if not parity.steps:
+        return None
+    title = "Largest difference by step"
+    series = tally.largest_by_step(parity)
+    if not any(error for points in series.values() for _, error in points):
+        return Section(title=title, text=(f"Bit-equal at every step: {', '.join(series)}.",))
+    equal = [name for name, points in series.items() if not any(error for _, error in points)]
+    text = "The largest absolute error of any element, after each step; of the loss, at each step."
+    more = (f"Bit-equal at every step: {', '.join(equal)}.",) if equal else ()
+    chart = charts.differences(series, parted=_parted(parity))
+    return Section(title=title, text=(text, *more), charts=(chart,))
+
+
+def _parted(parity: Parity) -> int | None:
+    """The step that charts mark; none of the training where they part after it."""
+    return None if parity.first_fault is None or tally.is_after_training(parity) else parity.first_fault[0]
+
+
+def _metrics(parity: Parity, environment: Environment) -> Section | None:
+    one, other = parity.metrics.sides
+    first, second = ({**parity.finals.get(side, {})} for side in (one, other))
+    found = {difference.name: difference for difference in parity.metrics.differences}
+    names = dict.fromkeys([*parity.metrics.names, *found, *first, *second])
+    if not names:
+        return None
+    rows = [
+        (
+            Cell(name),
+            Cell(_exact(first[name]) if name in first else _NONE),
+            Cell(_exact(second[name]) if name in second else _NONE),
+            *_metric(found.get(name), compared=name in parity.metrics.names or name in found, elements=True),
+        )
+        for name in names
+    ]
+    table = Table(
+        head=("metric", one, other, "absolute", "relative", "verdict"),
+        rows=tuple(rows),
+        numbers=frozenset((1, 2, 3, 4)),
+    )
+    text: tuple[str, ...] = ()
+    if "average_loss" in parity.metrics.names and "loss" in names and "loss" not in {*parity.metrics.names, *found}:
+        text = ("Estimator's loss is the mean of the batches' means, which weighs a small last batch too much. "
+                "What is compared is average_loss.",)  # fmt: skip
+    return Section(title="Metrics of the final evaluation", text=text, tables=(table,))
+
+
+def _answers(parity: Parity, environment: Environment) -> Section | None:
+    if parity.answers is None:
+        return None
+    title, names = "Answers of the exported models", parity.answers.names
+    text = "Both SavedModels are loaded by plain TensorFlow and answer to the first records of the evaluation data. "
+    what = "input or output" if len(names) == 1 else "inputs and outputs"
+    if not tally.of_exports(parity):
+        title, text = "Predictions", "What both predict for the first batch of the evaluation data. "
+        what = "output" if len(names) == 1 else "outputs"
+    if not parity.answers.differences:
+        are = "is" if len(names) == 1 else "are"
+        return Section(title=title, text=(f"{text}Their {len(names)} {what} {are} the same, bit by bit.",))
+    rows = tuple(
+        (Cell(one.name, note="" if one.within else one.message.removeprefix(f"{one.name}: ")),
+         *_metric(one, compared=True))
+        for one in parity.answers.differences
+    )  # fmt: skip
+    table = Table(head=("", "largest absolute", "largest relative", "verdict"), rows=rows, numbers=frozenset((1, 2)))
+    text += f"{len(names)} {what} {'was' if len(names) == 1 else 'were'} compared; what is not bit-equal:"
+    return Section(title=title, text=(text,), tables=(table,))
+
+
+def _metric(difference: Difference | None, *, compared: bool, elements: bool = False) -> tuple[Cell, Cell, Cell]:
+    if not compared:
+        return Cell(_NONE), Cell(_NONE), Cell("not compared")
+    if difference is None:
+        return Cell("0"), Cell("0"), _state("bit-equal")
+    state = "beyond" if difference.kind == "value" else difference.kind
+    if not difference.sized:
+        return Cell(_NONE), Cell(_NONE), _state(state)
+    sizes = Cell(_number(difference.largest_absolute)), Cell(_number(difference.largest_relative))
+    return *sizes, _state(state, _elements(difference) if elements else "")
+
+
+def _elements(difference: Difference) -> str:
+    """Of an array: how many of its elements are not allowed, and both values of the worst."""
+    if difference.size < 2:
+        return ""
+    place = f"[{', '.join(map(str, difference.index))}]"
+    values = " and ".join(tally.pair(difference.one, difference.other))
+    beyond = f"{difference.count} of {counted(difference.size, 'element')}, " if difference.count else ""
+    return f"{beyond}the worst {place}: {values}"
+
+
+def _variables(parity: Parity, environment: Environment) -> Section | None:
+    rows = tally.variables(parity)
+    if not rows:
+        return None
+    counts = [(state, sum(row.state == state for row in rows)) for state in tally.STATES]
+    told = ", ".join(f"{count} {_STATES[state]}" for state, count in counts if count)
+    shown, rest = rows[:MOST_ROWS], rows[MOST_ROWS:]
+    left = ", ".join(f"{sum(row.state == state for row in rest)} {_STATES[state]}"
+                     for state in tally.STATES if any(row.state == state for row in rest))  # fmt: skip
+    table = Table(
+        head=("variable", "verdict", "shape", "dtype", "elements", "absolute", "relative", "ULP", "unequal from"),
+        rows=tuple(_variable(row) for row in shown),
+        numbers=frozenset((4, 5, 6, 7, 8)),
+        left_out=f"{counted(len(rest), 'more variable')} {'is' if len(rest) == 1 else 'are'} left out here: {left}. "
+        "All of them are in report.json."
+        if rest
+        else "",
+    )
+    what = "1 variable" if len(rows) == 1 else f"{len(rows)} variables and optimizer slots"
+    text = f"{what} over all steps, the worst first: {told}. "
+    text += "Each error is the largest of any element after any step; the step stands below it."
+    return Section(title="Variables", text=(text,), tables=(table,))
+
+
+def _variable(row: tally.Variable) -> tuple[Cell, ...]:
+    sized = row.state in ("beyond", "within", "bit-equal")
+    first = _NONE if row.first is None else "the start" if row.first == 0 else f"step {row.first}"
+    return (
+        Cell(row.name, note="" if sized else row.message.removeprefix(f"{row.name}: ")),
+        _state(row.state, "" if row.beyond is None or not sized else f"from step {row.beyond}"),
+        Cell(_NONE if row.shape is None else _shape(row.shape)),
+        Cell(row.dtype or _NONE),
+        Cell(_NONE if row.size is None else f"{row.size:,}"),
+        *(_largest(error if sized else None) for error in (row.absolute, row.relative)),
+        _largest(row.ulp if sized else None, counted=True),
+        Cell(first),
+    )
+
+
+def _largest(error: tally.Largest | None, *, counted: bool = False) -> Cell:
+    if error is None:
+        return Cell(_NONE)
+    note = "" if error.step is None else "at the start" if error.step == 0 else f"step {error.step}"
+    return Cell(_ulp(error.value) if counted else _number(error.value), note=note)
+
+
+_STATES = {
+    "missing": "on one side alone",
+    "shape": "of unequal shape",
+    "dtype": "of unequal type",
+    "beyond": "beyond tolerance",
+    "within": "within tolerance",
+    "bit-equal": "bit-equal",
+    "not compared": "not compared",
+}
+
+
+def _state(state: str, note: str = "") -> Cell:
+    mark = "good" if state in ("within", "bit-equal") else "" if state == "not compared" else "bad"
+    return Cell(_STATES[state], note=note, mark=mark)
+
+
+def _environments(parity: Parity, environment: Environment) -> Section | None:
+    flat = {side: _flat(facts) for side, facts in environment.items() if facts}
+    if not flat:
+        return None
+    names = dict.fromkeys(name for facts in flat.values() for name in facts)
+    rows = []
+    for name in names:
+        values = [_plain(facts.get(name), none="not set") for facts in flat.values()]
+        mark = "differs" if len(set(values)) > 1 else ""
+        rows.append((Cell(name), *(Cell(value, mark=mark) for value in values)))
+    return Section(title="Environment", tables=(Table(head=("", *flat), rows=tuple(rows)),))
+
+
+def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping among the facts, such as the variables of the environment, comes last, its names by themselves."""
+    plain = {name: value for name, value in facts.items() if not isinstance(value, Mapping)}
+    for inner in facts.values():
+        if isinstance(inner, Mapping):
+            plain |= inner
+    return plain
+
+
+# In the order of the report. The verdict stands above all of them.
+SECTIONS: tuple[Callable[[Parity, Environment], Section | None], ...] = (
+    _findings,
+    _what_was_run,
+    _losses,
+    _learning_rates,
+    _differences,
+    _metrics,
+    _answers,
+    _variables,
+    _environments,
+)
+
+
+def _number(value: float) -> str:
+    """An error, to three digits."""
+    if not math.isfinite(value):
+        return "∞"
+    return "0" if value == 0 else f"{value:.3g}"
+
+
+def _ulp(value: float) -> str:
+    if value >= _NOT_COUNTED:
+        return "∞"
+    return f"{int(value):,}" if value < 1e7 else f"{value:.2g}"
+
+
+def _exact(value: Any) -> str:
+    """A value to nine digits, which tell a float32 from its neighbours; of an array the first elements."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    if isinstance(value, list | tuple):
+        more = f", … ({len(value)} in all)" if len(value) > _MOST_ELEMENTS else ""
+        return f"[{', '.join(map(_exact, value[:_MOST_ELEMENTS]))}{more}]"
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return " × ".join(map(str, shape)) if shape else "scalar"
+
+
+def _plain(value: Any, *, none: str = _NONE) -> str:
+    if value is None:
+        return none
+    if isinstance(value, Mapping):
+        told = [f"{name}: {_plain(one)}" for name, one in value.items()]
+        return ("\n" if any("," in one for one in told) else ", ").join(told)
+    if isinstance(value, list | tuple):
+        return "\n".join(map(str, value)) if any(" " in str(one) for one in value) else ", ".join(map(str, value))
+    return str(value)

@@ -1,0 +1,103 @@
+"""The sample batch on which a `model_fn` is checked: taken from an input_fn or given as arrays, fed again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.testing import calling
+from estimator_pipeline.testing import record_stream as streams
+
+__all__ = ["Sample", "take"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One batch.
+
+    Attributes:
+        features: arrays [B, ...], sparse values allowed; a single one or a dict.
+        labels: the same, or None.
+        rows: B.
+        fixed_batch: the data has batches of a fixed size, so the model may rely on it.
+    """
+
+    features: Any
+    labels: Any
+    rows: int
+    fixed_batch: bool
+
+    def dataset(self, tf: Any, *, rows: int, copies: int = 1, with_labels: bool = True) -> Any:
+        """Endless batches of `rows` rows: this batch, each of its parts `copies` times in a row.
+
+        With `rows` B and 2 copies: two batches that are equal. With `rows` 2B and 2 copies: both in one batch. With
+        `rows` B/2 and 1 copy: the two halves in turn.
+        """
+        element = (self.features, self.labels) if with_labels and self.labels is not None else self.features
+        element = tf.nest.map_structure(lambda leaf: _tensor(tf, leaf), element)
+        dataset = tf.data.Dataset.from_tensors(element).repeat(copies if copies > 1 else None).unbatch().repeat()
+        return dataset.batch(rows, drop_remainder=self.fixed_batch)
+
+    @property
+    def simple_features(self) -> dict[str, np.ndarray] | None:
+        """Features by name (a single one as "features"), or None where one is sparse or ragged."""
+        found = dict(self.features) if isinstance(self.features, Mapping) else {"features": self.features}
+        return found if all(isinstance(value, np.ndarray) for value in found.values()) else None
+
+
+class _Whole:
+    """Keeps tf.nest from taking a sparse value for a tuple."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _tensor(tf: Any, leaf: Any) -> Any:
+    value = leaf.value if isinstance(leaf, _Whole) else leaf
+    if isinstance(value, tf.compat.v1.SparseTensorValue):
+        return tf.SparseTensor.from_value(value)
+    if isinstance(value, tf.compat.v1.ragged.RaggedTensorValue):
+        return tf.RaggedTensor.from_nested_row_splits(value.flat_values, value.nested_row_splits)
+    return tf.constant(value)
+
+
+def _normal(tf: Any, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _normal(tf, part) for name, part in value.items()}
+    if isinstance(value, (tf.compat.v1.SparseTensorValue, tf.compat.v1.ragged.RaggedTensorValue)):
+        return _Whole(value)
+    if isinstance(value, (tuple, list)):
+        return tuple(_normal(tf, part) for part in value)
+    return None if value is None else np.asarray(value)
+
+
+def take(tf: Any, data: Any, *, params: Any, config: Any, seed: int | None) -> Sample:
+    """The sample: the first training batch of an input_fn, or the pair of arrays that was given."""
+    fixed = False
+    if callable(data):
+        takes = calling.parameters(data)
+        given = {"mode": "train", "params": params, "config": config}
+        arguments = {name: value for name, value in given.items() if name in takes}
+        features, labels, spec = streams.first_batch(tf, lambda: data(**arguments), seed=seed)
+        fixed = all(leaf.shape and leaf.shape[0] is not None for leaf in spec)
+    else:
+        features, labels = data
+    leaves = streams.leaves(tf, features, "features") + ([] if labels is None else streams.leaves(tf, labels, "labels"))
+    sizes = {path: streams.rows_of(tf, leaf) for path, leaf in leaves}
+    (rows,) = set(sizes.values()) if len(set(sizes.values())) == 1 else (None,)
+    if not rows:
+        raise ConfigError(
+            "the sample is no batch",
+            found=", ".join(f"{path}: {'no' if size is None else size} rows" for path, size in sizes.items()),
+            mend="give features and labels with a batch axis, of the same number of rows",
+        )
+    return Sample(_normal(tf, features), _normal(tf, labels), rows, fixed)
+
+
+def calls(sample: Sample, tf: Any, **how: Any) -> Callable[[], Any]:
+    """An input_fn for the sample; see :meth:`Sample.dataset`."""
+    return lambda: sample.dataset(tf, **how)

@@ -1,0 +1,131 @@
+"""What is kept from standard error while TensorFlow is imported comes out where the import does not end well."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import estimator_pipeline
+from estimator_pipeline.cli import library_logging as quiet
+
+# In the place of TensorFlow's import.
+PROGRAM = """
+import os, signal, sys
+from estimator_pipeline import compat
+from estimator_pipeline.cli import quiet
+
+def install():
+    os.write(2, b"compiled to use AVX\\n" * {lines})
+    print("from python", file=sys.stderr)
+    {ends}
+
+compat.install = install
+with quiet.quiet_libraries():
+    print("after it", file=sys.stderr)
+"""
+
+
+def run(ends, *, lines=1, **more):
+    environ = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    code = PROGRAM.format(lines=lines, ends=ends)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environ, **more)
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ("os.abort()", -signal.SIGABRT),
+        ("os.kill(os.getpid(), signal.SIGILL)", -signal.SIGILL),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("os._exit(3)", 3),
+        ("sys.exit(4)", 4),
+    ],
+)
+def test_a_process_that_is_aborted_in_the_import_leaves_its_message(ends, code):
+    done = run(ends)
+    assert done.returncode == code
+    assert done.stderr.splitlines() == ["compiled to use AVX", "from python"], done.stderr
+
+
+def test_one_that_ends_well_says_nothing_of_it():
+    done = run("pass")
+    assert done.returncode == 0 and done.stderr.splitlines() == ["after it"], done.stderr
+
+
+def test_a_long_message_is_whole():
+    done = run("os.abort()", lines=20_000)
+    assert done.stderr.splitlines() == [*["compiled to use AVX"] * 20_000, "from python"]
+
+
+def test_without_a_process_beside_it_nothing_is_kept_back(tmp_path):
+    code = PROGRAM.format(lines=1, ends="os.abort()").replace(
+        "import os", "import os, sys\nsys.executable = '/none'\nimport os", 1
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGABRT and "compiled to use AVX" in done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("ends", ["pass", "os.abort()"])
+def test_no_process_is_left(ends):
+    """The one beside it has the standard error of the program: it is at its end when no process has it any more."""
+    code = PROGRAM.format(lines=1, ends=ends)
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as process:
+        assert process.stderr.read()
+        process.wait(timeout=10)
+
+
+@pytest.mark.parametrize("install", ["lambda: None", pytest.param("compat.install", marks=pytest.mark.nightly)])
+def test_deprecations_of_tensorflow_are_left_out_and_the_programs_own_are_not(install):
+    """TensorFlow tells some of them as if the line that calls it had."""
+    code = f"""
+import warnings
+from estimator_pipeline import compat
+from estimator_pipeline.cli import quiet
+compat.install = {install}
+with quiet.quiet_libraries():
+    warnings.warn("`tf.layers.dense` is deprecated and will be removed in a future version.", stacklevel=1)
+    warnings.warn("`layer.apply` is deprecated and will be removed in a future version.", stacklevel=1)
+    warnings.warn("`our.layers` is deprecated", stacklevel=1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0 and "our.layers" in done.stderr, done.stderr
+    assert "tf.layers" not in done.stderr and "layer.apply" not in done.stderr, done.stderr
+
+
+@pytest.fixture
+def tensorflows_log():
+    """What passes its filters."""
+    logger, handler, found = logging.getLogger("tensorflow"), logging.Handler(), []
+    handler.emit = lambda record: found.append(record.getMessage())
+    filters, level = list(logger.filters), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield found
+    logger.removeHandler(handler)
+    logger.filters[:] = filters
+    logger.setLevel(level)
+
+
+def test_a_job_is_not_told_what_its_engine_calls_that_is_deprecated(tensorflows_log):
+    """Only what a function of its own calls; all else stays."""
+    ours = Path(estimator_pipeline.__file__).parent / "engines" / "job.py"
+    kept = ["From /home/me/model_code.py:7: dense (from tensorflow.layers) is deprecated and will be removed.",
+            f"Restoring from {ours}: is deprecated"]  # fmt: skip
+    quiet.leave_out_own_deprecations()
+    log = logging.getLogger("tensorflow")
+    told = "From %s:%d: %s (from %s) is deprecated and will be removed %s.\nInstructions for updating:\n%s"
+    log.warning(told, ours, 73, "Estimator.__init__", "estimator", "in a future version", "Use tf.keras instead.")
+    for message in kept:
+        log.warning(message)
+    log.error("From %s:%d: an option is deprecated, and that is an error", ours, 73)
+    assert [message.partition(":")[0] for message in tensorflows_log] == [
+        "From /home/me/model_code.py",
+        f"Restoring from {ours}",
+        f"From {ours}",
+    ]

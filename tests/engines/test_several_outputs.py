@@ -1,0 +1,24 @@
+"""Models of several outputs, trained by two workers: what one process comes to."""
+
+from __future__ import annotations
+
+import pytest
+
+import estimator_pipeline as ep
+from estimator_pipeline.engines.jobs.estimator import run_job
+from tests.support.output_job import KEYS, WITH_KERAS_3, several_outputs
+
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster]
+
+
+@pytest.mark.parametrize("engine", ["estimator", "keras", "keras3"])
+def test_two_workers(launch, tmp_path, engine):
+    if engine == "keras3" and not WITH_KERAS_3:
+        pytest.skip("TensorFlow 2.15 has no Keras 3")
+    job = several_outputs(tmp_path)
+    settings = [f"run.engine={engine}", "run.train_distribute=multi_worker_mirrored", "eval.exporters=[]"]
+    found = launch(job, "--workers", "2", "--no-evaluator", settings=settings)["result"]["metrics"]
+    wanted = run_job(ep.load_job(job, overrides=["eval.exporters=[]"]), environ={}).metrics
+    assert set(found) == KEYS
+    for name in KEYS - {"loss"}:
+        assert found[name] == pytest.approx(wanted[name], rel=1e-3), name

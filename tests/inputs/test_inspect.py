@@ -1,0 +1,267 @@
+"""`inspect`: who would read what as a table, as JSON and as a picture; ledgers checked; bad input refused."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from tests.support.processes import ROOT
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.inputs import ledger
+from estimator_pipeline.inputs.ledger.layout import consumed, planned
+from estimator_pipeline.inputs.ledger.plot import draw
+from tests.inputs.ledger.test_ledger import BATCH, facts, train
+from tests.support.command_line import call
+
+JOB = """
+name: small
+model: {name: linear}
+input: {source: arrays, train: train.npz, eval: train.npz, label_key: y, global_batch_size: 12, seed: 3}
+train: {max_steps: 10}
+run: {model_dir: model, train_distribute: multi_worker_mirrored}
+cluster: {workers: 2}
+"""
+PROGRAM = """
+import numpy as np
+import tensorflow as tf
+X = np.arange(40, dtype=np.float32).reshape(20, 2)
+
+def input_fn(input_context=None):
+    data = tf.data.Dataset.from_tensor_slices((X, np.arange(20)))
+    if input_context is not None:
+        data = data.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
+    return data.batch(4)
+
+def endless():
+    return tf.data.Dataset.from_tensor_slices(X).repeat().batch(4)
+
+def tensors():
+    return tf.constant(X)
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    np.savez(tmp_path / "train.npz", x=np.zeros((50, 2), np.float32), y=np.arange(50))
+    return tmp_path
+
+
+@pytest.fixture
+def inspect(place):
+    return lambda *arguments: call("inspect", *arguments, cwd=place)
+
+
+def layout_of(workers, steps, **data):
+    tasks = [f"worker:{w}" for w in range(workers)]
+    return planned([facts(workers, w, **data)[1] for w in range(workers)], tasks, steps)
+
+
+# What would be read -------------------------------------------------------------------------------------------------
+
+
+def test_table():
+    text = layout_of(2, range(3, 7), shuffle=False).text()
+    assert text.splitlines() == [
+        "step  epoch  worker:0   worker:1",
+        "   3      1  24-29      30-35",
+        "   4      1  36-41      42-47",
+        "   5      1  48-49 0-3  4-9",
+        "   6      2  10-15      16-21",
+        "worker:0: 24 records of these steps (50.0%), 24 different ones",
+        "worker:1: 24 records of these steps (50.0%), 24 different ones",
+    ]
+
+
+def test_table_of_shuffled_files_and_of_a_stream_that_ends():
+    layout = layout_of(3, range(1, 3), policy="file")
+    assert layout.text().startswith("step  worker:0") and "… (4)" not in layout.text()
+    assert layout.document()["steps"][0]["read"]["worker:0"] == layout.steps[1]["worker:0"].tolist()
+    ends = layout_of(2, range(1, 100), epochs=1, drop_remainder=False)
+    assert list(ends.steps) == [1, 2, 3, 4, 5]
+    assert sum(reads for reads, _ in ends.shares().values()) == 50
+
+
+def test_by_the_command_line(inspect, place):
+    done = inspect("job.yaml", "--steps", "1:2", "--picture", "out/who.svg", "--set", "input.shuffle=false")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[0].startswith("training: training arrays, 50 records")
+    assert "promised: what a step reads depends on the seed and the step alone" in done.stdout
+    assert "   2      1  12-17     18-23" in done.stdout
+    picture = (place / "out" / "who.svg").read_text()
+    assert picture.startswith("<?xml") and "the picture is in out/who.svg" in done.stderr
+    done = inspect("job.yaml", "--workers", "3", "--steps", "7", "--json")
+    document = json.loads(done.stdout)
+    plan = facts(3, 2)[0]
+    assert document["tasks"] == ["worker:0", "worker:1", "worker:2"] and document["records"] == 50
+    assert document["steps"][0]["read"]["worker:2"] == plan.ids(6).ravel().tolist()
+
+
+@pytest.mark.nightly
+def test_an_input_function_of_a_program(inspect):
+    done = inspect("--input-fn", "program.py:input_fn", "--steps", "1:4")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "worker:0: 10 records of these steps (50.0%), 10 different ones" in done.stdout
+
+
+# Ledgers ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_without_a_job_needs_no_tensorflow(inspect, place):
+    train(place / "ledger", 12, end=False)
+    train(place / "ledger", 20, start=10)
+    done = inspect("--ledger", "ledger", "--steps", "10:11", "--picture", "who.png")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[:6] == [
+        "ledger: 2 run(s), 4 file(s); steps 1 to 20 count",
+        "run 1: 2 worker(s), steps 1 to 12, broke off, or goes on; up to 10 count",
+        "run 2: 2 worker(s), steps 11 to 20, ended; all count",
+        "worker:0: 20 steps, 120 records (50.0%), 2 attempt(s); 2 further steps were done again",
+        "worker:1: 20 steps, 120 records (50.0%), 2 attempt(s); 2 further steps were done again",
+        "all is well",
+    ]
+    assert (place / "who.png").read_bytes().startswith(b"\x89PNG")
+    code = "import sys; from estimator_pipeline.cli.main import main\n"
+    code += "sys.argv[1:] = ['inspect', '--ledger', 'ledger', '--json']\n"
+    code += "try: main()\nfinally: print('tensorflow' in sys.modules, file=sys.stderr)"
+    from tests.support.processes import _run_python
+
+    done = _run_python(["-c", code], cwd=place, env={"PYTHONPATH": str(ROOT)})
+    assert done.stderr.strip() == "False" and json.loads(done.stdout)["check"]["well"] is True
+
+
+def test_a_ledger_that_is_not_well(inspect, place):
+    train(place / "ledger", 12, spoil=lambda worker, step, ids: facts(2, 0)[0].ids(step - 1))
+    done = inspect("--ledger", "ledger")
+    assert done.returncode == 1 and done.stderr == ""
+    assert "found: worker:1 did not read what is its own at the steps 1 to 12" in done.stdout
+    assert done.stdout.rstrip().endswith("finding(s)")
+
+
+@pytest.mark.nightly
+def test_a_ledger_of_another_job(inspect, place):
+    train(place / "ledger", 12, seed=4)
+    done = inspect("job.yaml", "--ledger", "ledger", "--json")
+    assert done.returncode == 1, done.stderr[-3000:]
+    found = json.loads(done.stdout)["check"]["findings"]
+    texts = [finding["text"] for finding in found if finding["kind"] == "data"]
+    assert "the ledger was written with seed 4, and the job says 3" in texts
+
+
+@pytest.mark.nightly
+def test_data_of_a_program_are_counted(inspect, place):
+    """A half of the data was never read."""
+    x = np.arange(40, dtype=np.float32).reshape(20, 2)
+    prints = ledger.fingerprints([x, np.arange(20)])
+    writer = ledger.LedgerWriter(place / "ledger", task="worker:0", tasks=["worker:0"])
+    stream = writer.stream({"kind": "fingerprints", "pipelines": None, "pipeline": None, "batches_per_step": 1})
+    writer.begin(0)
+    for step in range(6):
+        stream(step == 0, [prints[:4] if step % 2 else prints[4:8]])
+        writer.step()
+    writer.end()
+    assert inspect("--ledger", "ledger").returncode == 0, "nothing is known to be missing"
+    done = inspect("--ledger", "ledger", "--input-fn", "program.py:input_fn")
+    assert done.returncode == 1, done.stderr[-3000:]
+    assert "12 record(s) were never read, in 1.20 epochs" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "inspect was given nothing to look at"),
+        (["job.yaml", "--input-fn", "program.py:input_fn"], "was given the job file job.yaml and --input-fn"),
+        (["job.yaml", "--steps", "9:3"], "--steps '9:3' names no steps"),
+        (["job.yaml", "--count-data"], "--count-data is for the check of a ledger"),
+        (["--ledger", "nowhere"], "there is no ledger in nowhere"),
+        (["--ledger", "ledger", "--set", "input.seed=3"], "--set input.seed=3 changes a job file"),
+        (["--ledger", "ledger", "--picture", "who.bmp"], "a picture cannot be written as who.bmp"),
+        (["--ledger", "ledger", "--steps", "90:99", "--picture", "who.png"], "there is no step to draw"),
+        (["--input-fn", "program.py:tensors"], "the input function gives no dataset"),
+        (["--input-fn", "program.py:nothing"], "has no function 'nothing'"),
+    ],
+)
+def test_bad_input(inspect, place, arguments, says):
+    train(place / "ledger", 3)
+    done = inspect(*arguments)
+    assert done.returncode == 2, done.stdout + done.stderr[-3000:]
+    assert says in done.stderr and "Traceback" not in done.stderr
+
+
+# The picture ----------------------------------------------------------------------------------------------------------
+
+
+def pixels(path):
+    from matplotlib.image import imread
+
+    return imread(path)[..., :3]
+
+
+def coloured(path, colour, tolerance=0.02):
+    wanted = np.array([int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)])
+    return int((np.abs(pixels(path) - wanted).max(axis=-1) < tolerance).sum())
+
+
+def test_the_picture_shows_workers_and_what_is_read_twice(tmp_path):
+    draw(layout_of(2, range(1, 9)), tmp_path / "plan.png", title="plan")
+    blue, orange = (coloured(tmp_path / "plan.png", c) for c in ("#0072B2", "#E69F00"))
+    assert blue > 2000 and 0.7 < blue / orange < 1.4
+    assert coloured(tmp_path / "plan.png", "#D00000") == 0
+    train(tmp_path / "bad", 8, spoil=lambda worker, step, ids: facts(2, 0)[0].ids(step - 1 if step != 4 else 1))
+    draw(consumed(ledger.read(tmp_path / "bad")), tmp_path / "bad.png", title="bad")
+    assert coloured(tmp_path / "bad.png", "#D00000") > 1000
+
+
+def test_a_picture_of_much_is_no_larger(tmp_path):
+    big = layout_of(2, range(1, 1000))
+    draw(big, tmp_path / "big.png", title="999 steps")
+    assert pixels(tmp_path / "big.png").shape == pixels_of_small(tmp_path)
+    assert BATCH * 999 == sum(reads for reads, _ in big.shares().values())
+
+
+def pixels_of_small(folder):
+    draw(layout_of(2, range(1, 3)), folder / "small.png", title="2 steps")
+    return pixels(folder / "small.png").shape
+
+
+def test_a_picture_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="the picture cannot be written"):
+        draw(layout_of(1, [1]), tmp_path / "file" / "who.png", title="")
+
+
+@pytest.mark.nightly
+def test_the_table_that_is_shown_in_the_documents(run_python):
+    text = (ROOT / "docs" / "ledger.md").read_text(encoding="utf-8")
+    mark, shown = re.search(r"<!-- shows: estimator-pipeline (.*?) -->\n```text\n(.*?)```", text, re.DOTALL).groups()
+    done = run_python(["-m", "estimator_pipeline", *mark.split()])
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == shown
+
+
+# How it is asked for ------------------------------------------------------------------------------------------------
+
+
+def test_launch_hands_it_on(place):
+    def launch(*arguments):
+        return call("launch", "--dry-run", *arguments, cwd=place)
+
+    assert "--set run.ledger=true" in launch("--ledger", "job.yaml").stdout
+    assert "--set run.ledger=false" in launch("--no-ledger", "job.yaml").stdout
+    named = launch("--ledger", "--set", "run.ledger=here", "job.yaml").stdout
+    assert "run.ledger=here" in named and "run.ledger=true" not in named
+    assert "run.ledger" not in launch("job.yaml").stdout
+    done = launch("--ledger", "--", "true")
+    assert done.returncode == 2 and "launch -- estimator-pipeline exec --ledger DIR PROGRAM" in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_program_runs(place):
+    (place / "file").touch()
+    (place / "train.py").write_text("print('it runs')")
+    done = call("exec", "--ledger", "file/ledger", "train.py", cwd=place)
+    assert done.returncode == 2 and "the ledger cannot be written to file/ledger: Not a directory" in done.stderr
+    assert "it runs" not in done.stdout and "Traceback" not in done.stderr

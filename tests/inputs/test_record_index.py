@@ -1,0 +1,242 @@
+"""Indexes beside TFRecord files: what `estimator-pipeline index` writes, what reads it, and whose is refused."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import mmap
+import os
+import struct
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.suite import pages
+from estimator_pipeline.cli.main import app
+from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs.sources import tfrecord_index as records
+from estimator_pipeline.inputs.sources.paths import find_files
+from estimator_pipeline.inputs.sources.tfrecord_index import RecordFiles, index_file, write_index
+
+
+def framed(data: bytes) -> bytes:
+    """A record as a TFRecord file has it."""
+    head = struct.pack("<Q", len(data))
+    return head + struct.pack("<I", masked(head)) + data + struct.pack("<I", masked(data))
+
+
+def masked(data: bytes) -> int:
+    """The masked CRC-32C, a bit at a time; not the arithmetic that is tested."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def write(path, *contents: bytes) -> str:
+    path.write_bytes(b"".join(map(framed, contents)))
+    return str(path)
+
+
+@pytest.fixture
+def walked(monkeypatch):
+    """The files that are walked through, in turn."""
+    found, walk = [], records._walk
+    monkeypatch.setattr(records, "_walk", lambda path, data: found.append(os.path.basename(path)) or walk(path, data))
+    return found
+
+
+def test_an_index_is_what_tfrecord2idx_writes(tmp_path):
+    path = write(tmp_path / "a", b"one", b"", b"three")
+    assert write_index(path) == (3, True)
+    assert (tmp_path / "a.idx").read_text() == "0 19\n19 16\n35 21\n"
+    assert oct(os.stat(path).st_mode) == oct(os.stat(f"{path}.idx").st_mode)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "a.idx"]
+
+
+def test_a_file_with_an_index_is_not_walked_through(tmp_path, walked):
+    path = write(tmp_path / "a", b"one", b"", b"three")
+    without = index_file(path, cache=None)
+    write_index(path)
+    walked.clear()
+    assert np.array_equal(index_file(path, cache=tmp_path / "cache"), without)
+    files = RecordFiles([path], compression="", cache=None, memory_limit=0)
+    assert files.count(path) == 3
+    assert files.read(path, np.array([2, 0])) == [b"three", b"one"]
+    assert walked == [] and not (tmp_path / "cache").exists()
+
+
+def test_an_index_that_is_right_stays(tmp_path):
+    path = write(tmp_path / "a", b"one")
+    write_index(path)
+    before = os.stat(f"{path}.idx").st_ino
+    assert write_index(path) == (1, False)
+    assert os.stat(f"{path}.idx").st_ino == before
+    write(tmp_path / "a", b"one", b"two")
+    assert write_index(path) == (2, True)
+
+
+def test_a_full_disk_leaves_nothing_of_an_index(tmp_path, monkeypatch):
+    """Nor of one in the cache, where that costs time and nothing else."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = write(tmp_path / "a", b"one")
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        write_index(path)
+    assert len(index_file(path, cache=tmp_path / "cache")) == 1
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["a"]
+
+
+def test_a_file_without_records(tmp_path):
+    path = write(tmp_path / "a")
+    assert write_index(path) == (0, True)
+    assert index_file(path, cache=None).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("0 19\n", "do not make up the file, which has 38 bytes"),
+        ("0 19\n19 20\n", "do not make up the file"),
+        ("0 10\n10 28\n", "do not make up the file"),  # a record is longer than 15 bytes
+        ("19 19\n0 19\n", "do not make up the file"),
+        ("0 19 7\n", "other lines than"),
+        ("tfrecord\n", "other lines than"),
+        ("0 99999999999999999999\n", "other lines than"),
+    ],
+)
+def test_an_index_of_another_file_is_refused(tmp_path, text, why):
+    path = write(tmp_path / "a", b"one", b"two")
+    (tmp_path / "a.idx").write_text(text)
+    with pytest.raises(InputError, match=why) as told:
+        index_file(path, cache=None)
+    assert f"estimator-pipeline index {path}" in str(told.value)
+    assert write_index(path) == (2, True)
+    assert len(index_file(path, cache=None)) == 2
+
+
+def test_an_index_of_another_file_of_the_same_size_is_refused_when_it_is_read(tmp_path):
+    path = write(tmp_path / "a", b"one", b"three")
+    (tmp_path / "a.idx").write_text("0 21\n21 19\n")
+    files = RecordFiles([path], compression="", cache=None, memory_limit=0)
+    assert files.count(path) == 2
+    with pytest.raises(InputError, match="at byte 0 begins no record of 5 bytes"):
+        files.read(path, np.array([0]))
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+def test_a_record_whose_data_were_changed_is_not_read(tmp_path, compression):
+    """One bit is enough; the other records of the file are whole."""
+    whole = b"".join(map(framed, (b"one", b"two", b"three")))
+    spoilt = bytearray(whole)
+    spoilt[len(framed(b"one")) + 12] ^= 1
+    path = tmp_path / "a"
+    path.write_bytes(gzip.compress(bytes(spoilt)) if compression else bytes(spoilt))
+    reader = RecordFiles([str(path)], compression=compression, cache=None, memory_limit=10**6)
+    assert reader.read(str(path), np.array([0, 2])) == [b"one", b"three"]
+    for read in (lambda: reader.read(str(path), np.array([1])), lambda: reader.check(str(path))):
+        with pytest.raises(InputError, match="record 1, at byte 19: the data of the record do not match") as error:
+            read()
+        assert str(path) in str(error.value)
+    path.write_bytes(gzip.compress(whole) if compression else whole)
+    assert RecordFiles([str(path)], compression=compression, cache=None, memory_limit=10**6).check(str(path)) == 3
+
+
+def test_a_pattern_means_the_data(tmp_path):
+    paths = [write(tmp_path / name, b"one") for name in ("train-0", "train-1")]
+    other = write(tmp_path / "train-2.idx", b"two")  # no index: there is no train-2
+    for path in paths:
+        write_index(path)
+    assert find_files(str(tmp_path / "train-*"), what="training") == (*paths, other)
+
+
+def test_the_command(tmp_path):
+    for name in "ab":
+        write(tmp_path / f"{name}.tfrecord", b"one", b"two")
+    said = CliRunner().invoke(app, ["index", f"{tmp_path}/*.tfrecord"])
+    assert said.exit_code == 0, said.output
+    assert said.stdout.splitlines() == [
+        f"{tmp_path}/a.tfrecord.idx: 2 records", f"{tmp_path}/b.tfrecord.idx: 2 records", "2 files: 4 records",
+    ]  # fmt: skip
+    again = CliRunner().invoke(app, ["index", f"{tmp_path}/a.tfrecord"])
+    assert again.stdout == f"{tmp_path}/a.tfrecord.idx: 2 records, was there\n"
+
+
+@pytest.mark.parametrize("name", ["a.tfrecord.gz", "there-is-none", "cut"])
+def test_what_cannot_be_indexed(tmp_path, name, run_python):
+    if name != "there-is-none":
+        (tmp_path / name).write_bytes(framed(b"one")[:-2])
+    said = run_python(["-m", "estimator_pipeline", "index", tmp_path / name])
+    assert said.returncode == 2
+    assert "Traceback" not in said.stderr and name in said.stderr and "to mend it:" in said.stderr
+    assert not (tmp_path / f"{name}.idx").exists()
+
+
+def test_a_digest_tells_content_from_content(tmp_path, walked):
+    """Of files of one name, size and number of records; whatever their times say."""
+    cache, contents = tmp_path / "cache", [b"%04d" % n for n in range(2000)]
+
+    def digest():
+        return RecordFiles([path], compression="", cache=cache, memory_limit=0).digest(path)
+
+    path = write(tmp_path / "a", *contents)
+    first = digest()
+    assert walked == ["a"] and digest() == first and walked == ["a"], "it is kept beside the index"
+    files = RecordFiles([path], compression="", cache=None, memory_limit=0)
+    assert files.count(path) == 2000 and files.digest(path) == first and walked == ["a", "a"], "a walk gives both"
+    os.utime(path, ns=(5, 5))
+    assert digest() == first
+    # Another record, and the order of two; with the time of change of the file that was there.
+    for changed in ([*contents[:999], b"none", *contents[1000:]], [*contents[1:], contents[0]]):
+        write(tmp_path / "b", *changed)
+        os.utime(tmp_path / "b", ns=(5, 5))
+        os.replace(tmp_path / "b", path)
+        assert digest() != first
+        write(tmp_path / "a", *contents)
+        assert digest() == first
+    # As an earlier version left the cache, and as a power loss may leave it.
+    for spoilt in cache.glob("*.digest"):
+        spoilt.unlink() if spoilt.name < "8" else spoilt.write_bytes(b"\0" * 16)
+    assert digest() == first
+
+
+def test_a_file_that_nobody_walks_through_is_told_by_some_of_its_blocks(tmp_path, walked):
+    path = write(tmp_path / "a", *[b"%04d" % n for n in range(9000)])
+    write_index(path)
+    walked.clear()
+
+    def digest():
+        return RecordFiles([path], compression="", cache=None, memory_limit=0).digest(path)
+
+    first = digest()
+    assert first.startswith(records.SAMPLED) and digest() == first
+    for changed in (range(1, 9001), [7, *range(1, 9000)], [*range(8999), 7]):
+        write(tmp_path / "a", *[b"%04d" % n for n in changed])
+        assert digest() != first and walked == []
+    for size in (0, 1):
+        write(tmp_path / "a", *[b"1"] * size)
+        assert digest() == digest()
+
+
+def test_large_records_are_read_alone(tmp_path):
+    """Of a map the system reads as much again around each page, and so, of records that lie apart, the whole file."""
+    path = tmp_path / "a"
+    path.write_bytes(framed(bytes(range(256)) * 160) * 48)
+    files = RecordFiles([str(path)], compression="", cache=tmp_path / "cache", memory_limit=0)
+    assert files.count(str(path)) == 48
+    deadline = time.monotonic() + 20
+    while pages.resident([str(path)]) and time.monotonic() < deadline:
+        pages.drop([str(path)])
+    if pages.resident([str(path)]):
+        pytest.skip("this file system keeps its pages")
+    assert len(files.read(str(path), np.array([40, 4, 16, 28]))) == 4
+    # Each lies in 12 pages at most.
+    assert pages.resident([str(path)]) <= 4 * 12 * mmap.PAGESIZE

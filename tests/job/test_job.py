@@ -1,0 +1,501 @@
+"""Job files: every example loads, goes through YAML and back, takes overrides, and tells its mistakes."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import (
+    ArraysInput,
+    CsvInput,
+    FunctionInput,
+    Job,
+    TfdsInput,
+    TFRecordInput,
+    dump_job,
+    load_job,
+    make_job,
+)
+from tests.support.bad_cases import GOOD_JOB
+
+CONFIGS = pathlib.Path(__file__).parents[2] / "legacy_configs"
+FILES = sorted(CONFIGS.glob("*.yaml"))
+
+
+@pytest.fixture
+def job_file(tmp_path):
+    """Writes a job file and gives its path."""
+
+    def write(text: str = GOOD_JOB, name: str = "digits.yaml") -> pathlib.Path:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def _refused(path, **arguments) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_job(path, **arguments)
+    return str(caught.value).replace(str(path), path.name)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_example_loads_and_goes_through_yaml(path, job_file):
+    job = load_job(path)
+    assert job.name == path.stem
+    for defaults in (False, True):
+        assert load_job(job_file(dump_job(job, defaults=defaults))) == job
+
+
+def test_the_readme_names_every_example():
+    readme = (CONFIGS / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `([\w.]+)` \|", readme, flags=re.MULTILINE))
+    assert named == {path.name for path in [*FILES, *(CONFIGS / "tf_config").glob("*.json")]}
+
+
+# file, training tasks, ps, evaluator, training and evaluation strategy
+EXAMPLES = [
+    ("digits_cnn_two_workers", 2, 0, True, "multi_worker_mirrored", "none"),
+    ("multi_worker_estimator", 2, 0, True, "multi_worker_mirrored", "none"),
+    ("chief_workers", 3, 0, False, "multi_worker_mirrored", "none"),
+    ("chief_workers_ps", 2, 2, True, "parameter_server", "none"),
+    ("master_worker", 2, 0, False, "multi_worker_mirrored", "none"),
+    ("evaluator_in_cluster", 2, 0, True, "multi_worker_mirrored", "none"),
+    # Row E5: training alone, evaluation alone, both.
+    ("mirrored_train_only", 1, 0, False, "mirrored", "none"),
+    ("mirrored_eval_only", 1, 0, False, "none", "mirrored"),
+    ("mirrored_eval_distribute", 1, 0, False, "mirrored", "mirrored"),
+    ("one_device", 1, 0, False, "one_device", "none"),
+    ("single", 1, 0, False, "none", "none"),
+]
+
+
+@pytest.mark.parametrize("case", EXAMPLES, ids=lambda case: case[0])
+def test_what_an_example_asks_for(case):
+    name, tasks, ps, evaluator, train, evaluate = case
+    job = load_job(CONFIGS / f"{name}.yaml")
+    assert (job.cluster.num_training_tasks, job.cluster.ps, job.cluster.evaluator) == (tasks, ps, evaluator)
+    assert (job.run.train_distribute, job.run.eval_distribute) == (train, evaluate)
+    assert isinstance(job.input, TfdsInput) and job.input.name == "digits"
+
+
+def test_e8_e9_e2_examples():
+    ring = load_job(CONFIGS / "ring.yaml").run.communication
+    assert (ring.implementation, ring.bytes_per_pack, ring.timeout_secs) == ("ring", 52428800, 120)
+    bigger = load_job(CONFIGS / "bigger_batch_mixed_precision.yaml")
+    assert bigger.model.mixed_precision and bigger.input.global_batch_size == 256
+    seeds = load_job(CONFIGS / "distinct_seeds.yaml").input
+    assert (seeds.worker_seeds, seeds.shard_policy) == ("distinct", "off")
+
+
+def test_defaults(job_file):
+    job = load_job(
+        job_file("model: {name: cnn}\nrun: {model_dir: m}\ninput: {source: tfds, name: digits, global_batch_size: 8}\n")
+    )
+    assert job.name == "digits"
+    assert (job.model.optimizer.name, job.model.optimizer.api) == ("sgd", "v1")
+    assert job.input.evaluation_batch_size == 8
+    assert (job.train.max_steps, job.train.epochs, job.eval.steps) == (None, None, None)
+    assert job.cluster.workers == job.cluster.num_training_tasks == 1
+    assert job.run.checkpoint_interval == ("secs", 600)
+
+
+def test_checkpoint_interval(job_file):
+    """Without a word in the file, workers of a collective strategy count steps, not seconds."""
+    assert load_job(job_file()).run.checkpoint_interval == ("steps", 1000)
+    steps = load_job(job_file(), overrides=["run.save_checkpoints_steps=7"])
+    assert steps.run.checkpoint_interval == ("steps", 7)
+    single = ["run.train_distribute=none", "cluster.workers=1", "run.save_checkpoints_secs=9"]
+    assert load_job(job_file(), overrides=single).run.checkpoint_interval == ("secs", 9)
+
+
+def test_an_empty_section_is_one_with_nothing_set(job_file):
+    assert load_job(job_file(GOOD_JOB + "eval:\n")).eval == load_job(job_file()).eval
+
+
+def test_jobs_cannot_be_changed(job_file):
+    with pytest.raises(ValueError, match="frozen"):
+        load_job(job_file()).train.max_steps = 5
+
+
+SOURCES = [
+    (
+        "{source: tfds, name: mnist, data_dir: d, features_key: image, label_key: label, scale: 1/255}",
+        TfdsInput,
+    ),
+    (
+        "{source: tfrecord, train: 'a-*.tfrecord', eval: [b, c], compression: gzip, label_key: y,"
+        " features: {x: {dtype: float32, shape: [8, 8]}, w: {dtype: int64, kind: varlen},"
+        " y: {dtype: int64, default: 0}}}",
+        TFRecordInput,
+    ),
+    (
+        "{source: csv, train: a.csv, eval: b.csv, columns: {x: float32, n: float32, label: int64}, weight_key: n,"
+        " delimiter: ';', header: false}",
+        CsvInput,
+    ),
+    (
+        "{source: csv, train: a.csv, eval: b.csv, columns: {x: {dtype: float32, default: 40}, n: [int64, -1],"
+        " s: [string, none], label: int64}}",
+        CsvInput,
+    ),
+    ("{source: arrays, train: a.npz, eval: b.npz}", ArraysInput),
+    ("{source: function, train: 'a.b:train_fn', eval: path/to/in.py:eval_fn, params: {n: 3}}", FunctionInput),
+]
+
+
+@pytest.mark.parametrize(("text", "kind"), SOURCES, ids=lambda value: getattr(value, "__name__", ""))
+def test_every_source(text, kind, job_file):
+    rest = "model: {function: my.models:build}\nrun: {model_dir: gs://bucket/m}\n"
+    text = f"{rest}input: {text[:-1]}, global_batch_size: 4}}\n"
+    job = load_job(job_file(text))
+    assert type(job.input) is kind
+    assert load_job(job_file(dump_job(job))) == job
+    if kind is TFRecordInput:
+        assert job.input.train == ["a-*.tfrecord"]
+        assert job.input.features["x"].shape == [8, 8]
+    if kind is TfdsInput:
+        assert job.input.scale == 1 / 255
+
+
+SCHEDULES = [
+    "0.5",
+    "1",
+    "{kind: constant, learning_rate: 0.5}",
+    "{kind: exponential, initial_learning_rate: 0.1, decay_steps: 10, decay_rate: 0.5, staircase: true}",
+    "{kind: piecewise, boundaries: [10, 20], values: [1, 0.1, 0.01]}",
+    "{kind: cosine, initial_learning_rate: 0, decay_steps: 10, warmup_steps: 5, warmup_target: 0.1}",
+    "{kind: inverse_time, initial_learning_rate: 0.1, decay_steps: 10, decay_rate: 0.5}",
+    "{kind: polynomial, initial_learning_rate: 1e-1, decay_steps: 10, power: 2}",
+]
+
+
+@pytest.mark.parametrize("text", SCHEDULES)
+def test_every_schedule(text, job_file):
+    job = load_job(job_file(), overrides=[f"model.optimizer.learning_rate={text}"])
+    rate = job.model.optimizer.learning_rate
+    assert isinstance(rate, float) if text[0] != "{" else f"kind: {rate.kind}," in text
+    assert load_job(job_file(dump_job(job))) == job
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        ("{warmup_steps: 10, warmup_from: 0.001}", None),
+        ("{name: adamw, exclude_from_weight_decay: [bias], options: {beta1: 0.8}, warmup_steps: 10}", None),
+        ("{name: momentum, weight_decay: 0.01, exclude_from_weight_decay: [bias], warmup_steps: 10}", None),
+        ("{weight_decay: -1}", "weight_decay"),
+        ("{name: ftrl, weight_decay: 0.1}", "ftrl works out each weight anew"),
+        ("{exclude_from_weight_decay: [bias]}", "nothing decays"),
+        ("{gradient_accumulation_steps: 4, warmup_steps: 10}", None),
+        ("{gradient_accumulation_steps: 0}", "gradient_accumulation_steps"),
+        ("{warmup_steps: -1}", "warmup_steps"),
+        ("{warmup_from: 0.001}", "warmup_from 0.001 without warmup_steps"),
+        (
+            "{warmup_steps: 5, learning_rate: {kind: cosine, initial_learning_rate: 0, decay_steps: 10, "
+            "warmup_steps: 5, warmup_target: 0.1}}",
+            "the learning rate is warmed up twice",
+        ),
+    ],
+)
+def test_optimizers(optimizer, words, job_file):
+    if words is None:
+        job = load_job(job_file(), overrides=[f"model.optimizer={optimizer}"])
+        assert load_job(job_file(dump_job(job))).model.optimizer.warmup_steps == 10
+        return
+    with pytest.raises(ConfigError, match=words):
+        load_job(job_file(), overrides=[f"model.optimizer={optimizer}"])
+
+
+def test_gradients_are_not_added_up_with_parameter_servers(job_file):
+    settings = ["run.train_distribute=parameter_server", "cluster.ps=1", "cluster.workers=1", "cluster.chief=true"]
+    load_job(job_file(), overrides=settings)
+    with pytest.raises(ConfigError, match=r"gradient_accumulation_steps: workers with parameter servers.*\n.*2 with"):
+        load_job(job_file(), overrides=[*settings, "model.optimizer={gradient_accumulation_steps: 2}"])
+
+
+def test_overrides(job_file):
+    job = load_job(
+        job_file(),
+        overrides=[
+            "name=other",
+            "train.max_steps=5",
+            "train.max_steps=7",
+            "run.devices=[/cpu:0]",
+            "model.optimizer={name: adam, learning_rate: 1e-3}",
+            "model.optimizer.options.beta1=0.8",
+            "eval.exporters=[{kind: best}, {kind: final}]",
+            "eval.exporters.0.name=first",
+            "run.model_dir=gs://bucket/a=b",
+            "run.seed=",
+        ],
+    )
+    assert job.name == "other"
+    assert job.train.max_steps == 7
+    assert job.run.devices == ["/cpu:0"]
+    assert (job.model.optimizer.name, job.model.optimizer.options) == ("adam", {"beta1": 0.8})
+    assert [exporter.folder for exporter in job.eval.exporters] == ["first", "final"]
+    assert (job.run.model_dir, job.run.seed) == ("gs://bucket/a=b", None)
+
+
+def test_an_override_mends_a_mistake_of_the_file(job_file):
+    path = job_file(GOOD_JOB.replace("max_steps: 100", "max_steps: none"))
+    assert "line 9, column 3: train.max_steps" in _refused(path)
+    assert load_job(path, overrides=["train.max_steps=5"]).train.max_steps == 5
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "train.max_step=5",
+            "--set train.max_step=5: train.max_step: unknown field.\n"
+            "  found: 'max_step' with the value 5; allowed: max_steps, epochs, steps_per_execution\n"
+            "  to mend it: did you mean 'max_steps'?",
+        ),
+        (
+            "trian.max_steps=5",
+            "--set trian.max_steps=5: trian: unknown field.\n"
+            "  found: 'trian' with the value {'max_steps': 5}; allowed: name, model, input, train, eval, "
+            "run, keras, cluster, parity, kubernetes, slurm\n"
+            "  to mend it: did you mean 'train'?",
+        ),
+        (
+            "train.max_steps=many",
+            "--set train.max_steps=many: train.max_steps: 'many' is not a whole number.\n"
+            "  found: a value of type text; allowed: a whole number\n  to mend it: write a whole number.",
+        ),
+        (
+            "train.max_steps",
+            "--set train.max_steps: this is not of the form key=value.\n"
+            "  found: 'train.max_steps'; allowed: dotted keys, an equals sign and a value in YAML\n"
+            "  to mend it: write for example --set train.max_steps=100.",
+        ),
+        (
+            "train.max_steps.x=1",
+            "--set train.max_steps.x=1: train.max_steps has no fields below it.\n"
+            "  found: the value 100\n  to mend it: set that field itself.",
+        ),
+        (
+            "model.metrics.0=a",
+            "--set model.metrics.0=a: model.metrics: {'0': 'a'} is not a list.\n"
+            "  found: a value of type mapping; allowed: a list\n"
+            "  to mend it: write it in brackets: [a, b], or one item a line after '- '.",
+        ),
+        (
+            "input.global_batch_size=3",
+            "--set input.global_batch_size=3: input.global_batch_size: a batch of 3 records cannot be "
+            "shared out equally among 2 replicas.\n"
+            "  found: global_batch_size 3, 2 training tasks of 1 device\n"
+            "  to mend it: set global_batch_size to a multiple of 2, such as 2 or 4.",
+        ),
+    ],
+)
+def test_wrong_overrides(override, message, job_file):
+    assert _refused(job_file(), overrides=[override]) == message
+
+
+def test_an_override_that_is_not_yaml(job_file):
+    assert _refused(job_file(), overrides=["run.devices=[a"]).startswith(
+        "--set run.devices=[a, line 1, column 3: this is not YAML: "
+    )
+
+
+def test_a_list_item_that_is_not_there(job_file):
+    overrides = ["eval.exporters=[{kind: best}]", "eval.exporters.1.name=x"]
+    assert _refused(job_file(), overrides=overrides) == (
+        "--set eval.exporters.1.name=x: eval.exporters is a list, and has no item '1'.\n"
+        "  found: 1 items; allowed: 0 to 0\n"
+        "  to mend it: name an item by its number, or set the whole list: --set key=[a, b]."
+    )
+
+
+def test_all_mistakes_in_one_message_sorted_by_line(job_file):
+    text = GOOD_JOB.replace("name: cnn", "nmae: cnn").replace("workers: 2", "workers: -1").replace("runs/test", "[]")
+    message = _refused(job_file(text), overrides=["train.max_steps=-1"])
+    assert message == (
+        "digits.yaml has 4 mistakes:\n"
+        "  line 2, column 3: model.nmae: unknown field.\n"
+        "    found: 'nmae' with the value 'cnn'; allowed: name, function, params, loss, head, optimizer, metrics, "
+        "clip_norm, clip_value, label_smoothing, class_weights, label_vocabulary, outputs, mixed_precision, export\n"
+        "    to mend it: did you mean 'name'?\n"
+        "  line 11, column 3: run.model_dir: [] is not text.\n"
+        "    found: a value of type list; allowed: text\n"
+        "    to mend it: write text.\n"
+        "  line 14, column 3: cluster.workers: this value is not allowed.\n"
+        "    found: -1; allowed: 0 or more\n"
+        "    to mend it: give workers another value.\n"
+        "  --set train.max_steps=-1: train.max_steps: this value is not allowed.\n"
+        "    found: -1; allowed: more than 0\n"
+        "    to mend it: give max_steps another value."
+    )
+
+
+def test_no_such_file(job_file):
+    path = job_file()
+    missing = path.with_name("digit.yaml")
+    message = _refused(missing)
+    assert message.startswith("the job file 'digit.yaml' cannot be read: No such file or directory.")
+    assert ": digits.yaml\n" in message
+
+
+def test_not_utf8(tmp_path):
+    path = tmp_path / "latin.yaml"
+    path.write_bytes(b"name: caf\xe9\n")
+    assert _refused(path).startswith("the job file 'latin.yaml' is not UTF-8 text")
+
+
+def test_anchors_and_merges(job_file):
+    text = (
+        GOOD_JOB.replace("train:\n", "train: &t\n")
+        + "eval:\n  exporters:\n    - &e {kind: best, metric: a}\n    - {<<: *e, name: b}\n"
+    )
+    assert [(e.folder, e.metric) for e in load_job(job_file(text)).eval.exporters] == [
+        ("best", "a"),
+        ("b", "a"),
+    ]
+    message = _refused(job_file(text.replace("kind: best", "kind: bset")))
+    # The merged copy has no line of its own for the kind; its mapping's is named.
+    assert "line 18, column 11: eval.exporters.0.kind" in message
+    assert "line 19, column 7: eval.exporters.1.kind" in message
+
+
+def test_a_value_that_contains_itself():
+    params: dict = {"a": [1]}
+    params["a"].append(params)
+    data = {"model": {"name": "cnn", "params": params}}
+    with pytest.raises(ConfigError) as caught:
+        make_job(data)
+    assert str(caught.value).startswith("the job: model.params.a.1: the value contains itself.")
+
+
+def test_tags_make_no_objects(job_file):
+    message = _refused(job_file(GOOD_JOB.replace("name: cnn", "name: !!python/object/apply:os.system [true]")))
+    assert "model.name" in message
+
+
+def test_make_job_from_a_mapping():
+    data = {
+        "model": {"name": "cnn"},
+        "input": {"source": "arrays", "train": "a.npz", "eval": "b.npz", "global_batch_size": 4},
+        "run": {"model_dir": "m"},
+    }
+    before = repr(data)
+    job = make_job(data, overrides=["name=x", "train.epochs=1.5"])
+    assert isinstance(job, Job) and (job.name, job.train.epochs) == ("x", 1.5)
+    assert repr(data) == before
+    with pytest.raises(ConfigError) as caught:
+        make_job({**data, "run": {}})
+    assert str(caught.value) == (
+        "the job: run.model_dir: the field is missing.\n  found: in run: nothing\n  to mend it: add model_dir."
+    )
+
+
+# overrides of GOOD_JOB, and a part of the message; None: accepted
+STRATEGY_CASES = [
+    # Parameter servers.
+    (["run.train_distribute=parameter_server", "cluster.ps=2", "cluster.chief=true"], None),
+    (["run.train_distribute=parameter_server"], "needs a parameter server"),
+    (["cluster.ps=1"], "uses no parameter servers"),
+    # One process or several.
+    (["run.train_distribute=none"], "trains in one process, and the cluster has 2"),
+    (["run.train_distribute=one_device"], "trains in one process"),
+    (["run.train_distribute=mirrored", "cluster.workers=1", "cluster.chief=true"], "trains in one process"),
+    (["run.train_distribute=mirrored", "cluster.workers=1"], None),
+    (["cluster.workers=1"], None),
+    (
+        ["run.train_distribute=one_device", "cluster.workers=1", "run.num_devices=2"],
+        "on one device, and 2 are given",
+    ),
+    # Batches.
+    (["cluster.workers=3"], "such as 63 or 66"),
+    (["cluster.workers=3", "input.global_batch_size=66"], None),
+    (["cluster.chief=true"], "among 3 replicas"),
+    (["run.num_devices=3"], "global_batch_size 64, 2 training tasks of 3 devices"),
+    (
+        ["run.train_distribute=mirrored", "cluster.workers=1", "run.devices=[a, b, c]"],
+        "1 training task of 3 devices",
+    ),
+    (
+        ["run.eval_distribute=mirrored", "run.num_devices=2", "input.eval_batch_size=7"],
+        "input.eval_batch_size",
+    ),
+    (["input.global_batch_size=1"], "to a multiple of 2, such as 2."),
+    # Evaluation.
+    (["run.eval_distribute=multi_worker_mirrored"], "the evaluator evaluates, which is one process"),
+    (
+        ["run.eval_distribute=parameter_server", "cluster.evaluator=false"],
+        "the chief evaluates, which is one",
+    ),
+    (["run.eval_distribute=mirrored"], None),
+    (["eval.during_training=true"], "the chief need not"),
+    (["eval.during_training=true", "cluster.evaluator=false"], None),
+    # Dialects.
+    (["cluster.dialect=master", "cluster.evaluator=false"], "another name for the chief"),
+    (["cluster.dialect=master", "cluster.evaluator=false", "cluster.workers=1", "cluster.chief=true"], None),
+    (["cluster.dialect=evaluator_in_cluster"], None),
+    (["cluster.dialect=evaluator_in_cluster", "cluster.evaluator=false"], "needs an evaluator"),
+    # Fields of one section.
+    (["run.save_checkpoints_secs=5"], "cannot save by the clock"),
+    (["run.devices=[a]", "run.num_devices=1"], "by name and by number"),
+    (["model.clip_norm=1", "model.clip_value=1"], "clipped twice"),
+    (["model.export.signatures=[predict, predict]"], "named twice"),
+    (["eval.exporters=[{kind: final, metric: loss}]"], "an exporter of kind 'final' has no metric"),
+    (["eval.exporters=[{kind: latest, exports_to_keep: 2}]"], None),
+    (["input.scale=1/0"], "input.scale: '1/0' is not a number"),
+    (["input.scale=0"], "0; allowed: more than 0"),
+    (["input.worker_seeds=distinct"], "worker_seeds distinct with shard_policy auto"),
+    (["input.worker_seeds=distinct", "input.shard_policy=off"], None),
+    (["input.worker_seeds=distinct", "input.shuffle=false"], "do nothing without a shuffle"),
+    (["model.optimizer.learning_rate={kind: piecewise, boundaries: [5, 2], values: [1, 2]}"], "do not rise"),
+    (
+        ["model.optimizer.learning_rate={kind: piecewise, boundaries: [5, 2], values: [1, 2]}"],
+        "2 boundaries need 3",
+    ),
+    (
+        ["model.optimizer.learning_rate={kind: cosine, initial_learning_rate: 1, decay_steps: 1, warmup_steps: 1}"],
+        "a warm-up has no target",
+    ),
+    (["model.optimizer.api=keras", "model.optimizer.options.momentum=0.5"], None),
+    (["model.optimizer.name=adam", "model.optimizer.options.beta_1=0.5"], "did you mean 'beta1'?"),
+    (["model.optimizer.name=adam", "model.optimizer.api=keras", "model.optimizer.options.beta_1=0.5"], None),
+]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fragment"),
+    STRATEGY_CASES,
+    ids=lambda value: " ".join(value or ["ok"]) if isinstance(value, list) else None,
+)
+def test_fields_that_go_together_and_not(overrides, fragment, job_file):
+    if fragment is None:
+        job = load_job(job_file(), overrides=overrides)
+        assert load_job(job_file(dump_job(job))) == job
+    else:
+        assert fragment in _refused(job_file(), overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model:\n" + "# " + "x" * 2**20, "is too large"),
+        ("model: " + "[" * 20_000 + "]" * 20_000, "nested too deep"),
+        ("model: " + '{"a":' * 5_000 + "1" + "}" * 5_000, "nested too deep"),
+        ("".join(" " * i + "a:\n" for i in range(1_400)), "nested too deep"),
+        (
+            "x:\n  - &a0 [l, l, l, l, l, l, l, l, l]\n"
+            + "".join(f"  - &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10))
+            + "model: *a9\n",
+            "x: there are too many values below it",
+        ),
+    ],
+    ids=["large", "lists", "mappings", "indented", "aliases"],
+)
+def test_a_file_that_would_fill_the_memory_is_refused(tmp_path, text, message):
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_job(tmp_path / "job.yaml")

@@ -1,0 +1,31 @@
+"""The command line in the process of the tests: what a person is told, and the exit code, without a new process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from unittest import mock
+
+from tests.support.processes import environment
+from typer.testing import CliRunner
+
+from estimator_pipeline.cli import main as cli
+
+
+def call(
+    *arguments: object, cwd: Path | None = None, env: Mapping[str, str | None] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """As `run_python(["-m", "estimator_pipeline", *arguments], cwd=cwd, env=env)`; a defect is raised."""
+    words = [*map(str, arguments)]
+    before = Path.cwd()
+    try:
+        os.chdir(cwd or before)
+        with mock.patch.dict(os.environ, environment(env), clear=True):
+            done = CliRunner().invoke(cli.app, words, prog_name="estimator-pipeline")
+    finally:
+        os.chdir(before)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
