@@ -53,7 +53,7 @@ test-all: $(STAMP)
 # On a real Slurm, started by the tests on this machine; installed where it is missing.
 test-slurm: $(STAMP)
 	@sh tools/install_slurm.sh
-	$(RUN_TESTS) -p no:xdist tests/slurm $(PYTEST_ARGS)
+	$(RUN_TESTS) -p no:xdist tests/launch/slurm $(PYTEST_ARGS)
 
 # Side by side, as ratios; docs/benchmarks.md tells what the figures mean. BENCH_ARGS=--quick for a short one;
 # BENCH=DIR of a run that was broken off, and it goes on.

@@ -6,7 +6,7 @@ import re
 from setuptools import find_packages, setup
 
 HERE = pathlib.Path(__file__).parent
-VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "estimator_pipeline/__init__.py").read_text(), re.M)[1]
+VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "estimator_pipeline/utils/version.py").read_text(), re.M)[1]
 
 # One extra for each TensorFlow minor version: what has to fit it exactly, together. Their names have a dash, not a
 # dot: pip before 23.3 does not find extras with a dot that newer setuptools have written, and only warns.
@@ -29,10 +29,11 @@ setup(
     packages=find_packages(include=["estimator_pipeline", "estimator_pipeline.*", "model_fns", "model_fns.*"]),
     package_data={
         "estimator_pipeline": [
+            "*.pyi",
             "py.typed",
-            "compat/*.txt",
-            "parity/*.jinja",
-            "launch/*.jinja",
+            "compat/moved_names/*.txt",
+            "parity/report/*.jinja",
+            "launch/slurm/*.jinja",
             "migrate/code/*/*.jinja",
             "migrate/code/*/*.txt",
             "migrate/code/*.json",

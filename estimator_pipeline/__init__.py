@@ -22,35 +22,30 @@ imports no TensorFlow:
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from estimator_pipeline.utils import lazy
+from estimator_pipeline.utils.version import __version__
 
-from estimator_pipeline.compat import delegates as _seams
-
-__version__ = "0.1.0"
-
-# Public name -> (module, attribute); no attribute: the module itself.
-_PUBLIC: dict[str, tuple[str, str | None]] = {
-    "averaged_weights": ("estimator_pipeline.models.optimizers.moving_averages", "averaged_weights"),
-    "callbacks": ("estimator_pipeline.models.callbacks", None),
-    "cluster": ("estimator_pipeline.cluster", None),
-    "compat": ("estimator_pipeline.compat", None),
-    "doctor": ("estimator_pipeline.doctor", None),
-    "errors": ("estimator_pipeline.errors", None),
-    "inputs": ("estimator_pipeline.inputs", None),
-    "ledger": ("estimator_pipeline.inputs.ledger", None),
-    "migrate": ("estimator_pipeline.migrate", None),
-    "load_job": ("estimator_pipeline.job", "load_job"),
-    "build_keras_model": ("estimator_pipeline.models.keras_model", "build_keras_model"),
-    "load_keras_model": ("estimator_pipeline.models.keras_model", "load_keras_model"),
-    "save_keras_model": ("estimator_pipeline.models.keras_model", "save_keras_model"),
-    "build_model_fn": ("estimator_pipeline.models.model_fn", "build_model_fn"),
-    "build_run_config": ("estimator_pipeline.distribute.run_config", "build_run_config"),
-    "train_and_evaluate": ("estimator_pipeline.engines.estimator.engine", "train_and_evaluate"),
-    "testing": ("estimator_pipeline.testing", None),
-    "keras_batches": ("estimator_pipeline.models.outputs", "keras_batches"),
-    "Output": ("estimator_pipeline.models.outputs", "Output"),
-    "TrainResult": ("estimator_pipeline.engines.lifecycle.result", "TrainResult"),
+_PUBLIC = {
+    "averaged_weights": "estimator_pipeline.models.optimizers.moving_averages:averaged_weights",
+    "callbacks": "estimator_pipeline.models.callbacks",
+    "cluster": "estimator_pipeline.cluster",
+    "compat": "estimator_pipeline.compat",
+    "doctor": "estimator_pipeline.doctor",
+    "errors": "estimator_pipeline.errors",
+    "inputs": "estimator_pipeline.inputs",
+    "ledger": "estimator_pipeline.inputs.ledger",
+    "migrate": "estimator_pipeline.migrate",
+    "load_job": "estimator_pipeline.job:load_job",
+    "build_keras_model": "estimator_pipeline.models.keras_model:build_keras_model",
+    "load_keras_model": "estimator_pipeline.models.keras_model:load_keras_model",
+    "save_keras_model": "estimator_pipeline.models.keras_model:save_keras_model",
+    "build_model_fn": "estimator_pipeline.models.model_fn:build_model_fn",
+    "build_run_config": "estimator_pipeline.distribute.run_config:build_run_config",
+    "train_and_evaluate": "estimator_pipeline.engines.estimator.engine:train_and_evaluate",
+    "testing": "estimator_pipeline.testing",
+    "keras_batches": "estimator_pipeline.models.outputs:keras_batches",
+    "Output": "estimator_pipeline.models.outputs:Output",
+    "TrainResult": "estimator_pipeline.engines.lifecycle.result:TrainResult",
 }
 
 __all__ = [
@@ -77,35 +72,4 @@ __all__ = [
     "keras_batches",
 ]
 
-# What the lower floors call by name.
-_seams.provide("legacy train_and_evaluate", "estimator_pipeline.engines.estimator.legacy", "train_and_evaluate")
-_seams.provide("legacy own_model_dir", "estimator_pipeline.engines.estimator.legacy", "own_model_dir")
-
-if TYPE_CHECKING:
-    from estimator_pipeline import cluster, compat, doctor, errors, inputs, migrate, testing
-    from estimator_pipeline.distribute.run_config import build_run_config
-    from estimator_pipeline.engines.estimator.engine import train_and_evaluate
-    from estimator_pipeline.engines.lifecycle.result import TrainResult
-    from estimator_pipeline.inputs import ledger
-    from estimator_pipeline.job import load_job
-    from estimator_pipeline.models import callbacks
-    from estimator_pipeline.models.keras_model import build_keras_model, load_keras_model, save_keras_model
-    from estimator_pipeline.models.model_fn import build_model_fn
-    from estimator_pipeline.models.optimizers.moving_averages import averaged_weights
-    from estimator_pipeline.models.outputs import Output, keras_batches
-
-
-def __getattr__(name: str) -> Any:
-    try:
-        module, attribute = _PUBLIC[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    value = importlib.import_module(module)
-    if attribute is not None:
-        value = getattr(value, attribute)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy.attach(__name__, _PUBLIC)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib.abc
 import importlib.machinery
@@ -11,7 +10,6 @@ import logging
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,24 +24,8 @@ from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.utils.logger import logger
 from tests.support import tiers, warm_python
 from tests.support.launched_jobs import SMALL
+from tests.support.processes import ROOT, environment, run_python_process
 
-# What the process that runs the tests may have set, and what decides about TensorFlow in a child.
-_NOT_INHERITED = ("TF_CONFIG", "TF_USE_LEGACY_KERAS", "TFDS_DATA_DIR", "PYTHONPATH", "PYTHONWARNINGS")
-# What a scheduler that runs the tests has set: a child of a test is no task of that job.
-_OF_SCHEDULERS = (
-    "SLURM",
-    "OMPI_",
-    "PMI_",
-    "LSB_",
-    "PBS_",
-    "FLUX_",
-    "OAR_",
-    "AWS_BATCH_",
-    "SM_",
-    "JOB_COMPLETION_INDEX",
-)
-
-ROOT = Path(__file__).resolve().parents[1]
 # Set by tools/run_tests.py for the tests of the tier `unit`, which come first.
 WITHOUT_TENSORFLOW = os.environ.get("TESTS_WITHOUT_TENSORFLOW") == "1"
 
@@ -66,6 +48,8 @@ class _NoTensorFlow(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # In the background of a shell it is ignored, and what is started inherits that: no program would hear it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if WITHOUT_TENSORFLOW:
         sys.meta_path.insert(0, _NoTensorFlow())
 
@@ -137,10 +121,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            starts = path.startswith(("tests/cluster/", "tests/launch/slurm/test_real")) or path.endswith(
-                "test_tutorial.py"
-            )
-            return "clusters" if starts else path
+            return "clusters" if tiers.starts_clusters(ROOT / path) else path
 
     return ByFile(config, log)
 
@@ -175,65 +156,6 @@ def logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
     return caplog
 
 
-def environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """This process's environment without what would leak into a test, and with `changes` (None: not set)."""
-    environ = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _NOT_INHERITED and not name.startswith(_OF_SCHEDULERS)
-    }
-    environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
-    for name, value in (changes or {}).items():
-        environ.pop(name, None)
-        if value is not None:
-            environ[name] = value
-    return environ
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago. Nothing holds them, and yet they are to stay free: they lie below those that
-    the system gives out by itself, and each process that runs tests begins at another one."""
-    found: list[int] = []
-    for port in range(10000 + os.getpid() * 16 % 15000, 30000):
-        with socket.socket() as tried, contextlib.suppress(OSError):
-            tried.bind(("", port))
-            found.append(port)
-        if len(found) == count:
-            break
-    return found
-
-
-def _run_python(
-    args: Iterable[object],
-    env: Mapping[str, str | None] | None = None,
-    timeout: float = 120,
-    *,
-    cwd: str | os.PathLike[str] | None = None,
-    stdin: str = "",
-) -> subprocess.CompletedProcess[str]:
-    """Runs this Python with `args`; on time-out every process that it started is ended, and the test fails."""
-    command = [sys.executable, *map(str, args)]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(env),
-        cwd=cwd or ROOT,
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(stdin, timeout=timeout)
-    except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
-        if isinstance(error, subprocess.TimeoutExpired):
-            pytest.fail(f"{' '.join(command)} did not end within {timeout} s\n{out[-4000:]}\n{err[-4000:]}")
-        raise
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
-
-
 @pytest.fixture(scope="session")
 def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """`run_python(args, env=None, timeout=120, cwd=None, stdin="")` gives back a CompletedProcess, output as text.
@@ -241,7 +163,7 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     The child does not see this process's TF_CONFIG and TF_USE_LEGACY_KERAS; `env` adds variables, or takes one
     away where its value is None. The working directory is the repository unless `cwd` says otherwise.
     """
-    return _run_python
+    return run_python_process
 
 
 @pytest.fixture(scope="session")
@@ -294,20 +216,6 @@ def native() -> bool:
 def run_environment() -> dict[str, str]:
     """The environment that `run_python` gives a child, for a test that starts processes by itself."""
     return environment()
-
-
-def tensorflow_with_three_cpus() -> Any:
-    """The `tensorflow` module, its CPU split into three logical devices.
-
-    For the tests that train in this process. The devices are settled once for a process, so all modules ask for the
-    same, and at import: before any test uses TensorFlow.
-    """
-    from estimator_pipeline import compat
-    from estimator_pipeline.distribute import strategies
-
-    tf = compat.install()
-    strategies.split_cpu(3)
-    return tf
 
 
 @pytest.fixture

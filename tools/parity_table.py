@@ -167,7 +167,7 @@ def train(base: Path, engine: str, todo: Sequence[Cell], steps: int) -> None:
     """One task's part: the cells, one after the other, each recorded."""
     from estimator_pipeline import compat
     from estimator_pipeline.cluster import from_environ
-    from estimator_pipeline.engines.jobs.estimator import run_job
+    from estimator_pipeline.engines.jobs.runner import run_job
     from estimator_pipeline.engines.recording.step_recorder import Recording
     from estimator_pipeline.job import load_job
     from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, initial_of
@@ -238,10 +238,10 @@ def compared(cell: Cell, base: Path, steps: int) -> dict[str, Any]:
     """What both have recorded of a cell; the record is removed."""
     from estimator_pipeline.job import load_job
     from estimator_pipeline.job.tolerances import Tolerances, kind_of
+    from estimator_pipeline.parity.comparison import compare_records
     from estimator_pipeline.parity.diagnosis.diagnose import Facts
     from estimator_pipeline.parity.jobs import default_tolerances as defaults
     from estimator_pipeline.parity.jobs.run import weighed_alike
-    from estimator_pipeline.parity.result import compare_records
     from estimator_pipeline.parity.step_records import initial_of
 
     folder = base / cell.folder

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.suite.cases import CONTENDERS
 from benchmarks.suite.figures import Figure, Verdict
 from benchmarks.suite.results import CaseResult, Results
-from estimator_pipeline.progress.progress_file import finite
+from estimator_pipeline.utils.jsonable import finite
 
 __all__ = ["JSON", "MARKDOWN", "markdown", "show", "write"]
 

@@ -18,7 +18,7 @@ from benchmarks.suite import machine, measures
 from benchmarks.suite.cases import Case
 from benchmarks.suite.work import Profile
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.progress.progress_file import finite
+from estimator_pipeline.utils.jsonable import finite
 
 __all__ = ["LOG", "Measurement", "Step", "measure_all", "plan", "read", "seconds_of"]
 

@@ -166,7 +166,8 @@ def _steps(text: str | None) -> tuple[int, int] | None:
 
 
 def _data(loaded: Job) -> Any:
-    from estimator_pipeline.engines.jobs.estimator import job_inputs, prepare_process
+    from estimator_pipeline.engines.jobs.common import job_inputs
+    from estimator_pipeline.engines.jobs.runner import prepare_process
 
     prepare_process(loaded)
     return job_inputs(loaded)
@@ -206,7 +207,7 @@ def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple
 def _functions(loaded: Job | None, input_fn: str | None) -> Any:
     """The training input function of a job or of a program."""
     from estimator_pipeline import compat
-    from estimator_pipeline.engines.jobs.estimator import load_function
+    from estimator_pipeline.job.user_code import load_function
 
     if loaded is not None:
         return _data(loaded).train_input_fn

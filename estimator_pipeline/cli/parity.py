@@ -123,7 +123,7 @@ def command(
         # It asks for matplotlib and jinja2.
         from estimator_pipeline.parity.report import html as reports
     from estimator_pipeline.parity import folders, text
-    from estimator_pipeline.progress.progress_file import finite
+    from estimator_pipeline.utils.jsonable import finite
 
     with contextlib.ExitStack() as stack:
         # Places that cannot be written to are told before the runs, and none is left behind empty.

@@ -34,7 +34,7 @@ def command(
             found=f"input.train {loaded.input.train}",
             mend="write the files where the function reads its data; or from Python: inputs.partition",
         )
-    from estimator_pipeline.engines.jobs.estimator import job_inputs
+    from estimator_pipeline.engines.jobs.common import job_inputs
     from estimator_pipeline.inputs import partition
 
     made = partition(job_inputs(loaded), folder, parts=parts)

@@ -123,7 +123,7 @@ def _train(
     system_limits.require(os.environ, trains=True, sized=_sizes_pools(loaded.run))
 
     from estimator_pipeline.cli.library_logging import leave_out_own_deprecations
-    from estimator_pipeline.engines.jobs.estimator import prepare_process, run_job
+    from estimator_pipeline.engines.jobs.runner import prepare_process, run_job
     from estimator_pipeline.job.user_code import place_in
     from estimator_pipeline.progress.task_events import TaskEvents
 

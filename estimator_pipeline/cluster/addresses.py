@@ -6,24 +6,16 @@ addresses. Imports no TensorFlow.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from estimator_pipeline.errors import ClusterError
 
-__all__ = ["check_address", "check_distinct", "nearest", "read_addresses"]
+__all__ = ["check_address", "check_distinct", "host_of", "is_loopback", "read_addresses"]
 
 _HOST = re.compile(r"[^\s/:@,;'\"\[\]]+")
 _IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+(%[^\]\s]+)?\]")
-
-
-def nearest(word: object, choices: Iterable[str]) -> str | None:
-    """The choice that a misspelt word most likely meant, or None where nothing comes close."""
-    by_lower = {choice.lower(): choice for choice in choices}
-    close = difflib.get_close_matches(str(word).lower(), list(by_lower), n=1, cutoff=0.6)
-    return by_lower[close[0]] if close else None
 
 
 def check_address(address: object, *, where: str) -> str:
@@ -153,3 +145,16 @@ def _dense(value: Mapping[Any, Any], *, where: str) -> list[Any]:
             "synchronously, since the other tasks would never be connected.",
         )
     return [by_index[i] for i in range(len(by_index))]
+
+
+_LOOPBACK = ("localhost", "127.", "::1", "ip6-localhost")
+
+
+def host_of(address: str) -> str:
+    """The host of "host:port", an IPv6 one without its brackets."""
+    return address.rpartition(":")[0].strip("[]").lower()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address means "this machine" on every machine."""
+    return host.startswith("127.") or host in _LOOPBACK or host.endswith(".localhost")

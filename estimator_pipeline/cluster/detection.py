@@ -6,7 +6,6 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from estimator_pipeline.cluster.addresses import nearest
 from estimator_pipeline.cluster.environments.aws_batch import AWSBatch
 from estimator_pipeline.cluster.environments.base import Allocation, Environment
 from estimator_pipeline.cluster.environments.flux import Flux
@@ -21,6 +20,7 @@ from estimator_pipeline.cluster.environments.slurm import Slurm
 from estimator_pipeline.cluster.environments.tf_config import TFConfigVariable
 from estimator_pipeline.cluster.environments.vertex import Vertex
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.utils.text import nearest
 
 __all__ = [
     "ENVIRONMENTS",

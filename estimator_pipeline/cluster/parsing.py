@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from estimator_pipeline.cluster.addresses import check_address, nearest, read_addresses
+from estimator_pipeline.cluster.addresses import check_address, read_addresses
 from estimator_pipeline.cluster.tasks import (
     TASK_TYPES,
     ClusterSpec,
@@ -22,6 +22,7 @@ from estimator_pipeline.cluster.tasks import (
     refuse_unknown,
 )
 from estimator_pipeline.errors import ClusterError
+from estimator_pipeline.utils.text import nearest
 
 __all__ = ["parse_tf_config", "tf_config_problems"]
 

@@ -12,8 +12,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from estimator_pipeline.cluster.addresses import check_address, check_distinct, nearest, read_addresses
+from estimator_pipeline.cluster.addresses import check_address, check_distinct, read_addresses
 from estimator_pipeline.errors import ClusterError
+from estimator_pipeline.utils.text import nearest
 
 __all__ = [
     "DIALECTS",

@@ -1,8 +1,7 @@
-"""What a lower floor calls and a higher one provides, by name.
+"""What `compat` calls and a higher room does: names of functions, imported when they are called.
 
-Imports go down only; a few calls must go up all the same: `tf.estimator.train_and_evaluate`, put back by `compat`
-(floor 1), runs on the engine (floor 3). The lower floor asks here by name, the package's `__init__` says what the
-name stands for, and neither imports the other.
+Imports go down only; a few calls must go up all the same: `tf.estimator.train_and_evaluate`, put back by `compat`, runs
+on the engine. So they are text here, and nothing is imported before it is called.
 """
 
 from __future__ import annotations
@@ -11,15 +10,21 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-_provided: dict[str, tuple[str, str]] = {}
+__all__ = ["own_model_dir", "train_and_evaluate"]
+
+_LEGACY = "estimator_pipeline.engines.estimator.legacy"
 
 
-def provide(name: str, module: str, attribute: str) -> None:
-    """Says that `name` stands for `attribute` of `module`, which is imported when it is first asked for."""
-    _provided[name] = (module, attribute)
+def train_and_evaluate() -> Callable[..., Any]:
+    """What stands for `tf.estimator.train_and_evaluate` in an unchanged program."""
+    return _imported(_LEGACY, "train_and_evaluate")
 
 
-def get(name: str) -> Callable[..., Any]:
-    """What was provided under `name`. Raises KeyError where nothing was."""
-    module, attribute = _provided[name]
-    return getattr(importlib.import_module(module), attribute)
+def own_model_dir() -> Callable[..., Any]:
+    """What holds a model directory while `Estimator.train` trains in it."""
+    return _imported(_LEGACY, "own_model_dir")
+
+
+def _imported(module: str, attribute: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return found

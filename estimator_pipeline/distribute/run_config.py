@@ -32,8 +32,8 @@ def build_run_config(
 ) -> Any:
     """Builds the `tf.estimator.RunConfig` of this task.
 
-    Strategies are given by name (see :mod:`estimator_pipeline.distribute.strategies`) and made only where they belong: the
-    chief and the workers get the training strategy, the evaluator the evaluation strategy, a parameter server none.
+    Strategies are given by name (see :mod:`estimator_pipeline.distribute.strategies`) and made only where they belong:
+    the chief and the workers get the training strategy, the evaluator the evaluation strategy, a parameter server none.
     So the same line runs on every task of the cluster, in every dialect of TF_CONFIG.
 
     Args:

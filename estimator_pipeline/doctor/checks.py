@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from estimator_pipeline.cluster.addresses import nearest
 from estimator_pipeline.doctor import machine, packages, storage
 from estimator_pipeline.doctor import resources as room
 from estimator_pipeline.doctor.cluster import cross_task as together
@@ -19,6 +18,7 @@ from estimator_pipeline.doctor.job import data
 from estimator_pipeline.doctor.job import model_input as fit
 from estimator_pipeline.doctor.job import slurm as batch
 from estimator_pipeline.errors import ConfigError, PipelineError
+from estimator_pipeline.utils.text import nearest
 
 __all__ = ["CHECKS", "TOGETHER", "Check", "chosen", "examine"]
 

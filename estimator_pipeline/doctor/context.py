@@ -165,7 +165,7 @@ class Context:
     @property
     def devices_per_task(self) -> int:
         """How many replicas each training task has: as the job file says, else the GPUs that are seen, else one."""
-        from estimator_pipeline.doctor.machine import visible_gpus
+        from estimator_pipeline.doctor.gpus import visible_gpus
 
         said = self.job.run.devices_per_task if self.job is not None else None
         return said or len(visible_gpus(self.environ)) or 1

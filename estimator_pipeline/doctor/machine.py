@@ -8,9 +8,10 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from estimator_pipeline.doctor.cluster.tf_config import host_of
+from estimator_pipeline.cluster.addresses import host_of
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, of_error, ok, warning
+from estimator_pipeline.doctor.gpus import visible_gpus
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.launch.local.cores import available_cores
 
@@ -23,7 +24,6 @@ __all__ = [
     "cpu_quota",
     "import_tensorflow",
     "tasks_on_this_host",
-    "visible_gpus",
     "words_of",
 ]
 
@@ -168,27 +168,6 @@ def _slurm(environ: Mapping[str, str], own: int) -> Iterator[Finding]:
 # Devices ---------------------------------------------------------------------------------------------------------
 
 
-def visible_gpus(environ: Mapping[str, str], *, pattern: str = "/dev/nvidia[0-9]*") -> tuple[str, ...]:
-    """The NVIDIA GPUs that a process with these variables sees, by name, as far as device files tell.
-
-    CUDA stops at the first entry that it does not know, and an empty list hides all.
-    """
-    on_host = sorted(glob.glob(pattern))
-    text = environ.get("CUDA_VISIBLE_DEVICES")
-    if text is None:
-        return tuple(str(i) for i in range(len(on_host)))
-    names = []
-    for entry in text.split(","):
-        entry = entry.strip()
-        if not entry.isdigit() and not entry.startswith(("GPU-", "MIG-")):
-            break
-        names.append(entry)
-    if any(not name.isdigit() for name in names):
-        return tuple(names) if on_host else ()
-    # A number beyond the last GPU ends the list.
-    return tuple(name for i, name in enumerate(names) if all(int(n) < len(on_host) for n in names[: i + 1]))
-
-
 def check_devices(context: Context) -> Iterator[Finding]:
     """GPUs that are seen against those that the job asks for; with `deep` as TensorFlow sees them."""
     seen = visible_gpus(context.environ)
@@ -257,7 +236,7 @@ def import_tensorflow(context: Context) -> Any:
 
     if context.job is None:
         return compat.install()
-    from estimator_pipeline.engines.jobs.estimator import prepare_process
+    from estimator_pipeline.engines.jobs.runner import prepare_process
 
     return prepare_process(context.job)
 

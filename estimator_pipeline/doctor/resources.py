@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, ok
-from estimator_pipeline.doctor.job.data import NotPrepared, array_shapes, files_of
+from estimator_pipeline.doctor.job.data_files import NotPrepared, array_shapes, files_of
 from estimator_pipeline.doctor.machine import CGROUPS, cgroup_folders, tasks_on_this_host, words_of
 from estimator_pipeline.doctor.storage import latest_checkpoint, size_of
 from estimator_pipeline.errors import InputError

@@ -343,7 +343,7 @@ def check_identity(context: Context) -> Iterator[Finding]:
 
 
 def _identity(context: Context) -> Any:
-    from estimator_pipeline.doctor.job.data import NotPrepared, files_of
+    from estimator_pipeline.doctor.job.data_files import NotPrepared, files_of
     from estimator_pipeline.doctor.machine import import_tensorflow
     from estimator_pipeline.engines.jobs import job_identity
     from estimator_pipeline.engines.model_dir import run_identity as identity
@@ -353,7 +353,7 @@ def _identity(context: Context) -> Any:
         # Data that are not there are told by their own check, and nothing is downloaded for this one.
         with contextlib.suppress(InputError, NotPrepared, NotLookedAt):
             files_of(context)
-            from estimator_pipeline.engines.jobs.estimator import job_inputs, max_steps_of
+            from estimator_pipeline.engines.jobs.common import job_inputs, max_steps_of
 
             import_tensorflow(context)
             data = job_inputs(job)

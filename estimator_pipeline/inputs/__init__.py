@@ -20,23 +20,9 @@ Names are imported when they are first used; TensorFlow when a factory is first 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-_PUBLIC = {
-    "InputFn": "input_fn",
-    "InputOptions": "options",
-    "Inputs": "input_fn",
-    "Order": "order",
-    "Partition": "parts",
-    "Replicas": "plan",
-    "from_arrays": "arrays",
-    "from_csv": "csv_files",
-    "from_partition": "parts",
-    "from_tfds": "tfds_source",
-    "from_tfrecord": "tfrecord",
-    "partition": "parts",
-}
+from estimator_pipeline.utils import lazy
 
 __all__ = [
     "InputFn",
@@ -64,14 +50,19 @@ if TYPE_CHECKING:
     from estimator_pipeline.inputs.sources.tfds import from_tfds
     from estimator_pipeline.inputs.sources.tfrecord import from_tfrecord
 
+_PUBLIC = {
+    "InputFn": "estimator_pipeline.inputs.input_fn:InputFn",
+    "InputOptions": "estimator_pipeline.inputs.options:InputOptions",
+    "Inputs": "estimator_pipeline.inputs.input_fn:Inputs",
+    "Order": "estimator_pipeline.inputs.sampler:Order",
+    "Partition": "estimator_pipeline.inputs.partition_files:Partition",
+    "Replicas": "estimator_pipeline.inputs.sharding:Replicas",
+    "from_arrays": "estimator_pipeline.inputs.sources.arrays:from_arrays",
+    "from_csv": "estimator_pipeline.inputs.sources.csv:from_csv",
+    "from_partition": "estimator_pipeline.inputs.partition_files:from_partition",
+    "from_tfds": "estimator_pipeline.inputs.sources.tfds:from_tfds",
+    "from_tfrecord": "estimator_pipeline.inputs.sources.tfrecord:from_tfrecord",
+    "partition": "estimator_pipeline.inputs.partition_files:partition",
+}
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy.attach(__name__, _PUBLIC)

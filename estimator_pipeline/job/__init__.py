@@ -12,16 +12,11 @@ from __future__ import annotations
 
 from estimator_pipeline.job.loading import dump_job, load_job, make_job
 from estimator_pipeline.job.schema import (
-    ENGINE_NAMES,
     ArraysInput,
     Backup,
     ChiefCheckpoint,
-    Cluster,
-    Communication,
     CsvInput,
-    Evaluation,
     Export,
-    Exporter,
     Feature,
     FunctionInput,
     InputCommon,
@@ -38,18 +33,17 @@ from estimator_pipeline.job.schema import (
     Pods,
     RateByEpoch,
     RolePods,
-    Run,
     Schedule,
     SchedulingPolicy,
     SlurmResources,
     SlurmSection,
     TfdsInput,
     TFRecordInput,
-    Threads,
     Toleration,
-    Training,
     Volume,
 )
+from estimator_pipeline.job.sections.run import ENGINE_NAMES, Cluster, Communication, Run, Threads
+from estimator_pipeline.job.sections.training import Evaluation, Exporter, Training
 
 __all__ = [
     "ENGINE_NAMES",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-__all__ = ["Factor", "FunctionRef", "Name", "Paths", "Problem", "Section", "explained", "nearest"]
+__all__ = ["Factor", "FunctionRef", "Name", "Paths", "Problem", "Section", "explained"]
 
 
 class Problem(NamedTuple):
@@ -20,12 +19,6 @@ class Problem(NamedTuple):
     text: str
     found: str | None = None
     mend: str | None = None
-
-
-def nearest(word: object, choices: Iterable[str]) -> str | None:
-    """The choice that a misspelt word most likely meant, or None where nothing comes close."""
-    close = difflib.get_close_matches(str(word), list(choices), n=1, cutoff=0.6)
-    return close[0] if close else None
 
 
 class Section(BaseModel):

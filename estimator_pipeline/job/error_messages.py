@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job.base import Problem, nearest
+from estimator_pipeline.job.base import Problem
 from estimator_pipeline.job.schema import Job
+from estimator_pipeline.utils.text import nearest
 
 __all__ = ["MistakesError", "Path", "Places", "config_error", "problems_error", "problems_of"]
 

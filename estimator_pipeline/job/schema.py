@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, get_args
+from typing import Any
 
-from pydantic import AfterValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import model_validator
 
-from estimator_pipeline.job import cross_checks as checks
-from estimator_pipeline.job.base import Problem, Section, nearest
+from estimator_pipeline.job.base import Problem, Section
 from estimator_pipeline.job.sections.input import (
     ArraysInput,
     CsvInput,
@@ -33,26 +32,23 @@ from estimator_pipeline.job.sections.kubernetes import (
 )
 from estimator_pipeline.job.sections.model import Export, Model, Optimizer, Schedule
 from estimator_pipeline.job.sections.parity import Limits, ParitySection
+from estimator_pipeline.job.sections.run import Cluster, Run
 from estimator_pipeline.job.sections.slurm import SlurmResources, SlurmSection
+from estimator_pipeline.job.sections.training import Evaluation, Training, _Text
 
 __all__ = [
-    "ENGINE_NAMES",
     "ArraysInput",
     "Backup",
     "ChiefCheckpoint",
-    "Cluster",
-    "Communication",
     "CsvInput",
-    "Evaluation",
     "Export",
-    "Exporter",
     "Feature",
     "FunctionInput",
     "InputCommon",
     "Job",
-    "Limits",
     "Keras",
     "Kubernetes",
+    "Limits",
     "Model",
     "ModelCheckpoint",
     "Optimizer",
@@ -62,319 +58,15 @@ __all__ = [
     "Pods",
     "RateByEpoch",
     "RolePods",
-    "SchedulingPolicy",
-    "Run",
     "Schedule",
+    "SchedulingPolicy",
     "SlurmResources",
     "SlurmSection",
     "TFRecordInput",
     "TfdsInput",
-    "Threads",
     "Toleration",
-    "Training",
     "Volume",
 ]
-
-_Text = Annotated[str, Field(min_length=1)]
-_Count = Annotated[int, Field(ge=1)]
-_Seconds = Annotated[float, Field(ge=0)]
-
-StrategyName = Literal["none", "mirrored", "multi_worker_mirrored", "parameter_server", "one_device"]
-EngineName = Literal["estimator", "keras", "keras3"]
-ENGINE_NAMES: tuple[EngineName, ...] = get_args(EngineName)
-
-# The fields of tf.compat.v1.ConfigProto; cluster_def is left out: the cluster comes from TF_CONFIG alone.
-SESSION_FIELDS = (
-    "allow_soft_placement",
-    "device_count",
-    "device_filters",
-    "experimental",
-    "gpu_options",
-    "graph_options",
-    "inter_op_parallelism_threads",
-    "intra_op_parallelism_threads",
-    "isolate_session_state",
-    "log_device_placement",
-    "operation_timeout_in_ms",
-    "placement_period",
-    "pluggable_device_options",
-    "rpc_options",
-    "session_inter_op_thread_pool",
-    "share_cluster_devices_in_session",
-    "use_per_session_threads",
-)
-
-
-def check_steps(value: object) -> bool:
-    """Whether a value says how many steps a call makes: "auto", or a number from 1 on."""
-    return value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
-
-
-def _steps(value: Any) -> Any:
-    if check_steps(value):
-        return value
-    problem = Problem(
-        (),
-        "this is no number of steps.",
-        f"{value!r}; allowed: auto, or a number of steps from 1 on",
-        "write one of these.",
-    )
-    raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
-
-
-class Training(Section):
-    """How long to train, and in what portions. Without an end: until the input ends or a hook stops it.
-
-    Fields:
-        max_steps: The global step to stop at, counted over restarts.
-        epochs: The same in passes over the training data; parts of one are allowed.
-        steps_per_execution: Train steps that TensorFlow is told to make at a time, at most; "auto": as many as are
-            worth it. No result changes by it.
-    """
-
-    max_steps: Annotated[int, Field(gt=0)] | None = None
-    epochs: Annotated[float, Field(gt=0)] | None = None
-    steps_per_execution: Annotated[Any, AfterValidator(_steps)] = 1
-
-    def problems(self) -> Iterator[Problem]:
-        if self.max_steps is not None and self.epochs is not None:
-            yield Problem(
-                ("epochs",),
-                "the end of training is given twice.",
-                f"max_steps {self.max_steps} and epochs {self.epochs:g}",
-                "keep one of them.",
-            )
-
-
-class Exporter(Section):
-    """A SavedModel written during the job.
-
-    Fields:
-        kind: "final" (once, at the end), "latest" (at each evaluation) or "best" (when the metric improves).
-        name: The folder below `export/`; null takes the kind.
-        exports_to_keep: How many to keep; null keeps all. Not for "final".
-        metric: What "best" compares; null takes the loss.
-        mode: Whether a smaller ("min") or a larger ("max") metric is better; null takes "min".
-    """
-
-    kind: Literal["final", "latest", "best"]
-    name: _Text | None = None
-    exports_to_keep: _Count | None = None
-    metric: _Text | None = None
-    mode: Literal["min", "max"] | None = None
-
-    @property
-    def folder(self) -> str:
-        """The folder's name below `export/`."""
-        return self.name or self.kind
-
-    def problems(self) -> Iterator[Problem]:
-        fields = {"exports_to_keep": ("latest", "best"), "metric": ("best",), "mode": ("best",)}
-        for field, kinds in fields.items():
-            if getattr(self, field) is not None and self.kind not in kinds:
-                yield Problem(
-                    (field,),
-                    f"an exporter of kind {self.kind!r} has no {field}.",
-                    f"{field} {getattr(self, field)!r}; allowed for: {', '.join(kinds)}",
-                    f"leave {field} out, or set kind: {kinds[-1]}.",
-                )
-
-
-class Evaluation(Section):
-    """When and how often to evaluate.
-
-    Fields:
-        steps: Batches of one evaluation; null reads all of the evaluation data.
-        start_delay_secs: Seconds before the first evaluation.
-        throttle_secs: The fewest seconds between two evaluations; checkpoints between them are skipped.
-        name: The folder `eval_<name>` for several evaluations of one job; null takes `eval`.
-        during_training: Whether the chief evaluates each checkpoint where the cluster has no evaluator.
-        exporters: SavedModels to write.
-    """
-
-    steps: _Count | None = None
-    start_delay_secs: _Seconds = 0
-    throttle_secs: _Seconds = 0
-    name: _Text | None = None
-    during_training: bool = False
-    exporters: list[Exporter] = []
-
-    def problems(self) -> Iterator[Problem]:
-        seen: set[str] = set()
-        for i, exporter in enumerate(self.exporters):
-            if exporter.folder in seen:
-                yield Problem(
-                    ("exporters", i),
-                    f"two exporters write to the folder {exporter.folder!r}.",
-                    f"the exporters {', '.join(e.folder for e in self.exporters)}",
-                    "give each a name of its own.",
-                )
-            seen.add(exporter.folder)
-
-
-class Communication(Section):
-    """How workers of multi_worker_mirrored exchange gradients.
-
-    Fields:
-        implementation: "ring" (gRPC), "nccl" (NVIDIA GPUs) or "auto".
-        bytes_per_pack: Gradients are sent in packs of about this size; 0 leaves it to TensorFlow.
-        timeout_secs: After how long a collective that does not end is an error; null waits for ever.
-    """
-
-    implementation: Literal["auto", "ring", "nccl"] = "auto"
-    bytes_per_pack: Annotated[int, Field(ge=0)] = 0
-    timeout_secs: Annotated[float, Field(gt=0)] | None = None
-
-
-class Threads(Section):
-    """Threads of one task's TensorFlow session; 0 or null leaves the number to TensorFlow."""
-
-    inter_op: Annotated[int, Field(ge=0)] | None = None
-    intra_op: Annotated[int, Field(ge=0)] | None = None
-
-
-class Run(Section):
-    """Where the job writes, how training is distributed, and tf.estimator.RunConfig's fields.
-
-    Fields:
-        model_dir: For checkpoints, events and exports; every task must reach it.
-        engine: What trains: "estimator" (tf.estimator), "keras" (Model.fit of Keras 2) or "keras3" (Keras 3).
-        seed: Of variables, dropout and the graph; null leaves them to chance.
-        train_distribute: The strategy of training.
-        eval_distribute: The strategy of evaluation.
-        devices: Device names for mirrored and one_device; null takes all of this process.
-        num_devices: How many logical devices each task has; on a CPU they are made.
-        save_checkpoints_steps: Global steps between checkpoints.
-        save_checkpoints_secs: Seconds between checkpoints. Not both; see :attr:`checkpoint_interval`.
-        session_config: Fields of tf.compat.v1.ConfigProto.
-        histograms: What summaries have beside the scalars, for each trained variable.
-        protocol: The transport of the TensorFlow server; null is grpc.
-        accept_changes: Go on from a checkpoint although the seed, the data, the global batch or the model has changed.
-        preemption_signals: The signals that ask a task to end with a checkpoint; null is SIGTERM.
-        start_timeout_secs: How long a task waits at its start for the others to join; null is 1800.
-        ledger: Whether each task writes down the records that it consumes, below model_dir; or a folder for that.
-        The others: as in tf.estimator.RunConfig.
-    """
-
-    model_dir: _Text
-    engine: EngineName = "estimator"
-    seed: Annotated[int, Field(ge=0)] | None = None
-    train_distribute: StrategyName = "none"
-    eval_distribute: StrategyName = "none"
-    devices: Annotated[list[_Text], Field(min_length=1)] | None = None
-    num_devices: _Count | None = None
-    communication: Communication = Communication()
-    threads: Threads = Threads()
-    save_checkpoints_steps: _Count | None = None
-    save_checkpoints_secs: _Count | None = None
-    save_summary_steps: _Count = 100
-    histograms: list[Literal["weights", "gradients"]] = []
-    keep_checkpoint_max: Annotated[int, Field(ge=0)] | None = 5
-    keep_checkpoint_every_n_hours: Annotated[float, Field(gt=0)] = 10000
-    log_step_count_steps: _Count | None = 100
-    checkpoint_save_graph_def: bool = True
-    session_creation_timeout_secs: _Count = 7200
-    max_worker_delay_secs: Annotated[int, Field(ge=0)] | None = None
-    start_timeout_secs: Annotated[float, Field(gt=0)] | None = None
-    session_config: dict[str, Any] = {}
-    protocol: _Text | None = None
-    accept_changes: bool = False
-    preemption_signals: list[Literal["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU"]] | None = None
-    ledger: bool | _Text = False
-
-    @property
-    def ledger_folder(self) -> str | None:
-        """Where the ledger is kept; None: nowhere."""
-        if isinstance(self.ledger, str):
-            return self.ledger
-        return f"{self.model_dir.rstrip('/')}/ledger" if self.ledger else None
-
-    @property
-    def checkpoint_interval(self) -> tuple[Literal["steps", "secs"], int]:
-        """What to count between checkpoints, and how many.
-
-        Where the job file says nothing: 600 seconds, as RunConfig has it; under multi_worker_mirrored 1000
-        steps, since workers' clocks differ and a checkpoint there is a collective that all must enter.
-        """
-        if self.save_checkpoints_steps is not None:
-            return "steps", self.save_checkpoints_steps
-        if self.save_checkpoints_secs is not None:
-            return "secs", self.save_checkpoints_secs
-        return ("steps", 1000) if self.train_distribute == "multi_worker_mirrored" else ("secs", 600)
-
-    @property
-    def devices_per_task(self) -> int | None:
-        """How many devices each task computes on, where the job file says so."""
-        return self.num_devices or (len(self.devices) if self.devices else None)
-
-    def problems(self) -> Iterator[Problem]:
-        if self.save_checkpoints_steps is not None and self.save_checkpoints_secs is not None:
-            yield Problem(
-                ("save_checkpoints_secs",),
-                "checkpoints are timed by steps and by seconds.",
-                f"save_checkpoints_steps {self.save_checkpoints_steps} and save_checkpoints_secs "
-                f"{self.save_checkpoints_secs}",
-                "keep one of them.",
-            )
-        elif self.save_checkpoints_secs is not None and self.train_distribute == "multi_worker_mirrored":
-            yield Problem(
-                ("save_checkpoints_secs",),
-                "workers of multi_worker_mirrored cannot save by the clock: a save is a collective that all "
-                "must enter at the same step, and their clocks differ.",
-                f"save_checkpoints_secs {self.save_checkpoints_secs}",
-                "set save_checkpoints_steps instead.",
-            )
-        if self.devices is not None and self.num_devices is not None:
-            yield Problem(
-                ("num_devices",),
-                "devices are given by name and by number.",
-                f"devices {self.devices} and num_devices {self.num_devices}",
-                "keep one of them.",
-            )
-        for key in self.session_config:
-            if key not in SESSION_FIELDS:
-                close = nearest(key, SESSION_FIELDS)
-                yield Problem(
-                    ("session_config", key),
-                    "the session configuration has no such field.",
-                    f"{key!r}; allowed: {', '.join(SESSION_FIELDS)}",
-                    f"did you mean {close!r}?" if close else "leave it out; see tf.compat.v1.ConfigProto.",
-                )
-
-
-class Cluster(Section):
-    """The job's processes, as a launcher or a scheduler starts them. One that finds a TF_CONFIG follows that instead.
-
-    Fields:
-        workers: Tasks of the job `worker`; the chief is not one of them. 0 with a chief alone.
-        chief: Whether there is a `chief` task. Otherwise worker:0 is the chief.
-        ps: Parameter servers.
-        evaluator: Whether there is an evaluator.
-        dialect: The dialect of TF_CONFIG that the tasks get.
-        ports: How tasks that a scheduler has started find ports: "derived" from the job's id, "agreed" upon in
-            model_dir, or "auto": derived where the scheduler says which task is on which host.
-    """
-
-    workers: Annotated[int, Field(ge=0)] = 1
-    chief: bool = False
-    ps: Annotated[int, Field(ge=0)] = 0
-    evaluator: bool = False
-    dialect: Literal["canonical", "master", "evaluator_in_cluster"] = "canonical"
-    ports: Literal["auto", "derived", "agreed"] = "auto"
-
-    @property
-    def num_training_tasks(self) -> int:
-        """The chief and the workers."""
-        return self.workers + int(self.chief)
-
-    def problems(self) -> Iterator[Problem]:
-        if self.num_training_tasks == 0:
-            yield Problem(
-                ("workers",),
-                "nobody trains.",
-                "workers 0 without a chief",
-                "set workers to 1 or more, or chief: true.",
-            )
 
 
 class Job(Section):
@@ -417,4 +109,221 @@ class Job(Section):
         return {key: {} if value is None and key in sections else value for key, value in data.items()}
 
     def problems(self) -> Iterator[Problem]:
-        return checks.cross_checks(self)
+        return _cross_checks(self)
+
+
+def _cross_checks(job: Job) -> Iterator[Problem]:
+    """The mistakes between the sections of a job, each with its place and its mend."""
+    yield from _parameter_servers(job)
+    yield from _outputs(job)
+    yield from _keras(job)
+    yield from _callbacks(job)
+    yield from _single_process_strategies(job)
+    yield from _batches(job)
+    yield from _evaluation(job)
+    yield from _dialect(job)
+    yield from _slurm_roles(job)
+
+
+def _outputs(job: Job) -> Iterator[Problem]:
+    if job.input.source == "function":
+        return
+    for name in job.model.outputs:
+        if name not in job.input.labels:
+            yield Problem(
+                ("model", "outputs", name),
+                "there are no labels for this output.",
+                f"input.label_key: {', '.join(job.input.labels) or 'none'}",
+                f"name the labels: input.label_key: [{', '.join(job.model.outputs)}].",
+            )
+
+
+def _parameter_servers(job: Job) -> Iterator[Problem]:
+    strategy, ps = job.run.train_distribute, job.cluster.ps
+    if strategy == "parameter_server" and ps == 0:
+        yield Problem(
+            ("run", "train_distribute"),
+            "parameter_server needs a parameter server, and the cluster has none.",
+            "train_distribute parameter_server with cluster.ps 0",
+            "set cluster.ps to 1 or more, or train_distribute: multi_worker_mirrored.",
+        )
+    elif ps and strategy != "parameter_server":
+        yield Problem(
+            ("cluster", "ps"),
+            f"train_distribute {strategy!r} uses no parameter servers.",
+            f"cluster.ps {ps}",
+            "set cluster.ps to 0, or run.train_distribute: parameter_server.",
+        )
+    steps = job.model.optimizer.gradient_accumulation_steps
+    if strategy == "parameter_server" and steps > 1:
+        yield Problem(
+            ("model", "optimizer", "gradient_accumulation_steps"),
+            "workers with parameter servers change the variables each by itself, while others' gradients are added up.",
+            f"gradient_accumulation_steps {steps} with train_distribute parameter_server",
+            "set it to 1, or train_distribute: multi_worker_mirrored and cluster.ps: 0.",
+        )
+
+
+def _keras(job: Job) -> Iterator[Problem]:
+    engine = job.run.engine
+    if engine != "estimator" and job.run.train_distribute == "parameter_server":
+        who = "Model.fit" if engine == "keras" else "the training loop for Keras 3"
+        yield Problem(
+            ("run", "engine"),
+            f"{who} has no training with parameter servers as Estimator has it.",
+            f"engine {engine} with train_distribute parameter_server",
+            "set train_distribute: multi_worker_mirrored and cluster.ps: 0, or engine: estimator.",
+        )
+    if job.run.engine != "keras" and job.input.shard_policy == "hint":
+        yield Problem(
+            ("input", "shard_policy"),
+            "an Estimator calls the input function on each worker, and TensorFlow fills in no hint there.",
+            f"shard_policy hint with engine {job.run.engine}",
+            "set shard_policy: data, which reads the same records at each step, or engine: keras.",
+        )
+
+
+def _callbacks(job: Job) -> Iterator[Problem]:
+    if job.run.engine != "keras":
+        # The section has no meaning there, which the engine says.
+        return
+    unit, interval = job.run.checkpoint_interval
+    for name in job.keras.by_epoch():
+        if unit != "steps":
+            yield Problem(
+                ("keras", name),
+                "epochs are counted, and checkpoints by the clock make no epochs.",
+                f"checkpoints every {interval} seconds",
+                "set run.save_checkpoints_steps, the length of an epoch.",
+            )
+    if job.keras.learning_rate_by_epoch is not None and not isinstance(job.model.optimizer.learning_rate, float | int):
+        yield Problem(
+            ("keras", "learning_rate_by_epoch"),
+            "the learning rate is given by epoch and by step.",
+            f"model.optimizer.learning_rate of kind {job.model.optimizer.learning_rate.kind}",
+            "keep one of them.",
+        )
+    for name, field, folder in job.keras.folders():
+        if posixpath.normpath(folder or ".") == posixpath.normpath(job.run.model_dir):
+            yield Problem(
+                ("keras", name, field),
+                "this is where the engine keeps its own checkpoints, and the two lists of them would be one file.",
+                f"the folder {folder or '.'}, which is run.model_dir",
+                "name another folder, or one in it.",
+            )
+
+
+def _single_process_strategies(job: Job) -> Iterator[Problem]:
+    tasks, strategy = job.cluster.num_training_tasks, job.run.train_distribute
+    if tasks > 1 and strategy in ("none", "mirrored", "one_device"):
+        yield Problem(
+            ("cluster", "workers"),
+            f"train_distribute {strategy!r} trains in one process, and the cluster has {tasks} that train.",
+            f"workers {job.cluster.workers}" + (" and a chief" if job.cluster.chief else ""),
+            "set run.train_distribute: multi_worker_mirrored, or keep one training task.",
+        )
+    for field in ("train_distribute", "eval_distribute"):
+        devices = job.run.devices_per_task
+        if getattr(job.run, field) == "one_device" and devices is not None and devices > 1:
+            yield Problem(
+                ("run", field),
+                f"one_device computes on one device, and {devices} are given.",
+                f"num_devices {devices}" if job.run.num_devices else f"devices {job.run.devices}",
+                "set mirrored, or keep one device.",
+            )
+    if job.run.train_distribute == "one_device" and job.keras.backup is not None:
+        yield Problem(
+            ("keras", "backup"),
+            "Keras backs up no training under one_device.",
+            "run.train_distribute one_device",
+            "leave train_distribute out (none), or set mirrored or multi_worker_mirrored.",
+        )
+
+
+def _batches(job: Job) -> Iterator[Problem]:
+    devices, tasks = job.run.devices_per_task or 1, job.cluster.num_training_tasks
+    replicas = {"mirrored": devices, "multi_worker_mirrored": devices * tasks}
+    eval_replicas = {"mirrored": devices}
+    sizes = {
+        "global_batch_size": (job.input.global_batch_size, replicas.get(job.run.train_distribute, 1)),
+        "eval_batch_size": (job.input.evaluation_batch_size, eval_replicas.get(job.run.eval_distribute, 1)),
+    }
+    for field, (size, parts) in sizes.items():
+        if size % parts:
+            below = size - size % parts
+            better = f"{below} or {below + parts}" if below else f"{parts}"
+            yield Problem(
+                ("input", field),
+                f"a batch of {size} records cannot be shared out equally among {parts} replicas.",
+                f"{field} {size}, {_shares(parts // devices, devices)}",
+                f"set {field} to a multiple of {parts}, such as {better}.",
+            )
+
+
+def _shares(tasks: int, devices: int) -> str:
+    return f"{tasks} training task{'s'[: tasks > 1]} of {devices} device{'s'[: devices > 1]}"
+
+
+def _evaluation(job: Job) -> Iterator[Problem]:
+    strategy = job.run.eval_distribute
+    if strategy in ("multi_worker_mirrored", "parameter_server"):
+        who = "evaluator" if job.cluster.evaluator else "chief"
+        yield Problem(
+            ("run", "eval_distribute"),
+            f"the {who} evaluates, which is one process, and {strategy} would wait for others.",
+            f"eval_distribute {strategy} with cluster.evaluator {str(job.cluster.evaluator).lower()}",
+            f"set eval_distribute: mirrored (all devices of the {who}) or none.",
+        )
+    if job.cluster.evaluator and job.eval.during_training:
+        yield Problem(
+            ("eval", "during_training"),
+            "the evaluator evaluates during training, the chief need not.",
+            "eval.during_training true with cluster.evaluator true",
+            "leave one of them out.",
+        )
+
+
+def _dialect(job: Job) -> Iterator[Problem]:
+    cluster = job.cluster
+    if cluster.dialect == "master" and cluster.evaluator:
+        yield Problem(
+            ("cluster", "evaluator"),
+            "the dialect 'master' has no evaluator task: the master evaluates by itself.",
+            "dialect master with evaluator true",
+            "set evaluator: false and eval.during_training: true, or dialect: canonical.",
+        )
+    if cluster.dialect == "master" and not cluster.chief:
+        yield Problem(
+            ("cluster", "dialect"),
+            "the dialect 'master' is another name for the chief, and the cluster has none.",
+            "dialect master with chief false",
+            "set chief: true, or dialect: canonical.",
+        )
+    if cluster.dialect == "evaluator_in_cluster" and not cluster.evaluator:
+        yield Problem(
+            ("cluster", "dialect"),
+            "the dialect 'evaluator_in_cluster' needs an evaluator.",
+            "dialect evaluator_in_cluster with evaluator false",
+            "set evaluator: true, or dialect: canonical.",
+        )
+
+
+def _slurm_roles(job: Job) -> Iterator[Problem]:
+    cluster = job.cluster
+    there = {"chief": cluster.chief, "worker": cluster.workers, "ps": cluster.ps, "evaluator": cluster.evaluator}
+    for role in job.slurm.roles:
+        if not there[role]:
+            yield Problem(
+                ("slurm", "roles", role),
+                f"the cluster has no {role}.",
+                f"the roles {', '.join(name for name, count in there.items() if count)}",
+                "leave it out, or add it to the section cluster.",
+            )
+    sharing = [role for role, own in job.slurm.roles.items() if own.nodes is None]
+    if job.slurm.nodes is not None and sharing:
+        yield Problem(
+            ("slurm", "nodes"),
+            f"the {sharing[0]} is a component of its own, and would get as many nodes as the rest.",
+            f"slurm.nodes {job.slurm.nodes}, and slurm.roles.{sharing[0]} without nodes",
+            f"set slurm.roles.{sharing[0]}.nodes, or tasks_per_node in place of nodes.",
+        )

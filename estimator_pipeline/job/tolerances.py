@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job.base import nearest
 from estimator_pipeline.utils.arrays import BIT_EQUAL, Tolerance
+from estimator_pipeline.utils.text import nearest
 from estimator_pipeline.utils.variable_names import GLOBAL_STEP
 
 __all__ = ["KINDS", "NAMED", "Sizes", "Tolerances", "kind_of", "rounding"]
@@ -98,7 +98,8 @@ class Tolerances:
     Attributes:
         given: what is compared (one of :data:`KINDS`, or a pattern of variables' names) -> tolerance. The last that
             fits counts; what nothing fits has the default.
-        defaults: kind -> tolerance, in the place of those for rounding; see :mod:`estimator_pipeline.parity.jobs.default_tolerances`.
+        defaults: kind -> tolerance, in the place of those for rounding; see
+            :mod:`estimator_pipeline.parity.jobs.default_tolerances`.
     """
 
     given: Mapping[str, Tolerance] = dataclasses.field(default_factory=dict)

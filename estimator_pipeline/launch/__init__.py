@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from estimator_pipeline.utils import lazy
 
 if TYPE_CHECKING:
     from estimator_pipeline.cluster.ports import HeldPorts, hold_ports
@@ -51,56 +52,33 @@ __all__ = [
     "view_for",
 ]
 
-# Each task of a cluster tells its progress by a module of this package, and needs nothing else of it.
-_MODULES = {
-    "attempts": (
-        "CommandView",
-        "plan_command",
-        "supervise_command",
-        "supervise_local",
-    ),
-    "deadlines": ("Deadlines",),
-    "history": ("Attempt", "read_events"),
-    "local": (
-        "HEARTBEAT_SECS",
-        "run_local",
-    ),
-    "metrics": ("MetricsView",),
-    "outcome": (
-        "Failure",
-        "Outcome",
-        "TaskEnd",
-    ),
-    "plan": (
-        "Plan",
-        "Shape",
-        "TaskPlan",
-        "new_run_id",
-        "plan_local",
-    ),
-    "policy": ("Limits",),
-    "ports": (
-        "HeldPorts",
-        "hold_ports",
-    ),
-    "view": (
-        "LineView",
-        "LiveView",
-        "SilentView",
-        "View",
-        "view_for",
-    ),
+_PUBLIC = {
+    "Attempt": "estimator_pipeline.launch.history:Attempt",
+    "CommandView": "estimator_pipeline.launch.supervisor.attempts:CommandView",
+    "Deadlines": "estimator_pipeline.launch.local.timeouts:Deadlines",
+    "Failure": "estimator_pipeline.launch.local.outcome:Failure",
+    "HEARTBEAT_SECS": "estimator_pipeline.launch.local.run:HEARTBEAT_SECS",
+    "HeldPorts": "estimator_pipeline.cluster.ports:HeldPorts",
+    "Limits": "estimator_pipeline.launch.supervisor.restart_policy:Limits",
+    "LineView": "estimator_pipeline.launch.local.view:LineView",
+    "LiveView": "estimator_pipeline.launch.local.view:LiveView",
+    "MetricsView": "estimator_pipeline.launch.local.metrics:MetricsView",
+    "Outcome": "estimator_pipeline.launch.local.outcome:Outcome",
+    "Plan": "estimator_pipeline.launch.local.plan:Plan",
+    "Shape": "estimator_pipeline.launch.local.plan:Shape",
+    "SilentView": "estimator_pipeline.launch.local.view:SilentView",
+    "TaskEnd": "estimator_pipeline.launch.local.outcome:TaskEnd",
+    "TaskPlan": "estimator_pipeline.launch.local.plan:TaskPlan",
+    "View": "estimator_pipeline.launch.local.view:View",
+    "hold_ports": "estimator_pipeline.cluster.ports:hold_ports",
+    "new_run_id": "estimator_pipeline.launch.local.plan:new_run_id",
+    "plan_command": "estimator_pipeline.launch.supervisor.attempts:plan_command",
+    "plan_local": "estimator_pipeline.launch.local.plan:plan_local",
+    "read_events": "estimator_pipeline.launch.history:read_events",
+    "run_local": "estimator_pipeline.launch.local.run:run_local",
+    "supervise_command": "estimator_pipeline.launch.supervisor.attempts:supervise_command",
+    "supervise_local": "estimator_pipeline.launch.supervisor.attempts:supervise_local",
+    "view_for": "estimator_pipeline.launch.local.view:view_for",
 }
-_PUBLIC = {name: module for module, names in _MODULES.items() for name in names}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy.attach(__name__, _PUBLIC)

@@ -18,6 +18,6 @@ def named_function(reference: str | Callable[..., Any], *, option: str) -> Calla
     Raises:
         ConfigError: no such file, module or function.
     """
-    from estimator_pipeline.engines.jobs.estimator import load_function
+    from estimator_pipeline.job.user_code import load_function
 
     return reference if callable(reference) else load_function(reference, field=option)

@@ -75,12 +75,14 @@ def build_keras_model(
     Args:
         layers: makes the model: `layers()` or `layers(params)` returns a Keras model that maps a batch of features to
             logits (no softmax or sigmoid at its end).
-        loss: a name (see :mod:`estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example [B].
+        loss: a name (see :mod:`estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
+            [B].
         outputs: of a model that gives a dictionary of logits: what each of them means, in the place of `loss`, `head`,
             `metrics` and the other fields of :class:`~estimator_pipeline.Output`; see
-            :mod:`estimator_pipeline.models.outputs`. :func:`~estimator_pipeline.keras_batches` makes the data's batches.
-        optimizer: a name, a mapping with the fields of :class:`~estimator_pipeline.models.optimizers.spec.Optimizer`, or an
-            `Optimizer`.
+            :mod:`estimator_pipeline.models.outputs`. :func:`~estimator_pipeline.keras_batches` makes the data's
+            batches.
+        optimizer: a name, a mapping with the fields of :class:`~estimator_pipeline.models.optimizers.spec.Optimizer`,
+            or an `Optimizer`.
         metrics: names, or Keras metrics of (labels, logits). None: the head's first one.
         head: what the logits mean, where the loss does not say it: an own function, or "multi_label" beside
             "binary_crossentropy".

@@ -12,10 +12,12 @@ What is easily done wrong in a `model_fn` with Keras layers, and is done here:
   `Model.fit`. The division is made here, explicitly; `apply_gradients` adds no scaling of its own, whichever
   optimizer family is used.
 * **Clipping** comes after the sum over replicas: the norm is that of the global batch's gradient.
-* **Accumulation** of gradients, where the optimizer asks for it, see :mod:`estimator_pipeline.models.optimizers.gradient_accumulation`.
+* **Accumulation** of gradients, where the optimizer asks for it, see
+  :mod:`estimator_pipeline.models.optimizers.gradient_accumulation`.
 * **Moving averages** of the weights, where the optimizer asks for them, take their places in EVAL and PREDICT, see
   :mod:`estimator_pipeline.models.optimizers.moving_averages`.
-* **Weights** of examples and classes count in the loss and in every metric, see :mod:`estimator_pipeline.models.sample_weights`.
+* **Weights** of examples and classes count in the loss and in every metric, see
+  :mod:`estimator_pipeline.models.sample_weights`.
 * **The evaluation loss**: `average_loss` is the mean over examples. (`loss`, which Estimator adds, is a mean of batch
   means, and weighs a small last batch too much.)
 """
@@ -74,12 +76,13 @@ def build_model_fn(
     Args:
         layers: makes the model: `layers()` or `layers(params)` returns a Keras model or layer that maps a batch of
             features to logits (no softmax or sigmoid at its end). Called once for each graph and replica.
-        loss: a name (see :mod:`estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example [B].
+        loss: a name (see :mod:`estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
+            [B].
         outputs: of a model that gives a dictionary of logits: what each of them means, in the place of `loss`, `head`,
             `metrics` and the other fields of :class:`~estimator_pipeline.Output`; see
             :mod:`estimator_pipeline.models.outputs`.
-        optimizer: a name, a mapping with the fields of :class:`~estimator_pipeline.models.optimizers.spec.Optimizer`, an
-            `Optimizer`, or a function of the global step that makes a `tf.compat.v1.train` or
+        optimizer: a name, a mapping with the fields of :class:`~estimator_pipeline.models.optimizers.spec.Optimizer`,
+            an `Optimizer`, or a function of the global step that makes a `tf.compat.v1.train` or
             `tf.keras.optimizers.legacy` optimizer. Never an optimizer object: it would belong to one graph.
         metrics: names, or name -> `metric(labels, predictions)` that gives (value, update) or a Keras metric; one with
             a parameter `weights` gets them, float32 [B] or None. None: the head's first one (accuracy,
@@ -214,7 +217,8 @@ def build_model_fn(
 
 
 def _drawn_by_step(seed: int | None, config: Any) -> contextlib.AbstractContextManager[None]:
-    """Random numbers of layers that go with the global step, where there is a seed; see `compat.step_random`."""
+    """Random numbers of layers that go with the global step, where there is a seed; see
+    `compat.internals.stateless_random`."""
     if seed is None:
         return contextlib.nullcontext()
     tf = compat.install()

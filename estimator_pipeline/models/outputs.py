@@ -36,7 +36,8 @@ class Output:
     """One of several outputs of a model.
 
     Attributes:
-        loss: a name (see :mod:`estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example [B].
+        loss: a name (see :mod:`estimator_pipeline.models.heads`), or `loss(labels, logits)` -> the loss of each example
+            [B].
         head: what the logits mean, where the loss does not say it.
         metrics: names, or what :func:`~estimator_pipeline.build_model_fn` or
             :func:`~estimator_pipeline.build_keras_model` takes besides. None: the head's first one.

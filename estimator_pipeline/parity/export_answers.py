@@ -277,10 +277,10 @@ def main(arguments: list[str]) -> int:
 
 def _facts_of(job: Job, base: Path, engines: Sequence[str], facts: dict[str, Any]) -> None:
     tf = compat.install()
-    from estimator_pipeline.engines.jobs import estimator as jobs
+    from estimator_pipeline.engines.jobs import common
     from estimator_pipeline.engines.jobs import keras as keras_job
 
-    data = jobs.job_inputs(job)
+    data = common.job_inputs(job)
     model = None
     if "keras" in engines:
         plan = keras_job.plan_of(job, data)
@@ -308,7 +308,7 @@ def _export_of(model_dir: Path) -> Path:
 
 def _inputs(job: Job, data: Any) -> tuple[dict[str, np.ndarray], Any]:
     """The evaluation's first records: as arrays, and as serialized examples where the job's exports take them."""
-    from estimator_pipeline.engines.jobs.estimator import takes_examples
+    from estimator_pipeline.engines.jobs.common import takes_examples
 
     features, _ = next(iter(data.eval_input_fn()))
     named = features if isinstance(features, Mapping) else {next(iter(data.features_spec)): features}

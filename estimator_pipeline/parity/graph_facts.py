@@ -159,9 +159,10 @@ def _draws_within(name: str, library: Mapping[str, Any], seen: set[str], pattern
 
 
 def _scope(name: str) -> str:
-    """`dropout/random_uniform/RandomUniform` -> `dropout`; what stands alone keeps its name."""
+    """`dropout_1/dropout/random_uniform/RandomUniform` -> `dropout_1`; what stands alone keeps its name."""
     parts = [part for part in name.split("/") if not re.match(r"random_|Random|Stateless|stateless_", part)]
-    kept = [part for number, part in enumerate(parts) if number == 0 or part != parts[number - 1]]
+    outer = zip(["", *parts], parts, strict=False)
+    kept = [part for last, part in outer if part not in (last, re.sub(r"_\d+$", "", last))]
     return "/".join(kept) or name
 
 

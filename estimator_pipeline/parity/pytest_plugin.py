@@ -8,7 +8,7 @@ import pytest
 @pytest.fixture
 def assert_parity(tmp_path):
     """:func:`estimator_pipeline.testing.assert_parity`, with its runs and records below the test's `tmp_path`."""
-    from estimator_pipeline import testing
+    from estimator_pipeline.parity import assert_parity as parity
 
     runs = 0
 
@@ -16,6 +16,6 @@ def assert_parity(tmp_path):
         nonlocal runs
         runs += 1
         options.setdefault("folder", tmp_path / f"parity-{runs}")
-        return testing.assert_parity(job, **options)
+        return parity.assert_parity(job, **options)
 
     return assert_parity

@@ -9,9 +9,9 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from estimator_pipeline.launch.local.plan import counted
 from estimator_pipeline.parity.result import Parity
 from estimator_pipeline.utils.arrays import Comparison, Difference
+from estimator_pipeline.utils.text import counted
 
 __all__ = [
     "SLOTS", "STATES", "WEIGHTS", "Largest", "Variable", "after_each", "answers", "each", "is_after_training",

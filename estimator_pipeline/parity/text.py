@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from estimator_pipeline.launch.local.plan import counted
 from estimator_pipeline.parity import tallies as tally
 from estimator_pipeline.parity.result import Parity
 from estimator_pipeline.utils.arrays import Comparison, Difference
+from estimator_pipeline.utils.text import counted
 
 __all__ = ["document", "summary"]
 

@@ -29,8 +29,8 @@ ESTIMATOR_PIPELINE_PREEMPTED_FILE is for whoever ends all tasks when one ends wi
 Every field save `time` and `event` may be left out, and further ones may be added. Heartbeats would fill the file in
 weeks, so a task of ours touches a file beside it instead (:func:`heartbeat_path`), every
 ESTIMATOR_PIPELINE_HEARTBEAT_SECS; where the launcher has not set that, there are none. For programs that know
-nothing of this, :mod:`~estimator_pipeline.progress.log_reader` makes the same events from the lines that `tf.estimator`
-logs.
+nothing of this, :mod:`~estimator_pipeline.progress.log_reader` makes the same events from the lines that
+`tf.estimator` logs.
 
 Where one command starts several tasks, as a line of `srun` does, all of them have one progress file. Then each has a
 file of its own to touch, in the folder ESTIMATOR_PIPELINE_HEARTBEAT_FOLDER, and takes it away when it ends.
@@ -41,7 +41,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import math
 import os
 import socket
 import threading
@@ -53,6 +52,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.progress.stack_dumps import StackDumps
+from estimator_pipeline.utils.jsonable import finite, plain
 
 __all__ = [
     "CHECKPOINT_VARIABLE",
@@ -66,7 +66,6 @@ __all__ = [
     "Tail",
     "TaskState",
     "code_of_preemption",
-    "finite",
     "forget_preemption",
     "from_environ",
     "heartbeat_of",
@@ -200,27 +199,6 @@ def heartbeat_of(folder: str | os.PathLike[str]) -> Path:
     return Path(folder) / f"{socket.gethostname()}-{os.getpid()}"
 
 
-def finite(value: Any) -> Any:
-    """The value with NaN and infinities as the texts "NaN", "Infinity" and "-Infinity", which JSON can hold.
-
-    `float()` reads them back.
-    """
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {str(key): finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(one) for one in value]
-    return value
-
-
-def _plain(value: Any) -> Any:
-    """NumPy scalars and arrays as Python numbers, paths and all else as text."""
-    if hasattr(value, "tolist"):
-        return finite(value.tolist())
-    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
-
-
 class _Outbox:
     """The lines of one progress file that this process has still to write.
 
@@ -329,7 +307,7 @@ class ProgressWriter:
         if self.path is None:
             return
         document = finite({"time": time.time(), "event": event, **fields})
-        line = json.dumps(document, default=_plain).encode() + b"\n"
+        line = json.dumps(document, default=plain).encode() + b"\n"
         outbox = _outbox_of(self.path)
         outbox.put(event, line)
         outbox.send()

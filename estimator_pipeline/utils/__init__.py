@@ -1,1 +1,2 @@
-"""To be written: what is in here, and what is not."""
+"""Helpers without a subject: files, text, plain values, lazy imports. They import nothing of this package but
+`errors`."""

@@ -24,7 +24,8 @@ from collections.abc import Iterable, Mapping
 __all__ = ["AVERAGE", "GLOBAL_STEP", "GRADIENT_SUM", "NEWER_SLOTS", "canonical"]
 
 GLOBAL_STEP = "global_step"
-# A slot beside those of the optimizer, see `estimator_pipeline.models.optimizers.gradient_accumulation`; so it is called everywhere.
+# A slot beside those of the optimizer, see `estimator_pipeline.models.optimizers.gradient_accumulation`; so it is
+# called everywhere.
 GRADIENT_SUM = "gradient_sum"
 # The moving average of a weight is called so after it: it is no slot, for it is evaluated. In Keras it is kept as one,
 # see `estimator_pipeline.models.optimizers.moving_averages`.

@@ -18,7 +18,7 @@ from estimator_pipeline.cli import library_logging as quiet
 PROGRAM = """
 import os, signal, sys
 from estimator_pipeline import compat
-from estimator_pipeline.cli import quiet
+from estimator_pipeline.cli import library_logging as quiet
 
 def install():
     os.write(2, b"compiled to use AVX\\n" * {lines})
@@ -86,7 +86,7 @@ def test_deprecations_of_tensorflow_are_left_out_and_the_programs_own_are_not(in
     code = f"""
 import warnings
 from estimator_pipeline import compat
-from estimator_pipeline.cli import quiet
+from estimator_pipeline.cli import library_logging as quiet
 compat.install = {install}
 with quiet.quiet_libraries():
     warnings.warn("`tf.layers.dense` is deprecated and will be removed in a future version.", stacklevel=1)
@@ -114,7 +114,7 @@ def tensorflows_log():
 
 def test_a_job_is_not_told_what_its_engine_calls_that_is_deprecated(tensorflows_log):
     """Only what a function of its own calls; all else stays."""
-    ours = Path(estimator_pipeline.__file__).parent / "engines" / "job.py"
+    ours = Path(estimator_pipeline.__file__).parent / "engines" / "jobs" / "runner.py"
     kept = ["From /home/me/model_code.py:7: dense (from tensorflow.layers) is deprecated and will be removed.",
             f"Restoring from {ours}: is deprecated"]  # fmt: skip
     quiet.leave_out_own_deprecations()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.launched_jobs import CONFIGS, SMALL
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +41,6 @@ def hydra(rank, size):
     }
 
 
-@pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "variables", "expected", "ports"),

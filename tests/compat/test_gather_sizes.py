@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+
 from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()

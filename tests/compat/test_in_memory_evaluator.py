@@ -57,4 +57,4 @@ def test_every_evaluation_sees_all_data(tmp_path, input_fn):
 
 
 def test_the_name():
-    assert in_memory_evaluator.NAME in compat.repairs.NAMES and "\n" not in in_memory_evaluator.WHAT
+    assert in_memory_evaluator.NAME in compat.patches.NAMES and "\n" not in in_memory_evaluator.WHAT

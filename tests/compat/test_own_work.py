@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 
-from tests.support.processes import tensorflow_with_three_cpus
-
 from estimator_pipeline.compat.internals.data_end import own_work
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 v1 = tf.compat.v1

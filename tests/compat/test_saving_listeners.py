@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from tests.support.processes import free_ports
 
 PROGRAM = """
 import json, os, sys
 import estimator_pipeline as ep
-from estimator_pipeline.compat import coordinator, saving_listeners
+from estimator_pipeline.compat.internals import distribute_coordinator as coordinator
+from estimator_pipeline.compat.internals.saving import saving_listeners
 tf = ep.compat.install()
 folder, stop_at, saves = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 log = []

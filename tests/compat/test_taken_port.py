@@ -6,6 +6,7 @@ import json
 import socket
 
 import pytest
+
 from tests.support.processes import free_ports
 
 _STRATEGY = """
@@ -22,7 +23,7 @@ tf.estimator.train_and_evaluate(estimator, spec, tf.estimator.EvalSpec(lambda: N
 _RUN = """
 import sys
 from estimator_pipeline.cluster import own_port
-from estimator_pipeline.compat import runner
+from estimator_pipeline.compat.script_runner import runner
 own_port._GRACE_SECS = 0.0
 raise SystemExit(runner.run_script(sys.argv[1]))
 """

@@ -6,10 +6,10 @@ import logging
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.compat.internals.data_end.even_batches import are_whole, mark_whole, whole_rounds
 from estimator_pipeline.utils.logger import logger
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 NUMBERS = np.arange(34, dtype=np.float32)

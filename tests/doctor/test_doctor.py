@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.processes import ROOT, environment, free_ports
 
 from estimator_pipeline import doctor
 from estimator_pipeline.doctor import machine, packages, storage
@@ -27,6 +26,7 @@ from estimator_pipeline.doctor.cluster import network
 from estimator_pipeline.doctor.cluster import rendezvous as meeting
 from estimator_pipeline.doctor.cluster import tf_config as clusters
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, Report, merged
+from estimator_pipeline.doctor.gpus import visible_gpus
 from estimator_pipeline.doctor.job import data, functions, opened_data
 from estimator_pipeline.doctor.job import model_input as fit
 from estimator_pipeline.doctor.job import slurm as batch
@@ -35,6 +35,7 @@ from estimator_pipeline.errors import ClusterError, ConfigError, WaitError
 from estimator_pipeline.job import make_job
 from estimator_pipeline.job.sections.slurm import seconds_of
 from tests.support.command_line import call
+from tests.support.processes import ROOT, environment, free_ports
 
 SMALL = {
     "model": {"name": "linear"},
@@ -559,7 +560,7 @@ def test_visible_gpus(tmp_path, text, gpus, seen):
         (tmp_path / f"nvidia{i}").touch()
     (tmp_path / "nvidiactl").touch()
     environ = {} if text is None else {"CUDA_VISIBLE_DEVICES": text}
-    assert machine.visible_gpus(environ, pattern=f"{tmp_path}/nvidia[0-9]*") == tuple(seen)
+    assert visible_gpus(environ, pattern=f"{tmp_path}/nvidia[0-9]*") == tuple(seen)
 
 
 def test_devices_that_are_not_there(tmp_path, monkeypatch):

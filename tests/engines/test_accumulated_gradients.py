@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from tests.support.processes import ROOT, environment
 
 from estimator_pipeline.compat.bootstrap import versions
+from tests.support.processes import ROOT, environment
 
 pytestmark = [pytest.mark.nightly, pytest.mark.cluster]
 

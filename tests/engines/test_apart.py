@@ -11,7 +11,6 @@ import time
 import types
 
 import pytest
-from tests.support.processes import free_ports
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import parse_tf_config
@@ -25,6 +24,7 @@ from estimator_pipeline.engines.lifecycle.rendezvous.result_exchange import Hand
 from estimator_pipeline.engines.lifecycle.stopping import shutdown as farewell
 from estimator_pipeline.engines.lifecycle.stopping.synchronized_stop import BoardMail
 from estimator_pipeline.errors import TaskFailedError
+from tests.support.processes import free_ports
 
 tf = compat.install()
 

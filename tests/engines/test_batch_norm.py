@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.inputs.ledger import read
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 

@@ -53,7 +53,8 @@ def test_a_program_that_reads_by_itself(tmp_path, run_warm):
     (tmp_path / "a.tfrecord").symlink_to("/proc/self/mem")
     program = tmp_path / "program.py"
     program.write_text("import tensorflow as tf\nlist(tf.data.TFRecordDataset('a.tfrecord'))\n")
-    run = "import sys\nfrom estimator_pipeline.compat import runner\nsys.exit(runner.run_script(sys.argv[1]))"
+    run = "import sys\nfrom estimator_pipeline.compat.script_runner import runner\n"
+    run += "sys.exit(runner.run_script(sys.argv[1]))"
     done = run_warm(["-c", run, program], cwd=tmp_path)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "a.tfrecord cannot be read or written: input/output error\n  to mend it: look at that disk" in done.stderr

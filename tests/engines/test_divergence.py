@@ -8,16 +8,16 @@ import re
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.engines.estimator import engine as estimator_engine
-from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.engines.keras import callbacks as keras_callbacks
 from estimator_pipeline.engines.keras import engine as keras_engine
 from estimator_pipeline.engines.keras.backup import Backup
 from estimator_pipeline.errors import DivergedError
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 JOB = ROOT / "legacy_configs" / "single.yaml"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.job.tolerances import NAMED
 from estimator_pipeline.utils.arrays import compare
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 

@@ -6,12 +6,12 @@ import json
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.inputs import ledger
 from estimator_pipeline.job.tolerances import NAMED
 from estimator_pipeline.utils.arrays import compare
 from tests.support.launched_jobs import CONFIGS
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 from estimator_pipeline import inputs
@@ -24,6 +23,7 @@ from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator, 
 from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
 from estimator_pipeline.errors import InputError, WaitError
 from estimator_pipeline.progress import progress_file as progress_protocol
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 v1 = tf.compat.v1

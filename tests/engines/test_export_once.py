@@ -5,13 +5,13 @@ from __future__ import annotations
 import types
 
 import pytest
-from tests.support.processes import ROOT
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.jobs.estimator import exporters_of
+from estimator_pipeline.engines.jobs.common import exporters_of
 from estimator_pipeline.engines.jobs.export_once import once, tidy
 from estimator_pipeline.engines.keras3 import exporters as keras3_exporters
 from estimator_pipeline.job import load_job
+from tests.support.processes import ROOT
 
 tf = compat.install()
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.errors import ConfigError
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 JOB = ROOT / "legacy_configs" / "single.yaml"

@@ -11,16 +11,17 @@ import json
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.engines.jobs import keras as keras_job
 from estimator_pipeline.engines.jobs import keras3 as keras3_job
-from estimator_pipeline.engines.jobs.estimator import job_inputs, run_job
+from estimator_pipeline.engines.jobs.common import job_inputs
+from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
 from estimator_pipeline.models.optimizers.spec import NAMES, Optimizer
 from tests.models.test_histograms import entries
+from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 JOB = ROOT / "legacy_configs" / "single.yaml"
@@ -43,7 +44,7 @@ def digits_dir(tmp_path_factory):
 @pytest.fixture(scope="module")
 def process(run_python):
     def process(what, asked):
-        done = run_python([ROOT / "tests" / "keras3_process.py", what], stdin=json.dumps(asked),
+        done = run_python([KERAS3_PROCESS, what], stdin=json.dumps(asked),
                           env={"PYTHONPATH": str(ROOT)}, timeout=200)  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:]
         process.told = done.stderr
@@ -497,7 +498,7 @@ def test_what_cannot_be_is_said(run_python, tmp_path):
     code = """
 import estimator_pipeline as ep
 tf = ep.compat.install()
-from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.jobs.runner import run_job
 try:
     run_job(ep.load_job("legacy_configs/single.yaml", overrides=["run.engine=keras3"]), environ={})
 except ep.errors.CompatError as error:
@@ -510,7 +511,7 @@ import estimator_pipeline as ep
 tf = ep.compat.use_keras_3()
 assert ep.compat.install() is tf and tf.keras.layers.Dense.__module__.startswith("keras.src")
 print(ep.compat.status())
-from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.jobs.runner import run_job
 try:
     run_job(ep.load_job("legacy_configs/single.yaml"), environ={})
 except ep.errors.CompatError as error:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.parity.step_records import StepReader
 from tests.support.launched_jobs import CONFIGS, SMALL, check
+from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 from tests.support.tasks_by_hand import Tasks
 
 tf = tensorflow_with_three_cpus()
@@ -29,7 +29,7 @@ pytestmark = [
 
 KERAS_3 = ["--engine", "keras3"]
 TRAIN = [sys.executable, "-m", "estimator_pipeline", "train"]
-PROCESS = [sys.executable, ROOT / "tests" / "keras3_process.py"]
+PROCESS = [sys.executable, KERAS3_PROCESS]
 MOMENTUM = "model.optimizer={name: momentum, learning_rate: 0.05}"
 
 

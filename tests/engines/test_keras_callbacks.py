@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.engines.keras import callbacks as keras_callbacks
 from estimator_pipeline.engines.keras.backup import Backup
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils.logger import logger
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 JOB = ROOT / "legacy_configs" / "single.yaml"

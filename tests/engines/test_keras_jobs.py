@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 from estimator_pipeline.inputs.sampler import Order, record_ids
 from tests.repository.test_docs import program
 from tests.support.launched_jobs import CONFIGS, SMALL, check
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 from tests.support.tasks_by_hand import Tasks
 
 tf = tensorflow_with_three_cpus()

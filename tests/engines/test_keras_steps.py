@@ -6,13 +6,13 @@ import re
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 from estimator_pipeline.compat.internals import keras_steps_per_execution as steps_of_keras
 from estimator_pipeline.engines.keras import multi_step as keras_steps
 from estimator_pipeline.engines.lifecycle.step_schedule import Every
 from estimator_pipeline.inputs.ledger import check, read
 from estimator_pipeline.testing.training_runs import two_replicas
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 JOB = ROOT / "legacy_configs" / "single.yaml"

@@ -6,12 +6,12 @@ import threading
 import time
 
 import pytest
-from tests.support.processes import free_ports
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import Task, parse_tf_config
 from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
 from estimator_pipeline.engines.lifecycle.stopping.last_steps import last_steps_hook
+from tests.support.processes import free_ports
 
 tf = compat.install()
 v1 = tf.compat.v1

@@ -7,7 +7,6 @@ import json
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 from estimator_pipeline.engines.recording import graph_hashing
@@ -16,6 +15,7 @@ from estimator_pipeline.inputs import ledger
 from estimator_pipeline.inputs.ledger.hashing import Sparse, fingerprints
 from estimator_pipeline.inputs.sharding import Replicas
 from tests.engines.test_keras3 import keras3
+from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 
@@ -69,7 +69,7 @@ def ledger_plan(replicas):
 )
 def test_what_was_consumed(tmp_path, digits_dir, engine, distribute, policy):
     """A stop in the middle of a block, one device and two."""
-    from estimator_pipeline.engines.jobs.estimator import run_job
+    from estimator_pipeline.engines.jobs.runner import run_job
 
     replicas = 2 if distribute == "mirrored" else 1
     settings = [*SMALL, f"run.model_dir={tmp_path}", f"run.engine={engine}", f"input.data_dir={digits_dir}"]
@@ -93,7 +93,10 @@ def test_keras_3(run_python, tmp_path, digits_dir):
     settings = [*SMALL, f"run.model_dir={tmp_path}", "run.engine=keras3", f"input.data_dir={digits_dir}"]
     asked = json.dumps([[str(SINGLE), settings]])
     done = run_python(
-        [ROOT / "tests" / "keras3_process.py", "jobs"], stdin=asked, env={"PYTHONPATH": str(ROOT)}, timeout=200
+        [KERAS3_PROCESS, "jobs"],
+        stdin=asked,
+        env={"PYTHONPATH": str(ROOT)},
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     check_plan(tmp_path / "ledger", 23)

@@ -7,12 +7,12 @@ import re
 import numpy as np
 import pytest
 import yaml
-from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
-from estimator_pipeline.engines.jobs import estimator as jobs
+from estimator_pipeline.engines.jobs import common, runner
 from estimator_pipeline.errors import ConfigError
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 INPUT_FN = """
@@ -57,7 +57,7 @@ def job(tmp_path, digits_dir):
 
 
 def params_of(job):
-    return jobs.model_params(job, jobs.job_inputs(job))
+    return common.model_params(job, common.job_inputs(job))
 
 
 @pytest.mark.gate("cnn-estimator", "dnn-keras", "linear-estimator", "resnet-keras")
@@ -65,7 +65,7 @@ def params_of(job):
 @pytest.mark.parametrize("name", ["cnn", "dnn", "linear", "resnet"])
 def test_a_model_is_of_the_shape_of_its_data(job, engine, name):
     loaded = job(model={"name": name}, run={"engine": engine})
-    result = jobs.run_job(loaded, environ={})
+    result = runner.run_job(loaded, environ={})
     assert result.global_step == 2 and np.isfinite(result.metrics["loss"])
 
 
@@ -141,7 +141,7 @@ def test_a_feature_that_is_one_number(job, tmp_path, name):
     }
     loaded = job(csv, {"name": name, "loss": "mse", "params": {"classes": 1}})
     assert params_of(loaded) == {"input_shape": (), "classes": 1}
-    assert jobs.run_job(loaded, environ={}).global_step == 2
+    assert runner.run_job(loaded, environ={}).global_step == 2
 
 
 def test_several_features_are_refused(job, tmp_path):

@@ -6,12 +6,12 @@ import json
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 from estimator_pipeline.compat.bootstrap import versions
-from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.errors import ConfigError
+from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 WITH_KERAS_3 = versions.minor(versions.tensorflow_version()) >= versions.FIRST_WITHOUT_ESTIMATOR
@@ -206,7 +206,7 @@ def test_keras_3(run_python, settings, tmp_path, replicas):
                       f"run.model_dir={folder}", *(MIRRORED if replicas > 1 else ()))]
             for case, folder in where.items()
         ]  # fmt: skip
-        done = run_python([ROOT / "tests" / "keras3_process.py", "jobs"], stdin=json.dumps(asked), timeout=280,
+        done = run_python([KERAS3_PROCESS, "jobs"], stdin=json.dumps(asked), timeout=280,
                           env={"PYTHONPATH": str(ROOT), "FIRST_VALUES": str(tmp_path)})  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:]
         found = json.loads(done.stdout.splitlines()[-1])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 from tests.support.launched_jobs import CONFIGS
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 

@@ -6,12 +6,12 @@ import json
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.errors import ConfigError
 from tests.support.output_job import KEYS, WITH_KERAS_3, several_outputs
+from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 
@@ -34,7 +34,7 @@ def test_every_engine_comes_to_the_same(job, run_python, tmp_path):
         mirrored = ["run.train_distribute=mirrored", "run.num_devices=2"]
         asked = [[str(job), ["run.engine=keras3", f"run.model_dir={tmp_path}/{folder}", *more]]
                  for folder, more in (("keras3", []), ("keras3-mirrored", mirrored))]  # fmt: skip
-        done = run_python([ROOT / "tests" / "keras3_process.py", "jobs"], stdin=json.dumps(asked), timeout=200,
+        done = run_python([KERAS3_PROCESS, "jobs"], stdin=json.dumps(asked), timeout=200,
                           env={"PYTHONPATH": str(ROOT)})  # fmt: skip
         for (_, (_, folder, *_)), found in zip(asked, json.loads(done.stdout.splitlines()[-1]), strict=True):
             metrics[folder], exported[folder] = found["metrics"], found["exporters"]["final"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
-from estimator_pipeline.engines.jobs.estimator import job_inputs, run_job
+from estimator_pipeline.engines.jobs.common import job_inputs
+from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.errors import ConfigError, InputError, TaskFailedError
 from estimator_pipeline.job import make_job
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 

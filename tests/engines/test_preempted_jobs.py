@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from tests.support.processes import ROOT, environment, tensorflow_with_three_cpus
 
 from estimator_pipeline.inputs import ledger
 from tests.support.launched_jobs import CONFIGS, wait_for_first_words
+from tests.support.processes import ROOT, environment, tensorflow_with_three_cpus
 from tests.support.tasks_by_hand import Tasks
 
 tf = tensorflow_with_three_cpus()

@@ -16,7 +16,6 @@ import time
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, environment, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
@@ -36,6 +35,7 @@ from estimator_pipeline.progress.progress_file import (
     PROGRESS_VARIABLE,
 )
 from estimator_pipeline.utils import startup
+from tests.support.processes import ROOT, environment, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 RNG = np.random.default_rng(3)
@@ -226,7 +226,7 @@ def test_a_forked_child_is_no_task():
 
 STUCK = """
 import ctypes, signal, sys, threading
-from estimator_pipeline.engines import preemption as preemption_module
+from estimator_pipeline.engines.lifecycle.stopping import preemption as preemption_module
 from estimator_pipeline.engines.lifecycle.stopping.preemption import Preemption
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -287,9 +287,9 @@ def test_ctrl_c_ends_one_that_never_comes_back(seconds, times):
 
 GONE = """
 import os, pathlib, threading, time
-from estimator_pipeline.engines import preemption as preemption_module
+from estimator_pipeline.engines.lifecycle.stopping import preemption as preemption_module
 from estimator_pipeline.engines.lifecycle.stopping.preemption import Preemption
-from estimator_pipeline.launch import progress
+from estimator_pipeline.progress import progress_file as progress
 
 preemption_module._LAST_WORD_SECS = 0.5
 

@@ -7,12 +7,11 @@ import re
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.distribute.run_config import build_run_config
-from estimator_pipeline.engines.jobs import estimator as jobs
+from estimator_pipeline.engines.jobs import common
 from estimator_pipeline.engines.jobs import keras as keras_job
 from estimator_pipeline.engines.keras import engine as keras
 from estimator_pipeline.engines.recording import step_recorder as recording
@@ -21,6 +20,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import Tolerance, compare
 from estimator_pipeline.parity.step_records import StepReader, StepWriter
 from estimator_pipeline.utils.variable_names import canonical
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 
@@ -52,7 +52,7 @@ def job_of(tmp_path, digits_dir):
 def by_keras(job, folder, strategy, *, start=None):
     # Layers are numbered through a process, and each engine has one of its own in a real comparison.
     tf.keras.backend.clear_session()
-    data = jobs.job_inputs(job)
+    data = common.job_inputs(job)
     plan = keras_job.plan_of(job, data, strategy=strategy)
     recorder = [recording.keras_callback(StepWriter(folder), canonical=canonical, start=start)]
     keras.train_and_evaluate(
@@ -62,10 +62,10 @@ def by_keras(job, folder, strategy, *, start=None):
 
 
 def by_estimator(job, folder, strategy, *, start):
-    data = jobs.job_inputs(job)
+    data = common.job_inputs(job)
     config = build_run_config(job.run.model_dir, train_distribute=strategy or "none", environ={}, seed=1)
     hook = recording.estimator_hook(StepWriter(folder), canonical=canonical, start=start)
-    estimator = tf.estimator.Estimator(jobs.job_model_fn(job, data), config=config, params=dict(job.model.params))
+    estimator = tf.estimator.Estimator(common.job_model_fn(job, data), config=config, params=dict(job.model.params))
     estimator.train(data.train_input_fn, max_steps=STEPS, hooks=[hook])
     return StepReader(folder)
 

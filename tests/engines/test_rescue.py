@@ -13,13 +13,12 @@ import shutil
 import socket
 
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
 from estimator_pipeline.cluster import from_environ
-from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
 from estimator_pipeline.engines.lifecycle import startup as beginning
 from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
@@ -31,6 +30,7 @@ from estimator_pipeline.engines.model_dir.run_identity import Identity, check, o
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.job import make_job
 from tests.engines.test_trusted_checkpoints import FEATURES, LABELS, data, newest, run, small_disk
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 __all__ = ["small_disk"]

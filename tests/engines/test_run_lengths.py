@@ -8,7 +8,7 @@ import pytest
 
 from estimator_pipeline.engines.lifecycle import step_schedule as run_lengths
 from estimator_pipeline.engines.lifecycle.step_schedule import MOST, Every, Finder, Schedule, most_steps, trial_steps
-from estimator_pipeline.job.schema import check_steps
+from estimator_pipeline.job.sections.training import check_steps
 
 
 def calls(schedule, start, end):

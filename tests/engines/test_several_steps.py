@@ -7,7 +7,6 @@ import signal
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
@@ -17,6 +16,7 @@ from estimator_pipeline.engines.lifecycle.step_schedule import Finder
 from estimator_pipeline.errors import ConfigError, DivergedError, PreemptedError
 from estimator_pipeline.inputs.ledger import check, read
 from estimator_pipeline.models.histograms import HISTOGRAMS
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 RNG = np.random.default_rng(3)

@@ -8,10 +8,10 @@ import sys
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 from estimator_pipeline.inputs.ledger import check, read
 from tests.support.launched_jobs import CONFIGS
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 from tests.support.tasks_by_hand import Tasks
 
 tf = tensorflow_with_three_cpus()

@@ -6,8 +6,8 @@ import shutil
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
+from tests.support.processes import tensorflow_with_three_cpus
 from tests.support.tasks_by_hand import EXEC, Tasks
 
 tf = tensorflow_with_three_cpus()

@@ -6,10 +6,10 @@ import json
 import os
 
 import pytest
-from tests.support.processes import free_ports
 
 from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.distribute.run_config import tf_config_environ
+from tests.support.processes import free_ports
 
 CLUSTER = {"chief": ["localhost:1"], "worker": ["localhost:2"], "ps": ["localhost:3"]}
 
@@ -171,7 +171,7 @@ EVALUATED = """
 import json, os, sys
 import numpy as np
 import estimator_pipeline as ep
-from estimator_pipeline import strategies
+from estimator_pipeline.distribute import strategies
 tf = ep.compat.install()
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

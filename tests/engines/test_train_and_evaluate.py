@@ -6,15 +6,15 @@ import json
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
 from estimator_pipeline.engines.estimator import exporters as exporting
-from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.engines.lifecycle import result as results
 from estimator_pipeline.errors import ConfigError
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 RNG = np.random.default_rng(3)
@@ -269,7 +269,7 @@ def test_the_threads_of_a_job_file_are_those_of_the_process(engine, tmp_path, ru
     program = """
 import glob, sys
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.jobs.runner import run_job
 changes = ["model.name=linear", "train.max_steps=2", *sys.argv[1:]]
 run_job(ep.load_job("legacy_configs/single.yaml", overrides=changes), environ={})
 print(sum(open(name).read().startswith("python") for name in glob.glob("/proc/self/task/*/comm")))

@@ -15,17 +15,17 @@ import time
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
-from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
 from estimator_pipeline.engines.model_dir import lock
 from estimator_pipeline.engines.model_dir.run_identity import Identity, check, code_of_reference
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.job import make_job
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 RNG = np.random.default_rng(5)
@@ -239,7 +239,7 @@ def take(model_dir, *, wait=0.0):
 
 HOLDER = """
 import sys, time
-from estimator_pipeline.engines import lock
+from estimator_pipeline.engines.model_dir import lock
 with lock.hold(sys.argv[1], owner="chief:0", run_id="first"):
     print("held", flush=True)
     time.sleep(120)

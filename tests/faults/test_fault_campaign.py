@@ -7,6 +7,7 @@ import random
 import sys
 
 import pytest
+
 from tests.support.processes import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))

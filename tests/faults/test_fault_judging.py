@@ -14,6 +14,7 @@ import time
 from collections import Counter
 
 import pytest
+
 from tests.support.processes import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))

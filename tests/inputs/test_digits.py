@@ -164,7 +164,8 @@ def test_who_has_waited_for_another_process_takes_its_files(tf, prepared, tmp_pa
 
 @pytest.mark.nightly
 def test_processes_that_prepare_at_once_do_not_disturb_one_another(tmp_path):
-    code = "import sys\nfrom estimator_pipeline.inputs import digits\nprint(digits.prepare(sys.argv[1], environ={}))\n"
+    code = "import sys\nfrom estimator_pipeline.inputs.sources import digits\n"
+    code += "print(digits.prepare(sys.argv[1], environ={}))\n"
     command = [sys.executable, "-c", code, str(tmp_path)]
     workers = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     for worker in workers:

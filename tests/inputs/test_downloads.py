@@ -6,9 +6,9 @@ import socket
 import threading
 
 import pytest
-from tests.support.processes import free_ports
 
 from estimator_pipeline.inputs.sources import proxies as downloads
+from tests.support.processes import free_ports
 
 
 def silent(urls, port, environ=None):

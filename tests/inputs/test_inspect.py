@@ -7,7 +7,6 @@ import re
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.inputs import ledger
@@ -15,6 +14,7 @@ from estimator_pipeline.inputs.ledger.layout import consumed, planned
 from estimator_pipeline.inputs.ledger.plot import draw
 from tests.inputs.ledger.test_ledger import BATCH, facts, train
 from tests.support.command_line import call
+from tests.support.processes import ROOT
 
 JOB = """
 name: small
@@ -128,9 +128,9 @@ def test_a_ledger_without_a_job_needs_no_tensorflow(inspect, place):
     code = "import sys; from estimator_pipeline.cli.main import main\n"
     code += "sys.argv[1:] = ['inspect', '--ledger', 'ledger', '--json']\n"
     code += "try: main()\nfinally: print('tensorflow' in sys.modules, file=sys.stderr)"
-    from tests.support.processes import _run_python
+    from tests.support.processes import run_python_process
 
-    done = _run_python(["-c", code], cwd=place, env={"PYTHONPATH": str(ROOT)})
+    done = run_python_process(["-c", code], cwd=place, env={"PYTHONPATH": str(ROOT)})
     assert done.stderr.strip() == "False" and json.loads(done.stdout)["check"]["well"] is True
 
 

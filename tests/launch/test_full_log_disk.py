@@ -15,7 +15,6 @@ import threading
 import time
 
 import pytest
-from tests.support.processes import ROOT
 
 from estimator_pipeline.launch import Deadlines, Limits, Shape, new_run_id, supervise_local
 from estimator_pipeline.launch.local import task as running
@@ -30,6 +29,7 @@ from estimator_pipeline.progress.progress_file import (
     start_heartbeat,
     stop_heartbeat,
 )
+from tests.support.processes import ROOT
 
 
 def _full(*_: object):
@@ -295,7 +295,7 @@ _PROGRAM = """
 import errno, os, sys, time
 from pathlib import Path
 here = Path(sys.argv[1])
-from estimator_pipeline.launch import progress
+from estimator_pipeline.progress import progress_file as progress
 writer = progress.from_environ(os.environ)
 assert progress.start_heartbeat(os.environ)
 writer.emit("start")

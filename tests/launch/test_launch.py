@@ -754,7 +754,7 @@ def test_a_second_signal_does_not_wait_for_the_grace(tmp_path):
 
 # A task that was asked to end, tells that it writes a checkpoint, and ends when it has.
 _WRITES_A_CHECKPOINT = """
-from estimator_pipeline.launch import progress
+from estimator_pipeline.progress import progress_file as progress
 
 def save(*_):
     writer = progress.from_environ(os.environ)

@@ -45,8 +45,8 @@ _IDLE = _thread((f"{_STD}/threading.py", 327, "wait"), ("/home/me/logging.py", 3
         ),
         # What is installed, or of this package: the function that TensorFlow has called.
         (
-            [_thread((f"{_STD}/socket.py", 7, "recv"), (f"{_OURS}inputs/plan.py", 9, "fetch"), *_CALLED), _WAITS],
-            [f"{_OURS}inputs/plan.py, line 9, in fetch, which has called recv of socket.py"],
+            [_thread((f"{_STD}/socket.py", 7, "recv"), (f"{_OURS}inputs/sharding.py", 9, "fetch"), *_CALLED), _WAITS],
+            [f"{_OURS}inputs/sharding.py, line 9, in fetch, which has called recv of socket.py"],
         ),
         # A hook in the main thread.
         (
@@ -73,12 +73,12 @@ def test_the_line_that_is_looked_for(tmp_path, threads, lines):
     [
         (_WAITS, "_call_tf_sessionrun of session.py, line 1483, called by /home/me/train.py, line 15, in <module>"),
         (
-            _thread((f"{_STD}/threading.py", 3, "wait"), (f"{_OURS}engines/board.py", 9, "look")),
-            f"wait of threading.py, line 3, called by {_OURS}engines/board.py, line 9, in look",
+            _thread((f"{_STD}/threading.py", 3, "wait"), (f"{_OURS}engines/lifecycle/rendezvous/board.py", 9, "look")),
+            f"wait of threading.py, line 3, called by {_OURS}engines/lifecycle/rendezvous/board.py, line 9, in look",
         ),
         # A step of a job file.
         (
-            _thread((f"{_TF}/client/session.py", 1483, "run"), (f"{_OURS}engines/estimator.py", 9, "run")),
+            _thread((f"{_TF}/client/session.py", 1483, "run"), (f"{_OURS}engines/estimator/engine.py", 9, "run")),
             "run of session.py, line 1483",
         ),
     ],

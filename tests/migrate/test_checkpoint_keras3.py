@@ -8,17 +8,17 @@ import shutil
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 from estimator_pipeline.compat.bootstrap import versions
-from estimator_pipeline.engines.jobs import estimator as jobs
+from estimator_pipeline.engines.jobs import runner
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate import migrate_checkpoint
 from estimator_pipeline.migrate.checkpoints.read import read_state
 from estimator_pipeline.parity.step_records import StepReader
 from tests.migrate.test_checkpoint import ROUNDING, trained
 from tests.support.migrated_jobs import OPTIMIZERS, assert_same_bits, optimizer, values, write_job
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 WITH_KERAS_3 = versions.minor(versions.tensorflow_version()) >= versions.FIRST_WITHOUT_ESTIMATOR
@@ -106,7 +106,7 @@ def test_training_goes_on_with_the_same_loss_and_records(answers, folder, job, c
     changes = [optimizer(case), NAMED, f"run.model_dir={folder / case / 'same'}", "train.max_steps=8"]
     recording = Recording(writer=functools.partial(StepWriter, record), canonical=canonical,
                           batches=lambda task: BatchWriter(record, task).batch)  # fmt: skip
-    jobs.run_job(ep.load_job(job, overrides=changes), recording=recording, environ={})
+    runner.run_job(ep.load_job(job, overrides=changes), recording=recording, environ={})
     theirs, ours = StepReader(record), StepReader(folder / case / "record")
     read = [next(iter(one.batches().values()))[:4] for one in (theirs, ours)]
     assert read[0] == read[1] and len(read[0]) == 4

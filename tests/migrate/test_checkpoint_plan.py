@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.migrate.checkpoints.draft import Choices
 from estimator_pipeline.migrate.checkpoints.mapping import Variable, match_variables
 from estimator_pipeline.migrate.checkpoints.optimizer_slots import power_after
-from estimator_pipeline.migrate.checkpoints.plan import Choices, plan
+from estimator_pipeline.migrate.checkpoints.plan import plan
 from estimator_pipeline.migrate.checkpoints.state import state_of
 
 K, B = "dense/kernel", "dense/bias"

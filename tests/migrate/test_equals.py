@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from tests.support.processes import tensorflow_with_three_cpus
 
 # That they are deprecated is why they are here.

@@ -862,7 +862,7 @@ def test_evaluations_while_it_trains(tmp_path, monkeypatch):
     made = together(monkeypatch, tmp_path)
     assert made.keras, made.kept_as_estimator
     for line in (
-        "from estimator_pipeline import keras_evaluation\n",
+        "from estimator_pipeline.models.keras_runtime import evaluation as keras_evaluation\n",
         "stop = keras_evaluation.stop_if_no_decrease( "
         "metric_name='loss', max_steps_without_decrease=500, min_steps=40)\n",
         "best = keras_evaluation.BestExporter( 'best', lambda model, folder: export_model(model, folder, serving), "

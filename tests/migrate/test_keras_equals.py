@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 from absl import flags
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.cluster.ports import REUSE_VARIABLE
 from estimator_pipeline.errors import ClusterError, ConfigError
@@ -30,8 +29,9 @@ from estimator_pipeline.models.keras_runtime import warm_start as keras_weights
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.testing import assert_parity
 from estimator_pipeline.testing.training_runs import two_replicas
+from tests.migrate import corpus_data
 from tests.migrate.test_convert import run
-from tests.support import corpus_data
+from tests.support.processes import tensorflow_with_three_cpus
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:UserWarning")
 tf = tensorflow_with_three_cpus()

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.migrate.code import convert, scan
 from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
 from estimator_pipeline.migrate.code.write import write
 from estimator_pipeline.testing import assert_parity
+from tests.support.processes import tensorflow_with_three_cpus
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:UserWarning")
 tf = tensorflow_with_three_cpus()
@@ -235,9 +235,11 @@ def test_a_class_of_estimators_in_a_file_of_its_own(tmp_path):
     assert all(one.keras for one in converted.files) and converted.share == (33, 33)
     for name, part in {
         "router.py": "import os\nimport time\n\nimport tensorflow as tf\n\nfrom .data import CHANNELS, TEAMS\n\n"
-                     "from estimator_pipeline import keras_heads\n\n\nclass TicketRouter(tf.keras.Model):\n",
+                     "from estimator_pipeline.models.keras_runtime import heads as keras_heads\n\n\n"
+                     "class TicketRouter(tf.keras.Model):\n",
         "main.py": "from .data import TicketPipeline\nfrom .router import make_ticket_router\n\n"
-                   "from estimator_pipeline import keras_weights\n\n\ndef model_inputs(data):\n",
+                   "from estimator_pipeline.models.keras_runtime import warm_start as keras_weights\n\n\n"
+                   "def model_inputs(data):\n",
         "data.py": text[data:router].rstrip() + "\n",
     }.items():  # fmt: skip
         assert part in made[name], made[name]

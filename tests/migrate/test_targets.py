@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from absl import flags
 from ruamel.yaml import YAML
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.testing import ParityError, assert_parity
+from tests.support.processes import tensorflow_with_three_cpus
 
 pytestmark = [
     pytest.mark.nightly,

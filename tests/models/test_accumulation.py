@@ -6,11 +6,11 @@ import contextlib
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.optimizers.spec import NAMES, Optimizer
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.estimator import job_model_fn
+from estimator_pipeline.engines.jobs.common import job_model_fn
 from estimator_pipeline.engines.keras.callbacks import tensorboard_callback
 from estimator_pipeline.errors import ConfigError
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.errors import ClusterError
 from estimator_pipeline.models.keras_runtime import distribution as keras_cluster
 from estimator_pipeline.models.keras_runtime import evaluation as keras_evaluation
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 

@@ -6,13 +6,13 @@ import json
 import os
 
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.cluster import parse_tf_config
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.keras_runtime import evaluation as keras_evaluation
 from estimator_pipeline.models.keras_runtime.evaluation import BestExporter, Evaluation, FinalExporter, LatestExporter
 from estimator_pipeline.testing.training_runs import two_replicas
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 WORKER = parse_tf_config(json.dumps({"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}))

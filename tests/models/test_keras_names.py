@@ -6,7 +6,6 @@ import contextlib
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.migrate import migrate_checkpoint
@@ -16,6 +15,7 @@ from estimator_pipeline.models.keras_runtime.warm_start import named_values, war
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.parity import compare_models
 from estimator_pipeline.parity.optimizer_slots import kept_by_keras
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 v1, keras = tf.compat.v1, tf.keras
@@ -210,7 +210,7 @@ def test_a_file_has_a_value_for_each_of_two_that_are_called_alike(monkeypatch, t
     """Zeros fit each other: as many as are wanted have to be there."""
     from estimator_pipeline.migrate.checkpoints import pipeline as checkpoint_steps
     from estimator_pipeline.migrate.checkpoints import read as checkpoint_reading
-    from estimator_pipeline.migrate.checkpoints.plan import Plan
+    from estimator_pipeline.migrate.checkpoints.draft import Plan
     from estimator_pipeline.migrate.checkpoints.state import Entry, State
 
     zeros = np.zeros(3, "float32")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.keras_runtime.warm_start import WarmStartSettings, named_values, restore, warm_start
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 

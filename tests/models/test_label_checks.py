@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.estimator import run_job
+from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.job import make_job
 from estimator_pipeline.models import label_checks
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.optimizers.spec import NAMES as OPTIMIZERS
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 ModeKeys = tf.estimator.ModeKeys

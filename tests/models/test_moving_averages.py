@@ -6,12 +6,12 @@ import contextlib
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.optimizers import moving_averages
 from estimator_pipeline.models.optimizers.spec import Optimizer
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 

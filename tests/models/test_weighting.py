@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 from estimator_pipeline.errors import ConfigError
@@ -14,6 +13,7 @@ from estimator_pipeline.models.heads import METRICS, Head
 from estimator_pipeline.models.sample_weights import Weighting, weighting_of
 from estimator_pipeline.parity.export_answers import evaluated_losses
 from tests.models.test_keras_model import HEADS, ROWS, WIDTH, layers, loss_of, records
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 

@@ -7,7 +7,6 @@ import weakref
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.parity.export_answers import (
     evaluated_losses,
@@ -16,6 +15,7 @@ from estimator_pipeline.parity.export_answers import (
     signature_answers,
 )
 from estimator_pipeline.utils.arrays import compare
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 INPUTS = {"x": np.arange(6, dtype=np.float32).reshape(3, 2)}

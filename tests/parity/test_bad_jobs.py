@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.processes import ROOT
 from typer.testing import CliRunner
 
 from estimator_pipeline.cli import main as cli
+from tests.support.processes import ROOT
 
 JOB = str(ROOT / "legacy_configs" / "single.yaml")
 

@@ -11,13 +11,14 @@ import shutil
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import compare_models
-from estimator_pipeline.parity.result import ENGINES, compare_records
+from estimator_pipeline.parity.comparison import compare_records
+from estimator_pipeline.parity.result import ENGINES
 from estimator_pipeline.parity.step_records import read_arrays, write_arrays
 from estimator_pipeline.testing import ParityError, assert_parity
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 

@@ -7,17 +7,18 @@ import json
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.parity import compare_models, document, summary
+from estimator_pipeline.parity.comparison import compare_records
 from estimator_pipeline.parity.jobs import run
 from estimator_pipeline.parity.models.record_formats import common_forms
 from estimator_pipeline.parity.optimizer_slots import kept_by_keras, kept_in_graph
 from estimator_pipeline.parity.report.html import write_report
-from estimator_pipeline.parity.result import ENGINES, compare_records
+from estimator_pipeline.parity.result import ENGINES
 from estimator_pipeline.parity.step_records import BatchWriter, StepReader, StepWriter
 from estimator_pipeline.utils.variable_names import canonical
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 v1, keras = tf.compat.v1, tf.keras

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.parity.graph_facts import (
     GraphFacts,
@@ -13,6 +12,7 @@ from estimator_pipeline.parity.graph_facts import (
     random_of_model,
     thresholds_of,
 )
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 v1, legacy = tf.compat.v1, tf.keras.optimizers.legacy

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 from estimator_pipeline.job import load_job
 from estimator_pipeline.parity import known_differences as known
+from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 from typer.testing import CliRunner
 
 from estimator_pipeline.cli.main import app
@@ -21,6 +20,7 @@ from estimator_pipeline.parity.models import matching
 from estimator_pipeline.parity.models.input_fns import Feed
 from estimator_pipeline.parity.models.inspection import look_at_estimator
 from estimator_pipeline.testing import assert_parity
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 v1 = tf.compat.v1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import compare_models, summary
 from estimator_pipeline.parity.models.input_fns import Feed
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 v1, keras = tf.compat.v1, tf.keras

@@ -6,9 +6,9 @@ import importlib.util
 import sys
 
 import pytest
-from tests.support.processes import ROOT
 
 from estimator_pipeline.job.tolerances import NAMED
+from tests.support.processes import ROOT
 
 spec = importlib.util.spec_from_file_location("parity_table", ROOT / "tools" / "parity_table.py")
 parity_table = importlib.util.module_from_spec(spec)

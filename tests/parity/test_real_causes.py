@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline.parity import compare_models, text
+from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
 v1, legacy = tf.compat.v1, tf.keras.optimizers.legacy

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import Tolerance, compare, text
@@ -22,7 +21,8 @@ from estimator_pipeline.parity.diagnosis.diagnose import Finding
 from estimator_pipeline.parity.report.html import prepare, write_report
 from estimator_pipeline.parity.report.sections import MOST_ROWS
 from estimator_pipeline.parity.result import ENGINES, Parity, StepParity
-from estimator_pipeline.progress.progress_file import finite
+from estimator_pipeline.utils.jsonable import finite
+from tests.support.processes import ROOT
 
 ROUNDING = Tolerance(rtol=1e-4, reason="the same sums in another order")
 WEIGHTS = {
@@ -565,7 +565,8 @@ def test_a_place_that_is_none_is_told_before_the_runs(run_python, tmp_path):
 
 def test_what_draws_is_imported_for_a_report_alone():
     code = (
-        "import sys, estimator_pipeline.cli.parity, estimator_pipeline.parity.jobs.run, estimator_pipeline.parity.text\n"
+        "import sys, estimator_pipeline.cli.parity\n"
+        "import estimator_pipeline.parity.jobs.run, estimator_pipeline.parity.text\n"
         "drawn = {'matplotlib', 'jinja2', 'tensorflow'} & set(sys.modules); assert not drawn, drawn\n"
         "import estimator_pipeline.parity.report.html\n"
         "assert {'matplotlib', 'jinja2'} <= set(sys.modules) and 'tensorflow' not in sys.modules\n"

@@ -9,8 +9,9 @@ import pytest
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import tallies as tally
 from estimator_pipeline.parity import text
+from estimator_pipeline.parity.comparison import compare_records
 from estimator_pipeline.parity.findings import Facts
-from estimator_pipeline.parity.result import ENGINES, compare_records
+from estimator_pipeline.parity.result import ENGINES
 from estimator_pipeline.parity.step_records import BatchWriter, StepWriter
 
 RANDOM = np.random.default_rng(0)

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.support.processes import ROOT
 
 from estimator_pipeline import launch
 from estimator_pipeline.engines.keras.checkpoints import PREFIXES
@@ -16,6 +15,7 @@ from estimator_pipeline.parity import folders
 from estimator_pipeline.parity.jobs import run as runs
 from estimator_pipeline.parity.jobs.run import _changes, _failed, run_parity
 from estimator_pipeline.progress.progress_file import TaskState
+from tests.support.processes import ROOT
 
 JOB = ROOT / "legacy_configs" / "single.yaml"
 REFUSAL = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import typing
 
 import pytest
-from tests.support.processes import ROOT
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import load_job, make_job
@@ -13,6 +12,7 @@ from estimator_pipeline.job.sections import parity as parity_section
 from estimator_pipeline.job.tolerances import KINDS, NAMED, Tolerances, kind_of
 from estimator_pipeline.parity.jobs import default_tolerances as defaults
 from estimator_pipeline.utils.arrays import BIT_EQUAL, Tolerance
+from tests.support.processes import ROOT
 
 OWN = Tolerance(rtol=0.5, reason="own")
 JOB = ROOT / "legacy_configs" / "single.yaml"

@@ -13,16 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from tests.support.processes import ROOT
 
 from estimator_pipeline.cli import library_logging as quiet
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import Tolerance, Tolerances, compare, run_parity, text
 from estimator_pipeline.parity import tallies as tally
+from estimator_pipeline.parity.comparison import compare_checksums
 from estimator_pipeline.parity.models.matching import to_compare
 from estimator_pipeline.parity.report.html import render
 from estimator_pipeline.parity.report.sections import MOST_ROWS, sections
-from estimator_pipeline.parity.result import ENGINES, Parity, StepParity, compare_checksums
+from estimator_pipeline.parity.result import ENGINES, Parity, StepParity
+from tests.support.processes import ROOT
 
 KERNEL = np.linspace(-1, 1, 6, dtype=np.float32)
 ROUNDING = {"tolerance": Tolerance(rtol=1e-4, reason="the same sums in another order"), "sides": ENGINES}
@@ -444,7 +445,7 @@ def test_libraries_speak_again_after_it(monkeypatch):
 def test_what_fails_while_it_is_loaded_is_not_kept_back():
     code = (
         "import os, sys\n"
-        "from estimator_pipeline.cli import quiet\n"
+        "from estimator_pipeline.cli import library_logging as quiet\n"
         "for fails in (False, True):\n"
         "    try:\n"
         "        with quiet._said_if_it_fails():\n"

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.keras3_variables import ModelVariables
+from estimator_pipeline.models.keras3_variables import ModelVariables
 
 
 def values_of(model):

@@ -13,7 +13,7 @@ import numpy as np
 
 import estimator_pipeline as ep
 from estimator_pipeline import inputs
-from estimator_pipeline.compat import step_loop
+from estimator_pipeline.compat.internals import graph_step_loop as step_loop
 from estimator_pipeline.errors import DivergedError
 
 tf = ep.compat.install()

@@ -110,11 +110,11 @@ def test_the_tasks_of_a_launch(tmp_path, beating, waiting):
     done = call("stacks", tmp_path / "logs")
     assert done.returncode == 0, done.stderr
     first, _, head, _, *stacks = done.stdout.splitlines()
-    own = Path(__file__).with_name("command_line.py")
+    own = ROOT / "tests" / "support" / "command_line.py"
     assert first.startswith(f"worker:0 (process {PID} on {HOST}) stands at {own}, line "), first
     assert head == f"==> worker:0 (process {PID} on {HOST})"
     assert any(" in waits_for_godot" in line for line in stacks)
-    assert not any("launch/stack_dumps.py" in line for line in stacks), "the thread that answers is left out"
+    assert not any("progress/stack_dumps.py" in line for line in stacks), "the thread that answers is left out"
     done = call("stacks", tmp_path / "logs", "--brief", "--task", "worker:0")
     assert done.stdout.startswith("worker:0 (") and "Thread" not in done.stdout
     done = call("stacks", tmp_path / "logs", "--task", "worker:1")

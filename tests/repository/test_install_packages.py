@@ -7,6 +7,7 @@ import os
 import sys
 
 import pytest
+
 from tests.support.processes import ROOT
 
 SPEC = importlib.util.spec_from_file_location("install_packages", ROOT / "tools" / "install_packages.py")

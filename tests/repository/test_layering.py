@@ -1,13 +1,16 @@
-"""The floors of the house: imports go down only, and private TensorFlow lives in compat/ alone.
+"""The floors of the house: imports go down only, in no circle, and private TensorFlow lives in compat/ alone.
 
 The floors are those of docs/architecture.md. The checker reads the code, so an import inside a function counts as
-one at the top; and it is itself tested on violations planted for it.
+one at the top, and so does one under TYPE_CHECKING; and it is itself tested on violations planted for it.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,87 +18,63 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "estimator_pipeline"
 
-# Module or package, within estimator_pipeline -> floor; the longest name that fits counts. A new module has
-# to be named here: the test fails for one that is not.
-FLOORS = {
-    "arguments": 0,
-    "best_results": 0,
-    "durable": 0,
-    "errors": 0,
-    "io_errors": 0,
-    "log": 0,
-    "seams": 0,
-    "startup": 0,
-    "system_limits": 0,
-    "allocator": 0,
-    "cluster": 0,
-    "job": 0,
-    "launch": 0,
-    "ledger": 0,
-    "inputs.order": 0,
-    "inputs.plan": 0,
-    "inputs.describe": 0,
-    "inputs.files": 0,
-    "inputs.options": 0,
-    "inputs.records": 0,
-    "compat": 1,
-    "inputs": 2,
-    "accumulation": 2,
-    "callbacks": 2,
-    "event_files": 2,
-    "heads": 2,
-    "histograms": 2,
-    "keras3_optimizers": 2,
-    "keras_averages": 2,
-    "keras_canned": 2,
-    "keras_cells": 2,
-    "keras_cluster": 2,
-    "keras_columns": 2,
-    "keras_evaluation": 2,
-    "keras_heads": 2,
-    "keras_model": 2,
-    "keras_optimizers": 2,
-    "keras_variables": 2,
-    "keras_names": 2,
-    "keras_refusals": 2,
-    "keras_weights": 2,
-    "label_checks": 2,
-    "loss_scale": 2,
-    "model_fn": 2,
-    "moving_averages": 2,
-    "replica_means": 2,
-    "optimizers": 2,
-    "outputs": 2,
-    "run_config": 2,
-    "strategies": 2,
-    "weight_decay": 2,
-    "weighting": 2,
-    "engines": 3,
-    "doctor": 4,
-    "parity": 4,
-    "migrate": 4,
-    "migrate.config": 0,
-    "reports": 4,
-    "testing": 4,
-    "cli": 5,
-    "__main__": 5,
-}
-COMPAT = 1
-# What floor 0 must never bring in, at any depth. (NumPy is no such thing: order.py is arithmetic on arrays.)
+# The rooms of each floor, the lowest first. Those of one floor do not import each other.
+FLOORS = (
+    ("errors",),
+    ("utils",),
+    ("cluster",),
+    ("progress",),
+    ("compat", "job"),
+    ("distribute", "inputs", "launch"),
+    ("models",),
+    ("engines",),
+    ("doctor", "migrate", "parity"),
+    ("testing",),
+    ("cli",),
+    ("__main__",),
+)
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+# What never brings in TensorFlow, at any depth. (NumPy is no such thing: the sampler is arithmetic on arrays.)
+WITHOUT_TENSORFLOW = (
+    "errors",
+    "utils",
+    "cluster",
+    "progress",
+    "job",
+    "launch",
+    "inputs.describe",
+    "inputs.ledger",
+    "inputs.options",
+    "inputs.sampler",
+    "inputs.sharding",
+    "inputs.sources.paths",
+    "inputs.sources.tfrecord_index",
+    "migrate.code",
+    "migrate.configs",
+)
 HEAVY = ("tensorflow", "tensorflow_estimator", "tensorflow_datasets", "keras", "tf_keras", "model_fns")
 MAX_LINES = 500
+MAX_MODULES = 15
+# A registry has as many files as it has entries.
+REGISTRIES = {"cluster/environments", "compat/patches", "migrate/code/catalogue"}
 # Below this package's own public names: the part of it that a model may use.
 MODEL_API = {"errors", "compat.install", "compat.status"}
+# Programs of other people, which are data here.
+# Names that look like those of modules, and are none.
+_NO_MODULES = {f"{PACKAGE}.command", f"{PACKAGE}.cli.sample", f"{PACKAGE}.x"}
+_FOREIGN = ("tests/migrate/corpus/",)
+_DOTTED = re.compile(rf"\b{PACKAGE}(?:\.[A-Za-z_]\w*)+")
+_IMPORT = re.compile(rf"\bfrom ({PACKAGE}(?:\.\w+)*) import (\w+(?: as \w+)?(?:, \w+(?: as \w+)?)*)")
 
 
-def floor_of(module: str) -> int | None:
-    """The floor of `estimator_pipeline.x.y`, None for the package itself (lazy, it belongs to none)."""
-    parts = module.split(".")[1:]
-    for length in range(len(parts), 0, -1):
-        found = FLOORS.get(".".join(parts[:length]))
-        if found is not None:
-            return found
-    return None
+def room_of(name: str) -> str | None:
+    """The room of `estimator_pipeline.x.y`; None for the package itself, and for what is not of it."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == PACKAGE and len(parts) > 1 else None
+
+
+def is_without_tensorflow(module: str) -> bool:
+    return is_within(module, *(f"{PACKAGE}.{name}" for name in WITHOUT_TENSORFLOW))
 
 
 def imports_of(tree: ast.Module, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
@@ -135,7 +114,7 @@ def public_names(init: ast.Module) -> dict[str, str]:
     for node in init.body:
         target = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
         if isinstance(target, ast.Name) and target.id == "_PUBLIC":
-            return {name: module for name, (module, _) in ast.literal_eval(node.value).items()}
+            return {name: where.partition(":")[0] for name, where in ast.literal_eval(node.value).items()}
     raise AssertionError("estimator_pipeline/__init__.py has no table _PUBLIC")
 
 
@@ -157,18 +136,19 @@ def check_file(path: str, text: str) -> Iterator[str]:
 
 
 def _check_floor(path: str, tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
-    own = floor_of(module)
-    if own is None:
-        yield f"{path}:1: is on no floor; name it in FLOORS"
+    own = room_of(module)
+    if own not in FLOOR_OF:
+        yield f"{path}:1: is in no room; name it in FLOORS"
         return
     for line, name in imports_of(tree, module, is_package):
-        if own == 0 and is_within(name, *HEAVY):
-            yield f"{path}:{line}: floor 0 imports {name}"
-        elif own != COMPAT and is_private(name):
+        if is_without_tensorflow(module) and is_within(name, *HEAVY):
+            yield f"{path}:{line}: imports {name}, and is to do without TensorFlow"
+        elif own != "compat" and is_private(name):
             yield f"{path}:{line}: imports {name}; only compat/ may"
-        other = floor_of(name) if is_within(name, PACKAGE) else None
-        if other is not None and other > own:
-            yield f"{path}:{line}: floor {own} imports {name} of floor {other}"
+        other = room_of(name)
+        if other in FLOOR_OF and other != own and FLOOR_OF[other] >= FLOOR_OF[own]:
+            higher = "a higher floor" if FLOOR_OF[other] > FLOOR_OF[own] else "the same floor"
+            yield f"{path}:{line}: {own} imports {name} of {higher}"
 
 
 def _check_model(path: str, tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
@@ -211,6 +191,47 @@ def _files() -> dict[str, str]:
     return {path.relative_to(ROOT).as_posix(): path.read_text() for path in found}
 
 
+def _module_of(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def circles(files: Mapping[str, str]) -> list[list[str]]:
+    """Modules that import each other, however long the way round is (Tarjan's strongly connected components)."""
+    modules = {_module_of(path): path for path in files}
+    arrows: dict[str, list[str]] = {}
+    for module, path in modules.items():
+        names = imports_of(ast.parse(files[path]), module, path.endswith("__init__.py"))
+        found = (_longest(name, modules) for _, name in names)
+        arrows[module] = sorted({other for other in found if other is not None and other != module})
+    numbers: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    components: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        numbers[module] = lowest[module] = len(numbers)
+        stack.append(module)
+        for other in arrows[module]:
+            if other not in numbers:
+                visit(other)
+            if other in stack:
+                lowest[module] = min(lowest[module], lowest[other])
+        if lowest[module] == numbers[module]:
+            components.append(stack[(at := stack.index(module)) :])
+            del stack[at:]
+
+    for module in modules:
+        if module not in numbers:
+            visit(module)
+    return [sorted(component) for component in components if len(component) > 1]
+
+
+def _longest(name: str, modules: Iterable[str]) -> str | None:
+    """The module that `a.b.c` is, or is of."""
+    parts = name.split(".")
+    return next((known for n in range(len(parts), 0, -1) if (known := ".".join(parts[:n])) in modules), None)
+
+
 # The house ------------------------------------------------------------------------------------------------
 
 
@@ -221,24 +242,84 @@ def test_the_house_keeps_its_floors():
     assert not problems, "\n".join(problems)
 
 
-def test_every_floor_that_is_named_is_lived_on():
+def test_nothing_is_imported_in_a_circle():
+    assert circles(_files()) == []
+
+
+def test_every_room_that_is_named_is_there():
     """A name in FLOORS that no module bears would let a misspelt rule pass for a kept one."""
-    modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in _files()}
-    planned = {"parity", "reports"}
-    missing = [name for name in FLOORS if name not in planned and f"{PACKAGE}.{name}" not in modules]
-    assert not missing
+    modules = {_module_of(path) for path in _files()}
+    assert not [name for name in (*FLOOR_OF, *WITHOUT_TENSORFLOW) if f"{PACKAGE}.{name}" not in modules]
+
+
+def test_no_folder_has_too_many_modules():
+    folders = Counter(str(Path(path).parent) for path in _files() if not path.endswith("__init__.py"))
+    large = {folder.removeprefix(f"{PACKAGE}/"): count for folder, count in folders.items() if count > MAX_MODULES}
+    assert not large.keys() - REGISTRIES, large
 
 
 def test_public_names_come_from_modules_that_exist():
-    modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in _files()}
+    modules = {_module_of(path) for path in _files()}
     public = public_names(ast.parse((ROOT / PACKAGE / "__init__.py").read_text()))
     assert len(public) > 5 and set(public.values()) <= modules
 
 
-def test_floors_0_and_1_run_without_tensorflow(run_python):
+def test_every_import_and_every_name_of_a_module_leads_somewhere():
+    """In the code, its strings and its tests: `mock.patch("estimator_pipeline...")`, `python -m`, tables of names."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.py"], cwd=ROOT, capture_output=True)
+    if listed.returncode != 0:
+        pytest.skip("no checkout")
+    known = {path: _names_in(ast.parse(text)) for path, text in _files().items()}
+    modules = {_module_of(path): path for path in known}
+    lost = []
+    for path in listed.stdout.decode().split():
+        if path.startswith(_FOREIGN) or path == "tests/repository/test_layering.py" or not (ROOT / path).exists():
+            continue
+        for line, name in _named_in(ast.parse((ROOT / path).read_text())):
+            module = _longest(name, modules)
+            rest = name.removeprefix(f"{module}.").split(".")[0]
+            if name in _NO_MODULES:
+                continue
+            if module is None or (name != module and rest not in known[modules[module]]):
+                lost.append(f"{path}:{line}: {name}")
+    assert not lost, "\n".join(lost)
+
+
+def _named_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level and is_within(node.module or "", PACKAGE):
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if is_within(alias.name, f"{PACKAGE}"))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from ((node.lineno, name) for name in _DOTTED.findall(node.value))
+            # A program in a text.
+            for package, names in _IMPORT.findall(node.value):
+                yield from ((node.lineno, f"{package}.{name.split()[0]}") for name in names.split(", "))
+
+
+def _names_in(tree: ast.Module) -> set[str]:
+    """What a module may have: names that it binds anywhere, and text that is a name, as in the tables of faces."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names.update(alias.asname or alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            names.add(node.value)
+    return names
+
+
+def test_what_does_without_tensorflow_runs_without_it(run_python):
     """What the code says holds when it runs: importing a module also runs the packages that it is in."""
-    modules = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in _files()]
-    low = [name for name in modules if name.startswith(f"{PACKAGE}.") and floor_of(name) in (0, 1)]
+    low = [
+        name
+        for name in map(_module_of, _files())
+        if is_without_tensorflow(name) or is_within(name, f"{PACKAGE}.compat")
+    ]
     code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
     done = run_python(["-c", code + "print(*{name.split('.')[0] for name in sys.modules})", *low])
     assert done.returncode == 0, done.stderr
@@ -253,33 +334,39 @@ _DOC = '"""A module."""\n'
 @pytest.mark.parametrize(
     ("path", "text", "says"),
     [
-        ("cluster/new.py", "import tensorflow as tf\n", "floor 0 imports tensorflow"),
-        ("cluster/new.py", "def f():\n    import tensorflow\n", "floor 0 imports tensorflow"),
-        ("launch/new.py", "from tensorflow_datasets import load\n", "floor 0 imports tensorflow_datasets.load"),
-        ("job/new.py", "import importlib\nimportlib.import_module('tf_keras')\n", "floor 0 imports tf_keras"),
-        ("job/new.py", "import model_fns.cnn\n", "floor 0 imports model_fns.cnn"),
-        ("errors.py", "from estimator_pipeline import compat\n", "floor 0 imports estimator_pipeline.compat of floor 1"),
-        ("cluster/new.py", "from estimator_pipeline.inputs import InputFn\n", "of floor 2"),
-        ("cluster/new.py", "from ..inputs import arrays\n", "floor 0 imports estimator_pipeline.inputs.sources.arrays of floor 2"),
-        ("cluster/__init__.py", "from ..engines import job\n", "of floor 3"),
-        ("inputs/order.py", "from estimator_pipeline.inputs.source import tensorflow\n", "of floor 2"),
-        ("inputs/order.py", "from . import sources\n", "floor 0 imports estimator_pipeline.inputs.source of floor 2"),
-        ("compat/new.py", "def f():\n    from estimator_pipeline import model_fn\n", "floor 1 imports"),
-        ("compat/new.py", "import estimator_pipeline.engines.jobs.estimator\n", "of floor 3"),
-        ("run_config.py", "from estimator_pipeline.engines import job\n", "floor 2 imports"),
-        ("engines/new.py", "import estimator_pipeline.cli.main\n", "floor 3 imports"),
+        ("cluster/new.py", "import tensorflow as tf\n", "imports tensorflow, and is to do without"),
+        ("cluster/new.py", "def f():\n    import tensorflow\n", "imports tensorflow, and is to do without"),
+        ("launch/new.py", "from tensorflow_datasets import load\n", "imports tensorflow_datasets.load, and"),
+        ("job/new.py", "import importlib\nimportlib.import_module('tf_keras')\n", "imports tf_keras, and"),
+        ("job/new.py", "import model_fns.cnn\n", "imports model_fns.cnn, and"),
+        ("errors.py", "from estimator_pipeline import compat\n", "errors imports estimator_pipeline.compat of a higher floor"),
+        ("cluster/new.py", "from estimator_pipeline.inputs import InputFn\n", "of a higher floor"),
+        ("cluster/new.py", "from ..inputs import source\n", "cluster imports estimator_pipeline.inputs.source of a higher floor"),
+        ("cluster/__init__.py", "from ..engines import jobs\n", "of a higher floor"),
+        ("inputs/sampler.py", "import tensorflow\n", "imports tensorflow, and"),
+        ("launch/new.py", "from estimator_pipeline.inputs import sampler\n", "of the same floor"),
+        ("compat/new.py", "def f():\n    from estimator_pipeline import models\n", "compat imports"),
+        ("compat/new.py", "import estimator_pipeline.engines.jobs.runner\n", "of a higher floor"),
+        ("models/new.py", "from estimator_pipeline.engines import jobs\n", "models imports"),
+        ("engines/new.py", "import estimator_pipeline.cli.main\n", "engines imports"),
         ("engines/new.py", "if True:\n    from tensorflow.python.eager import context\n", "only compat/ may"),
         ("engines/new.py", "import tensorflow_estimator\n", "only compat/ may"),
-        ("model_fn.py", "import tf_keras\n", "only compat/ may"),
-        ("model_fn.py", "from tf_keras.src.engine import base_layer\n", "only compat/ may"),
+        ("models/model_fn.py", "import tf_keras\n", "only compat/ may"),
+        ("models/model_fn.py", "from tf_keras.src.engine import base_layer\n", "only compat/ may"),
         ("cli/new.py", "__import__('tensorflow.python')\n", "only compat/ may"),
-        ("somewhere.py", "", "is on no floor"),
+        ("somewhere.py", "", "is in no room"),
         ("cli/new.py", "x = 1\n" * 501, "want to be two files"),
     ],
 )  # fmt: skip
 def test_checker_finds(path, text, says):
     (problem,) = check({f"{PACKAGE}/{path}": _DOC + text})
     assert says in problem and problem.startswith(f"{PACKAGE}/{path}:")
+
+
+def test_checker_finds_a_circle():
+    a, b, c = (f"from {PACKAGE}.utils import {other}\n" for other in ("b", "c", "a"))
+    files = {f"{PACKAGE}/utils/{name}.py": text for name, text in (("a", a), ("b", b), ("c", c), ("d", a))}
+    assert circles(files) == [[f"{PACKAGE}.utils.{name}" for name in "abc"]]
 
 
 def test_checker_finds_a_module_without_a_docstring():
@@ -295,10 +382,10 @@ def test_checker_finds_a_module_without_a_docstring():
             "from estimator_pipeline.models.heads import Head\n",
             "estimator_pipeline.models.heads.Head, which is not public",
         ),
-        ("from estimator_pipeline.compat import coordinator\n", "which is not public"),
-        ("from estimator_pipeline import heads\n", "which is not public"),
-        ("import estimator_pipeline\nh = estimator_pipeline.models.heads\n", "uses estimator_pipeline.models.heads"),
-        ("from estimator_pipeline import compat\ncompat.coordinator.bind_to_task()\n", "uses compat.coordinator"),
+        ("from estimator_pipeline.compat import delegates\n", "which is not public"),
+        ("from estimator_pipeline import models\n", "which is not public"),
+        ("import estimator_pipeline\nh = estimator_pipeline.models\n", "uses estimator_pipeline.models"),
+        ("from estimator_pipeline import compat\ncompat.delegates.own_model_dir()\n", "uses compat.delegates"),
     ],
 )
 def test_checker_finds_in_a_model(text, says):
@@ -310,9 +397,9 @@ def test_checker_finds_in_a_model(text, says):
     ("path", "text"),
     [
         (f"{PACKAGE}/compat/new.py", "from tensorflow.python.eager import context\nimport tensorflow_estimator\n"),
-        (f"{PACKAGE}/engines/new.py", "from estimator_pipeline.launch import progress\nimport tensorflow as tf\n"),
-        (f"{PACKAGE}/inputs/order.py", "from estimator_pipeline.errors import InputError\nimport numpy as np\n"),
-        (f"{PACKAGE}/cli/new.py", "from estimator_pipeline.engines.jobs.estimator import run_job\n"),
+        (f"{PACKAGE}/engines/new.py", "from estimator_pipeline.progress import task_events\nimport tensorflow as tf\n"),
+        (f"{PACKAGE}/inputs/sampler.py", "from estimator_pipeline.errors import InputError\nimport numpy as np\n"),
+        (f"{PACKAGE}/cli/new.py", "from estimator_pipeline.engines.jobs.runner import run_job\n"),
         (f"{PACKAGE}/cluster/new.py", "from . import spec\nfrom .tasks import Task\n"),
         ("model_fns/new.py", "from estimator_pipeline import compat, errors\ntf = compat.install()\n"),
         ("model_fns/new.py", "from estimator_pipeline.compat import install\n"),

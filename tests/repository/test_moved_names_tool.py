@@ -6,9 +6,9 @@ import re
 import sys
 
 import pytest
-from tests.support.processes import ROOT
 
 from estimator_pipeline.compat.moved_names.table import FILE, Table
+from tests.support.processes import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
 from moved_names import by_hand, collecting, page, table, trees

@@ -7,10 +7,10 @@ import shutil
 import sys
 
 import pytest
-from tests.support.processes import ROOT
 
 from estimator_pipeline.compat.bootstrap import versions
 from tests.support import tiers
+from tests.support.processes import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
 import test_area
@@ -120,8 +120,8 @@ def test_how_far_a_run_is_and_the_first_failure_at_once(run_python, tmp_path):
 
 
 def with_our_conftest(folder):
-    for name in ("conftest.py", "tiers.py", "warm_python.py", "launched_jobs.py"):
-        shutil.copy(ROOT / "tests" / name, folder)
+    shutil.copy(ROOT / "tests" / "conftest.py", folder)
+    shutil.copytree(ROOT / "tests" / "support", folder / "tests" / "support")
 
 
 def test_units_come_first_and_without_tensorflow(run_python, tmp_path):
@@ -151,7 +151,7 @@ def test_what_a_tests_tier_is_told_by(tmp_path):
     assert uses("from estimator_pipeline import compat\n\ntf = compat.install()\n") == {"tensorflow"}
     assert uses("import pytest\n\npytestmark = [pytest.mark.slow, pytest.mark.tf]\n") == {"tensorflow"}
     assert uses("from subprocess import run\n") == {"processes"}
-    assert uses("from tasks_by_hand import Tasks\n") == {"processes"}
+    assert uses("from tests.support.tasks_by_hand import Tasks\n") == {"processes"}
 
 
 def test_a_gate_that_names_no_case_is_refused(run_python, tmp_path):

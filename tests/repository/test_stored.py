@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.processes import environment
 
 from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.job import dump_job, load_job
 from tests.support.command_line import call
+from tests.support.processes import environment
 
-STORED = Path(__file__).parent / "stored" / "0.1.0"
+STORED = Path(__file__).parents[1] / "stored" / "0.1.0"
 # Where it was written.
 THERE, PYTHON = "/srv/jobs", "/srv/venv/bin/python"
 WITH_KERAS_3 = versions.minor(versions.tensorflow_version()) >= versions.FIRST_WITHOUT_ESTIMATOR

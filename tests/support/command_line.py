@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from unittest import mock
 
-from tests.support.processes import environment
 from typer.testing import CliRunner
 
 from estimator_pipeline.cli import main as cli
+from tests.support.processes import environment
 
 
 def call(

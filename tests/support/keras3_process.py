@@ -1,7 +1,7 @@
 """What a process with Keras 3 does for the tests; they run in one with Keras 2, and TensorFlow has one of the two.
 
     python tests/support/keras3_process.py jobs      runs job files one after the other, and tells their results
-    python tests/support/keras3_process.py steps     makes steps with optimizers, and writes what the variable was after each
+    python tests/support/keras3_process.py steps     makes steps with optimizers, and writes the variable after each
     python tests/support/keras3_process.py precision trains on two devices in each precision, and tells the losses
     python tests/support/keras3_process.py worker F  trains as one task of TF_CONFIG by the engine's loop; F/TASK-*.npz
     python tests/support/keras3_process.py fit       the same by `Model.fit`
@@ -35,7 +35,7 @@ def jobs(asked: Any) -> Any:
 
     With FIRST_VALUES in the environment, what each training begins with is written there (programs/first_values.py).
     """
-    from estimator_pipeline.engines.jobs.estimator import run_job
+    from estimator_pipeline.engines.jobs.runner import run_job
 
     if "FIRST_VALUES" in os.environ:
         from programs import first_values

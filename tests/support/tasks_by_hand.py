@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.support.processes import environment
-
 from estimator_pipeline.launch import hold_ports
+from tests.support.processes import environment
 
 EXEC = (sys.executable, "-m", "estimator_pipeline", "exec")
 

@@ -37,7 +37,7 @@ def tier_of(item: pytest.Item) -> str:
 def uses(path: Path) -> frozenset[str]:
     """Of "tensorflow" and "processes" what a file of tests uses, by itself or by a helper that it imports."""
     tree = ast.parse(path.read_bytes())
-    used = {"tensorflow"} if _is_marked(tree) else set()
+    used = {"tensorflow"} if _is_marked(tree, "tf") else set()
     for name in _names(tree):
         if name in _TENSORFLOW or name in _INSTALLERS:
             used.add("tensorflow")
@@ -54,21 +54,30 @@ def _names(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0]
+            # A helper is a module of tests/support, `tests.support.NAME`, or a name of it.
+            parts = node.module.split(".")
+            yield from (parts[-1], *(alias.name for alias in node.names)) if parts[0] == "tests" else parts[:1]
         elif isinstance(node, ast.Call):
             yield node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def _is_marked(tree: ast.Module) -> bool:
-    """Whether `pytestmark` of the file has the mark `tf`."""
-    return any(
-        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
-        and "pytest.mark.tf" in [ast.unparse(each) for each in ast.walk(node.value) if isinstance(each, ast.Attribute)]
-        for node in tree.body
-    )  # fmt: skip
+@functools.cache
+def starts_clusters(path: Path) -> bool:
+    """Whether all tests of a file start clusters: `pytestmark` says so."""
+    return path.is_file() and _is_marked(ast.parse(path.read_bytes()), "cluster")
+
+
+def _is_marked(tree: ast.Module, mark: str) -> bool:
+    """Whether `pytestmark` of the file has a mark."""
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    marks = [node.value for node in assigned if ast.unparse(node.targets[0]) == "pytestmark"]
+    return f"pytest.mark.{mark}" in [
+        ast.unparse(each) for value in marks for each in ast.walk(value) if isinstance(each, ast.Attribute)
+    ]
 
 
 @functools.cache
 def _helpers() -> dict[str, Path]:
-    """Name -> file, of what is in the folders of the tests beside them."""
-    return {path.stem: path for path in Path(__file__).parent.rglob("*.py") if path.stem != "conftest"}
+    """Name -> file, of what lies beside the tests. What starts processes for all of them does not count."""
+    folder = Path(__file__).parents[1]
+    return {path.stem: path for path in folder.rglob("*.py") if path.stem not in ("conftest", "processes")}

@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 
 from estimator_pipeline.job.tolerances import Tolerances
+from estimator_pipeline.parity.comparison import compare_records
 from estimator_pipeline.parity.findings import Facts
-from estimator_pipeline.parity.result import ENGINES, compare_records
+from estimator_pipeline.parity.result import ENGINES
 from estimator_pipeline.parity.step_records import StepWriter
 
 CONSTANT = [0.1] * 6

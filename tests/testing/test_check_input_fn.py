@@ -8,13 +8,13 @@ import re
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 from estimator_pipeline import inputs, testing
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.testing import input_checks
 from estimator_pipeline.testing import record_stream as streams
 from estimator_pipeline.testing import shard_checks as shards
+from tests.support.processes import tensorflow_with_three_cpus
 from tests.support.tutorial_names import tutorial
 
 tf = tensorflow_with_three_cpus()

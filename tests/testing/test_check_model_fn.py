@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.processes import tensorflow_with_three_cpus
 
 import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs, testing
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.testing import input_checks, model_checks
+from tests.support.processes import tensorflow_with_three_cpus
 from tests.support.tutorial_names import tutorial
 
 tf = tensorflow_with_three_cpus()

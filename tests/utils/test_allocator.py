@@ -11,7 +11,7 @@ from estimator_pipeline.utils import allocator
 # A step that needs 30 blocks of 1 MiB and frees them all; the faults of 20 steps after the first.
 STEPS = """
 import ctypes, os, resource
-from estimator_pipeline import allocator
+from estimator_pipeline.utils import allocator
 allocator.keep_memory()
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.memset.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]

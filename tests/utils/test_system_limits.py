@@ -14,7 +14,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.local import processes
 from estimator_pipeline.utils import system_limits
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 @pytest.fixture

@@ -32,8 +32,9 @@ MODULES = _pairs(
     }
 )
 
-# None of the table's: compat/absent.py has classes in these modules' place, which complain on use, not at the import;
-# compat/exports.py puts the constant back, compat/input_checkpoints.py the hook.
+# None of the table's: compat/bootstrap/tpu_stubs.py has classes in these modules' place, which complain on use, not at
+# the import; compat/bootstrap/export_table.py puts the constant back, compat/internals/saving/input_checkpoints.py the
+# hook.
 NOT_BY_TABLE = {
     _full(name)
     for name in (

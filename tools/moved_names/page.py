@@ -16,7 +16,8 @@ Libraries for `tf.estimator` import private names of TensorFlow. Many of those a
 looked up on first use, with nothing replaced that is there (the repair `moved-names`, [compat.md](compat.md#repairs)).
 `compat.status()` lists the old names that a process has used.
 
-This page and the table behind it, [moved_names.txt](../estimator_pipeline/compat/moved_names/moved_names.txt), are written by
+This page and the table behind it, [moved_names.txt](../estimator_pipeline/compat/moved_names/moved_names.txt), are
+written by
 
 ```sh
 python tools/moved_names --pythons .venv/bin/python .venv-2.15/bin/python

@@ -54,15 +54,15 @@ def _plain(params: Mapping[str, Any]) -> dict[str, Any]:
 def plan_of(spec: Mapping[str, Any], model: work.Model) -> Any:
     """What the Keras engine makes of the job, in this process's task; without summaries, as plain `fit` has none."""
     from estimator_pipeline.cluster import from_environ
-    from estimator_pipeline.engines.jobs import estimator as jobs
+    from estimator_pipeline.engines.jobs import common, runner
     from estimator_pipeline.engines.jobs import keras as keras_job
     from estimator_pipeline.job import make_job
 
     job = make_job(job_of(spec, model, engine="keras"))
-    jobs.prepare_process(job)
+    runner.prepare_process(job)
     keras_job.prepare_runtime(job)
     strategy, eval_strategy = keras_job.strategies_of(job, from_environ(os.environ))
-    data = jobs.job_inputs(job)
+    data = common.job_inputs(job)
     plan = keras_job.plan_of(job, data, strategy=strategy, eval_strategy=eval_strategy)
     return dataclasses.replace(plan, summary_steps=None)
 

@@ -1,1 +1,4 @@
-"""To be written: what is in here, and what is not."""
+"""The commands of `estimator-pipeline migrate`, one a file.
+
+They read arguments and print results. What they do is in `estimator_pipeline/migrate`.
+"""

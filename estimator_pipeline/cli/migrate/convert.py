@@ -70,7 +70,7 @@ def command(
         from estimator_pipeline.cli.library_logging import quiet_libraries
         from estimator_pipeline.parity import text
         from estimator_pipeline.parity.models.conversion import compare_conversion
-        from estimator_pipeline.progress.progress_file import finite
+        from estimator_pipeline.utils.jsonable import finite
 
         (file,) = made.files
         if not file.keras:

@@ -93,7 +93,7 @@ def command(
     import logging
 
     from estimator_pipeline.migrate import migrate_export
-    from estimator_pipeline.progress.progress_file import finite
+    from estimator_pipeline.utils.jsonable import finite
 
     # What TensorFlow says of its own old functions is not for the person who migrates.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)

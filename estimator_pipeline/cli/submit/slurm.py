@@ -48,9 +48,10 @@ def command(
     file.
     The exit code is 0 when the job was submitted, 2 for bad input and for what the scheduler refuses.
     """
-    from estimator_pipeline import __version__, launch
+    from estimator_pipeline import launch
     from estimator_pipeline.launch.slurm import jobs as slurm_jobs
     from estimator_pipeline.launch.slurm import script as slurm
+    from estimator_pipeline.utils.version import __version__
 
     if at_once is not None and array is None:
         raise ConfigError("--at-once is for an array, and there is none.", mend="name a sweep: --array SWEEP.yaml.")

@@ -53,7 +53,8 @@ def tell_train_op(estimator: Any, tell: Callable[[Any, Any], None]) -> None:
     """Has `tell(train_op, loss)` called when this Estimator has built its graph for training.
 
     Args:
-        estimator: a copy made for one training, see :func:`estimator_pipeline.compat.internals.distribute_coordinator.bind_to_task`.
+        estimator: a copy made for one training, see
+            :func:`estimator_pipeline.compat.internals.distribute_coordinator.bind_to_task`.
         tell: called in the graph, before the session is made.
     """
     train = estimator._train_with_estimator_spec

@@ -56,9 +56,10 @@ from estimator_pipeline.compat.patches import cached_evaluation as kept_evaluati
 from estimator_pipeline.compat.patches import even_batches as whole_rounds
 from estimator_pipeline.compat.patches import model_dir_lock as own_model_dir
 from estimator_pipeline.compat.patches import pandas_strings as pandas_text
+from estimator_pipeline.compat.patches.applied import _applied, is_on
 from estimator_pipeline.errors import CompatError
 
-__all__ = ["NAMES", "VARIABLE", "Repair", "apply", "chosen", "is_on", "listed"]
+__all__ = ["NAMES", "VARIABLE", "Repair", "apply", "chosen", "listed"]
 
 VARIABLE = "ESTIMATOR_PIPELINE_REPAIRS"
 
@@ -116,7 +117,6 @@ _MODULES = (
     spawned_children,
 )
 NAMES = tuple(module.NAME for module in _MODULES)
-_applied: set[str] = set()
 
 
 def chosen(repairs: str | Sequence[str] | None, environ: Mapping[str, str] | None = None) -> frozenset[str]:
@@ -160,11 +160,6 @@ def apply(names: frozenset[str]) -> None:
             patch: Callable[[], None] = module.apply
             patch()
             _applied.add(module.NAME)
-
-
-def is_on(name: str) -> bool:
-    """Whether the repair with this name is applied in this process."""
-    return name in _applied
 
 
 def listed() -> tuple[Repair, ...]:

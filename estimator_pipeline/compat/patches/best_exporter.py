@@ -14,8 +14,8 @@ takes its place, that of the checkpoint in hand left out. Where there is neither
 says why. Results that the program's `compare_fn` cannot compare count as none.
 
 A result with NaN in what `compare_fn` looks at is not exported, and never stands in the way of a later one
-(:mod:`estimator_pipeline.utils.best_results`). An evaluation without metrics is exported where nothing has been yet, as in
-tf.estimator, and left alone after that.
+(:mod:`estimator_pipeline.utils.best_results`). An evaluation without metrics is exported where nothing has been yet, as
+in tf.estimator, and left alone after that.
 
 Private use: the attributes of the estimator package's `BestExporter`, which has no public way to ask for them.
 """

@@ -13,14 +13,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from estimator_pipeline.compat import delegates as seams
+from estimator_pipeline.compat import delegates
 
 NAME = "own-model-dir"
 WHAT = (
     "Estimator.train refuses a model_dir in which another process trains, and goes on from the newest checkpoint that "
     "is whole"
 )
-ENGINE = "legacy own_model_dir"
 
 
 def apply() -> None:
@@ -30,7 +29,7 @@ def apply() -> None:
 
     @functools.wraps(original)
     def train(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with seams.get(ENGINE)(self):
+        with delegates.own_model_dir()(self):
             return original(self, *args, **kwargs)
 
     module.Estimator.train = train

@@ -1,4 +1,5 @@
-"""SIGTERM ends a worker again; see :func:`estimator_pipeline.compat.internals.sessions.let_sigterm_end_this_process`."""
+"""SIGTERM ends a worker again; see
+:func:`estimator_pipeline.compat.internals.sessions.let_sigterm_end_this_process`."""
 
 from __future__ import annotations
 

@@ -17,16 +17,16 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from estimator_pipeline.compat import delegates as seams
+from estimator_pipeline.compat import delegates
 from estimator_pipeline.compat.patches import cached_evaluation as kept_evaluation
 from estimator_pipeline.compat.patches import every_checkpoint, replacing
+from estimator_pipeline.compat.patches.applied import is_on
 
 NAME = "train-and-evaluate"
 WHAT = (
     "train_and_evaluate returns (metrics, exports) on every task, evaluates the final checkpoint, and every task "
     "ends: chief, workers, parameter servers, evaluator"
 )
-ENGINE = "legacy train_and_evaluate"
 
 
 def apply() -> None:
@@ -36,9 +36,7 @@ def apply() -> None:
 
     @functools.wraps(original)
     def train_and_evaluate(estimator: Any, train_spec: Any, eval_spec: Any) -> Any:
-        from estimator_pipeline.compat.patches import is_on
-
-        run = seams.get(ENGINE)
+        run = delegates.train_and_evaluate()
         return run(
             estimator,
             train_spec,

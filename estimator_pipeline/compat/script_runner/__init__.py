@@ -1,1 +1,4 @@
-"""To be written: what is in here, and what is not."""
+"""`estimator-pipeline exec`: a program run unchanged, and the processes that it spawns.
+
+The command itself is `cli/exec_.py`.
+"""

@@ -15,8 +15,8 @@ from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.doctor.cluster.rendezvous import Meeting, Seat, skew_bounds
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, ok, warning
-from estimator_pipeline.doctor.job.data import NotPrepared, files_of
-from estimator_pipeline.doctor.machine import visible_gpus
+from estimator_pipeline.doctor.gpus import visible_gpus
+from estimator_pipeline.doctor.job.data_files import NotPrepared, files_of
 from estimator_pipeline.doctor.storage import PREFIX
 from estimator_pipeline.errors import PipelineError
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from estimator_pipeline.cluster import Task
-from estimator_pipeline.doctor.cluster.tf_config import few, host_of, is_loopback
+from estimator_pipeline.cluster.addresses import host_of, is_loopback
+from estimator_pipeline.doctor.cluster.tf_config import few
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, ok, warning
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from estimator_pipeline.cluster import ENVIRONMENTS, Task, TFConfig
+from estimator_pipeline.cluster.addresses import host_of, is_loopback
 from estimator_pipeline.cluster.detection import NO_ENVIRONMENT, lone_task
 from estimator_pipeline.cluster.parsing import tf_config_problems
 from estimator_pipeline.cluster.tasks import listed
@@ -13,9 +14,8 @@ from estimator_pipeline.doctor.context import Context, Part
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, of_error, ok, warning
 from estimator_pipeline.errors import PipelineError
 
-__all__ = ["check_environment", "check_strategy", "check_tf_config", "few", "host_of", "is_loopback"]
+__all__ = ["check_environment", "check_strategy", "check_tf_config", "few"]
 
-_LOOPBACK = ("localhost", "127.", "::1", "ip6-localhost")
 _ANY = ("0.0.0.0", "::")
 
 
@@ -23,16 +23,6 @@ def few(names: Iterable[object], most: int = 4) -> str:
     """The first of some names, and how many more there are."""
     texts = [str(name) for name in names]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
-
-
-def host_of(address: str) -> str:
-    """The host of "host:port", an IPv6 one without its brackets."""
-    return address.rpartition(":")[0].strip("[]").lower()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or address means "this machine" on every machine."""
-    return host.startswith("127.") or host in _LOOPBACK or host.endswith(".localhost")
 
 
 # The environment -------------------------------------------------------------------------------------------------

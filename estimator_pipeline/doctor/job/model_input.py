@@ -10,7 +10,7 @@ from typing import Any
 
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, NotLookedAt, of_error, ok
-from estimator_pipeline.doctor.job.data import array_shapes, data_set_folder
+from estimator_pipeline.doctor.job.data_files import array_shapes, data_set_folder
 from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.inputs.sources import digits
 from estimator_pipeline.job import ArraysInput, CsvInput, TfdsInput, TFRecordInput

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import Finding, of_error, ok, warning
-from estimator_pipeline.doctor.job.data import COUNTED_BYTES, NotPrepared, files_of
+from estimator_pipeline.doctor.job.data_files import COUNTED_BYTES, NotPrepared, files_of
 from estimator_pipeline.errors import InputError, PipelineError
 from estimator_pipeline.inputs.sources.tfrecord_index import RecordFiles
 from estimator_pipeline.job import TfdsInput, TFRecordInput
@@ -29,7 +29,7 @@ def check(context: Context) -> Iterator[Finding]:
             yield problem.finding
             return
     from estimator_pipeline.doctor.machine import import_tensorflow
-    from estimator_pipeline.engines.jobs.estimator import job_inputs
+    from estimator_pipeline.engines.jobs.common import job_inputs
 
     try:
         import_tensorflow(context)

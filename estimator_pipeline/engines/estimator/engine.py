@@ -102,10 +102,11 @@ def train_and_evaluate(
             loss of 0.0 the best there is. tf.estimator goes on with them; False: so does this, with a warning.
         seed_keras: whether `RunConfig.tf_random_seed` seeds Keras, NumPy and Python as well, without which the seed
             does not reach Keras initializers.
-        identity: what this run is made of, see :mod:`estimator_pipeline.engines.model_dir.run_identity`; None: its seed and what its
-            input function tells.
+        identity: what this run is made of, see :mod:`estimator_pipeline.engines.model_dir.run_identity`; None: its seed
+            and what its input function tells.
         shared: what every task must have in common, as a job file says it, see
-            :mod:`estimator_pipeline.engines.lifecycle.rendezvous.same_job`. None: tasks may differ where the result can still be right.
+            :mod:`estimator_pipeline.engines.lifecycle.rendezvous.same_job`. None: tasks may differ where the result can
+            still be right.
         accept_changes: whether the run may go on from a checkpoint of a run that was made of other things.
         preemption_signals: names of the signals that ask this task to end with a checkpoint (docs/preemption.md).
             None: what the environment variable ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS says, or SIGTERM.

@@ -1,10 +1,10 @@
 """Several train steps for each session call of an Estimator: `steps_per_execution`.
 
 A session call costs about as much as the step of a small model. So the steps that nobody wants to see are made by a
-loop in the graph (:mod:`estimator_pipeline.compat.internals.graph_step_loop`), in one call ahead of the one that hooks are called for.
-Which steps somebody wants to see is arithmetic (:mod:`~estimator_pipeline.engines.lifecycle.step_schedule`), agreed upon between
-workers before the first step. The numbers are those of single steps, to the bit; where that is not certain it is one
-step a call, and the log says why.
+loop in the graph (:mod:`estimator_pipeline.compat.internals.graph_step_loop`), in one call ahead of the one that hooks
+are called for. Which steps somebody wants to see is arithmetic
+(:mod:`~estimator_pipeline.engines.lifecycle.step_schedule`), agreed upon between workers before the first step. The
+numbers are those of single steps, to the bit; where that is not certain it is one step a call, and the log says why.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from estimator_pipeline.compat.internals import graph_step_loop as step_loop
 from estimator_pipeline.compat.internals import session_hooks
 from estimator_pipeline.engines.lifecycle.step_schedule import AUTO, Every, Finder, Schedule
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job.schema import check_steps
+from estimator_pipeline.job.sections.training import check_steps
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["Pace", "SeveralSteps", "checked_steps"]

@@ -14,7 +14,7 @@ from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.cluster.peers import start_secs
 from estimator_pipeline.distribute import strategies
 from estimator_pipeline.distribute.strategies import Communication
-from estimator_pipeline.engines.jobs import estimator as jobs
+from estimator_pipeline.engines.jobs import common
 from estimator_pipeline.engines.jobs.job_identity import identity_of, shared_by_tasks
 from estimator_pipeline.engines.keras import engine as keras
 from estimator_pipeline.engines.keras.backup import Backup
@@ -23,14 +23,14 @@ from estimator_pipeline.engines.lifecycle.result import TrainResult
 from estimator_pipeline.engines.lifecycle.settings import Settings
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import Job
-from estimator_pipeline.job.base import nearest
 from estimator_pipeline.job.sections.keras import path_fields
-from estimator_pipeline.job.user_code import call_function, require_no_arguments
+from estimator_pipeline.job.user_code import call_function, load_function, require_no_arguments
 from estimator_pipeline.models import callbacks
 from estimator_pipeline.models.feature_mismatch import mismatch, refuse_text
 from estimator_pipeline.models.keras_model import build_keras_model
 from estimator_pipeline.models.outputs import Outputs, keras_batches, outputs_of, wanted_metrics
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.text import nearest
 
 if TYPE_CHECKING:
     from estimator_pipeline.engines.recording.step_recorder import Recording
@@ -43,18 +43,18 @@ def run(
     *,
     evaluator: bool | None,
     evaluate_during_training: bool | None,
-    recording: Recording | None = None,
+    recording: Recording | None,
     environ: MutableMapping[str, str],
 ) -> TrainResult:
-    """Runs this process's task of a job with Keras; see :func:`estimator_pipeline.engines.jobs.estimator.run_job`."""
+    """Runs this process's task of a job with Keras; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""
     tf_config = from_environ(environ)
     tell_of_ignored(job)
     compat.install()
     prepare_runtime(job)
     strategy, eval_strategy = strategies_of(job, tf_config)
     for reference in job.keras.callbacks:
-        require_no_arguments(jobs.load_function(reference, field=_CALLBACKS), reference=reference, field=_CALLBACKS)
-    data = jobs.job_inputs(job)
+        require_no_arguments(load_function(reference, field=_CALLBACKS), reference=reference, field=_CALLBACKS)
+    data = common.job_inputs(job)
     plan = plan_of(job, data, strategy=strategy, eval_strategy=eval_strategy)
     _check_model_checkpoint(
         job,
@@ -79,12 +79,12 @@ def settings_of(
 
     Args:
         job: the job.
-        data: its data, from :func:`estimator_pipeline.engines.jobs.estimator.job_inputs`.
+        data: its data, from :func:`estimator_pipeline.engines.jobs.common.job_inputs`.
         tf_config: which task this is.
         evaluator: see :class:`Settings`.
         evaluate_during_training: the same.
     """
-    max_steps = jobs.max_steps_of(job, data)
+    max_steps = common.max_steps_of(job, data)
     return Settings(
         evaluator=evaluator,
         evaluate_during_training=evaluate_during_training,
@@ -144,7 +144,7 @@ def plan_of(
 
     Args:
         job: the job.
-        data: its data, from :func:`estimator_pipeline.engines.jobs.estimator.job_inputs`.
+        data: its data, from :func:`estimator_pipeline.engines.jobs.common.job_inputs`.
         strategy: of training.
         eval_strategy: of an evaluation in one process.
         made: from the function that builds the compiled model, the one that tasks call.
@@ -166,10 +166,10 @@ def plan_of(
     return keras.KerasPlan(
         build_model=build,
         train_input_fn=data.train_input_fn,
-        eval_spec=jobs.eval_spec_of(job, data) if eval_spec is None else eval_spec,
+        eval_spec=common.eval_spec_of(job, data) if eval_spec is None else eval_spec,
         serving=served,
         model_dir=job.run.model_dir,
-        max_steps=jobs.max_steps_of(job, data),
+        max_steps=common.max_steps_of(job, data),
         weighted=weighted_of(compiled),
         completed=meant.completed,
         strategy=strategy,
@@ -237,7 +237,7 @@ def _check_model_checkpoint(job: Job, *, validated: bool) -> None:
     if section is None:
         return
     model = job.model
-    options = jobs.model_options(job)
+    options = common.model_options(job)
     if model.name is not None:
         import model_fns
 
@@ -268,7 +268,7 @@ def logged_names(options: Mapping[str, Any]) -> list[str]:
     """The names of what `fit` tells of each epoch of a job's model.
 
     Args:
-        options: what the job says of its model; see :func:`estimator_pipeline.engines.jobs.estimator.model_options`.
+        options: what the job says of its model; see :func:`estimator_pipeline.engines.jobs.common.model_options`.
     """
     kept = ("outputs", "loss", "head", "metrics", "label_vocabulary")
     meant = outputs_of(**{"outputs": None, "loss": None, **{k: v for k, v in options.items() if k in kept}})
@@ -289,7 +289,7 @@ def _tell_of_overwriting(path: str, *, save_best_only: bool) -> None:
 
 def _own_callbacks(reference: str) -> list[Any]:
     base = compat.install().keras.callbacks.Callback
-    function = jobs.load_function(reference, field=_CALLBACKS)
+    function = load_function(reference, field=_CALLBACKS)
     made = call_function(function, reference=reference, field=_CALLBACKS)
     made = list(made) if isinstance(made, list | tuple) else [made]
     for callback in made:
@@ -313,24 +313,24 @@ def job_keras_model(job: Job, data: Any) -> functools.partial[Any]:
 
     Args:
         job: the job.
-        data: its data, from :func:`estimator_pipeline.engines.jobs.estimator.job_inputs`.
+        data: its data, from :func:`estimator_pipeline.engines.jobs.common.job_inputs`.
     """
     model = job.model
-    options = jobs.model_options(job)
+    options = common.model_options(job)
     if model.name is not None:
         import model_fns
 
         options = model_fns.with_loss(model.name, options)
         layers = model_fns.get(model.name).keras_model
-        params = model_fns.complete(model.name, jobs.model_params(job, data))
+        params = model_fns.complete(model.name, common.model_params(job, data))
     else:
-        layers, params = jobs.load_function(model.function or "", field="model.function"), dict(model.params)
-        if jobs.is_model_fn(layers):
+        layers, params = load_function(model.function or "", field="model.function"), dict(model.params)
+        if common.is_model_fn(layers):
             raise ConfigError(
                 f"model.function {model.function} is a model_fn, and Keras trains layers",
                 mend="name the function that builds the layers, and give model.loss; or keep the engine estimator",
             )
-        jobs.require_loss(job)
+        common.require_loss(job)
     return functools.partial(build_keras_model, layers, params=params, **options)
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import from_environ
-from estimator_pipeline.engines.jobs import estimator as jobs
+from estimator_pipeline.engines.jobs import common
 from estimator_pipeline.engines.jobs import keras as keras_job
-from estimator_pipeline.engines.keras.engine import KerasPlan
+from estimator_pipeline.engines.keras.plan import KerasPlan
 from estimator_pipeline.engines.keras3 import engine as keras3
 from estimator_pipeline.engines.keras3.exporters import EvaluationSpec, make_exporter
 from estimator_pipeline.engines.lifecycle.result import TrainResult
@@ -29,10 +29,10 @@ def run(
     *,
     evaluator: bool | None,
     evaluate_during_training: bool | None,
-    recording: Recording | None = None,
+    recording: Recording | None,
     environ: MutableMapping[str, str],
 ) -> TrainResult:
-    """Runs this process's task of a job with Keras 3; see :func:`estimator_pipeline.engines.jobs.estimator.run_job`."""
+    """Runs this process's task of a job with Keras 3; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""
     tf_config = from_environ(environ)
     compat.use_keras_3()
     keras_job.tell_of_ignored(job)
@@ -42,7 +42,7 @@ def run(
                        difference)  # fmt: skip
     keras_job.prepare_runtime(job)
     strategy, eval_strategy = keras_job.strategies_of(job, tf_config)
-    data = jobs.job_inputs(job)
+    data = common.job_inputs(job)
     plan = plan_of(job, data, strategy=strategy, eval_strategy=eval_strategy)
     if recording is not None:
         record = recording
@@ -79,7 +79,7 @@ def plan_of(job: Job, data: Any, *, strategy: Any = None, eval_strategy: Any = N
             name=evaluation.name,
             start_delay_secs=evaluation.start_delay_secs,
             throttle_secs=evaluation.throttle_secs,
-            exporters=tuple(jobs.exporters_of(job, lambda section: make_exporter(section, data.features_spec))),
+            exporters=tuple(common.exporters_of(job, lambda section: make_exporter(section, data.features_spec))),
         ),
     )
 

@@ -19,7 +19,7 @@ from estimator_pipeline.progress.progress_file import ProgressWriter
 from estimator_pipeline.utils.logger import logger
 
 if TYPE_CHECKING:
-    from estimator_pipeline.engines.keras.engine import KerasPlan
+    from estimator_pipeline.engines.keras.plan import KerasPlan
 
 __all__ = ["KERAS_FILE", "KerasEvaluator"]
 

@@ -16,8 +16,9 @@ from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.engines.estimator import changed_optimizer as other_optimizer
 from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
 from estimator_pipeline.engines.keras.callbacks import summary_callback
-from estimator_pipeline.engines.keras.engine import KerasPlan, KerasTask
+from estimator_pipeline.engines.keras.engine import KerasTask
 from estimator_pipeline.engines.keras.evaluator import KerasEvaluator
+from estimator_pipeline.engines.keras.plan import KerasPlan
 from estimator_pipeline.engines.keras.serving import KerasServing
 from estimator_pipeline.engines.keras3 import loop as keras3_loop
 from estimator_pipeline.engines.lifecycle.result import TrainResult
@@ -36,7 +37,8 @@ def train_and_evaluate(
     settings: Settings | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> TrainResult:
-    """Runs this process's task of a job with Keras 3; see :func:`estimator_pipeline.engines.keras.engine.train_and_evaluate`.
+    """Runs this process's task of a job with Keras 3; see
+    :func:`estimator_pipeline.engines.keras.engine.train_and_evaluate`.
 
     The process has Keras 3 (`compat.use_keras_3()`), and `plan.build_model` gives a built model.
     """

@@ -34,8 +34,10 @@ class Settings:
         startup_timeout: seconds that a task waits for the others to appear; by default what the environment variable
             ESTIMATOR_PIPELINE_START_SECS says, or 1800.
         identity: what this run is made of; None: what its seed and its input function tell.
-        shared: what every task of a job file must have in common (:mod:`~estimator_pipeline.engines.lifecycle.rendezvous.same_job`), as far
-            as it is known without a look at the data; None: this is a program's, whose tasks may differ.
+        shared: what every task of a job file must have in common
+            (:mod:`~estimator_pipeline.engines.lifecycle.rendezvous.same_job`), as far as it is known without a look at
+            the data;
+            None: this is a program's, whose tasks may differ.
         accept_changes: whether a run may go on from the checkpoint of a run that was made of other things.
         preemption_signals: names of the signals that ask a task to end with a checkpoint. None: what the environment
             variable ESTIMATOR_PIPELINE_PREEMPTION_SIGNALS says, or SIGTERM.

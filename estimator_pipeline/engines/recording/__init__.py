@@ -1,1 +1,4 @@
-"""To be written: what is in here, and what is not."""
+"""What a training writes down of itself: step records for `parity`, the ledger's blocks, its environment, its pace.
+
+Reading them is elsewhere: `parity`, `inputs/ledger`.
+"""

@@ -7,8 +7,8 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-import estimator_pipeline
 from estimator_pipeline.compat.bootstrap import versions
+from estimator_pipeline.utils.version import __version__
 
 # By name, not by a prefix: a report goes to other people, and a variable such as TF_TOKEN_… is a secret of Terraform's.
 VARIABLES = (
@@ -49,7 +49,7 @@ def environment_of(tf: Any, *, strategy: Any, environ: Mapping[str, str] | None 
     environ = os.environ if environ is None else environ
     name = type(strategy).__name__
     return {
-        "estimator_pipeline": estimator_pipeline.__version__,
+        "estimator_pipeline": __version__,
         "tensorflow": tf.__version__,
         "tf.keras": _keras(tf),
         "tensorflow-estimator": versions.installed("tensorflow-estimator"),

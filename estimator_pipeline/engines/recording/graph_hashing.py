@@ -1,4 +1,5 @@
-"""The fingerprints of :mod:`estimator_pipeline.inputs.ledger.hashing`, bit for bit, as operations of a TensorFlow graph.
+"""The fingerprints of :mod:`estimator_pipeline.inputs.ledger.hashing`, bit for bit, as operations of a TensorFlow
+graph.
 
 NumPy lets go of Python's lock at each operation on a large array and takes it again, and waits each time for the
 training loop, which holds it: the steps of a small model took twice as long.

@@ -18,18 +18,9 @@ Nothing here imports TensorFlow.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-_PUBLIC = {
-    "Finding": "report",
-    "Ledger": "reading",
-    "LedgerReport": "report",
-    "LedgerWriter": "writing",
-    "check": "checking",
-    "fingerprints": "hashing",
-    "read": "reading",
-}
+from estimator_pipeline.utils import lazy
 
 __all__ = ["Finding", "Ledger", "LedgerReport", "LedgerWriter", "check", "fingerprints", "read"]
 
@@ -40,14 +31,14 @@ if TYPE_CHECKING:
     from estimator_pipeline.inputs.ledger.report import Finding, LedgerReport
     from estimator_pipeline.inputs.ledger.writing import LedgerWriter
 
+_PUBLIC = {
+    "Finding": "estimator_pipeline.inputs.ledger.report:Finding",
+    "Ledger": "estimator_pipeline.inputs.ledger.reading:Ledger",
+    "LedgerReport": "estimator_pipeline.inputs.ledger.report:LedgerReport",
+    "LedgerWriter": "estimator_pipeline.inputs.ledger.writing:LedgerWriter",
+    "check": "estimator_pipeline.inputs.ledger.checking:check",
+    "fingerprints": "estimator_pipeline.inputs.ledger.hashing:fingerprints",
+    "read": "estimator_pipeline.inputs.ledger.reading:read",
+}
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy.attach(__name__, _PUBLIC)

@@ -15,8 +15,8 @@ __all__ = ["check_fingerprints"]
 def check_fingerprints(ledger: Ledger, report: LedgerReport, counts: Mapping[int, int] | None) -> None:
     """Whether the records were read evenly, as far as their content tells.
 
-    Workers may share the data in three right ways (:mod:`estimator_pipeline.testing.shard_checks`): in one order for all, in
-    shards of their own, or each reads everything.
+    Workers may share the data in three right ways (:mod:`estimator_pipeline.testing.shard_checks`): in one order for
+    all, in shards of their own, or each reads everything.
 
     Args:
         ledger: of fingerprints.

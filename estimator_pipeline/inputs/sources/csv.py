@@ -52,8 +52,8 @@ def from_csv(
             empty cell). With a header the columns to read, in any order; without one all columns, in the
             order of the files. None, with a header, takes each column as float32.
         label_key: The column of the label, or a sequence of columns (a dict of tensors then).
-        weight_key: What weighs each record (see :mod:`estimator_pipeline.models.sample_weights`): one label more, so that labels
-            are a dict of tensors.
+        weight_key: What weighs each record (see :mod:`estimator_pipeline.models.sample_weights`): one label more, so
+            that labels are a dict of tensors.
         features_key: One name: the model gets its tensor. A sequence of names: a dict of these. None: a dict
             of all but the labels. Each feature is a tensor of shape (batch,).
         header: Whether the first line of each file names its columns.

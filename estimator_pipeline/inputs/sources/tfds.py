@@ -48,8 +48,8 @@ def from_tfds(
             the data set's supervised input.
         label_key: The label, or a sequence of labels (a dict of tensors then); by default the supervised
             target.
-        weight_key: What weighs each record (see :mod:`estimator_pipeline.models.sample_weights`): one label more, so that labels
-            are a dict of tensors.
+        weight_key: What weighs each record (see :mod:`estimator_pipeline.models.sample_weights`): one label more, so
+            that labels are a dict of tensors.
         data_dir: Where the prepared files are, or are to be.
         download: Whether to download and prepare a data set that is not there. That starts TensorFlow's
             runtime, so make a MultiWorkerMirroredStrategy before, or prepare the data set beforehand.

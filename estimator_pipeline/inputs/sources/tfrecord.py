@@ -58,8 +58,8 @@ def from_tfrecord(
             JPEG, BMP or GIF; "raw float32[28,28]" for the bytes of an array; "varlen int64" for a list of any
             length.
         label_key: The label, or a sequence of labels (a dict of tensors then).
-        weight_key: What weighs each record (see :mod:`estimator_pipeline.models.sample_weights`): one label more, so that labels
-            are a dict of tensors.
+        weight_key: What weighs each record (see :mod:`estimator_pipeline.models.sample_weights`): one label more, so
+            that labels are a dict of tensors.
         features_key: One name: the model gets its tensor. A sequence of names: a dict of these. None: a dict
             of all but the labels.
         compression: "" or "GZIP"; None takes "GZIP" for names that end in .gz.

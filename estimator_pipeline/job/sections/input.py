@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from estimator_pipeline.job.base import Factor, FunctionRef, Paths, Problem, Section, nearest
+from estimator_pipeline.job.base import Factor, FunctionRef, Paths, Problem, Section
+from estimator_pipeline.utils.text import nearest
 
 __all__ = [
     "ArraysInput",

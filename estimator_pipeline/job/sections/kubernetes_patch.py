@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job.base import Problem, Section, nearest
+from estimator_pipeline.job.base import Problem, Section
+from estimator_pipeline.utils.text import nearest
 
 __all__ = ["POD_FIELDS", "PatchedMetadata", "PodPatch", "merged"]
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from estimator_pipeline.job.base import FunctionRef, Name, Problem, Section, nearest
+from estimator_pipeline.job.base import FunctionRef, Name, Problem, Section
+from estimator_pipeline.utils.text import nearest
 
 __all__ = [
     "Constant",

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from estimator_pipeline.job.base import Problem, Section, nearest
+from estimator_pipeline.job.base import Problem, Section
+from estimator_pipeline.utils.text import nearest
 
 __all__ = ["TOLERANCE_NAMES", "Limits", "ParitySection"]
 

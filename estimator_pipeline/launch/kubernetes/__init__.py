@@ -1,1 +1,5 @@
-"""To be written: what is in here, and what is not."""
+"""Kubernetes: a job file as manifests, and the life of the job by `kubectl`.
+
+Manifests are pure functions of the job (`manifests.py`, `pods.py`); only `kubectl.py` starts a process. The commands
+are in `cli/submit`.
+"""

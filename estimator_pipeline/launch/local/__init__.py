@@ -1,1 +1,4 @@
-"""To be written: what is in here, and what is not."""
+"""A cluster on this machine: planned as data (`plan.py`), then run to its end (`run.py`), watched and shown.
+
+Restarts are decided in `launch/supervisor`.
+"""

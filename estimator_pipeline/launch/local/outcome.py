@@ -11,7 +11,8 @@ from typing import Any
 from estimator_pipeline.launch.history import Attempt
 from estimator_pipeline.launch.local.processes import end_name
 from estimator_pipeline.launch.logs.noise import is_noise
-from estimator_pipeline.progress.progress_file import TaskState, finite
+from estimator_pipeline.progress.progress_file import TaskState
+from estimator_pipeline.utils.jsonable import finite
 
 __all__ = ["Failure", "Outcome", "TaskEnd", "combined_result", "end_of", "last_lines"]
 

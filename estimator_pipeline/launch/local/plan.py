@@ -19,8 +19,9 @@ from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.launch.local.cores import available_cores, share_cores, thread_environment
 from estimator_pipeline.launch.local.orphan_guard import RUN_ID_VARIABLE
 from estimator_pipeline.progress.progress_file import HEARTBEAT_FOLDER_VARIABLE, HEARTBEAT_VARIABLE, PROGRESS_VARIABLE
+from estimator_pipeline.utils.text import counted
 
-__all__ = ["TASK_VARIABLE", "Plan", "Shape", "TaskPlan", "counted", "new_run_id", "plan_local"]
+__all__ = ["TASK_VARIABLE", "Plan", "Shape", "TaskPlan", "new_run_id", "plan_local"]
 
 TASK_VARIABLE = "ESTIMATOR_PIPELINE_TASK"
 
@@ -181,11 +182,6 @@ class Plan:
                 *(f"  {name}={shlex.quote(value)}" for name, value in sorted(own.items())),
             ]
         return "\n".join(lines)
-
-
-def counted(number: int, thing: str) -> str:
-    """A number with its noun: "1 task", "2 tasks", "2 processes"."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}{'es' if thing.endswith('s') else 's'}"
 
 
 def new_run_id() -> str:

@@ -24,7 +24,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.local import orphan_guard as guard_module
 from estimator_pipeline.launch.local.failure import failure_of
 from estimator_pipeline.launch.local.outcome import Failure, Outcome, TaskEnd, combined_result, last_lines
-from estimator_pipeline.launch.local.plan import Plan, counted
+from estimator_pipeline.launch.local.plan import Plan
 from estimator_pipeline.launch.local.processes import Guard, Interruptions, interruptions
 from estimator_pipeline.launch.local.task import Room, Running, changed
 from estimator_pipeline.launch.local.timeouts import Deadlines, Silence
@@ -33,6 +33,7 @@ from estimator_pipeline.launch.pace import Paces
 from estimator_pipeline.launch.stacks.frames import own_lines
 from estimator_pipeline.launch.supervisor.restart_policy import BAD_INPUT, DIVERGED, PREEMPTED
 from estimator_pipeline.progress.progress_file import PREEMPTED_FILE_VARIABLE
+from estimator_pipeline.utils.text import counted
 
 __all__ = ["HEARTBEAT_SECS", "run_local"]
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from estimator_pipeline.launch.history import attempts_text
 from estimator_pipeline.launch.local.outcome import Failure, Outcome, TaskEnd
-from estimator_pipeline.launch.local.plan import Plan, counted
+from estimator_pipeline.launch.local.plan import Plan
 from estimator_pipeline.launch.local.processes import end_name
 from estimator_pipeline.launch.logs.terminal import harmless
 from estimator_pipeline.launch.remaining_time import percent, seconds_left, step_text, time_text
 from estimator_pipeline.progress.progress_file import TaskState
+from estimator_pipeline.utils.text import counted
 
 if TYPE_CHECKING:
     from rich.live import Live

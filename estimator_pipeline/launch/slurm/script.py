@@ -30,7 +30,7 @@ __all__ = ["JOB_FILE", "SCRIPT", "Component", "SlurmPlan", "components_of", "pla
 SCRIPT = "job.sh"
 JOB_FILE = "job.yaml"
 OUTPUT = "output.log"
-_TEMPLATE = "slurm_script.jinja"
+_TEMPLATE = "script.jinja"
 # Slurm ends a job at its limit, and the script has to say its last words before.
 _LAST_WORDS_SECS = 10
 # How often in a row a job may be asked to stop before it trains, until it is given up.
@@ -254,7 +254,7 @@ def _one_line(text: str) -> str:
 
 
 def _template() -> jinja2.Template:
-    text = (importlib.resources.files("estimator_pipeline.launch") / _TEMPLATE).read_text(encoding="utf-8")
+    text = (importlib.resources.files(__package__) / _TEMPLATE).read_text(encoding="utf-8")
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
     )

@@ -1,1 +1,4 @@
-"""To be written: what is in here, and what is not."""
+"""The Python stacks of running tasks: asked for, and read.
+
+The task's own side is `progress/stack_dumps.py`.
+"""

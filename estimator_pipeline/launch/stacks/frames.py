@@ -22,7 +22,7 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 # TensorFlow calls Python from its own threads: a generator of the input, a function of `tf.py_function`.
 _CALLED = "/tensorflow/python/ops/script_ops.py"
 _INSTALLED = re.compile(r"^<|/(?:site|dist)-packages/|/lib/python3\.\d+/|__autograph_generated_file")
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 
 _Frame = tuple[str, str, str]
 

@@ -1,1 +1,4 @@
-"""To be written: what is in here, and what is not."""
+"""Restarts: which failure is worth another attempt (`restart_policy.py`), and the attempts themselves.
+
+One attempt is run in `launch/local`.
+"""

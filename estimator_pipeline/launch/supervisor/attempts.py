@@ -55,7 +55,8 @@ def supervise_local(
     """Run a program as every task of a local cluster, and all of it again where it fails and that makes sense.
 
     Each attempt has ports and a run id of its own, and its logs in `attempt-N` of `log_dir`. The arguments are those
-    of :func:`~estimator_pipeline.launch.local.plan.plan_local` and :func:`~estimator_pipeline.launch.local.run.run_local`.
+    of :func:`~estimator_pipeline.launch.local.plan.plan_local` and
+    :func:`~estimator_pipeline.launch.local.run.run_local`.
 
     Args:
         limits: How much is tried.
@@ -160,7 +161,8 @@ def supervise_command(
         timeout: Seconds for all attempts together.
         deadlines: How long it may be silent.
         watch_path: A file or folder whose changes count as news.
-        metrics: A file for Prometheus, see :class:`~estimator_pipeline.launch.local.metrics.MetricsView`; None for none.
+        metrics: A file for Prometheus, see :class:`~estimator_pipeline.launch.local.metrics.MetricsView`; None for
+            none.
 
     Returns:
         The last attempt's outcome. Where a signal ended it, the exit code is the command's own if it has one: 75 of a

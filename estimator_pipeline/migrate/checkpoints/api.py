@@ -10,60 +10,20 @@ The steps: what the checkpoint holds (:mod:`~estimator_pipeline.migrate.checkpoi
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.checkpoints.plan import Choices, Plan, Row
+from estimator_pipeline.migrate.checkpoints.draft import Choices, Plan
+from estimator_pipeline.migrate.checkpoints.result import MigratedCheckpoint
 
-__all__ = ["TARGETS", "MigratedCheckpoint", "migrate_checkpoint"]
+__all__ = ["TARGETS", "migrate_checkpoint"]
 
 TARGETS = ("keras", "keras3", "estimator")
 
 Function = str | Callable[..., Any]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MigratedCheckpoint:
-    """What :func:`migrate_checkpoint` has done.
-
-    Attributes:
-        source: the checkpoint that was read.
-        to: "keras", "keras3" or "estimator".
-        output: the checkpoint, or the file, that was written.
-        step: the global step that it stands at.
-        rows: what became of each variable.
-        mapping: the target's weight -> the checkpoint's.
-        mapping_file: where that was written.
-        notes: what a person should know of it.
-    """
-
-    source: str
-    to: str
-    output: str
-    step: int
-    rows: tuple[Row, ...]
-    mapping: Mapping[str, str]
-    mapping_file: str
-    notes: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> MigratedCheckpoint:
-        """From what :meth:`to_dict` gave, also by way of JSON."""
-        rows = tuple(Row(**{**row, "shape": tuple(row["shape"])}) for row in told["rows"])
-        return cls(**{**told, "rows": rows, "notes": tuple(told["notes"])})
-
-    def __str__(self) -> str:
-        from estimator_pipeline.migrate.checkpoints.text import summary
-
-        return summary(self)
 
 
 def migrate_checkpoint(
@@ -142,7 +102,7 @@ def migrate_checkpoint(
     )
     steps.check(asked)
     if mapping is not None and not isinstance(mapping, Mapping):
-        from estimator_pipeline.parity.models.program import read_mapping
+        from estimator_pipeline.job.name_mapping import read_mapping
 
         mapping = read_mapping(Path(mapping))
     if momentum not in (None, "v1", "keras"):

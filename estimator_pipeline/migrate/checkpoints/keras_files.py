@@ -43,7 +43,7 @@ def state_of_file(path: str, *, model: str | None) -> State:
     Raises:
         ConfigError: it cannot be read, or belongs to the other Keras.
     """
-    from estimator_pipeline.engines.jobs.estimator import load_function
+    from estimator_pipeline.job.user_code import load_function
     from estimator_pipeline.migrate.checkpoints.targets import KerasTarget
     from estimator_pipeline.models.keras_model import load_keras_model
 

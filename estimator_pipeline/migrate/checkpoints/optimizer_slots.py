@@ -30,7 +30,7 @@ from estimator_pipeline.migrate.checkpoints.state import Entry
 from estimator_pipeline.utils.variable_names import GRADIENT_SUM
 
 if TYPE_CHECKING:
-    from estimator_pipeline.migrate.checkpoints.plan import Draft
+    from estimator_pipeline.migrate.checkpoints.draft import Draft
 
 __all__ = ["plan_settings", "plan_slots", "power_after"]
 

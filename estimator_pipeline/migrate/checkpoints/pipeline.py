@@ -14,7 +14,8 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError, TaskFailedError
-from estimator_pipeline.migrate.checkpoints.plan import Choices, Plan, plan
+from estimator_pipeline.migrate.checkpoints.draft import Choices, Plan
+from estimator_pipeline.migrate.checkpoints.plan import plan
 from estimator_pipeline.migrate.checkpoints.state import State
 from estimator_pipeline.migrate.functions import named_function
 
@@ -260,7 +261,7 @@ def _verify(written: str, target: State, done: Plan, alike: frozenset[str] = fro
 
 
 def _write_mapping(asked: Asked, done: Plan, beside: str, *, reverse: bool) -> str:
-    from estimator_pipeline.migrate.checkpoints.text import write_mapping
+    from estimator_pipeline.migrate.checkpoints.mapping_file import write_mapping
 
     path = asked.mapping_out or beside
     write_mapping(path, done.weights, reverse=reverse)
@@ -280,13 +281,13 @@ def _keras_target(asked: Asked) -> tuple[Any, str]:
                 mend=f"return a compiled tf.keras.Model of Keras {compat.keras_generation()}",
             )
         return KerasTarget(model, what="the model"), str(asked.output)
-    from estimator_pipeline.engines.jobs import estimator as jobs
+    from estimator_pipeline.engines.jobs import common, runner
     from estimator_pipeline.engines.jobs import keras as keras_job
     from estimator_pipeline.models.keras3_variables import built_as_in_a_new_process
 
     job = _job(asked)
-    tf = jobs.prepare_process(job)
-    data = jobs.job_inputs(job)
+    tf = runner.prepare_process(job)
+    data = common.job_inputs(job)
     if job.run.seed is not None:
         # What begins anew begins as in a run from the start.
         tf.keras.utils.set_random_seed(job.run.seed)
@@ -310,14 +311,14 @@ def _estimator_target(asked: Asked) -> tuple[Any, str]:
         input_fn = named_function(asked.input_fn, option="--input-fn")
         return EstimatorTarget(estimator=estimator, input_fn=input_fn, what="the Estimator"), str(asked.output)
     from estimator_pipeline.distribute.run_config import build_run_config
-    from estimator_pipeline.engines.jobs import estimator as jobs
+    from estimator_pipeline.engines.jobs import common, runner
 
     job = _job(asked)
-    jobs.prepare_process(job)
-    data = jobs.job_inputs(job)
+    runner.prepare_process(job)
+    data = common.job_inputs(job)
     output = asked.output or job.run.model_dir
     config = build_run_config(output, seed=job.run.seed, environ={})
-    estimator = tf.estimator.Estimator(jobs.job_model_fn(job, data), config=config, params=dict(job.model.params))
+    estimator = tf.estimator.Estimator(common.job_model_fn(job, data), config=config, params=dict(job.model.params))
     rate = job.model.optimizer.model_dump()["learning_rate"]
     hyper: dict[str, Any] = {"learning_rate": rate if isinstance(rate, float | int) else {}}
     what = f"the job {asked.job}"

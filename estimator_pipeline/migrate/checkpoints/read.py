@@ -5,7 +5,7 @@ what                                 where the names come from
 ==================================== ======================================================================
 an Estimator's, TensorFlow 1's       the file: it keeps variables by name (formats V2 and V1)
 `tf.train.Checkpoint` of Keras 2, 3  the description of the objects in the file
-the engine keras3's                  the file: it keeps variables by name, see `engines/keras3_variables.py`
+the engine keras3's                  the file: it keeps variables by name, see `models/keras3_variables.py`
 `.keras`                             the model in it, which is loaded by the Keras that wrote it
 `.weights.h5`                        a model that is named, for the file has no names
 ==================================== ======================================================================

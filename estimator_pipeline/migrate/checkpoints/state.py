@@ -1,7 +1,7 @@
 """A training's state, the same whatever wrote it: weights, optimizer slots, the step, settings, averages. NumPy only.
 
-Weights bear the names of :mod:`estimator_pipeline.utils.variable_names`, slots the names that Keras 2 gives them. Beside each
-stands the name that it has in the file, which is the one that messages, options and tables speak of.
+Weights bear the names of :mod:`estimator_pipeline.utils.variable_names`, slots the names that Keras 2 gives them.
+Beside each stands the name that it has in the file, which is the one that messages, options and tables speak of.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job.base import nearest
 from estimator_pipeline.migrate.configs.documents import Document, read_json, read_yaml
 from estimator_pipeline.migrate.configs.findings import Draft
 from estimator_pipeline.migrate.configs.formats import (
@@ -24,6 +23,7 @@ from estimator_pipeline.migrate.configs.formats import (
 )
 from estimator_pipeline.migrate.configs.formats.schemas import AIPlatformJob, SageMakerEstimator, TFJob, TrainingJob
 from estimator_pipeline.migrate.configs.python_reprs import LOGGED, read_dump
+from estimator_pipeline.utils.text import nearest
 
 __all__ = ["FORMATS", "Format", "read"]
 

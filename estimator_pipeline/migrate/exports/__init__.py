@@ -1,1 +1,4 @@
-"""To be written: what is in here, and what is not."""
+"""`migrate export`: a SavedModel with an old export's signatures. `api.py` is the way in, `pipeline.py` the steps.
+
+Checkpoints are in `migrate/checkpoints`.
+"""

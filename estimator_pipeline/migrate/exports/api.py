@@ -12,75 +12,15 @@ The steps: what the old export takes and gives (:mod:`~estimator_pipeline.migrat
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.migrate.exports.result import MigratedExport
 
-__all__ = ["ExportRow", "MigratedExport", "migrate_export"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportRow:
-    """One output of one signature, on both sides.
-
-    Attributes:
-        signature: its key.
-        output: its name.
-        meaning: what of the model it is.
-        absolute: the largest absolute difference.
-        relative: the largest relative difference.
-        tolerance: its name.
-        equal: whether it is within the tolerance.
-        message: what is told of a difference.
-    """
-
-    signature: str
-    output: str
-    meaning: str
-    absolute: float
-    relative: float
-    tolerance: str
-    equal: bool
-    message: str = ""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MigratedExport:
-    """What :func:`migrate_export` has done.
-
-    Attributes:
-        source: the old export.
-        output: the new one; "" where it was not kept.
-        rows: every output of every signature.
-        methods: signature key -> method name.
-        records: how many were compared.
-        notes: what a person should know of it.
-    """
-
-    source: str
-    output: str
-    rows: tuple[ExportRow, ...]
-    methods: Mapping[str, str]
-    records: int
-    notes: tuple[str, ...] = ()
-
-    @property
-    def equal(self) -> bool:
-        """Whether all answers agree within their tolerances."""
-        return all(row.equal for row in self.rows)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {"equal": self.equal, **dataclasses.asdict(self)}
-
-    def __str__(self) -> str:
-        from estimator_pipeline.migrate.exports.text import summary
-
-        return summary(self)
+__all__ = ["migrate_export"]
 
 
 def migrate_export(
@@ -140,10 +80,10 @@ def migrate_export(
     Raises:
         ConfigError: something does not fit; the message names all of it. Nothing has been written then.
     """
+    from estimator_pipeline.job.name_mapping import read_mapping
     from estimator_pipeline.migrate.exports import outputs as meaning
     from estimator_pipeline.migrate.exports import pipeline as steps
     from estimator_pipeline.migrate.exports.keras_model import Wanted
-    from estimator_pipeline.parity.models.program import read_mapping
 
     asked = steps.Asked(
         source=os.path.normpath(os.fspath(source)),

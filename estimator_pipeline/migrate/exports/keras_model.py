@@ -116,13 +116,13 @@ def keras_side(wanted: Wanted) -> KerasSide:
 
 
 def _of_job(job: Any, path: str) -> KerasSide:
-    from estimator_pipeline.engines.jobs import estimator as jobs
+    from estimator_pipeline.engines.jobs import common, runner
     from estimator_pipeline.engines.jobs import keras as keras_job
     from estimator_pipeline.models.heads import head_of
     from estimator_pipeline.models.keras3_variables import built_as_in_a_new_process
 
-    jobs.prepare_process(job)
-    data = jobs.job_inputs(job)
+    runner.prepare_process(job)
+    data = common.job_inputs(job)
     build = keras_job.job_keras_model(job, data)
     model = built_as_in_a_new_process(build, data.train_input_fn)
     if job.model.outputs:
@@ -196,8 +196,9 @@ def _is_keras_3(variable: Any) -> bool:
 
 def _give_weights(model: Any, checkpoint: str, wanted: Wanted) -> list[str]:
     from estimator_pipeline.migrate.checkpoints import read as reading
+    from estimator_pipeline.migrate.checkpoints.draft import Choices
     from estimator_pipeline.migrate.checkpoints.keras_files import state_of_file
-    from estimator_pipeline.migrate.checkpoints.plan import Choices, plan
+    from estimator_pipeline.migrate.checkpoints.plan import plan
     from estimator_pipeline.migrate.checkpoints.targets import KerasTarget
 
     if reading.is_keras_file(checkpoint):

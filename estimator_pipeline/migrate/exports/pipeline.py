@@ -16,10 +16,10 @@ from estimator_pipeline.job.tolerances import NAMED
 from estimator_pipeline.migrate.exports import outputs as meaning
 from estimator_pipeline.migrate.exports import read as reading
 from estimator_pipeline.migrate.exports import write as writing
-from estimator_pipeline.migrate.exports.api import ExportRow, MigratedExport
 from estimator_pipeline.migrate.exports.keras_model import Input, KerasSide, Wanted, keras_side
 from estimator_pipeline.migrate.exports.outputs import Meaning, Said
 from estimator_pipeline.migrate.exports.read import Export, Feature, Signature, Tensor
+from estimator_pipeline.migrate.exports.result import ExportRow, MigratedExport
 from estimator_pipeline.migrate.exports.sample_inputs import records_for
 from estimator_pipeline.migrate.functions import named_function
 from estimator_pipeline.utils.arrays import BIT_EQUAL, Tolerance, compare

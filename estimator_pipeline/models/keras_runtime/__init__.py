@@ -1,1 +1,4 @@
-"""To be written: what is in here, and what is not."""
+"""What programs import that `migrate convert` has written: Keras counterparts of Estimator features.
+
+The names are public. The converter is `migrate/code/to_keras`.
+"""

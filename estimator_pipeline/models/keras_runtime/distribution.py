@@ -1,6 +1,6 @@
 """The cluster that a program of Keras trains on, where an Estimator's RunConfig knew it: workers, all at the same step.
 
-    from estimator_pipeline import keras_cluster
+    from estimator_pipeline.models.keras_runtime import distribution as keras_cluster
 
     config = keras_cluster.of_workers()
     strategy = config.strategy()

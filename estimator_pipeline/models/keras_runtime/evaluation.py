@@ -1,6 +1,6 @@
 """What `train_and_evaluate` did beside training, as a callback of `Model.fit`: evaluations, exports, an early end.
 
-    from estimator_pipeline import keras_evaluation
+    from estimator_pipeline.models.keras_runtime import evaluation as keras_evaluation
 
     evaluation = keras_evaluation.Evaluation(
         lambda: read("eval.csv"), every_steps=200, folder="model",

@@ -1,6 +1,6 @@
 """The weights of a Keras model by the names that an Estimator gave them: read, restored, taken over from another one.
 
-    from estimator_pipeline import keras_weights
+    from estimator_pipeline.models.keras_runtime import warm_start as keras_weights
 
     keras_weights.warm_start(model, keras_weights.WarmStartSettings("old_model", ".*conv.*"), scope="net")
     print(keras_weights.named_values(model, scope="net")["net/conv1/kernel"])

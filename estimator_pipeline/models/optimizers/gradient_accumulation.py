@@ -29,7 +29,7 @@ __all__ = [
     "SUM", "accumulating", "accumulating_of_keras_3", "accumulates", "changes", "counting_changes", "mean_of_steps"
 ]  # fmt: skip
 
-# The name of a sum: after its variable's in an Estimator, and as a slot's in Keras. `parity.names` knows it.
+# The name of a sum: after its variable's in an Estimator, and as a slot's in Keras. `utils.variable_names` knows it.
 SUM = "gradient_sum"
 
 

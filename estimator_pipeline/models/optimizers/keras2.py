@@ -1,4 +1,5 @@
-"""The optimizers of :mod:`estimator_pipeline.models.optimizers.spec` for `Model.fit`, with the arithmetic that was asked for.
+"""The optimizers of :mod:`estimator_pipeline.models.optimizers.spec` for `Model.fit`, with the arithmetic that was
+asked for.
 
 `api="keras"` is the Keras 2 optimizer that the Estimator uses as well (`tf.keras.optimizers.legacy`). `api="v1"` is a
 Keras optimizer with the arithmetic of the `tf.compat.v1.train` one, to the last bit: where Keras has the same

@@ -79,8 +79,8 @@ class Optimizer:
         gradient_accumulation_steps: so many batches make one change of the variables, by the mean of their gradients;
             see :mod:`estimator_pipeline.models.optimizers.gradient_accumulation`. A step is a batch all the same.
         ema_momentum: what is evaluated and exported are exponential moving averages of the weights; the share of an
-            average that a change leaves, such as 0.999; see :mod:`estimator_pipeline.models.optimizers.moving_averages`. None: the
-            weights themselves.
+            average that a change leaves, such as 0.999; see
+            :mod:`estimator_pipeline.models.optimizers.moving_averages`. None: the weights themselves.
 
     Raises:
         ConfigError: a name that is not known, or a warm-up, weight decay, momentum or number of steps that cannot be.

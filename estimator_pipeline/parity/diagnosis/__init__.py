@@ -1,1 +1,4 @@
-"""To be written: what is in here, and what is not."""
+"""Why two trainings differ: from the first difference to its cause, where it is certain. NumPy only.
+
+What differs is found in `parity/comparison.py`.
+"""

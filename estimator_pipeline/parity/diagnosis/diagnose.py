@@ -29,13 +29,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline.job.tolerances import kind_of
-from estimator_pipeline.launch.local.plan import counted
 from estimator_pipeline.parity.diagnosis.batch_norm import of_evaluation, of_statistics
 from estimator_pipeline.parity.diagnosis.gradients import factor_of_changes, of_loss, of_update
 from estimator_pipeline.parity.diagnosis.optimizers import MEND, of_options
 from estimator_pipeline.parity.findings import Facts, Finding, Step
 from estimator_pipeline.parity.step_records import StepReader, batch_of, batches_alike
 from estimator_pipeline.utils.arrays import Comparison, Difference
+from estimator_pipeline.utils.text import counted
 from estimator_pipeline.utils.variable_names import GLOBAL_STEP
 
 if TYPE_CHECKING:

@@ -1,1 +1,4 @@
-"""To be written: what is in here, and what is not."""
+"""Parity of a job file: the same job by two engines.
+
+Programs of people's own are compared in `parity/models`.
+"""

@@ -2,7 +2,7 @@
 
 The Estimator engine and the Keras engine build the same layers on the same kernels, sum over the same replicas, and
 update by the same arithmetic (`keras_optimizers`); a session and a tf.function have their graphs rewritten by as many
-passes (`engines/job.py`). That is measured for the models of `model_fns`, on CPUs. What it does not cover has a
+passes (`engines/jobs/runner.py`). That is measured for the models of `model_fns`, on CPUs. What it does not cover has a
 tolerance here, each with its reason.
 """
 

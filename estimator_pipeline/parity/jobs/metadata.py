@@ -9,10 +9,10 @@ from typing import Any
 
 from estimator_pipeline.job import Job
 from estimator_pipeline.job.tolerances import Tolerances
-from estimator_pipeline.launch.local.plan import counted
 from estimator_pipeline.parity.models.arguments import Feeds
 from estimator_pipeline.parity.models.input_fns import name_of
 from estimator_pipeline.utils.arrays import BIT_EQUAL
+from estimator_pipeline.utils.text import counted
 
 __all__ = ["about", "of_program"]
 

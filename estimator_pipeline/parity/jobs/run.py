@@ -18,11 +18,12 @@ from estimator_pipeline.job.arguments import check_count, check_seconds
 from estimator_pipeline.job.tolerances import Tolerances
 from estimator_pipeline.parity import folders
 from estimator_pipeline.parity import known_differences as known
+from estimator_pipeline.parity.comparison import compare_records
 from estimator_pipeline.parity.diagnosis.diagnose import Facts
 from estimator_pipeline.parity.export_answers import EXPORT
 from estimator_pipeline.parity.jobs import default_tolerances as defaults
 from estimator_pipeline.parity.jobs.metadata import about
-from estimator_pipeline.parity.result import ENGINES, Parity, compare_records
+from estimator_pipeline.parity.result import ENGINES, Parity
 from estimator_pipeline.parity.step_records import StepReader, initial_of, read_arrays
 from estimator_pipeline.utils.arrays import compare
 

@@ -1,1 +1,4 @@
-"""To be written: what is in here, and what is not."""
+"""Parity of programs: an Estimator against a Keras model that somebody wrote for it.
+
+Job files are compared in `parity/jobs`.
+"""

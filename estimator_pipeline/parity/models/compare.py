@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -28,24 +26,23 @@ from estimator_pipeline.engines.recording import step_recorder as recording
 from estimator_pipeline.errors import ConfigError, DivergedError, TaskFailedError
 from estimator_pipeline.job.tolerances import Tolerances, kind_of
 from estimator_pipeline.job.user_code import own_code
-from estimator_pipeline.launch.local.plan import counted
 from estimator_pipeline.models import keras_variable_names as keras_names
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
-from estimator_pipeline.parity import folders, graph_facts
-from estimator_pipeline.parity import known_differences as known
+from estimator_pipeline.parity import folders, graph_facts, known_differences
+from estimator_pipeline.parity.comparison import compare_records
 from estimator_pipeline.parity.diagnosis.diagnose import FIRST_DIFFERENCE, Facts
 from estimator_pipeline.parity.diagnosis.optimizers import other_options, told_options
 from estimator_pipeline.parity.export_answers import Evaluation, evaluation_of, loss_of_batch_means, predicted
 from estimator_pipeline.parity.findings import told_names
 from estimator_pipeline.parity.jobs import metadata as about
-from estimator_pipeline.parity.models import inspection as looks
-from estimator_pipeline.parity.models import matching
+from estimator_pipeline.parity.models import inspection, matching
 from estimator_pipeline.parity.models.arguments import Feeds, check_arguments
-from estimator_pipeline.parity.models.input_fns import features_of
+from estimator_pipeline.parity.models.input_fns import dataset_for_fit, features_of
 from estimator_pipeline.parity.models.record_formats import Forms, common_forms
 from estimator_pipeline.parity.optimizer_slots import kept_by_keras, kept_in_graph
-from estimator_pipeline.parity.result import ENGINES, Parity, compare_records
+from estimator_pipeline.parity.result import ENGINES, Parity
 from estimator_pipeline.parity.step_records import BatchWriter, StepReader, StepWriter, initial_of
+from estimator_pipeline.utils.text import counted
 from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
 
 __all__ = ["compare_models"]
@@ -117,10 +114,10 @@ def compare_models(
             found=", ".join(list(named)[:12]),
             mend="give eval_input_fn (--eval-input-fn), or leave metric_names out",
         )
-    theirs = looks.look_at_estimator(
+    theirs = inspection.look_at_estimator(
         estimator, training=feeds.training, evaluation=feeds.evaluation, asked=predictions is not None
     )
-    ours = looks.look_at_keras(model, training=feeds.keras_training, evaluation=feeds.keras_evaluation)
+    ours = inspection.look_at_keras(model, training=feeds.keras_training, evaluation=feeds.keras_evaluation)
     left = matching.check_variables(
         theirs.variables, ours.variables, weights, untrained=theirs.untrained, untrained_ours=ours.untrained
     )
@@ -159,8 +156,8 @@ class _Pair:
     mapping: Mapping[str, str]
     metric_names: Mapping[str, str]
     asked: Mapping[str, str]
-    theirs: looks.Look
-    ours: looks.KerasLook
+    theirs: inspection.Look
+    ours: inspection.KerasLook
     left: matching.LeftOut
     forms: Forms
 
@@ -200,7 +197,7 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) 
     writers = {engine: StepWriter(base / engine / "record") for engine in reversed(ENGINES)}
     read = graph_facts.GraphFacts()
     keras = _by_keras(pair, writers["keras"])
-    with looks.keras_classes():
+    with inspection.keras_classes():
         estimator = _by_estimator(pair, base, writers, read)
     seen = keras.evaluation
     loss = loss_of_batch_means(keras.metrics.get("loss"), seen.each, seen.sizes)
@@ -210,7 +207,9 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) 
     both = [name for name in finals["estimator"] if name in finals["keras"]]
     options = (read.options, graph_facts.options_of_keras(model.optimizer))
     random = (read.random, keras.random)
-    by_nature = known.of_optimizers(estimator.names, optimizer, options) + known.of_random(ENGINES, random)
+    by_nature = known_differences.of_optimizers(estimator.names, optimizer, options) + known_differences.of_random(
+        ENGINES, random
+    )
     if slots is None:
         slots, told = _slots(base, estimator.names, model.optimizer, options)
         notes += told
@@ -277,11 +276,11 @@ def _of_what_came(pair: _Pair, found: Parity, facts: Facts, differing: Iterable[
     compared = [*found.numbers.values(), *found.records.values(), *(step.variables for step in found.steps)]
     if found.initial.equal and all(one.equal for one in compared):
         # What evaluates other weights comes to other metrics, whatever is counted.
-        notes += known.of_metrics(differing)
+        notes += known_differences.of_metrics(differing)
     if any(step.variables.differences for step in found.steps) and all(
         finding.name == FIRST_DIFFERENCE and finding.kind in _OF_ROUNDING for finding in found.findings
     ):
-        notes += known.of_session(pair.estimator.config.session_config)
+        notes += known_differences.of_session(pair.estimator.config.session_config)
     if found.equal and (others := other_options(facts)):
         notes.append(
             f"the optimizers' options are not the same ({told_options(ENGINES, others)}), which did not show in "
@@ -331,7 +330,13 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
     try:
         try:
             with _at_work("the training of the Keras model", writer.folder):
-                model.fit(_given(told, strategy), steps_per_epoch=pair.steps, epochs=1, callbacks=[callback], verbose=0)
+                model.fit(
+                    dataset_for_fit(told, strategy),
+                    steps_per_epoch=pair.steps,
+                    epochs=1,
+                    callbacks=[callback],
+                    verbose=0,
+                )
         except TaskFailedError as error:
             # Some metrics refuse outputs that are no numbers, in the step after the one that has led to them.
             refused = isinstance(error.__cause__, tf.errors.InvalidArgumentError)
@@ -373,7 +378,7 @@ def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], re
     """Trains and evaluates a copy of the Estimator, from the values that Keras has recorded, and asks it."""
     tf: Any = compat.install()
     feeds, outcome = pair.feeds, _Outcome()
-    copy = looks.copy_of(pair.estimator, str(base / "estimator" / "model"))
+    copy = inspection.copy_of(pair.estimator, str(base / "estimator" / "model"))
     start = {name: value for name, value in initial_of(writers["keras"].folder).items() if kind_of(name) != "slots"}
     start.pop(GLOBAL_STEP)
 
@@ -486,17 +491,6 @@ def _slots(base: Path, names: list[str], optimizer: Any, options: tuple[Any, Any
     slots = [{name for name in side if kind_of(name) == "slots"} for side in (estimator, keras)]
     if slots[0] != slots[1]:
         return False, ["the optimizers' slots are not compared: the two do not keep the same ones"]
-    if known.of_optimizers(names, type(optimizer).__name__, options) and type(optimizer).__name__ != "Adam":
+    if known_differences.of_optimizers(names, type(optimizer).__name__, options) and type(optimizer).__name__ != "Adam":
         return False, ["the optimizers' slots are not compared: the two keep something else under the same names"]
     return True, []
-
-
-def _given(input_fn: Callable[..., Any], strategy: Any) -> Any:
-    """What `fit` gets: the dataset, or one for each pipeline of a strategy."""
-    if strategy.num_replicas_in_sync > 1:
-        return strategy.distribute_datasets_from_function(functools.partial(_dataset, input_fn))
-    return _dataset(input_fn)
-
-
-def _dataset(input_fn: Callable[..., Any], context: Any = None) -> Any:
-    return input_fn(input_context=context) if "input_context" in inspect.signature(input_fn).parameters else input_fn()

@@ -17,11 +17,11 @@ from estimator_pipeline.compat.internals import seeds
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.user_code import own_code, type_told
 
-__all__ = ["Feed", "called", "features_of", "name_of"]
+__all__ = ["Feed", "called", "dataset_for_fit", "features_of", "name_of"]
 
 # What an Estimator fills by its name, beside `input_context`, which is another one in each call.
 _FILLED = ("mode", "params", "config")
-# A few of what this package's own input functions carry; see `engines.recording.told_batches`.
+# A few of what this package's own input functions carry; see `engines.recording.step_recorder.told_batches`.
 _CARRIED = ("start_step", "hinted", "ledger")
 
 
@@ -281,3 +281,14 @@ def _refuse_unfilled(function: Any, what: str, filled: Collection[str]) -> None:
             found=f"{name_of(function)}{inspect.signature(function)}",
             mend="give them defaults, or bind them with functools.partial",
         )
+
+
+def dataset_for_fit(input_fn: Callable[..., Any], strategy: Any) -> Any:
+    """What `fit` gets: the dataset, or one for each pipeline of a strategy."""
+    if strategy.num_replicas_in_sync > 1:
+        return strategy.distribute_datasets_from_function(functools.partial(_called, input_fn))
+    return _called(input_fn)
+
+
+def _called(input_fn: Callable[..., Any], context: Any = None) -> Any:
+    return input_fn(input_context=context) if "input_context" in inspect.signature(input_fn).parameters else input_fn()

@@ -8,11 +8,12 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job.name_mapping import _read, read_mapping
 from estimator_pipeline.job.user_code import call_function, load_function, type_told
 from estimator_pipeline.parity.models.compare import compare_models
 from estimator_pipeline.parity.result import Parity
 
-__all__ = ["compare_program", "read_mapping"]
+__all__ = ["compare_program"]
 
 
 def compare_program(
@@ -89,26 +90,6 @@ def compare_program(
     )
 
 
-def read_mapping(path: Path, example: str = "dense/kernel: fc1/weights") -> dict[str, str]:
-    """A YAML file of Keras weight -> the Estimator's variable, or of other names to names.
-
-    Args:
-        path: the file.
-        example: a line of such a file.
-
-    Raises:
-        ConfigError: it is not there, or holds something else.
-    """
-    found = _read(path)
-    if not isinstance(found, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in found.items()):
-        raise ConfigError(
-            f"{path} is no mapping of names to names",
-            found="nothing" if found is None else repr(found)[:200],
-            mend=f"a line for each, such as {example}",
-        )
-    return found
-
-
 def _predictions(given: Sequence[str]) -> str | dict[str, str] | None:
     if not given:
         return None
@@ -129,21 +110,3 @@ def _predictions(given: Sequence[str]) -> str | dict[str, str] | None:
             )
         found[output] = key
     return found
-
-
-def _read(path: Path) -> Any:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    from estimator_pipeline.job.loading import yaml_error
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}", mend="name a YAML file") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error.reason}", mend="save it as UTF-8") from error
-    try:
-        return YAML(typ="safe", pure=True).load(text)
-    except (YAMLError, ValueError) as error:
-        raise yaml_error(error, text, source=str(path)) from error

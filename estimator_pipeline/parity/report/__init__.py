@@ -1,1 +1,1 @@
-"""To be written: what is in here, and what is not."""
+"""The report of a comparison as one HTML page. The text for terminals is `parity/text.py`."""

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 
-from estimator_pipeline.launch.local.plan import counted
+from estimator_pipeline.utils.text import counted
 
 __all__ = ["COLOURS", "Chart", "differences", "losses"]
 

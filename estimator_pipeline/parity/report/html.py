@@ -16,13 +16,13 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from estimator_pipeline import __version__
 from estimator_pipeline.parity import folders, text
 from estimator_pipeline.parity import tallies as tally
 from estimator_pipeline.parity.report.sections import Environment, sections
 from estimator_pipeline.parity.result import Parity
-from estimator_pipeline.progress.progress_file import finite
 from estimator_pipeline.utils import durable_files as durable
+from estimator_pipeline.utils.jsonable import finite
+from estimator_pipeline.utils.version import __version__
 
 __all__ = ["HTML", "JSON", "prepare", "render", "write_report"]
 

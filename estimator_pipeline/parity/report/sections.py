@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from estimator_pipeline.launch.local.plan import counted
 from estimator_pipeline.parity import tallies as tally
 from estimator_pipeline.parity.report import charts
 from estimator_pipeline.parity.report.charts import Chart
 from estimator_pipeline.parity.result import Parity
 from estimator_pipeline.utils.arrays import Difference
+from estimator_pipeline.utils.text import counted
 
 __all__ = ["MOST_ROWS", "SECTIONS", "Cell", "Section", "Table", "sections"]
 

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.support.processes import free_ports
 
 from estimator_pipeline.cluster import port_agreement as agreement
 from estimator_pipeline.cluster import resolve
@@ -20,6 +19,7 @@ from estimator_pipeline.cluster import shared_folder as neighbours
 from estimator_pipeline.cluster.port_agreement import agree, folder_for, own_address, wait_secs
 from estimator_pipeline.errors import ClusterError, ConfigError, WaitError
 from estimator_pipeline.launch import Shape
+from tests.support.processes import free_ports
 
 # Each process agrees, then serves at its own port as TensorFlow's server would (sharing it), until it is told to end.
 TASK = """

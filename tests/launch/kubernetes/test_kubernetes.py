@@ -35,7 +35,7 @@ from tests.support.command_line import call
 from tests.support.kubernetes_pods import Pod, pods_of
 
 ROOT = Path(__file__).resolve().parents[3]
-HERE = Path(__file__).parent / "kubernetes"
+HERE = Path(__file__).parent
 KINDS = ("job", "jobset", "tfjob")
 JOBS = ("workers", "parameter_servers")
 # The oldest is the first with `backoffLimitPerIndex` switched on; the newest that the package of schemas has.

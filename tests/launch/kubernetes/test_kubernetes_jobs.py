@@ -31,7 +31,7 @@ from estimator_pipeline.launch.kubernetes.status import pod_states
 from estimator_pipeline.launch.kubernetes.yaml_text import manifest_text
 from tests.support.command_line import call
 
-HERE = Path(__file__).parent / "kubernetes"
+HERE = Path(__file__).parent
 WORKERS = HERE / "jobs" / "workers.yaml"
 NAME = "digits-cnn"
 SUBMIT = ["submit", "kubernetes"]

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.processes import ROOT, environment, tensorflow_with_three_cpus
 
+from tests.support.processes import ROOT, environment, tensorflow_with_three_cpus
 from tests.support.real_slurm import RealSlurm, why_absent
 
 tf = tensorflow_with_three_cpus()

@@ -14,10 +14,8 @@ import os
 from absl import app, flags
 import tensorflow as tf
 
-from estimator_pipeline.models.keras_runtime import (
-    distribution as keras_cluster,
-    evaluation as keras_evaluation,
-)
+from estimator_pipeline.models.keras_runtime import distribution as keras_cluster
+from estimator_pipeline.models.keras_runtime import evaluation as keras_evaluation
 
 flags.DEFINE_string('ps_hosts', '', 'host:port of the parameter servers')
 flags.DEFINE_string('worker_hosts', '', 'host:port of the workers')

@@ -14,11 +14,9 @@ import os
 from absl import app, flags
 import tensorflow as tf
 
-from estimator_pipeline.models.keras_runtime import (
-    canned as keras_canned,
-    feature_columns as keras_columns,
-    heads as keras_heads,
-)
+from estimator_pipeline.models.keras_runtime import canned as keras_canned
+from estimator_pipeline.models.keras_runtime import feature_columns as keras_columns
+from estimator_pipeline.models.keras_runtime import heads as keras_heads
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 
 FLAGS = flags.FLAGS

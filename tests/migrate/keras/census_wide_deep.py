@@ -15,7 +15,8 @@ from absl import app as absl_app
 from absl import flags
 import tensorflow as tf
 
-from estimator_pipeline.models.keras_runtime import canned as keras_canned, feature_columns as keras_columns
+from estimator_pipeline.models.keras_runtime import canned as keras_canned
+from estimator_pipeline.models.keras_runtime import feature_columns as keras_columns
 
 _CSV_COLUMNS = [
     'age', 'workclass', 'fnlwgt', 'education', 'education_num',

@@ -8,11 +8,9 @@ import time
 
 import tensorflow as tf
 
-from estimator_pipeline.models.keras_runtime import (
-    canned as keras_canned,
-    feature_columns as keras_columns,
-    evaluation as keras_evaluation,
-)
+from estimator_pipeline.models.keras_runtime import canned as keras_canned
+from estimator_pipeline.models.keras_runtime import evaluation as keras_evaluation
+from estimator_pipeline.models.keras_runtime import feature_columns as keras_columns
 
 SERVICES = ['tv', 'phone', 'cloud', 'music']
 LABEL = 'churned'

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from estimator_pipeline.models.keras_runtime import canned as keras_canned, feature_columns as keras_columns
+from estimator_pipeline.models.keras_runtime import canned as keras_canned
+from estimator_pipeline.models.keras_runtime import feature_columns as keras_columns
 
 LABEL = 'price'
 NUMBERS = ['rooms', 'area', 'age', 'tax', 'crime', 'distance']

@@ -14,10 +14,8 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from estimator_pipeline.models.keras_runtime import (
-    distribution as keras_cluster,
-    evaluation as keras_evaluation,
-)
+from estimator_pipeline.models.keras_runtime import distribution as keras_cluster
+from estimator_pipeline.models.keras_runtime import evaluation as keras_evaluation
 
 BUFFER_SIZE = 10000
 BATCH_SIZE = 64

@@ -10,7 +10,8 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from estimator_pipeline.models.keras_runtime import feature_columns as keras_columns, heads as keras_heads
+from estimator_pipeline.models.keras_runtime import feature_columns as keras_columns
+from estimator_pipeline.models.keras_runtime import heads as keras_heads
 
 HEADER = ['distance_km', 'weight_kg', 'items', 'weekday', 'express']
 

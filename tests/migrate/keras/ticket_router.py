@@ -14,7 +14,8 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from estimator_pipeline.models.keras_runtime import heads as keras_heads, warm_start as keras_weights
+from estimator_pipeline.models.keras_runtime import heads as keras_heads
+from estimator_pipeline.models.keras_runtime import warm_start as keras_weights
 
 TEAMS = ('billing', 'network', 'hardware', 'account')
 CHANNELS = {'mail': 0, 'phone': 1, 'chat': 2}

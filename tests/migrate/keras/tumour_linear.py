@@ -12,7 +12,8 @@ import tempfile
 
 import tensorflow as tf
 
-from estimator_pipeline.models.keras_runtime import canned as keras_canned, feature_columns as keras_columns
+from estimator_pipeline.models.keras_runtime import canned as keras_canned
+from estimator_pipeline.models.keras_runtime import feature_columns as keras_columns
 
 MEASURES = ['radius', 'texture', 'perimeter', 'area', 'smoothness', 'compactness', 'concavity',
             'concave_points', 'symmetry', 'fractal_dimension']

@@ -87,7 +87,8 @@ class Board:
         max_steps: the global step at which this task's training ends, if any.
         server: the chief's; None: all tasks share the model directory.
         evaluator: whether the job has an evaluator, as far as anybody says so.
-        job: what this task's job is made of, which the others compare (:mod:`~estimator_pipeline.engines.lifecycle.rendezvous.same_job`).
+        job: what this task's job is made of, which the others compare
+            (:mod:`~estimator_pipeline.engines.lifecycle.rendezvous.same_job`).
 
     Attributes:
         directory: where the files are.

@@ -33,6 +33,7 @@ from estimator_pipeline.engines.model_dir.run_identity import (
 )
 from estimator_pipeline.errors import OtherJobError
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.version import __version__
 
 __all__ = [
     "MODEL_DIR",
@@ -62,13 +63,11 @@ _PROGRAMS_MEND = "start every task with the same program, arguments and data"
 
 def versions() -> dict[str, str]:
     """What trains, by version."""
-    import estimator_pipeline
-
     tf = compat.install()
     # Keras 3 has versions of its own; tf_keras has TensorFlow's.
     keras = {"the version of keras": sys.modules["keras"].__version__} if compat.keras_generation() == 3 else {}
     return {
-        "the version of estimator_pipeline": estimator_pipeline.__version__,
+        "the version of estimator_pipeline": __version__,
         "the version of tensorflow": tf.__version__,
         **keras,
     }

@@ -1,10 +1,10 @@
 """Whether this task was asked to end: SIGTERM, or the early signal of a scheduler.
 
 A signal only sets a flag; training looks at it between two steps and stops with a checkpoint
-(:mod:`~estimator_pipeline.engines.lifecycle.stopping.synchronized_stop`). Python runs a signal's handler when the main thread comes back to the
-interpreter, and a step that waits for a peer does not come back. So the signal's number also goes into a pipe that a
-thread reads (`signal.set_wakeup_fd`): the other tasks hear of it at once, and a task that cannot stop ends all the
-same, within a stated time.
+(:mod:`~estimator_pipeline.engines.lifecycle.stopping.synchronized_stop`). Python runs a signal's handler when the main
+thread comes back to the interpreter, and a step that waits for a peer does not come back. So the signal's number also
+goes into a pipe that a thread reads (`signal.set_wakeup_fd`): the other tasks hear of it at once, and a task that
+cannot stop ends all the same, within a stated time.
 
 A signal that comes again changes nothing: schedulers repeat themselves, and a launcher forwards what they say.
 SIGINT and SIGKILL end a task at once, as ever; where the main thread does not come back to the interpreter, a thread

@@ -9,8 +9,9 @@ a step, and no message. A thread on each task waits for a word; then:
 3. The chief decides for the largest of these numbers, and says it. Everybody can finish that step, as nobody has
    bound himself to less than what he has begun; and nobody begins another one.
 
-Where a call makes several steps (:mod:`~estimator_pipeline.engines.estimator.multi_step`) a task binds itself to the last one
-of its call. All tasks make the same calls, so the largest of these numbers is the end of a call of each of them.
+Where a call makes several steps (:mod:`~estimator_pipeline.engines.estimator.multi_step`) a task binds itself to the
+last one of its call. All tasks make the same calls, so the largest of these numbers is the end of a call of each of
+them.
 
 Every message is waited for until it is there; none is looked for once and taken as missing. So it does not matter how
 far the tasks are apart (steps are queued on a GPU), nor how slow the messages are.

@@ -124,7 +124,8 @@ def private_modules() -> frozenset[str]:
     return frozenset(f"tensorflow.python.{line}" for line in text.splitlines())
 
 
-# What compat puts back, beside all of the estimator package: see compat/aliases.py and compat/moved_names.txt.
+# What compat puts back, beside all of the estimator package: see compat/bootstrap/import_aliases.py and
+# compat/moved_names/moved_names.txt.
 _PUT_BACK = (
     "tensorflow_estimator", "tensorflow.python.estimator", "tensorflow.python.distribute.estimator_training",
     "tensorflow._api.v2.compat.v1.estimator",

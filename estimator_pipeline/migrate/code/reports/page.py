@@ -10,10 +10,10 @@ from typing import Any
 
 import jinja2
 
-from estimator_pipeline import __version__
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.findings import TREATMENTS, Finding, Scan
 from estimator_pipeline.migrate.code.reports.text import MEANING, headline
+from estimator_pipeline.utils.version import __version__
 
 __all__ = ["page"]
 

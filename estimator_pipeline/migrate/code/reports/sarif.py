@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from estimator_pipeline import __version__
 from estimator_pipeline.migrate.code.findings import BY_HAND, STAYS, Finding, Scan
+from estimator_pipeline.utils.version import __version__
 
 __all__ = ["SCHEMA_URI", "sarif"]
 

@@ -28,7 +28,7 @@ from estimator_pipeline.migrate.code.to_keras.job import canned, datasets, flags
 from estimator_pipeline.migrate.code.to_keras.job import exports as exporting
 from estimator_pipeline.migrate.code.to_keras.job.estimators import Job
 from estimator_pipeline.migrate.code.to_keras.job.estimators import find as jobs_of
-from estimator_pipeline.migrate.code.to_keras.job.run_config import REMOVED
+from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.model import heads
 from estimator_pipeline.migrate.code.to_keras.model import model_class as modelling
 from estimator_pipeline.migrate.code.to_keras.model import warm_start as warm_starts
@@ -46,8 +46,19 @@ DEFECTS = (LookupError, AttributeError, TypeError, ValueError, SyntaxError, Asse
             tokenize.TokenError)  # fmt: skip
 _MODES = {"TRAIN": "'train'", "EVAL": "'eval'", "PREDICT": "'infer'"}
 # Of this package: what the new text may import.
-_MODULES = {"keras_averages", "keras_canned", "keras_cells", "keras_cluster", "keras_columns", "keras_evaluation",
-            "keras_heads", "keras_optimizers", "keras_variables", "keras_weights"}  # fmt: skip
+_RUNTIME = "estimator_pipeline.models.keras_runtime"
+_MODULES = {
+    "keras_averages": f"{_RUNTIME}.moving_averages",
+    "keras_canned": f"{_RUNTIME}.canned",
+    "keras_cells": f"{_RUNTIME}.rnn_cells",
+    "keras_cluster": f"{_RUNTIME}.distribution",
+    "keras_columns": f"{_RUNTIME}.feature_columns",
+    "keras_evaluation": f"{_RUNTIME}.evaluation",
+    "keras_heads": f"{_RUNTIME}.heads",
+    "keras_optimizers": "estimator_pipeline.models.optimizers.keras2",
+    "keras_variables": f"{_RUNTIME}.variables",
+    "keras_weights": f"{_RUNTIME}.warm_start",
+}
 _LEVELS = ("DEBUG", "ERROR", "FATAL", "INFO", "WARN")
 # Of a construct of these no part may be left: it would be an Estimator's still.
 _LEFT = (
@@ -333,9 +344,9 @@ def _with_helpers(reader: Reader, jobs: list[Job]) -> str:
     if "absl" in reader.needs:
         others = [node for node in imports if _module(node) not in sys.stdlib_module_names]
         before.setdefault(others[0], []).append("from absl import app, flags")
-    needed = sorted(_MODULES & reader.needs)
+    needed = sorted((*_MODULES[name].rpartition(".")[::2], name) for name in _MODULES.keys() & reader.needs)
     if needed:
-        own = ["", f"from estimator_pipeline import {', '.join(needed)}"]
+        own = ["", *(f"from {package} import {module} as {name}" for package, module, name in needed)]
         if "Optimizer" in reader.needs:
             own.append("from estimator_pipeline.models.optimizers.spec import Optimizer")
         behind.setdefault(imports[-1], []).extend(own)

@@ -1,1 +1,1 @@
-"""To be written: what is in here, and what is not."""
+"""The formats that are read, one a file. What becomes of their fields is decided in `migrate/configs/convert.py`."""

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job.base import nearest
 from estimator_pipeline.migrate.configs.documents import Document, Path, dotted
+from estimator_pipeline.utils.text import nearest
 
 __all__ = ["AIPlatformJob", "SageMakerEstimator", "TFJob", "TrainingJob", "checked", "knows", "likely"]
 

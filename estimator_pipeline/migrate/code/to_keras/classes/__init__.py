@@ -1,1 +1,1 @@
-"""To be written: what is in here, and what is not."""
+"""Classes of programs: subclasses of Estimator, and what they inherit."""

@@ -1,1 +1,1 @@
-"""To be written: what is in here, and what is not."""
+"""Session hooks of programs: to callbacks, or to nothing where they only log."""

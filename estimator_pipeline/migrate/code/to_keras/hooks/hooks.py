@@ -10,12 +10,12 @@ from typing import Any
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis.chains import root
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import children
 from estimator_pipeline.migrate.code.to_keras.hooks import hook_classes
 from estimator_pipeline.migrate.code.to_keras.hooks import watched_tensors as watching
-from estimator_pipeline.migrate.code.to_keras.job.estimators import root
-from estimator_pipeline.migrate.code.to_keras.job.run_config import REMOVED, SILENT_HOOKS
+from estimator_pipeline.migrate.code.to_keras.markers import REMOVED, SILENT_HOOKS
 from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader, names_in
 
 __all__ = ["STOPS", "Found", "drop", "elements", "find", "of_spec", "read", "write_stop"]

@@ -1,1 +1,1 @@
-"""To be written: what is in here, and what is not."""
+"""Everything of a program beside its model: Estimators, RunConfig, data, training, evaluation, exports, flags."""

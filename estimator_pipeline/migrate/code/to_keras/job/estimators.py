@@ -11,14 +11,16 @@ from functools import partial
 import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
+from estimator_pipeline.migrate.code.analysis.chains import root
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.job import canned
 from estimator_pipeline.migrate.code.to_keras.job import run_config as configuration
-from estimator_pipeline.migrate.code.to_keras.job.run_config import REMOVED, Settings
+from estimator_pipeline.migrate.code.to_keras.job.run_config import Settings
+from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.model.model_class import Model
 from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
 
-__all__ = ["Job", "find", "root"]
+__all__ = ["Job", "find"]
 
 _KERAS_MODEL = ("keras_model", "keras_model_path", "custom_objects", "model_dir", "config", "checkpoint_format",
                 "metric_names_map")  # fmt: skip
@@ -187,9 +189,3 @@ def _assignment(reader: Reader, call: cst.BaseExpression) -> tuple[cst.Assign, c
 def _same(reader: Reader, call: cst.Call, data: str) -> str:
     """The call of a function that gives the model: it stays."""
     return reader.text(call)
-
-
-def root(node: cst.CSTNode) -> cst.Name:
-    while isinstance(node, cst.Attribute):
-        node = node.value
-    return node if isinstance(node, cst.Name) else cst.Name("_")

@@ -9,12 +9,12 @@ from typing import Any
 import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
+from estimator_pipeline.migrate.code.analysis.chains import root
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.hooks import hooks
 from estimator_pipeline.migrate.code.to_keras.job import exports as exporting
 from estimator_pipeline.migrate.code.to_keras.job.datasets import dataset
-from estimator_pipeline.migrate.code.to_keras.job.estimators import root
-from estimator_pipeline.migrate.code.to_keras.job.run_config import REMOVED
+from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
 
 __all__ = ["write"]

@@ -7,7 +7,7 @@ import re
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.to_keras.job.run_config import REMOVED
+from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.rewriter import Reader
 
 __all__ = ["install"]

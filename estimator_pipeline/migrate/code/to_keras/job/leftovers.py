@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.syntax import children
+from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.rewriter import Reader
 
-__all__ = ["REMOVED", "remove"]
+__all__ = ["remove"]
 
-REMOVED = "\x00"
-"""What stands for a statement that is no more; its line goes."""
 
 # What is called for what it gives alone.
 _PLAIN = re.compile(

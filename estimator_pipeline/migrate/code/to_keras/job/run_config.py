@@ -10,14 +10,10 @@ import libcst as cst
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.job import clusters, leftovers
-from estimator_pipeline.migrate.code.to_keras.job.leftovers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
 
-__all__ = ["REMOVED", "SILENT_HOOKS", "Settings", "configure", "lines", "settings"]
+__all__ = ["Settings", "configure", "lines", "settings"]
 
-# Hooks that say or keep what Keras says and keeps by itself.
-SILENT_HOOKS = ("tf.estimator.StepCounterHook", "tf.estimator.LoggingTensorHook", "tf.estimator.CheckpointSaverHook",
-                 "tf.estimator.SummarySaverHook", "tf.estimator.NanTensorHook")  # fmt: skip
 
 # Where they go, there is nothing to write: BackupAndRestore keeps one checkpoint, fit tells the time of steps.
 _SILENT = ("keep_checkpoint_max", "keep_checkpoint_every_n_hours", "log_step_count_steps")

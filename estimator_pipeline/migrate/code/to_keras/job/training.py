@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis.chains import root
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.hooks import hooks
 from estimator_pipeline.migrate.code.to_keras.job import canned
@@ -15,8 +16,8 @@ from estimator_pipeline.migrate.code.to_keras.job import evaluation as evaluatin
 from estimator_pipeline.migrate.code.to_keras.job import exports as exporting
 from estimator_pipeline.migrate.code.to_keras.job import run_config as configuration
 from estimator_pipeline.migrate.code.to_keras.job.datasets import dataset, takes
-from estimator_pipeline.migrate.code.to_keras.job.estimators import Job, root
-from estimator_pipeline.migrate.code.to_keras.job.run_config import REMOVED, SILENT_HOOKS
+from estimator_pipeline.migrate.code.to_keras.job.estimators import Job
+from estimator_pipeline.migrate.code.to_keras.markers import REMOVED, SILENT_HOOKS
 from estimator_pipeline.migrate.code.to_keras.model import warm_start as warm_starts
 from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
 

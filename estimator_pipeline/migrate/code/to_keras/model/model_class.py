@@ -14,7 +14,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.to_keras.hooks import hooks
 from estimator_pipeline.migrate.code.to_keras.hooks import logging_only as silent
 from estimator_pipeline.migrate.code.to_keras.hooks.watched_tensors import methods as watched_methods
-from estimator_pipeline.migrate.code.to_keras.job.run_config import SILENT_HOOKS
+from estimator_pipeline.migrate.code.to_keras.markers import SILENT_HOOKS
 from estimator_pipeline.migrate.code.to_keras.model import heads
 from estimator_pipeline.migrate.code.to_keras.model import moving_averages as averages
 from estimator_pipeline.migrate.code.to_keras.model import multiple_optimizers as alternating

@@ -7,7 +7,7 @@ from libcst import matchers
 
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf
-from estimator_pipeline.migrate.code.to_keras.job.run_config import REMOVED
+from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
 from estimator_pipeline.migrate.code.to_keras.model_fn import separate_predictions as apart
 from estimator_pipeline.migrate.code.to_keras.model_fn.layers import CREATORS

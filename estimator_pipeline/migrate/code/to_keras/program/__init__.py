@@ -1,1 +1,1 @@
-"""To be written: what is in here, and what is not."""
+"""Programs of several files: joined, converted as one, split again; and the rule that the scan asks."""

@@ -94,7 +94,7 @@ def _header(text: str) -> dict[str, str]:
             # `from a import b, c` of what was written anew: each file takes what it needs.
             found[name] = said
             if isinstance(node, ast.ImportFrom) and _module(said) in _OURS:
-                found[name] = f"from {node.module} import {alias.name}"
+                found[name] = f"from {node.module} import {ast.unparse(alias)}"
     return found
 
 
@@ -196,10 +196,11 @@ def _with_new(part: Part, text: str, lines: dict[str, str | None], new: dict[str
     behind: dict[str, list[str]] = {}
     plain = [one for one in order if _module(lines[one] or "") in sys.stdlib_module_names]
     ours: dict[str, list[str]] = {}
-    for name, said in sorted(new.items()):
+    for said in (said for _, said in sorted(new.items())):
         module = _module(said)
         if module in _OURS:
-            ours.setdefault(said.partition(" import ")[0], []).append(name)
+            head, _, imported = said.partition(" import ")
+            ours.setdefault(head, []).append(imported)
         elif module in sys.stdlib_module_names:
             smaller = [one for one in plain if _module(lines[one] or "") < module]
             if smaller:

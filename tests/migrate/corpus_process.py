@@ -1,6 +1,6 @@
 """Runs programs of the corpus under compat, each in a process of its own that is forked from this one.
 
-    python tests/support/corpus_process.py PARALLEL
+    python tests/migrate/corpus_process.py PARALLEL
 
 TensorFlow is imported once, here, and nothing of it is used before the fork: each program finds what
 `estimator-pipeline exec` gives it, at a fraction of the price of a start. What to run comes as JSON on standard input,

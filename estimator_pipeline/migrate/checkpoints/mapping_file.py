@@ -1,31 +1,14 @@
-"""A migration told to a person, and its mapping as YAML."""
+"""Which weight is which, as a file in YAML."""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from estimator_pipeline.utils import durable_files as durable
 
-if TYPE_CHECKING:
-    from estimator_pipeline.migrate.checkpoints.api import MigratedCheckpoint
-
-__all__ = ["summary", "write_mapping"]
-
-
-def summary(done: MigratedCheckpoint) -> str:
-    """A table of all variables, and what was done."""
-    table = [("target", "checkpoint", "shape", "how")]
-    table += [(row.target or "-", row.source or "-", f"{row.dtype} {list(row.shape)}", row.how) for row in done.rows]
-    widths = [max(len(row[column]) for row in table) for column in range(3)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in table
-    ]
-    lines += ["", *(f"note: {note}" for note in done.notes)]
-    lines += [f"step {done.step}: {done.source} -> {done.output}", f"mapping: {done.mapping_file}"]
-    return "\n".join(lines).replace("\n\n\n", "\n\n")
+__all__ = ["write_mapping"]
 
 
 def write_mapping(path: str, weights: Mapping[str, str], *, reverse: bool) -> None:

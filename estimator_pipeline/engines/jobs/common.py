@@ -1,0 +1,317 @@
+"""What the jobs of all engines have in common: a job file's data, model, exporters and options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.engines.estimator.exporters import make_exporter
+from estimator_pipeline.engines.jobs.export_once import fingerprint, once, tidy
+from estimator_pipeline.engines.jobs.user_inputs import OwnInputs
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import FunctionInput, Job
+from estimator_pipeline.job.user_code import load_function
+from estimator_pipeline.models.feature_mismatch import mismatch, refuse_text
+from estimator_pipeline.models.model_fn import build_model_fn, takes_params
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = [
+    "eval_spec_of",
+    "exporters_of",
+    "is_model_fn",
+    "job_inputs",
+    "job_model_fn",
+    "max_steps_of",
+    "model_options",
+    "model_params",
+    "require_loss",
+    "takes_examples",
+]
+
+# A job file's `cache`: keep the records in memory whatever their size, never, or (null) below the inputs' own limit.
+_ALWAYS_IN_MEMORY = 2**62
+
+
+def eval_spec_of(job: Job, data: Any) -> Any:
+    """The job's `tf.estimator.EvalSpec`, with its exporters."""
+    evaluation = job.eval
+    return compat.install().estimator.EvalSpec(
+        data.eval_input_fn,
+        steps=evaluation.steps,
+        name=evaluation.name,
+        start_delay_secs=evaluation.start_delay_secs,
+        throttle_secs=evaluation.throttle_secs,
+        exporters=exporters_of(
+            job,
+            lambda section: make_exporter(
+                section, data.features_spec, single=data.single_feature is not None, examples=takes_examples(job)
+            ),
+        )
+        or None,
+    )
+
+
+def exporters_of(job: Job, make: Callable[[Any], Any]) -> list[Any]:
+    """The job's exporters; but for the best ones, each exports a checkpoint once, whatever how often the job is run.
+
+    Args:
+        job: the job.
+        make: from an exporter's section the exporter.
+    """
+    found = []
+    for section in job.eval.exporters:
+        exporter = tidy(make(section))
+        if section.kind != "best":
+            made_of = fingerprint(*(part.model_dump(mode="json") for part in (section, job.model, job.input)))
+            exporter = once(exporter, made_of, final=section.kind == "final")
+        found.append(exporter)
+    return found
+
+
+def takes_examples(job: Job) -> bool:
+    """Whether the job's exports take serialized `tf.Example` records."""
+    return not {"classify", "regress"}.isdisjoint(job.model.export.signatures)
+
+
+def model_options(job: Job) -> dict[str, Any]:
+    """What a job says of its model, besides the layers: arguments of `build_model_fn`."""
+    model = job.model
+    options: dict[str, Any] = {
+        "optimizer": model.optimizer.model_dump(),
+        "clip_norm": model.clip_norm,
+        "clip_value": model.clip_value,
+        "label_smoothing": model.label_smoothing,
+        "weight_column": job.input.weight_key,
+        "class_weights": model.weights_of_classes,
+        "label_vocabulary": model.label_vocabulary,
+        "mixed_precision": model.mixed_precision,
+    }
+    if model.outputs:
+        options["outputs"] = {
+            name: {**one.model_dump(), "metrics": one.metrics or None, "class_weights": one.weights_of_classes}
+            for name, one in model.outputs.items()
+        }
+    given = {"loss": model.loss, "head": model.head, "metrics": model.metrics}
+    return options | {name: value for name, value in given.items() if value}
+
+
+def model_params(job: Job, data: Any) -> dict[str, Any]:
+    """The parameters of a job's model of `model_fns/`: the job's, and from its data what it leaves open.
+
+    Args:
+        job: the job.
+        data: its data, from :func:`job_inputs`.
+
+    Raises:
+        ConfigError: the job's do not fit the data.
+    """
+    import model_fns
+
+    model, spec = job.model, data.features_spec
+    shapes = None
+    if spec is not None:
+        known = {name: getattr(one, "shape", None) for name, one in spec.items()}  # a sparse feature has none
+        shapes = {
+            name: shape.as_list() if shape is not None and shape.rank is not None else None
+            for name, shape in known.items()
+        }
+    text = [name for name, one in (spec or {}).items() if getattr(getattr(one, "dtype", None), "name", "") == "string"]
+    classes = len(model.label_vocabulary) or data.num_classes
+    return model_fns.for_data(
+        model.name or "", model.params, shapes=shapes, classes=classes, loss=model.loss, text=text
+    )
+
+
+def job_model_fn(job: Job, data: Any) -> Callable[..., Any]:
+    """The job's `model_fn`: a model of `model_fns/` by name, an own layers function, or an own `model_fn`.
+
+    Args:
+        job: the job.
+        data: its data, from :func:`job_inputs`.
+    """
+    model = job.model
+    options = {**model_options(job), "signatures": model.export.signatures, "histograms": job.run.histograms}
+    if model.name is not None:
+        import model_fns
+
+        return model_fns.model_fn(model.name, params=model_params(job, data), **options)
+    own = load_function(model.function or "", field="model.function")
+    if is_model_fn(own):
+        if job.run.histograms:
+            raise ConfigError(
+                f"run.histograms is {job.run.histograms}, and model.function {model.function} is a model_fn",
+                found="a model_fn of one's own writes its own summaries",
+                mend="leave run.histograms out; in the model_fn, call tf.compat.v1.summary.histogram(name, values)",
+            )
+        if model.params and "params" not in inspect.signature(own).parameters:
+            raise ConfigError(
+                f"model.params are given, and model.function {model.function} has no parameter `params`",
+                found=f"{(model.function or '').rpartition(':')[2]}{inspect.signature(own)}",
+                mend="add the parameter to it, or leave model.params out",
+            )
+        return own
+    require_loss(job)
+    return _telling_of_mismatches(own, options)
+
+
+def _telling_of_mismatches(layers: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """The `model_fn` of own layers, which tells in our words of features that the model does not take."""
+    made: list[Any] = []
+    with_params = takes_params(layers)
+
+    def noted(params: Any) -> Any:
+        made[:] = [layers(params) if with_params else layers()]
+        return made[0]
+
+    inner = build_model_fn(noted, **options)
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any = None, config: Any = None) -> Any:
+        try:
+            spec = inner(features, labels, mode, params, config)
+            refuse_text(made[0] if made else None, features)
+            return spec
+        except (ValueError, TypeError, KeyError) as error:
+            found = mismatch(made[0], features) if made else None
+            if found is None:
+                raise
+            raise found from error
+        finally:
+            made.clear()  # it belongs to this graph
+
+    return model_fn
+
+
+def is_model_fn(function: Callable[..., Any]) -> bool:
+    """Whether an own function is a `model_fn(features, …)`; else it builds layers."""
+    return next(iter(inspect.signature(function).parameters), None) == "features"
+
+
+def _has_own_model_fn(job: Job) -> bool:
+    function = job.model.function
+    return function is not None and is_model_fn(load_function(function, field="model.function"))
+
+
+def require_loss(job: Job) -> None:
+    """Raises where the layers are a function of one's own, and there is no loss for them."""
+    if job.model.loss is None and not job.model.outputs:
+        raise ConfigError(
+            f"model.function {job.model.function} builds layers, and model.loss is not given",
+            mend="add model.loss, such as sparse_categorical_crossentropy; or name a model_fn(features, labels, mode)",
+        )
+
+
+def job_inputs(job: Job) -> Any:
+    """The job's data: an object with `train_input_fn`, `eval_input_fn` and, where it is known, `features_spec`."""
+    from estimator_pipeline import inputs
+
+    section = job.input
+    if isinstance(section, FunctionInput):
+        return OwnInputs(job, labelled=lambda: not _has_own_model_fn(job))
+    options: dict[str, Any] = {
+        "global_batch_size": section.global_batch_size,
+        "eval_batch_size": section.eval_batch_size,
+        "seed": section.seed,
+        "shuffle": section.shuffle,
+        "shard_policy": section.shard_policy,
+        "worker_seeds": section.worker_seeds,
+        "drop_remainder": section.drop_remainder,
+    }
+    if section.prefetch is not None:
+        options["prefetch"] = section.prefetch
+    if section.cache is not None:
+        options["memory_limit"] = _ALWAYS_IN_MEMORY if section.cache else 0
+    if section.source == "tfds":
+        return inputs.from_tfds(
+            section.name,
+            data_dir=section.data_dir,
+            train_split=section.train_split,
+            eval_split=section.eval_split,
+            features_key=section.features_key,
+            label_key=section.label_key,
+            weight_key=section.weight_key,
+            scale=section.scale,
+            **options,
+        )
+    if section.source == "tfrecord":
+        return inputs.from_tfrecord(
+            train=section.train,
+            eval=section.eval,
+            features=_feature_spec(section.features),
+            label_key=section.label_key,
+            weight_key=section.weight_key,
+            features_key=section.features_key,
+            compression="GZIP" if section.compression == "gzip" else None,
+            scale=section.scale,
+            **options,
+        )
+    if section.source == "csv":
+        return inputs.from_csv(
+            train=section.train,
+            eval=section.eval,
+            columns=section.types(),
+            label_key=section.label_key,
+            weight_key=section.weight_key,
+            features_key=section.features_key,
+            delimiter=section.delimiter,
+            header=section.header,
+            **options,
+        )
+    return inputs.from_arrays(
+        train=_npz(section.train, section.label_key, section.weight_key),
+        eval=_npz(section.eval, section.label_key, section.weight_key),
+        **options,
+    )
+
+
+def max_steps_of(job: Job, data: Any) -> int | None:
+    """The global step at which training ends, from `max_steps` or `epochs`; None: when the data end."""
+    epochs = job.train.epochs
+    if epochs is None:
+        return job.train.max_steps
+    if data.num_train_records is None:
+        raise ConfigError(
+            f"train.epochs is {epochs:g}, and how many records an own input function has is not known",
+            mend="give train.max_steps",
+        )
+    return max(1, round(epochs * data.num_train_records / job.input.global_batch_size))
+
+
+def _feature_spec(features: Mapping[str, Any]) -> dict[str, Any]:
+    tf = compat.install()
+    spec: dict[str, Any] = {}
+    for name, feature in features.items():
+        dtype = tf.as_dtype(feature.dtype)
+        if feature.kind == "raw":
+            spec[name] = f"raw {feature.dtype}[{','.join(map(str, feature.shape))}]"
+        elif feature.kind == "varlen":
+            spec[name] = tf.io.VarLenFeature(dtype)
+        else:
+            spec[name] = tf.io.FixedLenFeature(feature.shape, dtype, feature.default)
+    return spec
+
+
+def _npz(path: str, label_key: str | list[str], weight_key: str | None) -> Any:
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the file {path} cannot be read: {error}", mend="give an .npz file of plain arrays"
+        ) from error
+    labels = [label_key] if isinstance(label_key, str) else label_key
+    for key in (*labels, weight_key):
+        if key is not None and key not in arrays:
+            raise ConfigError(f"{path} has no array {key!r}", found=f"arrays: {', '.join(arrays)}")
+    label: Any = {name: arrays.pop(name) for name in labels}
+    if weight_key is not None:
+        label[weight_key] = arrays.pop(weight_key)
+    elif isinstance(label_key, str):
+        label = label[label_key]
+    # One array beside the label is the model's input itself, not a dictionary of one.
+    return (next(iter(arrays.values())) if len(arrays) == 1 else arrays), label

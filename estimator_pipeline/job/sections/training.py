@@ -1,0 +1,128 @@
+"""The sections `train` and `eval` of a job file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from estimator_pipeline.job.base import Problem, Section
+
+__all__ = ["Evaluation", "Exporter", "Training", "check_steps"]
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
+_Count = Annotated[int, Field(ge=1)]
+
+
+_Seconds = Annotated[float, Field(ge=0)]
+
+
+def check_steps(value: object) -> bool:
+    """Whether a value says how many steps a call makes: "auto", or a number from 1 on."""
+    return value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
+
+
+def _steps(value: Any) -> Any:
+    if check_steps(value):
+        return value
+    problem = Problem(
+        (),
+        "this is no number of steps.",
+        f"{value!r}; allowed: auto, or a number of steps from 1 on",
+        "write one of these.",
+    )
+    raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
+
+
+class Training(Section):
+    """How long to train, and in what portions. Without an end: until the input ends or a hook stops it.
+
+    Fields:
+        max_steps: The global step to stop at, counted over restarts.
+        epochs: The same in passes over the training data; parts of one are allowed.
+        steps_per_execution: Train steps that TensorFlow is told to make at a time, at most; "auto": as many as are
+            worth it. No result changes by it.
+    """
+
+    max_steps: Annotated[int, Field(gt=0)] | None = None
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    steps_per_execution: Annotated[Any, AfterValidator(_steps)] = 1
+
+    def problems(self) -> Iterator[Problem]:
+        if self.max_steps is not None and self.epochs is not None:
+            yield Problem(
+                ("epochs",),
+                "the end of training is given twice.",
+                f"max_steps {self.max_steps} and epochs {self.epochs:g}",
+                "keep one of them.",
+            )
+
+
+class Exporter(Section):
+    """A SavedModel written during the job.
+
+    Fields:
+        kind: "final" (once, at the end), "latest" (at each evaluation) or "best" (when the metric improves).
+        name: The folder below `export/`; null takes the kind.
+        exports_to_keep: How many to keep; null keeps all. Not for "final".
+        metric: What "best" compares; null takes the loss.
+        mode: Whether a smaller ("min") or a larger ("max") metric is better; null takes "min".
+    """
+
+    kind: Literal["final", "latest", "best"]
+    name: _Text | None = None
+    exports_to_keep: _Count | None = None
+    metric: _Text | None = None
+    mode: Literal["min", "max"] | None = None
+
+    @property
+    def folder(self) -> str:
+        """The folder's name below `export/`."""
+        return self.name or self.kind
+
+    def problems(self) -> Iterator[Problem]:
+        fields = {"exports_to_keep": ("latest", "best"), "metric": ("best",), "mode": ("best",)}
+        for field, kinds in fields.items():
+            if getattr(self, field) is not None and self.kind not in kinds:
+                yield Problem(
+                    (field,),
+                    f"an exporter of kind {self.kind!r} has no {field}.",
+                    f"{field} {getattr(self, field)!r}; allowed for: {', '.join(kinds)}",
+                    f"leave {field} out, or set kind: {kinds[-1]}.",
+                )
+
+
+class Evaluation(Section):
+    """When and how often to evaluate.
+
+    Fields:
+        steps: Batches of one evaluation; null reads all of the evaluation data.
+        start_delay_secs: Seconds before the first evaluation.
+        throttle_secs: The fewest seconds between two evaluations; checkpoints between them are skipped.
+        name: The folder `eval_<name>` for several evaluations of one job; null takes `eval`.
+        during_training: Whether the chief evaluates each checkpoint where the cluster has no evaluator.
+        exporters: SavedModels to write.
+    """
+
+    steps: _Count | None = None
+    start_delay_secs: _Seconds = 0
+    throttle_secs: _Seconds = 0
+    name: _Text | None = None
+    during_training: bool = False
+    exporters: list[Exporter] = []
+
+    def problems(self) -> Iterator[Problem]:
+        seen: set[str] = set()
+        for i, exporter in enumerate(self.exporters):
+            if exporter.folder in seen:
+                yield Problem(
+                    ("exporters", i),
+                    f"two exporters write to the folder {exporter.folder!r}.",
+                    f"the exporters {', '.join(e.folder for e in self.exporters)}",
+                    "give each a name of its own.",
+                )
+            seen.add(exporter.folder)

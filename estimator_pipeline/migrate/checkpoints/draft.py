@@ -1,0 +1,156 @@
+"""A migration of a checkpoint while it is planned: what was chosen, and a row for each value."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Mapping
+
+import numpy as np
+
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.migrate.checkpoints.state import Entry, State
+
+__all__ = ["Choices", "Draft", "Plan", "Row"]
+
+_SHOWN = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What a person has said of it.
+
+    Attributes:
+        mapping: Keras weight -> the other side's variable; where both sides are Keras, the target's -> the source's.
+        allow_leftover: names or patterns of what the checkpoint has and the target does not need.
+        initialize: names or patterns of what the target begins anew with.
+        accept: names or patterns of what does not fit the step, or the target's settings, and is right all the same.
+        drop_slots: the optimizer begins anew.
+        use_averages: weights are their moving averages.
+        learning_rate: the constant one that the checkpoint was trained with.
+        momentum: what the checkpoint's momentum is a sum of, "v1" or "keras", where its names do not say it.
+        step: where the checkpoint holds no step, or more than one.
+    """
+
+    mapping: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    allow_leftover: tuple[str, ...] = ()
+    initialize: tuple[str, ...] = ()
+    accept: tuple[str, ...] = ()
+    drop_slots: bool = False
+    use_averages: bool = False
+    learning_rate: float | None = None
+    momentum: str | None = None
+    step: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What became of one variable.
+
+    Attributes:
+        target: its name in the target; "" for what is left behind.
+        source: the checkpoint's name for it; "" where it is not from there.
+        shape: of it.
+        dtype: of it.
+        how: where its value is from.
+    """
+
+    target: str
+    source: str
+    shape: tuple[int, ...]
+    dtype: str
+    how: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What the target is given.
+
+    Attributes:
+        step: the global step.
+        values: the target's name, as given -> value.
+        rows: what became of each variable, in the target's order.
+        weights: the target's weight -> the checkpoint's, as given.
+        notes: what a person should know of it.
+    """
+
+    step: int
+    values: Mapping[str, np.ndarray]
+    rows: tuple[Row, ...]
+    weights: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+class Draft:
+    """A plan in the making: values, rows, and all that stands against it."""
+
+    def __init__(self, source: State, target: State, choices: Choices) -> None:
+        self.source, self.target, self.choices = source, target, choices
+        self.values: dict[str, np.ndarray] = {}
+        self.rows: list[Row] = []
+        self.notes: list[str] = []
+        self._problems: dict[str, str] = {}
+        self._used: set[str] = set()
+
+    def give(self, entry: Entry, value: np.ndarray, *, source: str, how: str) -> None:
+        """Gives a variable of the target its value."""
+        self.values[entry.given] = value
+        self.rows.append(Row(entry.given, source, entry.shape, entry.dtype, how))
+
+    def take(self, entry: Entry, given: Entry, *, how: str) -> None:
+        """Gives a variable of the target the value of one of the checkpoint, of the same shape and type."""
+        value = given.fitted(entry.shape)
+        if tuple(value.shape) != entry.shape:
+            self.refuse(
+                f"{entry.given} is {list(entry.shape)} in the target, and {given.given} is {list(given.shape)} in the "
+                "checkpoint",
+                "give the parameters of the model that was trained, or --mapping where it is another variable",
+            )
+        elif value.dtype != entry.value.dtype:
+            self.refuse(
+                f"{entry.given} is {entry.dtype} in the target, and {given.given} is {given.dtype} in the checkpoint",
+                f"make the target's {given.dtype}: a cast would not give the same training",
+            )
+        else:
+            self.give(entry, value, source=given.given, how=how)
+
+    def keep(self, entry: Entry, *, how: str) -> None:
+        """Leaves a variable of the target as the target begins with it."""
+        self.rows.append(Row(entry.given, "", entry.shape, entry.dtype, how))
+
+    def leave(self, given: Entry, *, how: str) -> None:
+        """Leaves a variable of the checkpoint behind."""
+        self.rows.append(Row("", given.given, given.shape, given.dtype, how))
+
+    def refuse(self, what: str, mend: str) -> None:
+        """Notes what stands against it."""
+        self._problems.setdefault(what, mend)
+
+    def may(self, option: str, *names: str) -> bool:
+        """Whether an option names one of these names of a variable."""
+        patterns = getattr(self.choices, option)
+        found = [one for one in patterns if any(name == one or fnmatch.fnmatchcase(name, one) for name in names)]
+        self._used.update(f"{option} {one}" for one in found)
+        return bool(found)
+
+    def finish(self, step: int, weights: Mapping[str, str]) -> Plan:
+        """The plan.
+
+        Raises:
+            ConfigError: something stands against it.
+        """
+        for option in ("allow_leftover", "initialize", "accept"):
+            for pattern in getattr(self.choices, option):
+                if f"{option} {pattern}" not in self._used:
+                    flag = "--" + option.replace("_", "-")
+                    self.refuse(f"{flag} {pattern} fits no variable that it is for", f"leave {flag} {pattern} out")
+        if self._problems:
+            texts = list(self._problems)
+            rest = len(texts) - _SHOWN
+            more = [*texts[1:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
+            raise ConfigError(
+                f"{self.source.source} cannot go on as {self.target.source}: {texts[0]}",
+                found="; ".join(more) or None,
+                mend="; ".join(dict.fromkeys(self._problems.values())),
+            )
+        return Plan(step=step, values=self.values, rows=tuple(self.rows), weights=weights, notes=tuple(self.notes))

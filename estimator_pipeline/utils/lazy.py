@@ -1,0 +1,33 @@
+"""Names of a package that are imported when they are first used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["attach"]
+
+
+def attach(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package whose `__init__` imports nothing.
+
+    Args:
+        package: Its `__name__`.
+        table: Public name -> "module:attribute", or "module" for the module itself.
+    """
+
+    def __getattr__(name: str) -> Any:
+        if name not in table:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, _, attribute = table[name].partition(":")
+        value: Any = importlib.import_module(module)
+        value = getattr(value, attribute) if attribute else value
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted(table)
+
+    return __getattr__, __dir__

@@ -1,0 +1,1 @@
+"""What tests share: jobs, processes, command lines, data. Imported as `tests.support.NAME`."""
