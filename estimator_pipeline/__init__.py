@@ -16,7 +16,7 @@ imports no TensorFlow:
 `migrate`          a program to Keras: `migrate_checkpoint`, `migrate_export`, `code`, `config`
 `load_job`         a job file, validated
 `testing`          `check_input_fn`, `check_model_fn`: checks for a team's own code
-`errors`           what can go wrong, each with its mend
+`errors`           what can go wrong, each with a hint
 ================== =====================================================================================
 """
 
@@ -62,6 +62,7 @@ __all__ = [
     "doctor",
     "errors",
     "inputs",
+    "keras_batches",
     "ledger",
     "load_job",
     "load_keras_model",
@@ -69,7 +70,6 @@ __all__ = [
     "save_keras_model",
     "testing",
     "train_and_evaluate",
-    "keras_batches",
 ]
 
 __getattr__, __dir__ = lazy.attach(__name__, _PUBLIC)

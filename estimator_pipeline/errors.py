@@ -32,7 +32,7 @@ class PipelineError(Exception):
         what: One sentence with the value that was given (or the place where it stands) and what is
             wrong with it.
         found: What was found instead, or what is allowed. Optional where `what` says it already.
-        mend: What to change. Optional only where `what` leaves a single possible reading.
+        hint: What to change. Optional only where `what` leaves a single possible reading.
 
     Attributes:
         exit_code: What the command line returns for this error. 2: the input was bad and a new try
@@ -42,27 +42,27 @@ class PipelineError(Exception):
 
     exit_code = 2
 
-    def __init__(self, what: str, *, found: str | None = None, mend: str | None = None) -> None:
+    def __init__(self, what: str, *, found: str | None = None, hint: str | None = None) -> None:
         self.what = what
         self.found = found
-        self.mend = mend
+        self.hint = hint
         super().__init__(str(self))
 
     def __str__(self) -> str:
         lines = [self.what]
         if self.found:
             lines.append(f"  found: {self.found}")
-        if self.mend:
-            lines.append(f"  to mend it: {self.mend}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
 
     def __reduce__(self):
         # The default would call __init__ with the whole message as `what`, and say everything twice.
-        return (_rebuild, (type(self), self.what, self.found, self.mend))
+        return (_rebuild, (type(self), self.what, self.found, self.hint))
 
 
-def _rebuild(kind: type[PipelineError], what: str, found: str | None, mend: str | None) -> PipelineError:
-    return kind(what, found=found, mend=mend)
+def _rebuild(kind: type[PipelineError], what: str, found: str | None, hint: str | None) -> PipelineError:
+    return kind(what, found=found, hint=hint)
 
 
 class ConfigError(PipelineError):
@@ -81,9 +81,9 @@ class PortError(ClusterError):
     """
 
     def __init__(
-        self, what: str, *, found: str | None = None, mend: str | None = None, restartable: bool = False
+        self, what: str, *, found: str | None = None, hint: str | None = None, restartable: bool = False
     ) -> None:
-        super().__init__(what, found=found, mend=mend)
+        super().__init__(what, found=found, hint=hint)
         if restartable:
             self.exit_code = TaskFailedError.exit_code
 

@@ -36,7 +36,7 @@ def get(name: str) -> ModuleType:
         raise ConfigError(
             f"the model {name!r} is not known",
             found=f"models in model_fns/: {', '.join(NAMES)}",
-            mend="name one of these, or point model.function at your own",
+            hint="name one of these, or point model.function at your own",
         )
     return importlib.import_module(f"model_fns.{name}")
 
@@ -99,7 +99,7 @@ def for_data(
             raise ConfigError(
                 f"the model {name!r} takes one tensor, and the data give several features",
                 found=", ".join(sorted(shapes)),
-                mend="name one of them as input.features_key, or take another model, such as wide_deep",
+                hint="name one of them as input.features_key, or take another model, such as wide_deep",
             )
         shape = next(iter(shapes.values()))
         if shape is not None:
@@ -111,7 +111,7 @@ def for_data(
     if text:
         raise ConfigError(
             f"the model {name!r} takes numbers, and the data give text: {', '.join(sorted(text))}",
-            mend="give the column a type of numbers, write ids in its place, or take a model.function that looks it up",
+            hint="give the column a type of numbers, write ids in its place, or take a model.function that looks it up",
         )
     # With another loss, `classes` are outputs.
     if classes is not None and (loss or module.LOSS) == "sparse_categorical_crossentropy":
@@ -121,7 +121,7 @@ def for_data(
             raise ConfigError(
                 f"the model {name!r} has {given[0]} classes, and the data more",
                 found=f"labels from 0 to {classes - 1}",
-                mend=f"leave model.params.classes out, or set it to {classes} at least",
+                hint=f"leave model.params.classes out, or set it to {classes} at least",
             )
     return {**told, **params}
 
@@ -132,7 +132,7 @@ def _check_columns(name: str, columns: Sequence[str], shapes: Mapping[str, Seque
         raise ConfigError(
             f"the model {name!r} takes columns that the data do not give: {', '.join(missing)}",
             found=f"features of the data: {', '.join(sorted(shapes))}",
-            mend="correct the names in model.params, or take another model for these data, such as dnn",
+            hint="correct the names in model.params, or take another model for these data, such as dnn",
         )
     for column in columns:
         shape = shapes.get(column)
@@ -140,7 +140,7 @@ def _check_columns(name: str, columns: Sequence[str], shapes: Mapping[str, Seque
             raise ConfigError(
                 f"the model {name!r} takes one value a record of its column {column!r}, and the data give more",
                 found=f"records of the shape {_shape_text(shape)}",
-                mend="leave it out of model.params, or take another model for these data, such as dnn",
+                hint="leave it out of model.params, or take another model for these data, such as dnn",
             )
 
 
@@ -149,7 +149,7 @@ def _input_shape(name: str, params: Mapping[str, Any], shape: Sequence[int | Non
         raise ConfigError(
             f"the model {name!r} needs inputs of one shape, and the data have none",
             found=f"records of the shape {_shape_text(shape)}",
-            mend="bring them to one size first: in the files, or in an own input function (input.source: function)",
+            hint="bring them to one size first: in the files, or in an own input function (input.source: function)",
         )
     given = _sizes(name, params, "input_shape", what="shape", many=True)
     # Keras adds or drops a last axis of 1 by itself.
@@ -157,7 +157,7 @@ def _input_shape(name: str, params: Mapping[str, Any], shape: Sequence[int | Non
         raise ConfigError(
             f"the input_shape {_shape_text(given)} of the model {name!r} is not that of the data",
             found=f"records of the shape {_shape_text(shape)}",
-            mend="leave model.params.input_shape out: the model takes it from the data",
+            hint="leave model.params.input_shape out: the model takes it from the data",
         )
     return tuple(shape)
 
@@ -171,7 +171,7 @@ def _sizes(name: str, params: Mapping[str, Any], key: str, *, what: str, many: b
     if not isinstance(sizes, list | tuple) or not sizes or any(type(size) is not int or size < 1 for size in sizes):
         raise ConfigError(
             f"{key} {given!r} of the model {name!r} is no {what}",
-            mend=f"leave model.params.{key} out: the model takes it from the data",
+            hint=f"leave model.params.{key} out: the model takes it from the data",
         )
     return sizes
 
@@ -199,6 +199,6 @@ def complete(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(
             f"the model {name!r} has no parameter {', '.join(unknown)}",
             found=f"parameters: {', '.join(defaults)}",
-            mend="correct it in model.params, or leave it out",
+            hint="correct it in model.params, or leave it out",
         )
     return {**defaults, **params}

@@ -33,16 +33,16 @@ def columns(params: Mapping[str, Any]) -> tuple[str, ...]:
         ConfigError: there are none, or they are no names.
     """
     numeric, categorical = params["numeric"], params["categorical"]
-    mend = "name them: params: {numeric: [age], categorical: {occupation: 20}}"
+    hint = "name them: params: {numeric: [age], categorical: {occupation: 20}}"
     names = isinstance(numeric, list | tuple) and all(isinstance(name, str) for name in numeric)
     if not names or not isinstance(categorical, Mapping):
         raise ConfigError(
             "the columns of wide_deep are a list of names and a mapping of names to numbers of ids",
             found=f"numeric {numeric!r}, categorical {categorical!r}",
-            mend=mend,
+            hint=hint,
         )
     if not numeric and not categorical:
-        raise ConfigError("wide_deep was given no columns", mend=mend)
+        raise ConfigError("wide_deep was given no columns", hint=hint)
     return (*numeric, *categorical)
 
 

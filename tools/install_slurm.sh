@@ -10,7 +10,7 @@ done
 [ -n "$missing" ] || exit 0
 
 if ! command -v apt-get >/dev/null 2>&1; then
-    printf 'error: Slurm is missing:%s\n  to mend it: install slurmctld, slurmd and its commands\n' "$missing" >&2
+    printf 'error: Slurm is missing:%s\n  hint: install slurmctld, slurmd and its commands\n' "$missing" >&2
     exit 2
 fi
 sudo=

@@ -36,7 +36,7 @@ done
 if [ -z "$python" ]; then
     say "error: no Python that TensorFlow $tf has wheels for"
     say "  found: python3 is Python $(version_of python3)"
-    say "  to mend it: install one of Python $fits, or choose another TensorFlow with TF=..."
+    say "  hint: install one of Python $fits, or choose another TensorFlow with TF=..."
     exit 2
 fi
 
@@ -51,7 +51,7 @@ if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
     [ "$(id -u)" = 0 ] || sudo="sudo -n"
     if ! { $sudo apt-get update -q && $sudo apt-get install -qy --no-install-recommends "$package"; } >&2; then
         say "error: $package could not be installed"
-        say "  to mend it: apt-get install $package, then make again"
+        say "  hint: apt-get install $package, then make again"
         exit 2
     fi
     "$python" -m venv "$venv"

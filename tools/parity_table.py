@@ -216,7 +216,7 @@ def measure(todo: Sequence[Cell], *, steps: int = STEPS, base: Path, timeout: fl
     workers = TOPOLOGIES[topology][1]
     for engine in ENGINES:
         command = [sys.executable, __file__, "train", str(base), engine, str(steps)]
-        shape = launch.Shape(workers=workers)
+        shape = launch.LaunchShape(workers=workers)
         with launch.hold_ports(shape.ports) as held:
             plan = launch.plan_local(
                 command,
@@ -262,9 +262,9 @@ def compared(cell: Cell, base: Path, steps: int) -> dict[str, Any]:
         steps=steps,
     )
     differences = [(step.step, one) for step in found.steps for one in step.variables.differences]
-    moved = [one.of_largest for _, one in differences if kind_of(one.name) == "statistics"]
+    moved = [one.rtol_of_max for _, one in differences if kind_of(one.name) == "statistics"]
     trained = [pair for pair in differences if kind_of(pair[1].name) != "statistics"]
-    worst = max(trained, key=lambda pair: pair[1].of_largest, default=None)
+    worst = max(trained, key=lambda pair: pair[1].rtol_of_max, default=None)
     losses = [(d.relative, s) for s, numbers in found.numbers.items() for d in numbers.differences if d.name == "loss"]
     shutil.rmtree(folder)
     return {
@@ -274,7 +274,7 @@ def compared(cell: Cell, base: Path, steps: int) -> dict[str, Any]:
         "steps": len(found.steps),
         "records": len(found.records),
         "variables": len(found.initial.names),
-        "largest": 0.0 if worst is None else worst[1].of_largest,
+        "largest": 0.0 if worst is None else worst[1].rtol_of_max,
         "where": None if worst is None else f"{worst[1].name}, step {worst[0]}",
         "statistics": max(moved, default=0.0) if any(kind_of(name) == "statistics" for name in variables) else None,
         "loss": max(losses)[0] if losses else 0.0,

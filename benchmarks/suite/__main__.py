@@ -45,7 +45,7 @@ def command(
     from benchmarks.suite.work import PROFILES
 
     if quick and size not in (None, "quick"):
-        raise ConfigError(f"--quick and --size {size} were both given", mend="give one of the two")
+        raise ConfigError(f"--quick and --size {size} were both given", hint="give one of the two")
     name = size or ("quick" if quick else "full")
     if name not in PROFILES:
         raise ConfigError(f"--size {name} is not known", found=f"allowed: {', '.join(PROFILES)}")
@@ -53,7 +53,7 @@ def command(
     wanted = chosen(cases or [], quick=name == "quick")
     count = profile.runs if runs is None else runs
     if not 1 <= count <= _RUNS:
-        raise ConfigError(f"--runs {count} cannot be", mend=f"give a number from 1 to {_RUNS}")
+        raise ConfigError(f"--runs {count} cannot be", hint=f"give a number from 1 to {_RUNS}")
     if listed:
         _list(wanted, as_json=as_json)
         return

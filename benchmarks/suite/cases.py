@@ -220,7 +220,7 @@ def chosen(names: Sequence[str], *, quick: bool = False) -> tuple[Case, ...]:
             raise ConfigError(
                 f"there is no case {name!r}",
                 found=f"cases: {', '.join(known)}",
-                mend=f"did you mean {close[0]!r}?" if close else "see python -m benchmarks.suite --list",
+                hint=f"did you mean {close[0]!r}?" if close else "see python -m benchmarks.suite --list",
             )
         wanted.update(found)
     return tuple(case for case in CASES if case.name in wanted or (not names and (case.quick or not quick)))

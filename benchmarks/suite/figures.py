@@ -82,7 +82,7 @@ class Target:
     def __post_init__(self) -> None:
         if (self.least is None) == (self.most is None):
             raise ConfigError(
-                f"a target of {self.contender} has least={self.least} and most={self.most}", mend="give one of the two"
+                f"a target of {self.contender} has least={self.least} and most={self.most}", hint="give one of the two"
             )
 
     @property

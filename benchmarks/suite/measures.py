@@ -126,7 +126,7 @@ def training(contender: str, profile: Profile, folder: Path, run: Path, settings
             figures["steps_per_sec"] = rate_of(told[0]["marks"], begun, ended)
         except ValueError as error:
             raise TaskFailedError(
-                f"the steps of {contender} cannot be timed: {error}", mend="measure more steps: a larger --size"
+                f"the steps of {contender} cannot be timed: {error}", hint="measure more steps: a larger --size"
             ) from error
         figures["window_secs"] = ended - begun
     # A step of a parameter server's worker reads its own batch, one of workers in step reads all of theirs.

@@ -20,13 +20,13 @@ from benchmarks.suite.work import Profile
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils.jsonable import finite
 
-__all__ = ["LOG", "Measurement", "Step", "measure_all", "plan", "read", "seconds_of"]
+__all__ = ["LOG", "BenchStep", "Measurement", "measure_all", "plan", "read", "seconds_of"]
 
 LOG = "measurements.jsonl"
 
 
 @dataclass(frozen=True)
-class Step:
+class BenchStep:
     """One measurement to make.
 
     Attributes:
@@ -59,17 +59,17 @@ class Measurement:
     load: float | None = None
 
 
-def plan(cases: Sequence[Case], *, runs: int) -> list[Step]:
+def plan(cases: Sequence[Case], *, runs: int) -> list[BenchStep]:
     """All measurements in their order: case after case, run after run, the contenders forth and back in turns."""
     steps = []
     for case in cases:
         for run in range(min(runs, case.runs or runs)):
             order = case.contenders if run % 2 == 0 else case.contenders[::-1]
-            steps += [Step(case, contender, run) for contender in order]
+            steps += [BenchStep(case, contender, run) for contender in order]
     return steps
 
 
-def seconds_of(steps: Sequence[Step]) -> float:
+def seconds_of(steps: Sequence[BenchStep]) -> float:
     """How long they take at full size on two cores that have nothing else to do, about."""
     return sum(step.case.seconds for step in steps)
 
@@ -91,16 +91,16 @@ def read(folder: Path) -> tuple[dict[str, Any], list[Measurement]]:
         return made_of, [Measurement(**one) for one in rest]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{path} cannot be read as a run of the benchmark", found=str(error), mend="name another folder"
+            f"{path} cannot be read as a run of the benchmark", found=str(error), hint="name another folder"
         ) from error
 
 
 def measure_all(
-    steps: Sequence[Step],
+    steps: Sequence[BenchStep],
     *,
     profile: Profile,
     folder: Path,
-    tell: Callable[[Step, Measurement, int], None] = lambda step, found, left: None,
+    tell: Callable[[BenchStep, Measurement, int], None] = lambda step, found, left: None,
 ) -> tuple[dict[str, Any], list[Measurement]]:
     """Makes the measurements that the folder has not yet.
 
@@ -140,7 +140,7 @@ def measure_all(
     return made_of, done
 
 
-def _check_cores(steps: Sequence[Step]) -> None:
+def _check_cores(steps: Sequence[BenchStep]) -> None:
     cores = machine.about()["cores"]
     needed = max((step.case.settings.get("workers", 1) for step in steps), default=1)
     if needed > cores:
@@ -148,7 +148,7 @@ def _check_cores(steps: Sequence[Step]) -> None:
         raise ConfigError(
             f"the case {short[0]} needs a core for each of its {needed} workers",
             found=f"{cores} core(s) that this process may use",
-            mend="name the cases that are to be measured; see python -m benchmarks.suite --list",
+            hint="name the cases that are to be measured; see python -m benchmarks.suite --list",
         )
 
 
@@ -166,7 +166,7 @@ def _begin(folder: Path, made_of: dict[str, Any]) -> list[Measurement]:
                 raise ConfigError(
                     f"--output {folder} holds a run of another {part}: {name} is {now} now",
                     found=f"{name} {then} in {folder / LOG}",
-                    mend="name another folder",
+                    hint="name another folder",
                 )
         _cut_torn_line(folder / LOG)
         return done
@@ -177,7 +177,7 @@ def _begin(folder: Path, made_of: dict[str, Any]) -> list[Measurement]:
         raise ConfigError(
             f"--output {folder}: nothing can be written there",
             found=f"{error.filename or folder}: {error.strerror}",
-            mend="name a folder that can be written to",
+            hint="name a folder that can be written to",
         ) from error
     return []
 
@@ -198,7 +198,7 @@ def _append(folder: Path, document: dict[str, Any]) -> None:
 class _work_folder:
     """A measurement's own folder, empty at first; kept with its logs where the measurement fails."""
 
-    def __init__(self, folder: Path, step: Step) -> None:
+    def __init__(self, folder: Path, step: BenchStep) -> None:
         self.path = folder.resolve() / "work" / f"{step.case.name}.{step.contender}.{step.run}"
 
     def __enter__(self) -> Path:

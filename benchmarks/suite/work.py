@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BATCH", "MODELS", "PROFILES", "Model", "Profile", "feature_fields", "feature_texts", "files_of", "prepare"]
+__all__ = [
+    "BATCH",
+    "MODELS",
+    "PROFILES",
+    "BenchModel",
+    "Profile",
+    "feature_fields",
+    "feature_texts",
+    "files_of",
+    "prepare",
+]
 
 BATCH = 64
 """Records of one worker's step, as the tutorials have it; two workers step on twice as many."""
@@ -26,7 +36,7 @@ STEPS_PER_EXECUTION = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class BenchModel:
     """A model of `model_fns/` at the size that is measured.
 
     Attributes:
@@ -49,15 +59,15 @@ class Model:
 
 _SHAPE = {"input_shape": (IMAGE_SIDE, IMAGE_SIDE, 1)}
 MODELS = {
-    "cnn": Model(name="cnn", params=_SHAPE, data="images", steps={1: (100, 400), 2: (150, 240)}),
-    "dnn": Model(name="dnn", params=_SHAPE, data="images", steps={1: (200, 2000), 2: (150, 400)}),
-    "wide_deep": Model(
+    "cnn": BenchModel(name="cnn", params=_SHAPE, data="images", steps={1: (100, 400), 2: (150, 240)}),
+    "dnn": BenchModel(name="dnn", params=_SHAPE, data="images", steps={1: (200, 2000), 2: (150, 400)}),
+    "wide_deep": BenchModel(
         name="wide_deep",
         params={"numeric": NUMBERS, "categorical": dict.fromkeys(CATEGORIES, BUCKETS)},
         data="table",
         steps={1: (200, 1600), 2: (150, 320)},
     ),
-    "softmax": Model(name="linear", params=_SHAPE, data="images", steps={1: (200, 3600), 2: (150, 400)}),
+    "softmax": BenchModel(name="linear", params=_SHAPE, data="images", steps={1: (200, 3600), 2: (150, 400)}),
 }
 """By the name in cases. The warm-up covers one pass over the data at least, which fills the caches."""
 
@@ -86,7 +96,7 @@ class Profile:
     stream_records: int
     seconds: float
 
-    def steps(self, model: Model, workers: int) -> tuple[int, int]:
+    def steps(self, model: BenchModel, workers: int) -> tuple[int, int]:
         """Steps to warm up, and steps that count."""
         warm, count = model.steps[workers]
         warm = max(warm // self.divide, self.records // BATCH // workers)

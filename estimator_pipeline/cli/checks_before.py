@@ -57,16 +57,16 @@ def refuse_hopeless(
         )
         for finding in doctor.examine(context, only=checks).findings:
             if finding.severity == "error":
-                wrong.setdefault((finding.what, finding.mend), []).extend(numbers)
+                wrong.setdefault((finding.what, finding.hint), []).extend(numbers)
     if not wrong:
         return
-    told = [(_of_elements(numbers, len(jobs)) + what, mend or None) for (what, mend), numbers in wrong.items()]
-    if {mend for _, mend in told} == {io_errors.MEND}:
-        raise DiskError(f"{file}: {'; '.join(what for what, _ in told)}; {done}", mend=io_errors.MEND)
+    told = [(_of_elements(numbers, len(jobs)) + what, hint or None) for (what, hint), numbers in wrong.items()]
+    if {hint for _, hint in told} == {io_errors.HINT}:
+        raise DiskError(f"{file}: {'; '.join(what for what, _ in told)}; {done}", hint=io_errors.HINT)
     if len(told) == 1:
-        ((what, mend),) = told
-        raise ConfigError(f"{file}: {what}; {done}", mend=mend)
-    mistakes = [ConfigError(what, mend=mend) for what, mend in told]
+        ((what, hint),) = told
+        raise ConfigError(f"{file}: {what}; {done}", hint=hint)
+    mistakes = [ConfigError(what, hint=hint) for what, hint in told]
     raise MistakesError.of(f"{file} has {len(told)} mistakes, and {done}:", mistakes)
 
 

@@ -37,7 +37,7 @@ def command(
     places = folders or [Path()]
     for place in places:
         if not place.is_dir():
-            raise ConfigError(f"{place} is no folder.", mend="name a model directory, or a folder of them.")
+            raise ConfigError(f"{place} is no folder.", hint="name a model directory, or a folder of them.")
     found = {}
     for place in places:
         for one in cleaning.find(place, keep=keep, older_than=older_than * 86400, in_use=_goes_on):

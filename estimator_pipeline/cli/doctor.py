@@ -12,7 +12,7 @@ from estimator_pipeline.cli.options import above_zero
 from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from estimator_pipeline.doctor import Finding
+    from estimator_pipeline.doctor import DoctorFinding
     from estimator_pipeline.job import Job
 
 
@@ -74,7 +74,7 @@ def command(
         typer.echo(f"{'tasks':<12} what only shows when all tasks meet (--shared)")
         return
     if job is None and settings:
-        raise ConfigError(f"--set {settings[0]} changes a job file, and there is none", mend="name the job file")
+        raise ConfigError(f"--set {settings[0]} changes a job file, and there is none", hint="name the job file")
     loaded, first = _load(job, settings or [])
     text, source = _document(tf_config)
     context = doctor.Context(
@@ -92,7 +92,7 @@ def command(
         wait=wait,
     )
     if shared and job is None and model_dir is None:
-        raise ConfigError("--shared needs a folder to meet in", mend="name the job file, or --model-dir DIR")
+        raise ConfigError("--shared needs a folder to meet in", hint="name the job file, or --model-dir DIR")
     subject = ", ".join(filter(None, [str(job) if job else "", source if tf_config else "", _host()]))
     report = doctor.examine(context, only=only or [], skip=skip or [], first=first, subject=subject)
     if report.rank in (None, 0):
@@ -100,7 +100,7 @@ def command(
     raise typer.Exit(report.exit_code(strict=strict))
 
 
-def _load(path: Path | None, settings: list[str]) -> tuple[Job | None, list[Finding]]:
+def _load(path: Path | None, settings: list[str]) -> tuple[Job | None, list[DoctorFinding]]:
     """The job, or what is wrong with its file: the rest is examined all the same."""
     import dataclasses
 
@@ -130,7 +130,7 @@ def _document(given: str | None) -> tuple[str | None, str]:
         raise ConfigError(
             f"--tf-config {given} cannot be read",
             found=str(getattr(problem, "strerror", None) or problem),
-            mend="name a file that holds the document, or write the document itself: --tf-config '{\"cluster\": ...}'",
+            hint="name a file that holds the document, or write the document itself: --tf-config '{\"cluster\": ...}'",
         ) from problem
 
 

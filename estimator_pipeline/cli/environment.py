@@ -10,8 +10,8 @@ from estimator_pipeline.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
     from estimator_pipeline.cluster.resolution import Resolved
-    from estimator_pipeline.cluster.roles import Shape as AnyShape
-    from estimator_pipeline.launch import Shape
+    from estimator_pipeline.cluster.roles import ClusterShape as AnyShape
+    from estimator_pipeline.launch import LaunchShape
 
 __all__ = ["enter", "parse_shape", "refuse_tasks_apart"]
 
@@ -59,14 +59,14 @@ def enter(
     print(resolved.text, file=sys.stderr, flush=True)
 
 
-def parse_shape(text: str, environ: Mapping[str, str], *, environment: str | None = None) -> Shape:
+def parse_shape(text: str, environ: Mapping[str, str], *, environment: str | None = None) -> LaunchShape:
     """`workers=2,chief,ps=1,evaluator`. `workers` without a number are as many as the other roles leave.
 
     Raises:
         ConfigError: Another word, or a number that cannot be one.
         PipelineError: The environment, which knows how many there are, cannot be understood.
     """
-    from estimator_pipeline.launch import Shape
+    from estimator_pipeline.launch import LaunchShape
 
     counts: dict[str, int | None] = {}
     for part in text.split(","):
@@ -77,7 +77,7 @@ def parse_shape(text: str, environ: Mapping[str, str], *, environment: str | Non
             raise ConfigError(
                 f"--shape {text!r} does not say which tasks there are",
                 found=f"the part {part.strip()!r}",
-                mend="write for example workers=3,chief,ps=1,evaluator, each at most once.",
+                hint="write for example workers=3,chief,ps=1,evaluator, each at most once.",
             )
         counts[name] = int(number) if equals else None if name == "workers" else 1
     fixed = {name: count for name, count in counts.items() if count is not None}
@@ -87,9 +87,9 @@ def parse_shape(text: str, environ: Mapping[str, str], *, environment: str | Non
             raise ConfigError(
                 f"--shape {text!r} has more tasks than there are",
                 found=f"{_tasks_started(environ, environment)} tasks started",
-                mend="start more tasks, or leave a role out.",
+                hint="start more tasks, or leave a role out.",
             )
-    return Shape(
+    return LaunchShape(
         workers=fixed.get("workers", 0),
         chief=bool(fixed.get("chief")),
         ps=fixed.get("ps", 0),
@@ -118,7 +118,7 @@ def refuse_tasks_apart(environ: Mapping[str, str], *, environment: str | None = 
         raise ConfigError(
             f"{found.environment.name} has started {size} tasks, and each would run the program alone in one place",
             found=f"rank {found.allocation.rank} of {size}, no TF_CONFIG, and no --shape",
-            mend="say which cluster they are, for example exec --shape workers, or exec --shape chief,workers,ps=1; or "
+            hint="say which cluster they are, for example exec --shape workers, or exec --shape chief,workers,ps=1; or "
             "--environment none, where each is to run by itself or the program finds the others (Horovod, a TF_CONFIG "
             "of its own).",
         )
@@ -153,6 +153,6 @@ def _tasks_started(environ: Mapping[str, str], environment: str | None) -> int:
         raise ConfigError(
             f"--shape says no number of workers, and {found.environment.name} says none either",
             found="workers without a number",
-            mend="write workers=N.",
+            hint="write workers=N.",
         )
     return found.allocation.size

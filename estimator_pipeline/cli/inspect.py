@@ -11,7 +11,7 @@ import typer
 from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from estimator_pipeline.inputs.ledger.layout import Layout
+    from estimator_pipeline.inputs.ledger.layout import LedgerLayout
     from estimator_pipeline.job import Job
 
 _TABLE = 10  # Steps of the table, where none are asked for.
@@ -57,14 +57,14 @@ def command(
     from estimator_pipeline.job import load_job
 
     if job is not None and input_fn is not None:
-        raise ConfigError(f"inspect was given the job file {job} and --input-fn {input_fn}", mend="give one of the two")
+        raise ConfigError(f"inspect was given the job file {job} and --input-fn {input_fn}", hint="give one of the two")
     if job is None and input_fn is None and ledger is None:
         raise ConfigError(
             "inspect was given nothing to look at",
-            mend="name a job file, a program's function (--input-fn), or a ledger (--ledger)",
+            hint="name a job file, a program's function (--input-fn), or a ledger (--ledger)",
         )
     if job is None and settings:
-        raise ConfigError(f"--set {settings[0]} changes a job file, and there is none", mend="name the job file")
+        raise ConfigError(f"--set {settings[0]} changes a job file, and there is none", hint="name the job file")
     wanted = _steps(steps)
     loaded = None if job is None else load_job(job, overrides=settings or [])
     if ledger is not None:
@@ -80,7 +80,7 @@ def command(
         )
         return
     if count_data or epoch_records:
-        raise ConfigError("--count-data is for the check of a ledger", mend="add --ledger DIR")
+        raise ConfigError("--count-data is for the check of a ledger", hint="add --ledger DIR")
     drawn = wanted
     if loaded is not None and loaded.input.source != "function":
         layout, facts = _planned(loaded, workers, wanted or (1, _TABLE))
@@ -119,7 +119,7 @@ def _check(
         if not own:
             raise ConfigError(
                 "this ledger is one of fingerprints, and there is no input function to count the data with",
-                mend="name it: --input-fn FILE.py:FUNCTION, or a job file with input.source function",
+                hint="name it: --input-fn FILE.py:FUNCTION, or a job file with input.source function",
             )
         counts = count(_functions(loaded, input_fn), epoch_records=epoch_records)
     elif found.kind == "records" and loaded is not None and not own:
@@ -141,7 +141,7 @@ def _check(
         raise typer.Exit(1)
 
 
-def _draw(layout: Layout, picture: Path | None, *, title: str) -> None:
+def _draw(layout: LedgerLayout, picture: Path | None, *, title: str) -> None:
     if picture is None:
         return
     from estimator_pipeline.inputs.ledger.plot import draw
@@ -160,7 +160,7 @@ def _steps(text: str | None) -> tuple[int, int] | None:
         found = (0, 0)
     if not 1 <= found[0] <= found[1]:
         raise ConfigError(
-            f"--steps {text!r} names no steps", mend="write FIRST:LAST, such as 1:20; the first step is 1"
+            f"--steps {text!r} names no steps", hint="write FIRST:LAST, such as 1:20; the first step is 1"
         )
     return found
 
@@ -180,7 +180,7 @@ def _tasks(loaded: Job | None, workers: int | None) -> tuple[str, ...]:
     return (*chief, *(f"worker:{index}" for index in range(loaded.cluster.workers)))
 
 
-def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple[Layout, dict[str, Any]]:
+def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple[LedgerLayout, dict[str, Any]]:
     """What a job would read, and the facts of its first pipeline's data."""
     from estimator_pipeline.engines.lifecycle.startup import latest_step
     from estimator_pipeline.engines.model_dir.run_identity import policy_of
@@ -217,9 +217,9 @@ def _functions(loaded: Job | None, input_fn: str | None) -> Any:
 
 def _read_functions(
     loaded: Job | None, input_fn: str | None, workers: int | None, wanted: tuple[int, int]
-) -> Layout:  # fmt: skip
+) -> LedgerLayout:  # fmt: skip
     from estimator_pipeline.engines.recording.ledger import read_input_fn
-    from estimator_pipeline.inputs.ledger.layout import Layout
+    from estimator_pipeline.inputs.ledger.layout import LedgerLayout
 
     tasks = _tasks(loaded, workers)
     function = _functions(loaded, input_fn)
@@ -238,4 +238,4 @@ def _read_functions(
         "  nothing is promised of an input function that is not known",
     ]
     steps: dict[int, Any] = {step: parts for step, parts in found.items() if parts}
-    return Layout(tasks, steps, None, None, fingerprints=True, lines=lines)
+    return LedgerLayout(tasks, steps, None, None, fingerprints=True, lines=lines)

@@ -23,8 +23,8 @@ from estimator_pipeline.utils import system_limits
 
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
-    from estimator_pipeline.launch import Deadlines, Outcome
-    from estimator_pipeline.launch.local.plan import Shape
+    from estimator_pipeline.launch import Deadlines, LaunchOutcome
+    from estimator_pipeline.launch.local.plan import LaunchShape
 
 COMMAND_KEY = "estimator_pipeline.command"
 
@@ -158,7 +158,7 @@ def command(
     if job is None and ledger:
         raise ConfigError(
             "--ledger is for a job file, and there is none.",
-            mend="Give it to the program: `launch -- estimator-pipeline exec --ledger DIR PROGRAM`.",
+            hint="Give it to the program: `launch -- estimator-pipeline exec --ledger DIR PROGRAM`.",
         )
     program: list[str] | None = context.meta.get(COMMAND_KEY)
     settings = with_engine(settings, engine, ledger, accept_changes)
@@ -178,7 +178,7 @@ def command(
     if job is not None:
         read, run, shape, folder = _job_file(job, settings=settings, cluster=cluster)
     else:
-        run, shape, folder = found_program(program or []), launch.Shape(**cluster), None
+        run, shape, folder = found_program(program or []), launch.LaunchShape(**cluster), None
     folder = log_dir or (folder / "logs" / run_id if folder is not None else None)
     if folder is None and not dry_run:
         folder = Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
@@ -197,7 +197,7 @@ def command(
             shape=shape,
             log_dir=folder.absolute(),
             run_id=run_id,
-            limits=launch.Limits(max_restarts=max_restarts, backoff=backoff),
+            limits=launch.RestartLimits(max_restarts=max_restarts, backoff=backoff),
             foreign=job is None,
             hold=hold_ports,
             cores=cores.value,
@@ -255,7 +255,7 @@ def deadlines_of(step: float | None, start: float | None, heartbeat: float | Non
     return Deadlines(step=step or None, start=start, heartbeat=heartbeat or None)
 
 
-def end(outcome: Outcome, *, as_json: bool) -> NoReturn:
+def end(outcome: LaunchOutcome, *, as_json: bool) -> NoReturn:
     """Say how it ended, and leave with its exit code."""
     if as_json:
         typer.echo(json.dumps(outcome.document(), indent=2))
@@ -270,23 +270,23 @@ def _check_usage(*, job: Path | None, program: list[str] | None, settings: list[
     if job is None and not program:
         raise ConfigError(
             "launch was given neither a job file nor a command.",
-            mend="Name one: `launch JOB.yaml`, or `launch -- COMMAND ARGS`.",
+            hint="Name one: `launch JOB.yaml`, or `launch -- COMMAND ARGS`.",
         )
     if job is not None and program is not None:
         raise ConfigError(
             f"launch was given the job file {job} and a command.",
-            mend="Give one of the two.",
+            hint="Give one of the two.",
         )
     if job is None and settings:
         raise ConfigError(
             f"--set {settings[0]} changes a job file, and there is none.",
-            mend="Pass the command its own options, after the --.",
+            hint="Pass the command its own options, after the --.",
         )
 
 
-def _shape_of_file(path: Path) -> Shape:
+def _shape_of_file(path: Path) -> LaunchShape:
     from estimator_pipeline.cluster.spec import parse_tf_config
-    from estimator_pipeline.launch import Shape
+    from estimator_pipeline.launch import LaunchShape
 
     try:
         text = path.read_text()
@@ -294,21 +294,21 @@ def _shape_of_file(path: Path) -> Shape:
         raise ConfigError(
             f"--tf-config {path} cannot be read.",
             found=str(error),
-            mend="Name a file that holds a TF_CONFIG document.",
+            hint="Name a file that holds a TF_CONFIG document.",
         ) from error
-    return Shape.of(parse_tf_config(text, source=str(path)))
+    return LaunchShape.of(parse_tf_config(text, source=str(path)))
 
 
 def _job_file(
     path: Path, *, settings: Sequence[str], cluster: dict[str, Any]
-) -> tuple[Job, list[str], Shape, Path | None]:
+) -> tuple[Job, list[str], LaunchShape, Path | None]:
     """The job, the tasks' command, the cluster, and the folder of the model where it is on this machine."""
     from estimator_pipeline.job import load_job
-    from estimator_pipeline.launch import Shape
+    from estimator_pipeline.launch import LaunchShape
 
     changes = changes_of(settings, cluster)
     job = load_job(path, overrides=changes)
-    shape = Shape(
+    shape = LaunchShape(
         workers=job.cluster.workers,
         chief=job.cluster.chief,
         ps=job.cluster.ps,
@@ -337,6 +337,6 @@ def found_program(program: list[str]) -> list[str]:
         raise ConfigError(
             f"The command {program[0]!r} cannot be run.",
             found="no such program on PATH, or a file that is not executable",
-            mend="Name a program, for example `-- python train.py`.",
+            hint="Name a program, for example `-- python train.py`.",
         )
     return program

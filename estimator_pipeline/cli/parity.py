@@ -200,15 +200,15 @@ def _check(job: Path | None, program: dict[str, Any], more: dict[str, Any], of_j
         raise ConfigError(
             "--eval-steps is for the functions of a program, and a job file was given",
             found=f"the job file {job}",
-            mend=f"--set eval.steps={more['--eval-steps']}: a job file says itself how many batches are evaluated",
+            hint=f"--set eval.steps={more['--eval-steps']}: a job file says itself how many batches are evaluated",
         )
     if job is not None and (wrong := given({**program, **more})):
         raise ConfigError(
             f"{', '.join(wrong)} and the job file {job} were both given",
-            mend="compare a job file, or the functions of a program",
+            hint="compare a job file, or the functions of a program",
         )
     if job is None and (wrong := given(of_jobs)):
-        raise ConfigError(f"{', '.join(wrong)} is for job files, and none was given", mend="name the job file")
+        raise ConfigError(f"{', '.join(wrong)} is for job files, and none was given", hint="name the job file")
     if job is None and len(given(program)) != len(program):
         raise ConfigError(
             "parity needs a job file, or --estimator, --model and --input-fn",

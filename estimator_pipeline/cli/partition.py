@@ -32,7 +32,7 @@ def command(
         raise ConfigError(
             "an own input function gives batches, not records, so its data cannot be partitioned",
             found=f"input.train {loaded.input.train}",
-            mend="write the files where the function reads its data; or from Python: inputs.partition",
+            hint="write the files where the function reads its data; or from Python: inputs.partition",
         )
     from estimator_pipeline.engines.jobs.common import job_inputs
     from estimator_pipeline.inputs import partition

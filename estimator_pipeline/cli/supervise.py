@@ -87,11 +87,11 @@ def command(
 
     program: list[str] | None = context.meta.get(COMMAND_KEY)
     if not program:
-        raise ConfigError("supervise was given no command.", mend="Name one: `supervise -- COMMAND ARGS`.")
+        raise ConfigError("supervise was given no command.", hint="Name one: `supervise -- COMMAND ARGS`.")
     if watch is not None and not step_timeout:
         raise ConfigError(
             f"--watch {watch} has no deadline.",
-            mend="Say how long it may stay as it is: --step-timeout SECONDS.",
+            hint="Say how long it may stay as it is: --step-timeout SECONDS.",
         )
     run_id = launch.new_run_id()
     folder = log_dir or Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
@@ -100,7 +100,7 @@ def command(
         found_program(program),
         log_dir=folder.absolute(),
         run_id=run_id,
-        limits=launch.Limits(max_restarts=max_restarts, backoff=backoff),
+        limits=launch.RestartLimits(max_restarts=max_restarts, backoff=backoff),
         view=launch.CommandView(output, sys.stderr),
         grace=grace,
         timeout=timeout,

@@ -85,7 +85,7 @@ def command(
     except PipelineError as error:
         if error.exit_code == ConfigError.exit_code:
             # A launcher can tell it as it is, and need not look for it in the log.
-            refusal = {"what": error.what, "found": error.found, "mend": error.mend}
+            refusal = {"what": error.what, "found": error.found, "hint": error.hint}
             TaskEvents(os.environ).ended(error, status="failed", refusal=refusal)
         elif not isinstance(error, TaskFailedError):
             TaskEvents(os.environ).raised(error)
@@ -139,7 +139,7 @@ def _train(
         error = TaskFailedError(
             f"the process was ended before the end of training, by a call of sys.exit({left.code!r})",
             found=place_in(left),
-            mend="raise an exception there where something is wrong, or let the data end",
+            hint="raise an exception there where something is wrong, or let the data end",
         )
         TaskEvents(os.environ).raised(error)
         raise error from left

@@ -35,7 +35,7 @@ def check_address(address: object, *, where: str) -> str:
         raise ClusterError(
             f"{where} has the address {address!r}, which is not text.",
             found=f'a value of type {type(address).__name__}; allowed: text of the form "host:port"',
-            mend='write the address in quotes, for example "localhost:2222".',
+            hint='write the address in quotes, for example "localhost:2222".',
         )
     text = address.strip()
     if "://" in text:
@@ -43,32 +43,32 @@ def check_address(address: object, *, where: str) -> str:
         raise ClusterError(
             f"{where} has the address {text!r}, which begins with a scheme.",
             found=f'{text!r}; allowed: "host:port" alone, TensorFlow adds the scheme itself',
-            mend=f'write {bare!r}; a transport other than grpc goes into the top-level key "rpc_layer".',
+            hint=f'write {bare!r}; a transport other than grpc goes into the top-level key "rpc_layer".',
         )
     host, colon, port = text.rpartition(":")
     if not text.startswith("[") and text.count(":") > 1:
         raise ClusterError(
             f"{where} has the address {text!r}, which has more than one colon.",
             found=f'{text!r}; allowed: "host:port", with an IPv6 host in brackets',
-            mend='write an IPv6 address as "[::1]:2222"; give any other host one port.',
+            hint='write an IPv6 address as "[::1]:2222"; give any other host one port.',
         )
     if not colon or (text.startswith("[") and text.endswith("]")):
         raise ClusterError(
             f"{where} has the address {text!r}, which has no port.",
             found=f'{text!r}; allowed: "host:port"',
-            mend=f'add the port that the task listens on, for example "{text or "localhost"}:2222".',
+            hint=f'add the port that the task listens on, for example "{text or "localhost"}:2222".',
         )
     if not (_HOST.fullmatch(host) or _IPV6.fullmatch(host)):
         raise ClusterError(
             f"{where} has the address {text!r}, whose host {host!r} cannot be one.",
             found=f"{host!r}; allowed: a host name, an IPv4 address, or an IPv6 address in brackets",
-            mend='write the host that the other tasks reach it by, for example "node-1:2222".',
+            hint='write the host that the other tasks reach it by, for example "node-1:2222".',
         )
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
         raise ClusterError(
             f"{where} has the address {text!r}, whose port {port!r} cannot be one.",
             found=f"{port!r}; allowed: a whole number from 1 to 65535",
-            mend="write the port that the task listens on; the others must know it, so 0 (any) cannot work.",
+            hint="write the port that the task listens on; the others must know it, so 0 (any) cannot work.",
         )
     return text
 
@@ -94,13 +94,13 @@ def read_addresses(value: object, *, job: str, source: str) -> tuple[str, ...]:
         raise ClusterError(
             f"{where} is {value!r}, which is not a list of addresses.",
             found=f"a value of type {type(value).__name__}; allowed: a list, one address a task",
-            mend=f'write "{job}": ["host:port", ...], with brackets also for a single task.',
+            hint=f'write "{job}": ["host:port", ...], with brackets also for a single task.',
         )
     if not value:
         raise ClusterError(
             f"{where} is an empty list.",
             found="0 addresses; allowed: at least one",
-            mend=f'leave the key "{job}" out, or name its tasks.',
+            hint=f'leave the key "{job}" out, or name its tasks.',
         )
     return tuple(check_address(item, where=f"{source}: {job}:{i}") for i, item in enumerate(value))
 
@@ -121,7 +121,7 @@ def check_distinct(jobs: Mapping[str, Iterable[str]], *, source: str) -> None:
                 raise ClusterError(
                     f"{source}: {other} and {task} have the same address {address!r}.",
                     found="two tasks at one port; allowed: an address of its own for each task",
-                    mend=f"give {task} another host or another port.",
+                    hint=f"give {task} another host or another port.",
                 )
 
 
@@ -133,7 +133,7 @@ def _dense(value: Mapping[Any, Any], *, where: str) -> list[Any]:
             raise ClusterError(
                 f"{where} has the index {key!r}, which is not a number.",
                 found=f"{key!r}; allowed: a list, or an object from the indices 0, 1, ... to addresses",
-                mend='write the job as a list: ["host:port", ...].',
+                hint='write the job as a list: ["host:port", ...].',
             )
         by_index[int(str(key))] = address
     missing = sorted(set(range(max(by_index, default=-1) + 1)) - set(by_index))
@@ -141,7 +141,7 @@ def _dense(value: Mapping[Any, Any], *, where: str) -> list[Any]:
         raise ClusterError(
             f"{where} leaves out the index {missing[0]}." if missing else f"{where} names one index twice.",
             found=f"the indices {sorted(by_index)}; allowed: every index from 0 on, once",
-            mend="name all tasks of the job; a cluster with holes (a sparse one) cannot be trained on "
+            hint="name all tasks of the job; a cluster with holes (a sparse one) cannot be trained on "
             "synchronously, since the other tasks would never be connected.",
         )
     return [by_index[i] for i in range(len(by_index))]

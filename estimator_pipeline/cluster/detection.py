@@ -134,12 +134,12 @@ def lone_task(environ: Mapping[str, str], tasks: int, *, whole: bool = True) -> 
         return ConfigError(
             f"the cluster has {tasks} tasks, and nothing has started this process as one of them",
             found="neither TF_CONFIG nor the variables of a scheduler's task",
-            mend=f"start each task with srun, mpirun or the like, all of them with estimator-pipeline launch, {alone}",
+            hint=f"start each task with srun, mpirun or the like, all of them with estimator-pipeline launch, {alone}",
         )
     return ConfigError(
         f"the cluster has {tasks} tasks, and this process is none that {around.launcher} has started",
         found=f"{around.sign} of a job script or a shell, and no TF_CONFIG",
-        mend=f"start it with {around.launcher}, which starts all {tasks}, {alone}",
+        hint=f"start it with {around.launcher}, which starts all {tasks}, {alone}",
     )
 
 
@@ -170,7 +170,7 @@ def detect(environ: Mapping[str, str], *, name: str | None = None, hostname: str
         raise ConfigError(
             f"the environment {name!r} is not known",
             found=f"{name!r}; known: {', '.join(names())}",
-            mend=f"did you mean {close!r}?" if close else "name one of these, or leave it out.",
+            hint=f"did you mean {close!r}?" if close else "name one of these, or leave it out.",
         )
     if name == NO_ENVIRONMENT:
         found = [environment for environment in ENVIRONMENTS[:1] if environment.matches(environ)]

@@ -50,7 +50,7 @@ def require_free(address: str, task: str, environ: Mapping[str, str]) -> None:
             raise PortError(
                 f"{task} should listen at {address}, and the port {port} cannot be had on this host",
                 found=f"{os.strerror(problem.errno or 0)}{holder and f': {holder} listens there'}",
-                mend="start the job again: it takes another port"
+                hint="start the job again: it takes another port"
                 if chosen
                 else "end that process, or name another port for this task in the TF_CONFIG of every task",
                 restartable=chosen,

@@ -41,7 +41,7 @@ def parse_tf_config(text_or_mapping: str | Mapping[str, Any], *, source: str = "
         The document in one form for all dialects.
 
     Raises:
-        ClusterError: The document cannot work. The message names the value, what is allowed and the mend.
+        ClusterError: The document cannot work. The message names the value, what is allowed and a hint.
     """
     document = _decode(text_or_mapping, source=source)
     for key in document:
@@ -135,14 +135,14 @@ def _read_rest(document: Mapping[str, Any], *, source: str) -> tuple[str, str | 
         raise ClusterError(
             f"{source}: rpc_layer is {rpc_layer!r}, which is not text.",
             found=f"a value of type {type(rpc_layer).__name__}; allowed: the name of a transport",
-            mend="leave rpc_layer out.",
+            hint="leave rpc_layer out.",
         )
     environment = document.get("environment")
     if environment is not None and not isinstance(environment, str):
         raise ClusterError(
             f"{source}: environment is {environment!r}, which is not text.",
             found=f'a value of type {type(environment).__name__}; allowed: text, such as "cloud", or none',
-            mend="leave environment out.",
+            hint="leave environment out.",
         )
     return rpc_layer, environment
 
@@ -161,13 +161,13 @@ def _decode(text_or_mapping: str | Mapping[str, Any], *, source: str) -> Mapping
             raise ClusterError(
                 f"{source} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
                 found=f"near there: {near!r}",
-                mend=f"{quotes}write it with json.dumps, or check it with `python -m json.tool`.",
+                hint=f"{quotes}write it with json.dumps, or check it with `python -m json.tool`.",
             ) from None
     if not isinstance(document, Mapping):
         raise ClusterError(
             f"{source} is not a JSON object, but {document!r}.",
             found=f"a value of type {type(document).__name__}",
-            mend='write {"cluster": {...}, "task": {"type": ..., "index": ...}}.',
+            hint='write {"cluster": {...}, "task": {"type": ..., "index": ...}}.',
         )
     return document
 
@@ -180,7 +180,7 @@ def _without_twins(pairs: list[tuple[str, Any]], *, source: str) -> dict[str, An
             raise ClusterError(
                 f"{source} has the key {key!r} twice in one object.",
                 found=f"{result[key]!r} and {value!r}",
-                mend="put both into one list, or leave one out.",
+                hint="put both into one list, or leave one out.",
             )
         result[key] = value
     return result
@@ -194,14 +194,14 @@ def _check_top_level(key: str, *, source: str) -> None:
         raise ClusterError(
             f"{source}: a sparse cluster ({key!r}) names only a part of the tasks, and cannot be used.",
             found=f'the key {key!r}; allowed: "cluster" with every task',
-            mend="turn the launcher's dynamic workers off (Kubeflow: enableDynamicWorker: false).",
+            hint="turn the launcher's dynamic workers off (Kubeflow: enableDynamicWorker: false).",
         )
     close = nearest(key, ("cluster", "task"))
     if close and abs(len(str(key)) - len(close)) <= 1:
         raise ClusterError(
             f"{source}: unknown key {key!r}.",
             found=f"{key!r}; allowed: cluster, task, environment, rpc_layer, and a service's own keys",
-            mend=f"did you mean {close!r}? As it is, this task would train alone.",
+            hint=f"did you mean {close!r}? As it is, this task would train alone.",
         )
 
 
@@ -212,7 +212,7 @@ def _read_cluster(value: Any, *, source: str) -> tuple[ClusterSpec | None, str]:
         raise ClusterError(
             f"{source}: cluster is {value!r}, which is not an object.",
             found=f"a value of type {type(value).__name__}; allowed: an object, job to addresses",
-            mend='write "cluster": {"worker": ["host:port", ...]}.',
+            hint='write "cluster": {"worker": ["host:port", ...]}.',
         )
     for name in value:
         if name not in (*TASK_TYPES, "master"):
@@ -221,7 +221,7 @@ def _read_cluster(value: Any, *, source: str) -> tuple[ClusterSpec | None, str]:
         raise ClusterError(
             f"{source}: the cluster has a chief and a master, which are two names for one task.",
             found=f"chief {value['chief']!r} and master {value['master']!r}",
-            mend="keep chief, and leave master out.",
+            hint="keep chief, and leave master out.",
         )
     jobs = {name: read_addresses(addresses, job=name, source=source) for name, addresses in value.items()}
     for single in ("chief", "master", "evaluator"):
@@ -229,7 +229,7 @@ def _read_cluster(value: Any, *, source: str) -> tuple[ClusterSpec | None, str]:
             raise ClusterError(
                 f"{source}: the cluster has {len(jobs[single])} tasks of the job {single!r}.",
                 found=f"{list(jobs[single])}; allowed: one",
-                mend=f"keep one {single}" + ("." if single == "evaluator" else "; the others are workers."),
+                hint=f"keep one {single}" + ("." if single == "evaluator" else "; the others are workers."),
             )
     dialect = "master" if "master" in jobs else "chief" if "chief" in jobs else "workers"
     evaluator = jobs.pop("evaluator", (None,))[0]
@@ -243,7 +243,7 @@ def _read_task(value: Any, cluster: ClusterSpec | None, *, source: str) -> tuple
         raise ClusterError(
             f"{source}: task is {value!r}, which is not an object.",
             found=f"a value of type {type(value).__name__}",
-            mend='write "task": {"type": "worker", "index": 0}.',
+            hint='write "task": {"type": "worker", "index": 0}.',
         )
     given = dict(value or {})
     extra = {key: item for key, item in given.items() if key not in ("type", "index")}
@@ -258,7 +258,7 @@ def _read_task(value: Any, cluster: ClusterSpec | None, *, source: str) -> tuple
             raise ClusterError(
                 f"{source}: the task is a ps, and there is no cluster.",
                 found="a task of type 'ps' without \"cluster\"; allowed: chief, worker, evaluator",
-                mend="name the cluster's addresses, or leave TF_CONFIG out to train in one process.",
+                hint="name the cluster's addresses, or leave TF_CONFIG out to train in one process.",
             )
         count = 1
     else:
@@ -268,7 +268,7 @@ def _read_task(value: Any, cluster: ClusterSpec | None, *, source: str) -> tuple
         raise ClusterError(
             f"{source}: the task type {named!r} is not a job of the cluster.",
             found=f"a cluster of {listed(cluster.tasks) if cluster else 'no tasks'}",
-            mend="correct the task's type, or add its addresses to the cluster.",
+            hint="correct the task's type, or add its addresses to the cluster.",
         )
     index = _read_index(given.get("index"), named, count=count, source=source)
     return Task(kind, index), extra
@@ -283,7 +283,7 @@ def _unnamed_task(given: Mapping[str, Any], cluster: ClusterSpec | None, *, sour
         raise ClusterError(
             f"{source}: the task has no type." if given else f"{source}: there is a cluster, but no task.",
             found=f"{known}, in a cluster of {listed(cluster.tasks)}",
-            mend='say which of them this process is: "task": {"type": "worker", "index": 0}.',
+            hint='say which of them this process is: "task": {"type": "worker", "index": 0}.',
         )
     task = Task("worker") if cluster is None else cluster.chief
     _read_index(given.get("index"), task.type, count=1, source=source)
@@ -304,19 +304,19 @@ def _read_index(value: Any, kind: str, *, count: int, source: str) -> int:
             if value is None
             else f"{source}: the task index {value!r} is not a whole number.",
             found=f"a task of type {kind!r}; {allowed}",
-            mend=f'write "task": {{"type": "{kind}", "index": 0}}, with this task\'s own index.',
+            hint=f'write "task": {{"type": "{kind}", "index": 0}}, with this task\'s own index.',
         )
     if not 0 <= text < count and kind in ("chief", "master", "evaluator"):
         raise ClusterError(
             f"{source}: the task index {text} is out of range for the task type {kind!r}.",
             found=f"there is one {kind}; {allowed}",
-            mend=f"give the {kind} the index 0, and let no second one start.",
+            hint=f"give the {kind} the index 0, and let no second one start.",
         )
     if not 0 <= text < count:
         many = f"the cluster has {count} of this type" if count > 1 else "there is one task of this type"
         raise ClusterError(
             f"{source}: the task index {text} is out of range for the task type {kind!r}.",
             found=f"{many}; {allowed}",
-            mend="number the tasks of each type from 0, or add the missing addresses to the cluster.",
+            hint="number the tasks of each type from 0, or add the missing addresses to the cluster.",
         )
     return text

@@ -52,7 +52,7 @@ def _seconds(variable: str, default: float, environ: Mapping[str, str] | None) -
     if not 0 < seconds < math.inf:
         raise ConfigError(
             f"{variable}={given!r} is no number of seconds above 0",
-            mend=f"for example {variable}={default:.0f}, or leave it unset",
+            hint=f"for example {variable}={default:.0f}, or leave it unset",
         )
     return seconds
 
@@ -178,17 +178,17 @@ class PeerWatch:
             raise self._error(
                 f"{self.task} at {self.address} stands still: its port answers, and its process has said nothing for "
                 f"the last {now - self._last_seen:.0f} s; it was waited on for {what}",
-                mend=f"see whether {self.task} was stopped (SIGSTOP, a debugger) or its machine stands still, and end "
+                hint=f"see whether {self.task} was stopped (SIGSTOP, a debugger) or its machine stands still, and end "
                 "it; start the job again to go on from its last checkpoint",
             )
         raise self._error(
             f"{self.task} at {self.address} is gone: its server answered before, and not for the last "
             f"{now - self._last_seen:.0f} s; it was waited on for {what}",
-            mend=f"see the log of {self.task}; start the job again to go on from its last checkpoint",
+            hint=f"see the log of {self.task}; start the job again to go on from its last checkpoint",
         )
 
-    def _error(self, what: str, *, mend: str) -> WaitError:
-        error = WaitError(what, mend=mend)
+    def _error(self, what: str, *, hint: str) -> WaitError:
+        error = WaitError(what, hint=hint)
         error.because = str(self.task)
         return error
 
@@ -198,7 +198,7 @@ class PeerWatch:
         if waited > startup:
             raise self._error(
                 f"{self.task} did not start its server at {self.address} within {startup:.0f} s",
-                mend=f"see the log of {self.task}, and whether that address can be reached from here; where a start "
+                hint=f"see the log of {self.task}, and whether that address can be reached from here; where a start "
                 f"takes longer, give it more seconds: {START_VARIABLE}, or run.start_timeout_secs of a job file",
             )
         if now >= self._next_line:

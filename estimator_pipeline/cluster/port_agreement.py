@@ -81,7 +81,7 @@ def folder_for(directory: str | os.PathLike[str], job_id: str, restart: int) -> 
         raise ConfigError(
             f"the tasks cannot agree on ports in {str(directory)!r}, which is no folder of this machine",
             found="agreed ports need a folder that all tasks share as files",
-            mend="set ESTIMATOR_PIPELINE_SHARED_DIR to one (NFS, Lustre, a shared volume), or cluster.ports: derived "
+            hint="set ESTIMATOR_PIPELINE_SHARED_DIR to one (NFS, Lustre, a shared volume), or cluster.ports: derived "
             "where the environment names the hosts.",
         )
     return Path(directory).absolute() / ".cluster" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', job_id)}-{restart}"
@@ -101,7 +101,7 @@ def wait_secs(environ: Mapping[str, str]) -> float:
             return float(text)
     raise ConfigError(
         f"{SECS_VARIABLE}={text!r} is no number of seconds above 0",
-        mend=f"for example {SECS_VARIABLE}=600, or leave it unset",
+        hint=f"for example {SECS_VARIABLE}=600, or leave it unset",
     )
 
 
@@ -230,7 +230,7 @@ class _Board:
             f"rank {self.rank} waited {timeout:.0f} s for the other tasks to tell their ports, and "
             f"{there} of {self.size} did",
             found=f"missing: {_ranks(missing)}; the folder is {self.folder}",
-            mend=(f"{hint} " if hint else "") + "See the logs of the missing tasks and whether they reach that folder; "
+            hint=(f"{hint} " if hint else "") + "See the logs of the missing tasks and whether they reach that folder; "
             f"{SECS_VARIABLE} gives them longer.",
         )
 
@@ -245,7 +245,7 @@ class _Board:
             raise ClusterError(
                 f"two processes have the rank {self.rank}.",
                 found=f"this one, and one at {own.get('address')}, in {self.folder}",
-                mend="start each task once; where a scheduler starts a process for each core, ask for one a host.",
+                hint="start each task once; where a scheduler starts a process for each core, ask for one a host.",
             )
         missing = [i for i in range(self.size) if i not in found]
         if missing:
@@ -269,7 +269,7 @@ class _Board:
         raise ClusterError(
             f"the tasks do not share the folder {self.folder}: rank {self.rank} waits there on {socket.gethostname()}.",
             found=why,
-            mend="give a run.model_dir (or ESTIMATOR_PIPELINE_SHARED_DIR) that is the same folder on every node, by "
+            hint="give a run.model_dir (or ESTIMATOR_PIPELINE_SHARED_DIR) that is the same folder on every node, by "
             "the same path, such as one of NFS or Lustre; folders below /tmp mostly are each node's own.",
         )
 
@@ -288,14 +288,14 @@ class _Board:
             raise ClusterError(
                 f"rank {self.rank} is one of {self.size} tasks, and rank {other} of {found[other].get('size')}.",
                 found=f"the files in {self.folder}",
-                mend="start every task with the same job file and options.",
+                hint="start every task with the same job file and options.",
             )
 
     def _cannot(self, error: OSError) -> ClusterError:
         return ClusterError(
             f"the tasks cannot agree on ports in {self.folder}.",
             found=str(error),
-            mend="let every task write to run.model_dir, or set ESTIMATOR_PIPELINE_SHARED_DIR to a folder that they "
+            hint="let every task write to run.model_dir, or set ESTIMATOR_PIPELINE_SHARED_DIR to a folder that they "
             "all share.",
         )
 

@@ -64,7 +64,7 @@ def hold_ports(count: int) -> HeldPorts:
         raise ClusterError(
             "Ports cannot be held for a local cluster on this system.",
             found="a socket module without SO_REUSEPORT",
-            mend="Launch on Linux or macOS.",
+            hint="Launch on Linux or macOS.",
         )
     sockets: list[socket.socket] = []
     try:
@@ -76,7 +76,7 @@ def hold_ports(count: int) -> HeldPorts:
         raise ClusterError(
             f"{count} free ports were asked for and {len(sockets)} could be had.",
             found=str(error),
-            mend="Launch fewer tasks, or raise net.ipv4.ip_local_port_range and the limit of open files.",
+            hint="Launch fewer tasks, or raise net.ipv4.ip_local_port_range and the limit of open files.",
         ) from error
     return HeldPorts(sockets)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from estimator_pipeline.cluster.detection import Detection, detect
 from estimator_pipeline.cluster.own_port import REUSE_VARIABLE, holder_of, problem_of
 from estimator_pipeline.cluster.port_agreement import agree, folder_for, own_address, wait_secs
-from estimator_pipeline.cluster.roles import Shape, derived_addresses, hosts_of, roles, task_of, tasks_of
+from estimator_pipeline.cluster.roles import ClusterShape, derived_addresses, hosts_of, roles, task_of, tasks_of
 from estimator_pipeline.cluster.tasks import Task, TFConfig
 from estimator_pipeline.errors import ClusterError, ConfigError
 
@@ -49,7 +49,7 @@ class Resolved:
 
 def resolve(
     environ: Mapping[str, str],
-    shape: Shape,
+    shape: ClusterShape,
     *,
     environment: str | None = None,
     ports: str = "auto",
@@ -75,7 +75,7 @@ def resolve(
         PipelineError: The environment cannot be understood, does not fit the job, or the others did not come.
     """
     if ports not in PORTS:
-        raise ConfigError(f"ports is {ports!r}", found=f"allowed: {', '.join(PORTS)}", mend="give one of these.")
+        raise ConfigError(f"ports is {ports!r}", found=f"allowed: {', '.join(PORTS)}", hint="give one of these.")
     host = hostname or socket.gethostname()
     detection = detect(environ, name=environment, hostname=host)
     if detection is None:
@@ -125,7 +125,7 @@ def resolve(
     return result
 
 
-def port_way(ports: str, detection: Detection, shape: Shape) -> str:
+def port_way(ports: str, detection: Detection, shape: ClusterShape) -> str:
     """What "auto" of :data:`PORTS` comes to here; the others are what they are."""
     if ports != "auto":
         return ports
@@ -133,12 +133,12 @@ def port_way(ports: str, detection: Detection, shape: Shape) -> str:
     return "agreed" if allocation.inferred or hosts_of(allocation, shape) is None else "derived"
 
 
-def _own_host(detection: Detection, shape: Shape, rank: int) -> str | None:
+def _own_host(detection: Detection, shape: ClusterShape, rank: int) -> str | None:
     hosts = hosts_of(detection.allocation, shape)
     return hosts[rank] if hosts is not None else detection.allocation.own_host
 
 
-def _asked_at(detection: Detection, shape: Shape, environ: Mapping[str, str]) -> tuple[str, ...] | None:
+def _asked_at(detection: Detection, shape: ClusterShape, environ: Mapping[str, str]) -> tuple[str, ...] | None:
     """Where the tasks can ask each other while they wait: the ports that they would have without an agreement."""
     try:
         return derived_addresses(detection.allocation, shape, environ=environ)
@@ -152,7 +152,7 @@ def _shared(environ: Mapping[str, str], directory: str | None) -> str:
         raise ConfigError(
             "the tasks have no folder in which they could agree on ports",
             found="neither a job file with run.model_dir nor a shared folder",
-            mend=f"say --shared-dir FOLDER, or set {SHARED_DIR_VARIABLE} to a folder that all tasks share.",
+            hint=f"say --shared-dir FOLDER, or set {SHARED_DIR_VARIABLE} to a folder that all tasks share.",
         )
     return given
 
@@ -180,7 +180,7 @@ def _check_free(address: str, task: Task) -> None:
         raise ClusterError(
             f"{task} should listen at {address}, and the port {port} is taken on this host.",
             found=f"{error}{holder and f': {holder} listens there'}",
-            mend="set cluster.ports: agreed, by which each task takes a free port; or ESTIMATOR_PIPELINE_PORT_BASE to "
+            hint="set cluster.ports: agreed, by which each task takes a free port; or ESTIMATOR_PIPELINE_PORT_BASE to "
             "another first port, the same on every task.",
         ) from error
 

@@ -32,7 +32,7 @@ __all__ = [
     "FIRST_PORT",
     "LAST_PORT",
     "PORT_BASE_VARIABLE",
-    "Shape",
+    "ClusterShape",
     "derived_addresses",
     "hosts_of",
     "port_base",
@@ -47,8 +47,8 @@ _STRIDE = 16
 _SLOTS = (LAST_PORT + 1 - FIRST_PORT) // _STRIDE
 
 
-class Shape(Protocol):
-    """How many tasks of each kind a job has: a job file's `cluster`, or `launch.Shape`."""
+class ClusterShape(Protocol):
+    """How many tasks of each kind a job has: a job file's `cluster`, or `launch.LaunchShape`."""
 
     @property
     def workers(self) -> int: ...
@@ -60,13 +60,13 @@ class Shape(Protocol):
     def evaluator(self) -> bool: ...
 
 
-def tasks_of(shape: Shape) -> tuple[Task, ...]:
+def tasks_of(shape: ClusterShape) -> tuple[Task, ...]:
     """The job's tasks in order of their ranks."""
     kinds = (("chief", int(shape.chief)), ("worker", shape.workers), ("ps", shape.ps), ("evaluator", shape.evaluator))
     return tuple(Task(kind, i) for kind, count in kinds for i in range(int(count)))
 
 
-def task_of(allocation: Allocation, shape: Shape) -> Task:
+def task_of(allocation: Allocation, shape: ClusterShape) -> Task:
     """This process's task.
 
     Raises:
@@ -80,7 +80,7 @@ def task_of(allocation: Allocation, shape: Shape) -> Task:
             raise ClusterError(
                 f"{source}: this process is {own}, and the job has no such task.",
                 found=f"the job's tasks: {listed(tasks)}",
-                mend="start as many pods of each role as the job file's cluster section says, or change that section.",
+                hint="start as many pods of each role as the job file's cluster section says, or change that section.",
             )
         return own
     size = len(tasks) if allocation.size is None else allocation.size
@@ -90,7 +90,7 @@ def task_of(allocation: Allocation, shape: Shape) -> Task:
         raise ClusterError(
             f"{source}: {started}, and the job has {_tasks(len(tasks))}.",
             found=f"the job's tasks: {listed(tasks)}",
-            mend=f"start {len(tasks)} tasks (ranks are chief, workers, ps, evaluator, in this order), change the "
+            hint=f"start {len(tasks)} tasks (ranks are chief, workers, ps, evaluator, in this order), change the "
             "job file's cluster section to match (--set cluster.workers=N), "
             + ("use `estimator-pipeline launch` for several tasks on one host, " if one_host else "")
             + "or say --environment none to train alone in this process.",
@@ -98,7 +98,7 @@ def task_of(allocation: Allocation, shape: Shape) -> Task:
     return tasks[allocation.rank]
 
 
-def roles(allocation: Allocation, shape: Shape, addresses: Sequence[str] | None = None) -> TFConfig:
+def roles(allocation: Allocation, shape: ClusterShape, addresses: Sequence[str] | None = None) -> TFConfig:
     """The cluster and this process's part in it.
 
     Args:
@@ -126,7 +126,7 @@ def roles(allocation: Allocation, shape: Shape, addresses: Sequence[str] | None 
     )
 
 
-def hosts_of(allocation: Allocation, shape: Shape) -> tuple[str, ...] | None:
+def hosts_of(allocation: Allocation, shape: ClusterShape) -> tuple[str, ...] | None:
     """The host of each task of the job by rank, or None where the environment does not say."""
     tasks = tasks_of(shape)
     if allocation.host_pattern is not None:
@@ -138,7 +138,7 @@ def hosts_of(allocation: Allocation, shape: Shape) -> tuple[str, ...] | None:
 
 
 def derived_addresses(
-    allocation: Allocation, shape: Shape, *, environ: Mapping[str, str] | None = None
+    allocation: Allocation, shape: ClusterShape, *, environ: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
     """The "host:port" of each task by rank, the same on every task.
 
@@ -150,7 +150,7 @@ def derived_addresses(
         raise ClusterError(
             f"{allocation.environment}: ports cannot be derived, since no variable says on which host each rank is.",
             found="; ".join(allocation.notes) or "ranks alone",
-            mend="set cluster.ports: agreed (or auto), by which the tasks tell each other in a shared folder.",
+            hint="set cluster.ports: agreed (or auto), by which the tasks tell each other in a shared folder.",
         )
     most = max(Counter(hosts).values())
     base = _given_base(environ or {}, most) or port_base(allocation.job_id, most=most, restart=allocation.restart)
@@ -188,7 +188,7 @@ def _given_base(environ: Mapping[str, str], most: int) -> int | None:
         raise ClusterError(
             f"{PORT_BASE_VARIABLE}={text!r} cannot be the first of a job's ports.",
             found=f"{text!r}; allowed: 1 to {65536 - most}",
-            mend=f"for example {PORT_BASE_VARIABLE}=12000, the same on every task, or leave it unset.",
+            hint=f"for example {PORT_BASE_VARIABLE}=12000, the same on every task, or leave it unset.",
         )
     return int(text)
 

@@ -107,7 +107,7 @@ def build_tf_config(
         raise ClusterError(
             f"{source}: task_type is {task_type!r}.",
             found=f"{task_type!r}; allowed: 'worker', 'evaluator'",
-            mend="choose the chief by chief_index; a cluster with parameter servers is written with "
+            hint="choose the chief by chief_index; a cluster with parameter servers is written with "
             "local_cluster, or by hand.",
         )
     _check_range(num_workers, name="num_workers", low=1, high=None, source=source)
@@ -124,7 +124,7 @@ def build_tf_config(
         raise ClusterError(
             f"{source}: hosts is {hosts!r}, which does not name {num_workers} machines.",
             found=f"{1 if isinstance(hosts, str) else len(names)} of {num_workers} hosts",
-            mend='give a list with one host name or "host:port" for each machine.',
+            hint='give a list with one host name or "host:port" for each machine.',
         )
     addresses = [name if re.search(r":\d+$", str(name)) else f"{name}:{port}" for name in names]
     workers = addresses[:]
@@ -180,7 +180,7 @@ def local_cluster(
         raise ClusterError(
             f"{source}: {needed} tasks need {needed} ports.",
             found=f"{len(ports)} ports: {list(ports)}",
-            mend="reserve one free port for each task.",
+            hint="reserve one free port for each task.",
         )
     left = iter(f"{host}:{port}" for port in ports)
     counts = {"chief": int(bool(chief)), "worker": workers, "ps": ps}
@@ -189,7 +189,7 @@ def local_cluster(
         raise ClusterError(
             f"{source}: the dialect 'master' has no evaluator task: the master evaluates by itself.",
             found="evaluator=True",
-            mend="leave the evaluator out, or take the canonical dialect.",
+            hint="leave the evaluator out, or take the canonical dialect.",
         )
     cluster = ClusterSpec(jobs, next(left) if evaluator and dialect == "evaluator_in_cluster" else None)
     tasks = cluster.tasks + ((EVALUATOR,) if evaluator else ())
@@ -205,5 +205,5 @@ def _check_range(value: int, *, name: str, low: int, high: int | None, source: s
         raise ClusterError(
             f"{source}: {name} is {value!r}.",
             found=f"{value!r}; allowed: {allowed}",
-            mend=f"give {name} as a whole number in that range.",
+            hint=f"give {name} as a whole number in that range.",
         )

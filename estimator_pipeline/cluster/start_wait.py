@@ -71,7 +71,7 @@ class RollCall:
             f"{self.own} waited {self.seconds:.0f} s for the other tasks to join, and "
             f"{self._named(named) if named else 'not all of them'} did not",
             found=known,
-            mend=f"see the logs of the missing tasks, and whether their addresses can be reached from here; where a "
+            hint=f"see the logs of the missing tasks, and whether their addresses can be reached from here; where a "
             f"start takes longer, give it more seconds: {START_VARIABLE}, or run.start_timeout_secs of a job file",
         )
         error.because = named[0] if named else None

@@ -90,7 +90,7 @@ class Task:
             raise ClusterError(
                 f"a task: the index {self.index!r} of the task type {self.type!r} cannot be one.",
                 found=f"{self.index!r}; allowed: a whole number from 0 on",
-                mend="number the tasks of each type from 0.",
+                hint="number the tasks of each type from 0.",
             )
 
     def __str__(self) -> str:
@@ -168,7 +168,7 @@ class ClusterSpec:
             raise ClusterError(
                 f"the cluster has no address for {task}.",
                 found=f"the tasks {listed(self.tasks)}" + (" and evaluator:0" if self.evaluator else ""),
-                mend="ask for one of these, or name the task's address in the cluster.",
+                hint="ask for one of these, or name the task's address in the cluster.",
             )
         return addresses[task.index]
 
@@ -314,7 +314,7 @@ class TFConfig:
                 raise ClusterError(
                     "the dialect 'evaluator_in_cluster' needs an evaluator's address; the cluster has none.",
                     found=f"the tasks {listed(self.cluster.tasks)}",
-                    mend="name the evaluator's address, or write the canonical dialect.",
+                    hint="name the evaluator's address, or write the canonical dialect.",
                 )
             return self.cluster.as_dict(with_evaluator=True)
         jobs = self.cluster.as_dict()
@@ -324,13 +324,13 @@ class TFConfig:
             raise ClusterError(
                 "the dialect 'master' needs a chief, and the cluster has no chief job.",
                 found=f"the tasks {listed(self.cluster.tasks)}",
-                mend="give the cluster a chief, or write the canonical dialect.",
+                hint="give the cluster a chief, or write the canonical dialect.",
             )
         if self.is_evaluator:
             raise ClusterError(
                 "the dialect 'master' has no evaluator task: the master evaluates by itself.",
                 found="the task evaluator:0",
-                mend="leave the evaluator out, or write the canonical dialect.",
+                hint="leave the evaluator out, or write the canonical dialect.",
             )
         return {"master" if name == "chief" else name: addresses for name, addresses in jobs.items()}
 
@@ -339,7 +339,7 @@ def _no_rank(task: Task, training_tasks: Sequence[Task]) -> ClusterError:
     return ClusterError(
         f"{task} has no rank: it is not a training task of this cluster.",
         found=f"the training tasks {listed(training_tasks) or 'of no cluster'}",
-        mend="ask on a chief or worker only; a ps reads no data, an evaluator all of the evaluation data.",
+        hint="ask on a chief or worker only; a ps reads no data, an evaluator all of the evaluation data.",
     )
 
 
@@ -349,14 +349,14 @@ def check_cluster(jobs: Mapping[str, tuple[str, ...]], *, evaluator: str | None,
         raise ClusterError(
             f"{source}: the cluster has {len(jobs['chief'])} tasks of the job 'chief'.",
             found=f"{list(jobs['chief'])}; allowed: one",
-            mend="keep one chief; the others are workers.",
+            hint="keep one chief; the others are workers.",
         )
     if "chief" not in jobs and "worker" not in jobs:
         only = " and ".join([*jobs, *(["evaluator"] if evaluator else [])]) or "nothing"
         raise ClusterError(
             f"{source}: the cluster has no task that trains.",
             found=f"only {only}; allowed: a chief, workers, or both, beside them",
-            mend='add "worker": ["host:port", ...] or "chief": ["host:port"].',
+            hint='add "worker": ["host:port", ...] or "chief": ["host:port"].',
         )
     check_distinct({**jobs, **({"evaluator": (evaluator,)} if evaluator else {})}, source=source)
 
@@ -368,7 +368,7 @@ def check_dialect(dialect: str) -> None:
         raise ClusterError(
             f"unknown dialect {dialect!r} of TF_CONFIG.",
             found=f"{dialect!r}; allowed: {', '.join(DIALECTS)}",
-            mend=f"did you mean {close!r}?" if close else "write the canonical dialect.",
+            hint=f"did you mean {close!r}?" if close else "write the canonical dialect.",
         )
 
 
@@ -378,7 +378,7 @@ def refuse_unknown(name: object, *, what: str, source: str) -> NoReturn:
     raise ClusterError(
         f"{source}: unknown {what} {name!r}.",
         found=f"{name!r}; {_ALLOWED_JOBS}",
-        mend=f"did you mean {close!r}?" if close else f"use one of the allowed names for the {what}.",
+        hint=f"did you mean {close!r}?" if close else f"use one of the allowed names for the {what}.",
     )
 
 

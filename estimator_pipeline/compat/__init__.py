@@ -36,14 +36,14 @@ from estimator_pipeline.compat.patches import Repair, durable_checkpoints, liter
 from estimator_pipeline.errors import CompatError
 from estimator_pipeline.utils import startup, system_limits
 
-__all__ = ["Repair", "Status", "Step", "install", "keras_generation", "status", "use_keras_3"]
+__all__ = ["InstallStep", "Repair", "Status", "install", "keras_generation", "status", "use_keras_3"]
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 _TRUE = ("true", "True", "1")  # what TensorFlow itself takes for "yes"
 
 
 @dataclass(frozen=True)
-class Step:
+class InstallStep:
     """One thing that :func:`install` did, and why it was needed."""
 
     name: str
@@ -70,7 +70,7 @@ class Status:
     estimator: str | None
     keras: str | None
     versions: dict[str, str | None] = field(default_factory=dict)
-    steps: tuple[Step, ...] = ()
+    steps: tuple[InstallStep, ...] = ()
     repairs: tuple[Repair, ...] = ()
     moved: dict[str, str] = field(default_factory=dict)
 
@@ -87,7 +87,7 @@ class Status:
 
 
 _lock = threading.Lock()
-_steps: list[Step] = []
+_steps: list[InstallStep] = []
 _installed = False
 _generation = 2
 _chosen: frozenset[str] = frozenset()
@@ -120,7 +120,7 @@ def install(repairs: str | Sequence[str] | None = None) -> ModuleType:
                 raise CompatError(
                     f"install(repairs={repairs!r}) comes after an install() with other repairs",
                     found=f"applied: {', '.join(sorted(_chosen)) or 'none'}",
-                    mend=f"give them to the first call of the process, or set {_repairs.VARIABLE}",
+                    hint=f"give them to the first call of the process, or set {_repairs.VARIABLE}",
                 )
             return sys.modules["tensorflow"]
         chosen = _repairs.chosen(repairs)
@@ -164,7 +164,7 @@ def use_keras_3() -> ModuleType:
             if missing_peers.NAME in chosen:
                 missing_peers.apply()
         _installed, _generation = True, 3
-        _steps.append(Step("keras-3", f"{LEGACY_KERAS}=0: tf.keras is Keras 3, and there is no tf.estimator"))
+        _steps.append(InstallStep("keras-3", f"{LEGACY_KERAS}=0: tf.keras is Keras 3, and there is no tf.estimator"))
         return tf
 
 
@@ -191,19 +191,21 @@ def _native(version: str) -> ModuleType:
         raise CompatError(
             f"{LEGACY_KERAS}={os.environ[LEGACY_KERAS]} is set, and tf-keras is not installed",
             found=f"TensorFlow {version}, whose own Keras is the legacy Keras already",
-            mend=f"unset {LEGACY_KERAS} for TensorFlow 2.15",
+            hint=f"unset {LEGACY_KERAS} for TensorFlow 2.15",
         )
     keras = versions.installed("keras") or ""
     if keras.startswith("3.") and os.environ.get(LEGACY_KERAS) not in _TRUE:
         raise CompatError(
             f"Keras {keras} is installed beside TensorFlow {version}, and Estimator cannot work with Keras 3",
-            mend="pip install 'keras==2.15.*'",
+            hint="pip install 'keras==2.15.*'",
         )
     tf = importlib.import_module("tensorflow")
     _ = tf.estimator.Estimator  # resolves the lazy loaders here, on the calling thread
     _ = tf.keras.layers, tf.compat.v1.keras.layers, tf.compat.v1.estimator.Estimator
     if os.environ.get(LEGACY_KERAS) not in _TRUE and keras_symbols.keep():
-        _steps.append(Step("keras-symbols", "tf_keras, if it is imported, does not take the exported names of keras"))
+        _steps.append(
+            InstallStep("keras-symbols", "tf_keras, if it is imported, does not take the exported names of keras")
+        )
     _name_keras_version(tf)
     return tf
 
@@ -215,38 +217,46 @@ def _restore(version: str) -> ModuleType:
         raise CompatError(
             f"TensorFlow {version} needs tf-keras {wanted} (Keras 2) for tf.estimator",
             found=f"tf-keras {keras}" if keras else "no tf-keras",
-            mend=f"pip install 'tf-keras=={wanted}.*'",
+            hint=f"pip install 'tf-keras=={wanted}.*'",
         )
     estimator = versions.installed("tensorflow-estimator")
     if estimator is None or versions.minor(estimator) != (2, 15):
         raise CompatError(
             "tensorflow-estimator 2.15, the last one that was published, is needed",
             found=f"tensorflow-estimator {estimator}" if estimator else "no tensorflow-estimator",
-            mend="pip install 'tensorflow-estimator==2.15.*'",
+            hint="pip install 'tensorflow-estimator==2.15.*'",
         )
     _refuse_keras_3(version)
 
     if os.environ.get(LEGACY_KERAS) not in _TRUE:
         os.environ[LEGACY_KERAS] = "1"
-        _steps.append(Step("legacy-keras", f"{LEGACY_KERAS}=1: tf.keras is tf_keras (Keras 2)"))
+        _steps.append(InstallStep("legacy-keras", f"{LEGACY_KERAS}=1: tf.keras is tf_keras (Keras 2)"))
     tf = importlib.import_module("tensorflow")
     # Lazy loaders that a worker thread touches first end in a RecursionError or in Keras 3: resolve them now.
     _ = tf.keras.layers, tf.compat.v1.keras.layers, tf.compat.v2.keras.layers
     count = lazy_loaders.resolve()
     _name_keras_version(tf)
-    _steps.append(Step("keras-resolved", f"tf.keras and {count} lazy modules of it resolved on the importing thread"))
-    if keras_seeds.mend():
-        _steps.append(Step("keras-seeds", "tf_keras draws its seeds as integers, which Python 3.12 asks for"))
+    _steps.append(
+        InstallStep("keras-resolved", f"tf.keras and {count} lazy modules of it resolved on the importing thread")
+    )
+    if keras_seeds.apply():
+        _steps.append(InstallStep("keras-seeds", "tf_keras draws its seeds as integers, which Python 3.12 asks for"))
     if exports.restore():
-        _steps.append(Step("export-table", "the `estimator` entry of TensorFlow's table of exported names"))
+        _steps.append(InstallStep("export-table", "the `estimator` entry of TensorFlow's table of exported names"))
     if aliases.install():
-        _steps.append(Step("aliases", "tensorflow.estimator, tensorflow.python.estimator.* and the removed modules"))
+        _steps.append(
+            InstallStep("aliases", "tensorflow.estimator, tensorflow.python.estimator.* and the removed modules")
+        )
     if absent.bind_public_names():
-        _steps.append(Step("tpu-embedding", "names of the removed TPU embedding API, which say that they are gone"))
+        _steps.append(
+            InstallStep("tpu-embedding", "names of the removed TPU embedding API, which say that they are gone")
+        )
     if input_checkpoints.bind():
-        _steps.append(Step("input-checkpoints", "tf.data.experimental.CheckpointInputPipelineHook, written anew"))
+        _steps.append(
+            InstallStep("input-checkpoints", "tf.data.experimental.CheckpointInputPipelineHook, written anew")
+        )
     bound = aliases.bind_attributes()
-    _steps.append(Step("attributes", f"`estimator` set on {', '.join(bound)}"))
+    _steps.append(InstallStep("attributes", f"`estimator` set on {', '.join(bound)}"))
     return tf
 
 
@@ -270,7 +280,7 @@ def _refuse_keras_3(version: str) -> None:
         f"TensorFlow {version} is already loaded in this process, with Keras 3; tf.estimator needs Keras 2, "
         "and the choice cannot be changed once TensorFlow is imported",
         found="`import tensorflow` ran before estimator_pipeline.compat.install()",
-        mend=f"call install() before the first `import tensorflow`, or set {LEGACY_KERAS}=1 in the "
+        hint=f"call install() before the first `import tensorflow`, or set {LEGACY_KERAS}=1 in the "
         "environment, or run the program with: estimator-pipeline exec SCRIPT.py",
     )
 

@@ -65,7 +65,7 @@ def build_run_config(
         raise ConfigError(
             f"eval_distribute is {eval_distribute!r}",
             found=f"allowed: {', '.join(strategies.EVAL_NAMES)}; one process evaluates, also in a cluster",
-            mend="mirrored spreads the evaluation over the devices of that process",
+            hint="mirrored spreads the evaluation over the devices of that process",
         )
     _check_saving(train_distribute, fields)
     tf = compat.install()
@@ -107,7 +107,7 @@ def _check_saving(train_distribute: Any, fields: Mapping[str, Any]) -> None:
     if steps and secs:
         raise ConfigError(
             f"save_checkpoints_steps={steps} and save_checkpoints_secs={secs} were both given",
-            mend="give one of the two",
+            hint="give one of the two",
         )
     collective = train_distribute == "multi_worker_mirrored" or (
         type(train_distribute).__name__ in ("CollectiveAllReduceStrategy", "MultiWorkerMirroredStrategy")
@@ -118,7 +118,7 @@ def _check_saving(train_distribute: Any, fields: Mapping[str, Any]) -> None:
             "with multi_worker_mirrored checkpoints must be saved by steps: workers whose clocks differ would save "
             "at different steps and wait for each other for ever",
             found=found,
-            mend="give save_checkpoints_steps",
+            hint="give save_checkpoints_steps",
         )
 
 
@@ -137,7 +137,7 @@ def _session_config(tf: Any, given: Any, intra: int | None, inter: int | None, c
         except json_format.ParseError as error:
             raise ConfigError(
                 f"session_config cannot be read: {error}",
-                mend="use the fields of tf.compat.v1.ConfigProto, such as gpu_options: {allow_growth: true}",
+                hint="use the fields of tf.compat.v1.ConfigProto, such as gpu_options: {allow_growth: true}",
             ) from error
     session = tf.compat.v1.ConfigProto(allow_soft_placement=True) if given is None else given
     if intra is not None:

@@ -52,13 +52,13 @@ class Communication:
             raise ConfigError(
                 f"communication.implementation is {self.implementation!r}",
                 found=f"allowed: {', '.join(IMPLEMENTATIONS)}",
-                mend="ring works everywhere; nccl needs GPUs",
+                hint="ring works everywhere; nccl needs GPUs",
             )
         if self.bytes_per_pack < 0:
-            raise ConfigError(f"communication.bytes_per_pack is {self.bytes_per_pack}", mend="0 or more bytes")
+            raise ConfigError(f"communication.bytes_per_pack is {self.bytes_per_pack}", hint="0 or more bytes")
         if self.timeout_secs is not None and self.timeout_secs <= 0:
             raise ConfigError(
-                f"communication.timeout_secs is {self.timeout_secs}", mend="seconds above 0, or none for no limit"
+                f"communication.timeout_secs is {self.timeout_secs}", hint="seconds above 0, or none for no limit"
             )
 
     def options(self) -> Any:
@@ -186,7 +186,7 @@ def _mirrored(devices: Sequence[str] | None, num_devices: int | None) -> Any:
             raise ConfigError(
                 f"mirrored over {num_devices} devices was asked for",
                 found=f"{len(gpus)} GPUs on this machine",
-                mend=f"num_devices at most {len(gpus)}",
+                hint=f"num_devices at most {len(gpus)}",
             )
         return tf.distribute.MirroredStrategy([f"GPU:{i}" for i in range(num_devices)])
     split_cpu(num_devices)
@@ -224,7 +224,7 @@ def split_cpu(num_devices: int) -> None:
         raise ConfigError(
             f"the CPU cannot be split into {num_devices} logical devices any more",
             found=f"TensorFlow is running with {found} already",
-            mend="make the strategy before any other TensorFlow operation, once per process",
+            hint="make the strategy before any other TensorFlow operation, once per process",
         ) from error
 
 
@@ -244,13 +244,13 @@ def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communicat
         raise ConfigError(
             f"multi_worker_mirrored was asked for on {config.task}",
             found="only the chief and the workers take part in it; the strategy would wait for this task for ever",
-            mend="make the strategy through build_run_config or train_and_evaluate, which leave it out here",
+            hint="make the strategy through build_run_config or train_and_evaluate, which leave it out here",
         )
     if config.cluster.num_ps:
         raise ConfigError(
             "multi_worker_mirrored was asked for in a cluster with a `ps` job",
             found=f"ps: {', '.join(config.cluster.jobs['ps'])}",
-            mend="remove the ps job from TF_CONFIG, or use parameter_server",
+            hint="remove the ps job from TF_CONFIG, or use parameter_server",
         )
     gpus = len(tf.config.list_physical_devices("GPU")) if num_devices is None else num_devices
     place = (str(config.task), repr(config.cluster.as_dict()))
@@ -262,7 +262,7 @@ def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communicat
                 f"multi_worker_mirrored was asked for again on {config.task}, with (devices, RPC layer, communication) "
                 f"= {options}",
                 found=f"this process has it already, with {made}, and TensorFlow sets it up once in a process",
-                mend="the same options for every training of a process, or a process for each",
+                hint="the same options for every training of a process, or a process for each",
             )
         _number_collectives_anew(strategy)
         return strategy
@@ -300,7 +300,7 @@ def _parameter_server(config: TFConfig) -> Any:
         raise ConfigError(
             "parameter_server was asked for without parameter servers",
             found="no TF_CONFIG" if config.cluster is None else f"jobs: {', '.join(config.cluster.jobs)}",
-            mend="add a `ps` job to the cluster (launch --ps N), or use multi_worker_mirrored",
+            hint="add a `ps` job to the cluster (launch --ps N), or use multi_worker_mirrored",
         )
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(config.cluster.as_dict()),

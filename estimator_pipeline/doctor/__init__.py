@@ -1,4 +1,4 @@
-"""What is wrong with a job before it starts: small named checks, each finding with its reason and its mend.
+"""What is wrong with a job before it starts: small named checks, each finding with its reason and a hint.
 
     from estimator_pipeline import doctor
 
@@ -11,8 +11,8 @@ Nothing is changed, and what is written for a try is taken away again. TensorFlo
 
 from __future__ import annotations
 
-from estimator_pipeline.doctor.checks import CHECKS, Check, examine
+from estimator_pipeline.doctor.checks import CHECKS, DoctorCheck, examine
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import SEVERITIES, Finding, Report
+from estimator_pipeline.doctor.findings import SEVERITIES, DoctorFinding, DoctorReport
 
-__all__ = ["CHECKS", "SEVERITIES", "Check", "Context", "Finding", "Report", "examine"]
+__all__ = ["CHECKS", "SEVERITIES", "Context", "DoctorCheck", "DoctorFinding", "DoctorReport", "examine"]

@@ -13,21 +13,21 @@ from estimator_pipeline.doctor.cluster import network
 from estimator_pipeline.doctor.cluster import tf_config as clusters
 from estimator_pipeline.doctor.cluster.rendezvous import Meeting, meet
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import Finding, NotLookedAt, Report, error, merged, of_error
+from estimator_pipeline.doctor.findings import DoctorFinding, DoctorReport, NotLookedAt, error, merged, of_error
 from estimator_pipeline.doctor.job import data
 from estimator_pipeline.doctor.job import model_input as fit
 from estimator_pipeline.doctor.job import slurm as batch
 from estimator_pipeline.errors import ConfigError, PipelineError
 from estimator_pipeline.utils.text import nearest
 
-__all__ = ["CHECKS", "TOGETHER", "Check", "chosen", "examine"]
+__all__ = ["CHECKS", "TOGETHER", "DoctorCheck", "chosen", "examine"]
 
 TOGETHER = "tasks"
 """The check of what only shows when all tasks meet; the last one, and only with `Context.shared`."""
 
 
 @dataclass(frozen=True)
-class Check:
+class DoctorCheck:
     """One check.
 
     Attributes:
@@ -38,32 +38,32 @@ class Check:
 
     name: str
     what: str
-    run: Callable[[Context], Iterable[Finding]]
+    run: Callable[[Context], Iterable[DoctorFinding]]
 
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[DoctorCheck, ...] = (
     # From what needs nothing else to what rests on it: a person mends from above.
-    Check("packages", "Python, TensorFlow and what must fit it", packages.check_packages),
-    Check("variables", "environment variables that break a job", packages.check_variables),
-    Check("environment", "which scheduler speaks, and what it says", clusters.check_environment),
-    Check("tf_config", "TF_CONFIG in any dialect", clusters.check_tf_config),
-    Check("strategy", "strategy, engine, batch and evaluator against the cluster", clusters.check_strategy),
-    Check("addresses", "every host name resolved", network.check_addresses),
-    Check("ports", "the own port free; with --connect, the others answer", network.check_ports),
-    Check("threads", "threads against cores and limits", machine.check_threads),
-    Check("devices", "GPUs that are seen against those asked for", machine.check_devices),
-    Check("memory", "memory that is there against what the tasks take", room.check_memory),
-    Check("limits", "open files and processes that a user may have", room.check_limits),
-    Check("model_dir", "written, renamed at one stroke, locked", storage.check_model_dir),
-    Check("space", "room for the next checkpoints", storage.check_space),
-    Check("lock", "no other job trains there, and whose checkpoints are there", storage.check_lock),
-    Check("identity", "the job is the one whose checkpoints are there", storage.check_identity),
-    Check("checkpoint", "the latest one is whole (--deep)", storage.check_checkpoint),
-    Check("data", "files, data sets and functions are there", data.check_data),
-    Check("shards", "even shares for the workers", data.check_shards),
-    Check("model", "a model of model_fns fits the data", fit.check_model),
-    Check("slurm", "time limit, signal and shell lines of the section slurm", batch.check_slurm),
-    Check("preemption", "time to end with a checkpoint", machine.check_preemption),
+    DoctorCheck("packages", "Python, TensorFlow and what must fit it", packages.check_packages),
+    DoctorCheck("variables", "environment variables that break a job", packages.check_variables),
+    DoctorCheck("environment", "which scheduler speaks, and what it says", clusters.check_environment),
+    DoctorCheck("tf_config", "TF_CONFIG in any dialect", clusters.check_tf_config),
+    DoctorCheck("strategy", "strategy, engine, batch and evaluator against the cluster", clusters.check_strategy),
+    DoctorCheck("addresses", "every host name resolved", network.check_addresses),
+    DoctorCheck("ports", "the own port free; with --connect, the others answer", network.check_ports),
+    DoctorCheck("threads", "threads against cores and limits", machine.check_threads),
+    DoctorCheck("devices", "GPUs that are seen against those asked for", machine.check_devices),
+    DoctorCheck("memory", "memory that is there against what the tasks take", room.check_memory),
+    DoctorCheck("limits", "open files and processes that a user may have", room.check_limits),
+    DoctorCheck("model_dir", "written, renamed at one stroke, locked", storage.check_model_dir),
+    DoctorCheck("space", "room for the next checkpoints", storage.check_space),
+    DoctorCheck("lock", "no other job trains there, and whose checkpoints are there", storage.check_lock),
+    DoctorCheck("identity", "the job is the one whose checkpoints are there", storage.check_identity),
+    DoctorCheck("checkpoint", "the latest one is whole (--deep)", storage.check_checkpoint),
+    DoctorCheck("data", "files, data sets and functions are there", data.check_data),
+    DoctorCheck("shards", "even shares for the workers", data.check_shards),
+    DoctorCheck("model", "a model of model_fns fits the data", fit.check_model),
+    DoctorCheck("slurm", "time limit, signal and shell lines of the section slurm", batch.check_slurm),
+    DoctorCheck("preemption", "time to end with a checkpoint", machine.check_preemption),
 )
 """In the order in which they are run and told."""
 
@@ -82,7 +82,7 @@ def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[str, ...
                 raise ConfigError(
                     f"{option} {name}: there is no such check",
                     found=f"checks: {', '.join(names)}",
-                    mend=f"did you mean {close!r}?" if close else "name one of these",
+                    hint=f"did you mean {close!r}?" if close else "name one of these",
                 )
     return tuple(name for name in names if (not only or name in only) and name not in skip)
 
@@ -92,9 +92,9 @@ def examine(
     *,
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
-    first: Sequence[Finding] = (),
+    first: Sequence[DoctorFinding] = (),
     subject: str = "",
-) -> Report:
+) -> DoctorReport:
     """Runs the checks.
 
     Args:
@@ -112,7 +112,7 @@ def examine(
     """
     names = chosen(only, skip)
     _ = context.part  # A name that no environment has is bad usage, and no finding.
-    report = Report(subject=subject)
+    report = DoctorReport(subject=subject)
     found = list(first)
     for check in CHECKS:
         if check.name not in names:
@@ -131,12 +131,12 @@ def examine(
     return report
 
 
-def _failed(problem: PipelineError | OSError) -> Finding:
+def _failed(problem: PipelineError | OSError) -> DoctorFinding:
     why = "the job meets the same"
     return of_error(problem, why) if isinstance(problem, PipelineError) else error(str(problem), why, "see the message")
 
 
-def _all_tasks(context: Context, found: list[Finding], report: Report) -> list[Finding]:
+def _all_tasks(context: Context, found: list[DoctorFinding], report: DoctorReport) -> list[DoctorFinding]:
     """Meets the other tasks, and makes one list of what all have found."""
     if not context.shared:
         report.not_looked_at[TOGETHER] = "--shared, on every task"
@@ -163,10 +163,10 @@ def _all_tasks(context: Context, found: list[Finding], report: Report) -> list[F
     return [*_merged(meeting), *last]
 
 
-def _merged(meeting: Meeting) -> tuple[Finding, ...]:
+def _merged(meeting: Meeting) -> tuple[DoctorFinding, ...]:
     told = []
     for rank, facts in sorted(meeting.facts.items()):
-        known = [Finding(**{**one, "tasks": ()}) for one in facts["findings"]]
+        known = [DoctorFinding(**{**one, "tasks": ()}) for one in facts["findings"]]
         told.append((meeting.name(rank), known))
     order = [check.name for check in CHECKS]
     every = merged(told)

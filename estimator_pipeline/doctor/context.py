@@ -15,13 +15,13 @@ from estimator_pipeline.doctor.findings import NotLookedAt
 from estimator_pipeline.errors import ClusterError
 from estimator_pipeline.job import Job
 
-__all__ = ["Context", "Part"]
+__all__ = ["Context", "JobPart"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Part:
+class JobPart:
     """This process's part, as far as it can be told before the job starts.
 
     Attributes:
@@ -110,8 +110,8 @@ class Context:
         return cast("T", found)
 
     @functools.cached_property
-    def part(self) -> Part:
-        """See :class:`Part`.
+    def part(self) -> JobPart:
+        """See :class:`JobPart`.
 
         Raises:
             ConfigError: `environment` is no name of one.
@@ -120,7 +120,7 @@ class Context:
             return self._part()
         except ClusterError as error:
             source = self.document_source if self.document is not None else "the environment"
-            return Part(source=source, error=error)
+            return JobPart(source=source, error=error)
 
     @property
     def directory(self) -> str:
@@ -170,20 +170,20 @@ class Context:
         said = self.job.run.devices_per_task if self.job is not None else None
         return said or len(visible_gpus(self.environ)) or 1
 
-    def _part(self) -> Part:
+    def _part(self) -> JobPart:
         if self.document is not None:
             config = parse_tf_config(self.document, source=self.document_source)
             return _of_config(config, source=self.document_source, here=False)
         detection = detect(self.environ, name=self.environment, hostname=self.hostname)
         if detection is None:
-            return Part()
+            return JobPart()
         allocation = detection.allocation
         named = detection.environment.name
         source = "TF_CONFIG" if named == "tf_config" else f"environment {named}"
         if allocation.tf_config is not None:
             return _of_config(allocation.tf_config, source=source, detection=detection)
         if self.job is None:
-            return Part(source, detection, hosts=allocation.hosts, ports="")
+            return JobPart(source, detection, hosts=allocation.hosts, ports="")
         shape = self.job.cluster
         known: dict[str, Any] = {"source": source, "detection": detection, "hosts": hosts_of(allocation, shape)}
         try:
@@ -194,14 +194,14 @@ class Context:
                     None if len(known["tasks"]) == 1 else derived_addresses(allocation, shape, environ=self.environ)
                 )
                 known["tf_config"] = roles(allocation, shape, addresses)
-            return Part(**known, ports=way)
+            return JobPart(**known, ports=way)
         except ClusterError as error:
-            return Part(**known, error=error)
+            return JobPart(**known, error=error)
 
 
-def _of_config(config: TFConfig, *, source: str, here: bool = True, detection: Detection | None = None) -> Part:
+def _of_config(config: TFConfig, *, source: str, here: bool = True, detection: Detection | None = None) -> JobPart:
     tasks: tuple[Task, ...] = ()
     if config.cluster is not None:
         evaluates = config.cluster.evaluator is not None or config.is_evaluator
         tasks = (*config.cluster.tasks, *([EVALUATOR] if evaluates else []))
-    return Part(source, detection, tf_config=config, task=config.task, tasks=tasks, here=here)
+    return JobPart(source, detection, tf_config=config, task=config.task, tasks=tasks, here=here)

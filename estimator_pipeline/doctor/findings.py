@@ -10,7 +10,18 @@ from typing import Any
 
 from estimator_pipeline.errors import PipelineError
 
-__all__ = ["SEVERITIES", "Finding", "NotLookedAt", "Report", "error", "info", "merged", "of_error", "ok", "warning"]
+__all__ = [
+    "SEVERITIES",
+    "DoctorFinding",
+    "DoctorReport",
+    "NotLookedAt",
+    "error",
+    "info",
+    "merged",
+    "of_error",
+    "ok",
+    "warning",
+]
 
 SEVERITIES = ("ok", "info", "warning", "error")
 """From good to bad. "info" is for a person to know; "warning" may cost time or results; "error": the job will fail,
@@ -19,7 +30,7 @@ _WIDTH = 110
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """One thing that a check has found.
 
     Attributes:
@@ -27,14 +38,14 @@ class Finding:
         severity: one of :data:`SEVERITIES`.
         what: what was found, with the values.
         why: why it matters; none where all is well.
-        mend: what to change; the same.
+        hint: what to change; the same.
         tasks: the tasks that have found it, where several have looked.
     """
 
     severity: str
     what: str
     why: str = ""
-    mend: str = ""
+    hint: str = ""
     check: str = ""
     tasks: tuple[str, ...] = ()
 
@@ -47,34 +58,34 @@ class NotLookedAt(Exception):
     """Raised by a check that has nothing to look at; the text says why."""
 
 
-def ok(what: str) -> Finding:
+def ok(what: str) -> DoctorFinding:
     """All is well."""
-    return Finding("ok", what)
+    return DoctorFinding("ok", what)
 
 
-def info(what: str, why: str = "", mend: str = "") -> Finding:
+def info(what: str, why: str = "", hint: str = "") -> DoctorFinding:
     """Good to know."""
-    return Finding("info", what, why, mend)
+    return DoctorFinding("info", what, why, hint)
 
 
-def warning(what: str, why: str, mend: str) -> Finding:
+def warning(what: str, why: str, hint: str) -> DoctorFinding:
     """It may cost time or results."""
-    return Finding("warning", what, why, mend)
+    return DoctorFinding("warning", what, why, hint)
 
 
-def error(what: str, why: str, mend: str) -> Finding:
+def error(what: str, why: str, hint: str) -> DoctorFinding:
     """The job will fail, hang or be wrong."""
-    return Finding("error", what, why, mend)
+    return DoctorFinding("error", what, why, hint)
 
 
-def of_error(caught: PipelineError, why: str, *, severity: str = "error") -> Finding:
+def of_error(caught: PipelineError, why: str, *, severity: str = "error") -> DoctorFinding:
     """A finding of what the job itself would raise."""
     found = f" ({caught.found})" if caught.found else ""
-    return Finding(severity, f"{caught.what.rstrip('.')}{found}", why, caught.mend or "")
+    return DoctorFinding(severity, f"{caught.what.rstrip('.')}{found}", why, caught.hint or "")
 
 
 @dataclass
-class Report:
+class DoctorReport:
     """What all checks have found.
 
     Attributes:
@@ -84,7 +95,7 @@ class Report:
         rank: this task's, where several have met; the report is the same on all of them then.
     """
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[DoctorFinding, ...] = ()
     not_looked_at: dict[str, str] = field(default_factory=dict)
     subject: str = ""
     rank: int | None = None
@@ -122,7 +133,7 @@ class Report:
         return "\n".join(lines)
 
 
-def merged(findings: Iterable[tuple[str, Sequence[Finding]]]) -> tuple[Finding, ...]:
+def merged(findings: Iterable[tuple[str, Sequence[DoctorFinding]]]) -> tuple[DoctorFinding, ...]:
     """The findings of several tasks as one list: what several have found stands there once, with their names.
 
     What all have found bears no name. Where all is well, and each task says so in words of its own, one is told.
@@ -131,7 +142,7 @@ def merged(findings: Iterable[tuple[str, Sequence[Finding]]]) -> tuple[Finding, 
         findings: pairs of a task's name and what it has found.
     """
     every = list(findings)
-    found: dict[Finding, list[str]] = {}
+    found: dict[DoctorFinding, list[str]] = {}
     for task, of_task in every:
         for finding in of_task:
             told = found.setdefault(dataclasses.replace(finding, tasks=()), [])
@@ -144,7 +155,7 @@ def merged(findings: Iterable[tuple[str, Sequence[Finding]]]) -> tuple[Finding, 
     return tuple(_likewise(whole))
 
 
-def _likewise(findings: Sequence[Finding]) -> Iterator[Finding]:
+def _likewise(findings: Sequence[DoctorFinding]) -> Iterator[DoctorFinding]:
     """One for each check in the place of those that say that all is well on some of the tasks."""
     well: dict[str, set[str]] = {}
     for finding in findings:
@@ -159,13 +170,13 @@ def _likewise(findings: Sequence[Finding]) -> Iterator[Finding]:
             yield dataclasses.replace(finding, what=finding.what + more)
 
 
-def _told(finding: Finding) -> list[str]:
+def _told(finding: DoctorFinding) -> list[str]:
     head = f"{finding.severity:<8} {finding.check:<12} "
     where = f"[{', '.join(finding.tasks)}] " if finding.tasks else ""
     indent = " " * len(head)
     lines = textwrap.wrap(where + finding.what, _WIDTH - len(head), break_long_words=False, break_on_hyphens=False)
     lines = [head + lines[0], *(indent + line for line in lines[1:])]
-    for name, text in (("why", finding.why), ("mend", finding.mend)):
+    for name, text in (("why", finding.why), ("hint", finding.hint)):
         if text:
             lines += textwrap.wrap(
                 f"{name}: {text}",

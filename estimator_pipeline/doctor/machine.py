@@ -10,7 +10,7 @@ from typing import Any
 
 from estimator_pipeline.cluster.addresses import host_of
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, of_error, ok, warning
+from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, error, info, of_error, ok, warning
 from estimator_pipeline.doctor.gpus import visible_gpus
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.launch.local.cores import available_cores
@@ -92,7 +92,7 @@ def tasks_on_this_host(context: Context) -> int:
     return 1
 
 
-def check_threads(context: Context, *, cores: int | None = None, quota: float | None = None) -> Iterator[Finding]:
+def check_threads(context: Context, *, cores: int | None = None, quota: float | None = None) -> Iterator[DoctorFinding]:
     """Threads that the job's tasks start on this host, against the CPUs that they may use."""
     machine = os.cpu_count() or 1
     own = len(available_cores()) if cores is None else cores
@@ -146,7 +146,7 @@ def _asked(context: Context) -> tuple[int, str]:
     return 0, "TensorFlow's own choice"
 
 
-def _slurm(environ: Mapping[str, str], own: int) -> Iterator[Finding]:
+def _slurm(environ: Mapping[str, str], own: int) -> Iterator[DoctorFinding]:
     each = environ.get("SLURM_CPUS_PER_TASK", "")
     if "SLURM_PROCID" not in environ:
         return
@@ -168,7 +168,7 @@ def _slurm(environ: Mapping[str, str], own: int) -> Iterator[Finding]:
 # Devices ---------------------------------------------------------------------------------------------------------
 
 
-def check_devices(context: Context) -> Iterator[Finding]:
+def check_devices(context: Context) -> Iterator[DoctorFinding]:
     """GPUs that are seen against those that the job asks for; with `deep` as TensorFlow sees them."""
     seen = visible_gpus(context.environ)
     text = context.environ.get("CUDA_VISIBLE_DEVICES")
@@ -177,7 +177,7 @@ def check_devices(context: Context) -> Iterator[Finding]:
     gpus, how = len(seen), f"{said}{on_host} GPU(s) on this host"
     if context.deep:
         tensorflow = _by_tensorflow(context)
-        if isinstance(tensorflow, Finding):
+        if isinstance(tensorflow, DoctorFinding):
             yield tensorflow
             return
         if tensorflow != gpus:
@@ -197,7 +197,7 @@ def check_devices(context: Context) -> Iterator[Finding]:
     yield from problems or [ok(f"{gpus} GPU(s) visible ({how})")]
 
 
-def _asked_devices(context: Context, gpus: int, how: str) -> Iterator[Finding]:
+def _asked_devices(context: Context, gpus: int, how: str) -> Iterator[DoctorFinding]:
     run = context.needed_job().run
     numbers = [
         int(n) for name in run.devices or () if "GPU" in name.upper() and (n := name.rpartition(":")[2]).isdigit()
@@ -244,7 +244,7 @@ def import_tensorflow(context: Context) -> Any:
 # Being asked to end ----------------------------------------------------------------------------------------------
 
 
-def check_preemption(context: Context) -> Iterator[Finding]:
+def check_preemption(context: Context) -> Iterator[DoctorFinding]:
     """The time that a checkpoint may take at the end, beside the time that the scheduler gives."""
     from estimator_pipeline.engines.lifecycle.stopping.preemption import SECS_VARIABLE, seconds_of
 

@@ -17,13 +17,13 @@ from packaging.specifiers import SpecifierSet
 from estimator_pipeline.cluster import proxies
 from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import Finding, error, info, ok, warning
+from estimator_pipeline.doctor.findings import DoctorFinding, error, info, ok, warning
 
-__all__ = ["RULES", "Rule", "check_packages", "check_variables", "judge_packages"]
+__all__ = ["RULES", "PackageRule", "check_packages", "check_variables", "judge_packages"]
 
 
 @dataclass(frozen=True)
-class Rule:
+class PackageRule:
     """What must be installed beside a TensorFlow.
 
     Attributes:
@@ -45,7 +45,7 @@ class Rule:
 
 RULES = (
     *(
-        Rule(
+        PackageRule(
             f"==2.{minor}.*",
             "tf-keras",
             f"==2.{minor}.*",
@@ -55,27 +55,27 @@ RULES = (
         )
         for minor in range(15, 22)
     ),
-    Rule(
+    PackageRule(
         ">=2.15",
         "tensorflow-estimator",
         ">=2.15,<2.16",
         "it holds tf.estimator itself, and 2.15 is the last one that was published",
     ),
-    Rule(
+    PackageRule(
         ">=2.15",
         "tensorboard",
         ">=2.15,<2.22",
         "tf.summary in a model_fn raises TBNotInstalledError without it, and TensorFlow 2.21 no longer brings it",
         "warning",
     ),
-    Rule(
+    PackageRule(
         ">=2.15",
         "tensorflow-datasets",
         ">=4.9.4,<5",
         "job files with `source: tfds` are read by it",
         "warning",
     ),
-    Rule(
+    PackageRule(
         ">=2.15,<2.20",
         "tensorflow-metadata",
         "<1.18",
@@ -83,14 +83,14 @@ RULES = (
         "be imported",
         needed=False,
     ),
-    Rule(
+    PackageRule(
         "==2.20.*",
         "protobuf",
         "<7",
         "TensorFlow 2.20 writes its graphs with an argument that protobuf 7 no longer has",
         needed=False,
     ),
-    Rule(
+    PackageRule(
         ">=2.15",
         "setuptools",
         "<82",
@@ -102,7 +102,7 @@ RULES = (
 _MAIN = ("tensorflow", "tf-keras", "tensorflow-estimator", "tensorboard", "tensorflow-datasets", "numpy", "protobuf")
 
 
-def check_packages(context: Context) -> Iterator[Finding]:
+def check_packages(context: Context) -> Iterator[DoctorFinding]:
     """Python, TensorFlow and what must fit it."""
     installed = {rule.package: versions.installed(rule.package) for rule in RULES}
     installed |= {name: versions.installed(name) for name in (*_MAIN, "keras")}
@@ -118,7 +118,7 @@ def judge_packages(
     requires: Callable[[str], Sequence[str]] = lambda name: (),
     version_of: Callable[[str], str | None] = lambda name: None,
     python: str | None = None,
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """Whether versions go together.
 
     Args:
@@ -156,7 +156,7 @@ def judge_packages(
         yield ok(f"Python {python}, {told}")
 
 
-def _of_rules(tensorflow: str, installed: Mapping[str, str | None], engine: str) -> Iterator[Finding]:
+def _of_rules(tensorflow: str, installed: Mapping[str, str | None], engine: str) -> Iterator[DoctorFinding]:
     for rule in RULES:
         if tensorflow not in SpecifierSet(rule.tensorflow, prereleases=True):
             continue
@@ -167,8 +167,8 @@ def _of_rules(tensorflow: str, installed: Mapping[str, str | None], engine: str)
             continue
         if have is None or have not in SpecifierSet(rule.wanted, prereleases=True):
             what = f"{rule.package} {have} is installed" if have else f"{rule.package} is not installed"
-            mend = f"pip install '{rule.package}{rule.wanted}'"
-            yield Finding(rule.severity, f"{what} beside TensorFlow {tensorflow}", rule.why, mend)
+            hint = f"pip install '{rule.package}{rule.wanted}'"
+            yield DoctorFinding(rule.severity, f"{what} beside TensorFlow {tensorflow}", rule.why, hint)
     keras = installed.get("keras") or ""
     if engine != "keras3":
         return
@@ -190,7 +190,7 @@ def _of_metadata(
     installed: Mapping[str, str | None],
     requires: Callable[[str], Sequence[str]],
     version_of: Callable[[str], str | None],
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """What the packages say of each other themselves; pip only looks at it while it installs."""
     told = {rule.package for rule in RULES}
     for name in _MAIN[:5]:
@@ -228,7 +228,7 @@ def _requires(name: str) -> Sequence[str]:
 _TRUE, _FALSE = ("true", "True", "1"), ("false", "False", "0", "")
 
 
-def check_variables(context: Context) -> Iterator[Finding]:
+def check_variables(context: Context) -> Iterator[DoctorFinding]:
     """Environment variables that change what a job does."""
     found = [
         *_legacy_keras(context),
@@ -247,7 +247,7 @@ def check_variables(context: Context) -> Iterator[Finding]:
     yield from found or [ok("none that would break the job")]
 
 
-def _legacy_keras(context: Context) -> Iterator[Finding]:
+def _legacy_keras(context: Context) -> Iterator[DoctorFinding]:
     value = context.environ.get("TF_USE_LEGACY_KERAS")
     tensorflow = next((v for n in versions.TENSORFLOW_DISTRIBUTIONS if (v := versions.installed(n))), None)
     if value is None or tensorflow is None:
@@ -273,7 +273,7 @@ def _legacy_keras(context: Context) -> Iterator[Finding]:
         )
 
 
-def _empty_tf_config(context: Context) -> Iterator[Finding]:
+def _empty_tf_config(context: Context) -> Iterator[DoctorFinding]:
     text = context.environ.get("TF_CONFIG")
     if text is not None and not text.strip():
         yield warning(
@@ -283,7 +283,7 @@ def _empty_tf_config(context: Context) -> Iterator[Finding]:
         )
 
 
-def _thread_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
+def _thread_variables(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
         text = environ.get(name, "").strip()
         if text and not text.split(",")[0].isdigit():
@@ -294,7 +294,7 @@ def _thread_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
             )
 
 
-def _proxies(context: Context) -> Iterator[Finding]:
+def _proxies(context: Context) -> Iterator[DoctorFinding]:
     """gRPC sends its connections through a proxy that is set in lower case, those between tasks too."""
     addresses = list(context.part.addresses.values()) or [f"{host}:0" for host in context.part.hosts or ()]
     name = proxies.proxy_of(context.environ)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, ok
+from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, error, ok
 from estimator_pipeline.doctor.job.data_files import NotPrepared, array_shapes, files_of
 from estimator_pipeline.doctor.machine import CGROUPS, cgroup_folders, tasks_on_this_host, words_of
 from estimator_pipeline.doctor.storage import latest_checkpoint, size_of
@@ -77,7 +77,9 @@ def need_of(context: Context, *, trains: bool = True) -> Need:
     return Need(_OWN_BYTES + arrays, sum(parts.values()), told)
 
 
-def check_memory(context: Context, *, meminfo: str = "/proc/meminfo", limit: int | None = None) -> Iterator[Finding]:
+def check_memory(
+    context: Context, *, meminfo: str = "/proc/meminfo", limit: int | None = None
+) -> Iterator[DoctorFinding]:
     """Memory that is there against what the tasks on this host take."""
     if not context.part.here:
         raise NotLookedAt("the tasks of this document run elsewhere")
@@ -96,13 +98,13 @@ def check_memory(context: Context, *, meminfo: str = "/proc/meminfo", limit: int
     if need.of(tasks, free) is not None:
         # What others have now they may give back.
         bad = "error" if need.of(tasks, most) == "error" else "warning"
-        mend = "ask for more memory, put fewer tasks on a host, or end what else runs here"
-        yield Finding(bad, f"{takes}; {there}", why, mend)
+        hint = "ask for more memory, put fewer tasks on a host, or end what else runs here"
+        yield DoctorFinding(bad, f"{takes}; {there}", why, hint)
     else:
         yield ok(f"{takes}; {there}")
 
 
-def check_limits(context: Context) -> Iterator[Finding]:
+def check_limits(context: Context) -> Iterator[DoctorFinding]:
     """`ulimit -n` and `ulimit -u` against the files, connections and threads of the tasks on this host."""
     if not context.part.here:
         raise NotLookedAt("the tasks of this document run elsewhere")
@@ -120,7 +122,7 @@ def _tasks(context: Context) -> int:
     return context.job.cluster.num_training_tasks if context.job is not None else 1
 
 
-def _files(needed: int) -> Iterator[Finding]:
+def _files(needed: int) -> Iterator[DoctorFinding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         yield ok(f"up to {'any number of' if soft == resource.RLIM_INFINITY else soft} open files; a task has {needed}")
@@ -134,7 +136,7 @@ def _files(needed: int) -> Iterator[Finding]:
     )
 
 
-def _threads(tasks: int, cluster: int) -> Iterator[Finding]:
+def _threads(tasks: int, cluster: int) -> Iterator[DoctorFinding]:
     cores = len(available_cores())
     needed = tasks * (_THREADS + _THREADS_OF_CORE * cores if cluster > 1 else _THREADS_OF_CORE * cores)
     limits = [("pids.max of the control group", _smallest("pids", "pids.max"), _smallest("pids", "pids.current"))]
@@ -148,7 +150,7 @@ def _threads(tasks: int, cluster: int) -> Iterator[Finding]:
     yield from found or [ok(f"{most} processes and threads; {tasks} task(s) here start some {needed}")]
 
 
-def judged(name: str, limit: int, used: int, *, needed: int, tasks: int) -> Finding | None:
+def judged(name: str, limit: int, used: int, *, needed: int, tasks: int) -> DoctorFinding | None:
     """What a limit of processes and threads means for so many more of them; None: they may start."""
     if limit >= _NO_LIMIT or used + needed <= limit:
         return None
@@ -200,7 +202,7 @@ def _smallest(controller: str, name: str, root: str = CGROUPS, own: str = "/proc
 # What Slurm is asked for -------------------------------------------------------------------------------------------
 
 
-def given_by_slurm(context: Context, role: str, tasks: int, asked: SlurmResources) -> Iterator[Finding]:
+def given_by_slurm(context: Context, role: str, tasks: int, asked: SlurmResources) -> Iterator[DoctorFinding]:
     """Memory that a role's tasks are given, against what they take at least.
 
     Args:
@@ -228,7 +230,7 @@ def given_by_slurm(context: Context, role: str, tasks: int, asked: SlurmResource
         return
     whole = count * need.likely + _SHARED_BYTES
     needed = math.ceil(whole / (cpus if field == "mem_per_cpu" else 1) / _MIB)
-    yield Finding(
+    yield DoctorFinding(
         bad,
         f"{told} ({role}), and a task takes some {size_of(need.likely)} ({need.told}), all of them "
         f"{size_of(_SHARED_BYTES)} more",

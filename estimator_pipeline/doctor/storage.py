@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, of_error, ok, warning
+from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, error, info, of_error, ok, warning
 from estimator_pipeline.errors import InputError, PipelineError
 
 __all__ = [
@@ -35,7 +35,7 @@ _RENAMES = 40
 PREFIX = ".doctor-"
 
 
-def check_model_dir(context: Context) -> Iterator[Finding]:
+def check_model_dir(context: Context) -> Iterator[DoctorFinding]:
     """Whether files can be written there, replaced at one stroke, and locked."""
     folder = context.directory
     if "://" in folder:
@@ -88,7 +88,7 @@ def _modes(place: str) -> str:
     return ""
 
 
-def _renames(folder: str) -> Iterator[Finding]:
+def _renames(folder: str) -> Iterator[DoctorFinding]:
     """Replaces a file again and again while another thread reads it: a reader must always find a whole one."""
     path = os.path.join(folder, "state")
     whole = {f"{i}" * 4096 for i in range(10)}
@@ -154,7 +154,7 @@ def locks_at(path: str) -> str:
         os.close(first)
 
 
-def _locks(folder: str) -> Iterator[Finding]:
+def _locks(folder: str) -> Iterator[DoctorFinding]:
     found = locks_at(os.path.join(folder, "lock"))
     if found == "none":
         yield warning(
@@ -170,7 +170,7 @@ def _locks(folder: str) -> Iterator[Finding]:
         )
 
 
-def _remote(folder: str) -> Iterator[Finding]:
+def _remote(folder: str) -> Iterator[DoctorFinding]:
     from estimator_pipeline import compat
 
     gfile, errors = compat.install().io.gfile, compat.install().errors
@@ -212,7 +212,7 @@ def latest_checkpoint(folder: str) -> tuple[str, int] | None:
     return (path, sum(map(os.path.getsize, files))) if files else None
 
 
-def check_space(context: Context) -> Iterator[Finding]:
+def check_space(context: Context) -> Iterator[DoctorFinding]:
     """Room for the checkpoints that are to come, measured by the last one."""
     folder = _nearest(context.local_directory)
     usage = shutil.disk_usage(folder)
@@ -270,7 +270,7 @@ def size_of(count: float) -> str:
 # Who is there, and what is there -----------------------------------------------------------------------------------
 
 
-def check_lock(context: Context) -> Iterator[Finding]:
+def check_lock(context: Context) -> Iterator[DoctorFinding]:
     """Whether another job trains in this directory, or what is there belongs to another engine."""
     from estimator_pipeline.engines.model_dir.lock import holder
 
@@ -289,7 +289,7 @@ def check_lock(context: Context) -> Iterator[Finding]:
         yield _goes_on(context, folder, os.path.basename(latest[0]))
 
 
-def _goes_on(context: Context, folder: str, latest: str) -> Finding:
+def _goes_on(context: Context, folder: str, latest: str) -> DoctorFinding:
     from estimator_pipeline.engines.keras.checkpoints import PREFIXES
 
     engine = context.job.run.engine if context.job is not None else None
@@ -314,7 +314,7 @@ def _goes_on(context: Context, folder: str, latest: str) -> Finding:
     )
 
 
-def check_identity(context: Context) -> Iterator[Finding]:
+def check_identity(context: Context) -> Iterator[DoctorFinding]:
     """Whether the job is the one whose checkpoints are there, as `train` looks; with `deep` its data too."""
     from estimator_pipeline.engines.model_dir import run_identity as identity
 
@@ -365,7 +365,7 @@ def _identity(context: Context) -> Any:
     return job_identity.of_job_file(job)
 
 
-def check_checkpoint(context: Context) -> Iterator[Finding]:
+def check_checkpoint(context: Context) -> Iterator[DoctorFinding]:
     """Whether every tensor of the latest checkpoint can be read."""
     if not context.deep:
         raise NotLookedAt("--deep reads it")

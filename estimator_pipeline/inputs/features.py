@@ -20,7 +20,7 @@ def labels_of(label_key: str | Sequence[str], weight_key: str | None) -> str | t
         return label_key if isinstance(label_key, str) else labels
     if weight_key in labels:
         raise InputError(
-            f"{weight_key!r} is a label, and cannot be the records' weight as well", mend="name another feature"
+            f"{weight_key!r} is a label, and cannot be the records' weight as well", hint="name another feature"
         )
     return (*labels, weight_key)
 
@@ -80,16 +80,16 @@ class Packing:
                     raise InputError(
                         f"The data has no {kind} {name!r}",
                         found=f"it has {', '.join(sorted(values))}",
-                        mend=f"give one of these as {'features_key' if kind == 'feature' else 'label_key'}",
+                        hint=f"give one of these as {'features_key' if kind == 'feature' else 'label_key'}",
                     )
         if not names:
-            raise InputError("No features are left beside the labels", mend="give features_key")
+            raise InputError("No features are left beside the labels", hint="give features_key")
         unknown = sorted(set(self.scale) - set(names)) if isinstance(self.scale, Mapping) else []
         if unknown:
             raise InputError(
                 f"scale names the feature {unknown[0]!r}, which there is not",
                 found=f"features {', '.join(names)}",
-                mend="use their names",
+                hint="use their names",
             )
         features = {name: scaled(name, values[name]) for name in names}
         label = {name: values[name] for name in labels}

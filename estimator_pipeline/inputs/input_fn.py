@@ -63,10 +63,10 @@ class Inputs:
             if reader is not None and reader.source.num_records == 0:
                 raise InputError(
                     f"There are no records in {reader.source.what}",
-                    mend="check the files, or the name of the split",
+                    hint="check the files, or the name of the split",
                 )
         if train is None and evaluation is None:
-            raise InputError("Neither training nor evaluation data was given", mend="give at least one")
+            raise InputError("Neither training nor evaluation data was given", hint="give at least one")
         self._specs: tuple[Any, Any] | None = None
         # Names and shapes fail here, in the caller's view. Transforms are traced when first needed: that
         # starts TensorFlow's runtime, and some strategies must be made before.
@@ -190,7 +190,7 @@ class Inputs:
             kind, other = ("training", "train") if training else ("evaluation", "eval")
             raise InputError(
                 f"There is no {kind} data",
-                mend=f"give the factory its {kind} data ({other}= or {other}_split=)",
+                hint=f"give the factory its {kind} data ({other}= or {other}_split=)",
             )
         return reader
 
@@ -328,7 +328,7 @@ class Inputs:
                     raise InputError(
                         "record_transform cannot take features of variable length",
                         found=str(spec),
-                        mend="use transform=, which gets the batch",
+                        hint="use transform=, which gets the batch",
                     )
             pair = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), pair)
             pair = _outputs(tf, options.record_transform, pair)
@@ -406,7 +406,7 @@ class InputFn:
             raise InputError(
                 "start_step must be a step, from 0 on",
                 found=f"{self.start_step!r}",
-                mend="give the global step",
+                hint="give the global step",
             )
         return self._data._dataset(self._training, input_context, start, self.ledger)
 
@@ -415,7 +415,7 @@ def _no_hint(pipelines: int) -> InputError:
     return InputError(
         "shard_policy='hint' leaves the sharing out to Strategy.experimental_distribute_dataset",
         found=f"an InputContext of {pipelines} input pipelines, with which nobody fills the hint in",
-        mend="give strategy.experimental_distribute_dataset(train_input_fn()), or use shard_policy='data'",
+        hint="give strategy.experimental_distribute_dataset(train_input_fn()), or use shard_policy='data'",
     )
 
 
@@ -424,7 +424,7 @@ def _pair(value: Any) -> tuple[Any, Any]:
         raise InputError(
             "A transform must return (features, labels)",
             found=f"{type(value).__name__}",
-            mend="end the function with: return features, labels",
+            hint="end the function with: return features, labels",
         )
     return value
 
@@ -452,5 +452,5 @@ def _check_same(tf: Any, train: Any, evaluation: Any) -> None:
         raise InputError(
             "Training and evaluation data do not look alike",
             found=f"training {train}, evaluation {evaluation}",
-            mend="give both the same features and labels, of the same types and shapes",
+            hint="give both the same features and labels, of the same types and shapes",
         )

@@ -117,18 +117,18 @@ def make_options(factory: str, options: Mapping[str, Any]) -> InputOptions:
     for name in options:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
-            mend = f"did you mean {close[0]}?" if close else f"the shared options are {', '.join(known)}"
-            raise InputError(f"{factory} has no option {name!r}", mend=mend)
+            hint = f"did you mean {close[0]}?" if close else f"the shared options are {', '.join(known)}"
+            raise InputError(f"{factory} has no option {name!r}", hint=hint)
     if "global_batch_size" not in options:
         raise InputError(
             f"{factory} needs global_batch_size",
-            mend="give the number of records that all workers together read at a step",
+            hint="give the number of records that all workers together read at a step",
         )
     return InputOptions(**options)
 
 
-def _bad(name: str, value: object, mend: str) -> InputError:
-    return InputError(f"A value that {name} cannot have", found=f"{name}={value}", mend=mend)
+def _bad(name: str, value: object, hint: str) -> InputError:
+    return InputError(f"A value that {name} cannot have", found=f"{name}={value}", hint=hint)
 
 
 def _check_count(name: str, value: object, *, least: int) -> None:

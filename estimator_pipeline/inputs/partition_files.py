@@ -101,20 +101,20 @@ def partition(source: Inputs, folder: str | os.PathLike[str], *, parts: int) -> 
     readers = {"train": source._train, "eval": source._eval}
     sources = {kind: reader.source for kind, reader in readers.items() if reader is not None}
     if "train" not in sources:
-        raise InputError("There is no training data to partition", mend="give the factory its training data (train=)")
+        raise InputError("There is no training data to partition", hint="give the factory its training data (train=)")
     count = sources["train"].num_records
     if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= count:
         raise InputError(
             f"{count} training records cannot be written as {parts!r} parts",
             found=f"parts={parts!r}",
-            mend=f"give a whole number from 1 to {count}",
+            hint=f"give a whole number from 1 to {count}",
         )
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(
             "The folder for the parts is there already, and not empty",
             found=str(target),
-            mend="name a new folder, or remove this one",
+            hint="name a new folder, or remove this one",
         )
     packing = source._packing
     spec = sources["train"].specs()
@@ -171,7 +171,7 @@ def from_partition(folder: str | os.PathLike[str], **options: Any) -> Inputs:
         raise InputError(
             f"{where} is no folder that inputs.partition wrote",
             found=f"{_ABOUT}: {type(error).__name__}: {error}",
-            mend="name the folder that was given to partition, or use from_tfrecord",
+            hint="name the folder that was given to partition, or use from_tfrecord",
         ) from error
     data = from_tfrecord(list(files["train"]), list(files["eval"]) or None, **keys, **options)
     for kind, reader in (("train", data._train), ("eval", data._eval)):
@@ -183,7 +183,7 @@ def from_partition(folder: str | os.PathLike[str], **options: Any) -> Inputs:
                 raise InputError(
                     f"{name} is not as it was written",
                     found=f"{held[name]} records, {count} in {_ABOUT}",
-                    mend="write the parts anew",
+                    hint="write the parts anew",
                 )
     return data
 
@@ -199,7 +199,7 @@ def _text(name: str, spec: Any) -> str:
         raise InputError(
             f"The feature {name!r} cannot be written to parts",
             found=str(spec),
-            mend="only features of one fixed shape, and lists of any length (varlen), can; leave it out",
+            hint="only features of one fixed shape, and lists of any length (varlen), can; leave it out",
         )
     text = dtype + (f"[{','.join(map(str, sides))}]" if sides else "")
     return text if dtype in _LISTS else f"raw {text}"

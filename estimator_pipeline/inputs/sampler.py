@@ -92,7 +92,7 @@ class Order:
             raise InputError(
                 "A two-level order needs both block_records and window",
                 found=f"block_records={self.block_records!r}, window={self.window!r}",
-                mend="give both, or neither for a shuffle of all the records",
+                hint="give both, or neither for a shuffle of all the records",
             )
         if self.block_records is not None:
             object.__setattr__(self, "block_records", tuple(int(count) for count in self.block_records))
@@ -102,7 +102,7 @@ class Order:
                     "The blocks of an order must hold its records, no more and no fewer",
                     found=f"{len(self.block_records)} blocks with {sum(self.block_records)} records, "
                     f"num_records={self.num_records}",
-                    mend="give one count of at least 0 a block, summing up to num_records",
+                    hint="give one count of at least 0 a block, summing up to num_records",
                 )
 
     @property
@@ -166,7 +166,7 @@ def records_at(order: Order, positions: np.ndarray) -> np.ndarray:
         raise InputError(
             "A stream position that the stream does not have",
             found=f"positions {low} to {high} in a stream of {order.total or 'endless'} records",
-            mend="ask for positions from 0 on, below num_records * epochs",
+            hint="ask for positions from 0 on, below num_records * epochs",
         )
     epoch, within = np.divmod(positions.ravel(), order.num_records)
     if not order.shuffle:
@@ -200,7 +200,7 @@ def check_global_batch(global_batch: int, num_replicas: int) -> int:
         raise InputError(
             f"A global batch of {global_batch} records cannot be shared equally by {num_replicas} replicas",
             found=f"global_batch_size={global_batch}, {num_replicas} replicas in sync",
-            mend=f"use a multiple of {num_replicas}: the nearest are {' and '.join(map(str, fits))}",
+            hint=f"use a multiple of {num_replicas}: the nearest are {' and '.join(map(str, fits))}",
         )
     return global_batch // num_replicas
 
@@ -279,7 +279,7 @@ def split_files(
         raise InputError(
             f"{len(counts)} files cannot be shared by {num_pipelines} input pipelines",
             found=f"{len(counts)} files, {num_pipelines} pipelines",
-            mend="use shard_policy='data' (by record), or write the data as at least one file a worker",
+            hint="use shard_policy='data' (by record), or write the data as at least one file a worker",
         )
     if balance == "contiguous":
         cuts = (even_split(len(counts), num_pipelines, pipeline) for pipeline in range(num_pipelines))
@@ -288,7 +288,7 @@ def split_files(
         raise InputError(
             "An unknown way to balance files",
             found=f"balance={balance!r}",
-            mend="use 'records' or 'contiguous'",
+            hint="use 'records' or 'contiguous'",
         )
     shares: list[list[int]] = [[] for _ in range(num_pipelines)]
     # (records, files, pipeline), the lightest first. The number of files breaks ties, so that empty files too are
@@ -418,5 +418,5 @@ def _check_int(name: str, value: Any, low: int, high: int) -> None:
         raise InputError(
             f"{name} must be a whole number from {low} to {high}",
             found=f"{name}={value!r}",
-            mend=f"change {name}",
+            hint=f"change {name}",
         )

@@ -71,7 +71,7 @@ class Replicas:
             raise InputError(
                 "An input context whose numbers do not fit one another",
                 found=f"pipeline {self.pipeline} of {self.num_pipelines}, {self.num_replicas} replicas",
-                mend="give each worker the same number of devices, and a pipeline id that there is",
+                hint="give each worker the same number of devices, and a pipeline id that there is",
             )
 
     @property
@@ -212,9 +212,9 @@ def choose_policy(
             raise InputError(
                 "shard_policy='file' needs data in files",
                 found="arrays in memory",
-                mend="use shard_policy='data' or 'auto'",
+                hint="use shard_policy='data' or 'auto'",
             )
-        split_files(part_records, num_pipelines)  # raises with the counts and the mend
+        split_files(part_records, num_pipelines)  # raises with the counts and the hint
         return "file", "asked for"
     if policy != "auto":
         return policy, "asked for"
@@ -233,7 +233,7 @@ def check_policy(policy: str) -> None:
         raise InputError(
             "An unknown shard policy",
             found=f"shard_policy={policy!r}",
-            mend=f"use one of {', '.join(POLICIES)}",
+            hint=f"use one of {', '.join(POLICIES)}",
         )
 
 
@@ -269,13 +269,13 @@ def train_plan(
         raise InputError(
             "An unknown way to seed the workers",
             found=f"worker_seeds={worker_seeds!r}",
-            mend="use 'same' or 'distinct'",
+            hint="use 'same' or 'distinct'",
         )
     if worker_seeds == "distinct" and policy != "off":
         raise InputError(
             "Distinct seeds need every worker to read all the data",
             found=f"worker_seeds='distinct' with the shard policy {policy!r}",
-            mend="add shard_policy='off', or leave worker_seeds at 'same'",
+            hint="add shard_policy='off', or leave worker_seeds at 'same'",
         )
     share, parts = replicas.local * batch, None
     if policy == "file":
@@ -286,7 +286,7 @@ def train_plan(
             raise InputError(
                 f"Input pipeline {empty} of {replicas.num_pipelines} would get files without any record",
                 found=f"{sum(map(bool, part_records))} of {len(part_records)} files hold records",
-                mend="use shard_policy='data', or write at least one file with records a worker",
+                hint="use shard_policy='data', or write at least one file with records a worker",
             )
         parts = shares[replicas.pipeline]
         blocks = tuple(part_records[index] for index in parts) if order.block_records is not None else None

@@ -149,13 +149,13 @@ class Source(abc.ABC):
                 return InputError(
                     f"A record of {self.what} cannot be decoded",
                     found=f"{self.place(int(record))}: {_first_line(single)}",
-                    mend="check the feature spec against what was written, or write the record anew",
+                    hint="check the feature spec against what was written, or write the record anew",
                 )
         # Each record alone is fine: only their shapes differ.
         return InputError(
             f"The records of {self.what} cannot be batched together",
             found=_first_line(error),
-            mend="give record_transform=, a function that brings each record to one shape",
+            hint="give record_transform=, a function that brings each record to one shape",
         )
 
 

@@ -37,7 +37,7 @@ def check_seconds(value: Any, name: str, *, zero: bool = False) -> float | None:
     raise ConfigError(
         f"{name} is {value!r}, which is no number of seconds",
         found=f"allowed: {'0 or more' if zero else 'more than 0'}, and finite",
-        mend=f"give seconds, such as {name}{' ' if name.startswith('-') else '='}600"
+        hint=f"give seconds, such as {name}{' ' if name.startswith('-') else '='}600"
         + ("" if zero else ", or leave it out for no limit"),
     )
 
@@ -62,5 +62,5 @@ def check_count(value: Any, name: str) -> int | None:
     raise ConfigError(
         f"{name} is {value!r}",
         found="allowed: whole numbers from 1 on",
-        mend=f"give {name} such a number, or leave it out",
+        hint=f"give {name} such a number, or leave it out",
     )

@@ -13,12 +13,12 @@ __all__ = ["Factor", "FunctionRef", "Name", "Paths", "Problem", "Section", "expl
 
 
 class Problem(NamedTuple):
-    """One mistake: where (keys and list indices below the section), what, what was found, and the mend."""
+    """One mistake: where (keys and list indices below the section), what, what was found, and the hint."""
 
     path: tuple[str | int, ...]
     text: str
     found: str | None = None
-    mend: str | None = None
+    hint: str | None = None
 
 
 class Section(BaseModel):
@@ -56,7 +56,7 @@ def _function_ref(value: str) -> str:
         raise explained(
             "this does not name a function.",
             found=f'{value!r}; allowed: "package.module:function" or "path/to/file.py:function"',
-            mend="write the module or file, a colon, and the function's name.",
+            hint="write the module or file, a colon, and the function's name.",
         )
     return value
 
@@ -66,7 +66,7 @@ def _name(value: str) -> str:
         raise explained(
             "this is not a name.",
             found=f"{value!r}; allowed: letters, digits and underscores, beginning with a letter",
-            mend="write the bare name, without a path or a file's ending.",
+            hint="write the bare name, without a path or a file's ending.",
         )
     return value
 
@@ -80,9 +80,9 @@ def _factor(value: Any) -> Any:
         return value
 
 
-def explained(text: str, *, found: str, mend: str) -> PydanticCustomError:
+def explained(text: str, *, found: str, hint: str) -> PydanticCustomError:
     """For the validator of a field to raise: what is wrong with a single value."""
-    return PydanticCustomError("problems", "a wrong value", {"problems": [Problem((), text, found, mend)]})
+    return PydanticCustomError("problems", "a wrong value", {"problems": [Problem((), text, found, hint)]})
 
 
 Factor = Annotated[float, BeforeValidator(_factor), Field(gt=0)]

@@ -134,7 +134,7 @@ def problems_error(problems: list[Problem], places: Places) -> ConfigError:
     for problem in problems:
         place = places.of(problem.path, with_source=not several)
         what = f"{place}: {_headed(problem)}" if place else _headed(problem)
-        errors.append(ConfigError(what, found=problem.found, mend=problem.mend))
+        errors.append(ConfigError(what, found=problem.found, hint=problem.hint))
     if not several:
         return errors[0]
     return MistakesError.of(f"{places.source} has {len(problems)} mistakes:", errors)
@@ -172,8 +172,8 @@ def _problems(item: Any, data: dict[str, Any]) -> Iterator[Problem]:
     elif kind == "literal_error":
         choices = re.findall(r"'([^']*)'", context["expected"])
         close = nearest(given, choices) if isinstance(given, str) else None
-        mend = f"did you mean {close!r}?" if close else f"set {path[-1]} to one of these."
-        yield Problem(path, "this value is not allowed.", f"{_shown(given)}; allowed: {', '.join(choices)}", mend)
+        hint = f"did you mean {close!r}?" if close else f"set {path[-1]} to one of these."
+        yield Problem(path, "this value is not allowed.", f"{_shown(given)}; allowed: {', '.join(choices)}", hint)
     elif kind in ("model_type", "model_attributes_type", "dataclass_type"):
         inner = _section_at((*item["loc"], ""))
         names = f" with the fields {', '.join(inner.model_fields)}" if inner else ""
@@ -188,7 +188,7 @@ def _problems(item: Any, data: dict[str, Any]) -> Iterator[Problem]:
             path,
             f"{_shown(given)} is not {_KINDS[kind]}.",
             f"a value of type {_type(given)}; allowed: {_KINDS[kind]}",
-            _mend_type(kind, given),
+            _hint_type(kind, given),
         )
     else:
         found = f"{_shown(given)}; allowed: {_limit(kind, context, item['msg'])}"
@@ -234,11 +234,11 @@ def _choice(path: Path, given: Any, *, key: str, choices: list[str]) -> Problem:
             f"add {key}, and the fields that go with it.",
         )
     close = nearest(given[key], choices) if isinstance(given[key], str) else None
-    mend = f"did you mean {close!r}?" if close else f"set {key} to one of these."
-    return Problem((*path, key), "this value is not allowed.", f"{_shown(given[key])}; {allowed}", mend)
+    hint = f"did you mean {close!r}?" if close else f"set {key} to one of these."
+    return Problem((*path, key), "this value is not allowed.", f"{_shown(given[key])}; {allowed}", hint)
 
 
-def _mend_type(kind: str, given: Any) -> str:
+def _hint_type(kind: str, given: Any) -> str:
     if isinstance(given, str) and kind in ("int_type", "float_type") and re.fullmatch(r"[-+\d._eE]+", given):
         return "write the number without quotes."
     if kind == "bool_type" and str(given).lower() in ("yes", "no", "on", "off", "1", "0"):

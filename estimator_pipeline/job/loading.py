@@ -96,7 +96,7 @@ def _text_of(path: pathlib.Path) -> str:
             raise ConfigError(
                 f"the job file {str(path)!r} is too large.",
                 found=f"more than {MOST_BYTES // 1024} KiB",
-                mend="name a job file; a vocabulary or a table goes into a file of its own.",
+                hint="name a job file; a vocabulary or a table goes into a file of its own.",
             )
         return raw.decode("utf-8")
     except OSError as error:
@@ -104,12 +104,12 @@ def _text_of(path: pathlib.Path) -> str:
         raise ConfigError(
             f"the job file {str(path)!r} cannot be read: {error.strerror or error}.",
             found=f"in {str(path.parent)!r}: {', '.join(beside[:12]) or 'no YAML file'}",
-            mend="name an existing YAML file; a relative path starts at the working directory.",
+            hint="name an existing YAML file; a relative path starts at the working directory.",
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"the job file {str(path)!r} is not UTF-8 text: {error.reason} at byte {error.start}.",
-            mend="save it as UTF-8.",
+            hint="save it as UTF-8.",
         ) from None
 
 
@@ -119,14 +119,14 @@ def _read(text: str, *, source: str) -> tuple[dict[str, Any], Places]:
         raise ConfigError(
             f"{source} is empty.",
             found="no text",
-            mend="write at least the sections model, input and run; legacy_configs holds examples.",
+            hint="write at least the sections model, input and run; legacy_configs holds examples.",
         )
     data = _plain(_parse(text, source=source), (), places, ())
     if not isinstance(data, dict):
         raise ConfigError(
             f"{source} does not hold a mapping at its top level.",
             found=f"{data!r:.60}; allowed: the sections {', '.join(Job.model_fields)}",
-            mend="write `model:`, `input:`, `run:` and so on, each at the beginning of a line.",
+            hint="write `model:`, `input:`, `run:` and so on, each at the beginning of a line.",
         )
     return data, places
 
@@ -141,7 +141,7 @@ def _parse(text: str, *, source: str) -> Any:
         raise ConfigError(
             f"{source}: its values are nested too deep.",
             found=f"allowed: {DEEPEST} levels",
-            mend="write it out with fewer lists and mappings within each other.",
+            hint="write it out with fewer lists and mappings within each other.",
         ) from None
     except (YAMLError, ValueError) as error:
         raise yaml_error(error, text, source=source) from None
@@ -152,7 +152,7 @@ def yaml_error(error: Exception, text: str, *, source: str) -> ConfigError:
     if not isinstance(error, MarkedYAMLError):
         return ConfigError(
             f"{source}: this is not YAML: {str(error).splitlines()[0]}.",
-            mend="save the file as plain text, and quote dates and special characters.",
+            hint="save the file as plain text, and quote dates and special characters.",
         )
     mark = error.problem_mark or error.context_mark
     place = f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark else source
@@ -164,7 +164,7 @@ def yaml_error(error: Exception, text: str, *, source: str) -> ConfigError:
     return ConfigError(
         f"{place}: {what}." if twice else f"{place}: this is not YAML: {what}.",
         found=f"the line {line!r:.90}" if line else None,
-        mend="keep one of the two."
+        hint="keep one of the two."
         if twice
         else "correct it there or just above; indent with spaces, and quote "
         "text that holds ': ' or begins with a special character.",
@@ -177,7 +177,7 @@ def _plain(value: Any, path: Path, places: Places, above: tuple[int, ...]) -> An
         raise ConfigError(
             f"{places.of(path)}: {'.'.join(map(str, path))}: the value contains itself.",
             found="a mapping or list inside itself",
-            mend="write the inner value out.",
+            hint="write the inner value out.",
         )
     above = (*above, id(value))
     places.count += 1
@@ -185,7 +185,7 @@ def _plain(value: Any, path: Path, places: Places, above: tuple[int, ...]) -> An
         raise ConfigError(
             f"{places.of(path[:1])}: {'.'.join(map(str, path[:1]))}: there are too many values below it.",
             found=f"allowed: {MOST_VALUES} values, aliases followed, and {DEEPEST} levels",
-            mend="write it out with fewer of them; a vocabulary or a table goes into a file of its own.",
+            hint="write it out with fewer of them; a vocabulary or a table goes into a file of its own.",
         )
     if isinstance(value, Mapping):
         result = {}
@@ -195,7 +195,7 @@ def _plain(value: Any, path: Path, places: Places, above: tuple[int, ...]) -> An
                 raise ConfigError(
                     f"{places.of((*path, str(key)))}: the key {key!r} is not text.",
                     found=f"a key of type {type(key).__name__} in {'.'.join(map(str, path)) or 'the job'}",
-                    mend=f'write it in quotes: "{key}".',
+                    hint=f'write it in quotes: "{key}".',
                 )
             result[str(key)] = _plain(item, (*path, str(key)), places, above)
         return result
@@ -215,7 +215,7 @@ def _plain(value: Any, path: Path, places: Places, above: tuple[int, ...]) -> An
     raise ConfigError(
         f"{places.of(path)}: {'.'.join(map(str, path))}: a value of a kind that no field takes.",
         found=f"{_tag_or_type(value)}; allowed: text, numbers, true, false, null, lists and mappings",
-        mend="write the value in quotes if text was meant.",
+        hint="write the value in quotes if text was meant.",
     )
 
 
@@ -233,7 +233,7 @@ def apply_override(override: str, data: dict[str, Any], places: Places) -> None:
         raise ConfigError(
             f"{label}: this is not of the form key=value.",
             found=f"{override!r}; allowed: dotted keys, an equals sign and a value in YAML",
-            mend="write for example --set train.max_steps=100.",
+            hint="write for example --set train.max_steps=100.",
         )
     value = _plain(_parse(text, source=label), (), Places(label), ()) if text.strip() else None
     at: Any = data
@@ -245,14 +245,14 @@ def apply_override(override: str, data: dict[str, Any], places: Places) -> None:
                 raise ConfigError(
                     f"{label}: {'.'.join(map(str, path))} is a list, and has no item {key!r}.",
                     found=f"{len(at)} items" + (f"; allowed: 0 to {len(at) - 1}" if at else ""),
-                    mend="name an item by its number, or set the whole list: --set key=[a, b].",
+                    hint="name an item by its number, or set the whole list: --set key=[a, b].",
                 )
             step = int(key)
         elif not isinstance(at, dict):
             raise ConfigError(
                 f"{label}: {'.'.join(map(str, path))} has no fields below it.",
                 found=f"the value {at!r:.60}",
-                mend="set that field itself.",
+                hint="set that field itself.",
             )
         path = (*path, step)
         if last:

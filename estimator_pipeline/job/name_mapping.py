@@ -25,7 +25,7 @@ def read_mapping(path: Path, example: str = "dense/kernel: fc1/weights") -> dict
         raise ConfigError(
             f"{path} is no mapping of names to names",
             found="nothing" if found is None else repr(found)[:200],
-            mend=f"a line for each, such as {example}",
+            hint=f"a line for each, such as {example}",
         )
     return found
 
@@ -39,9 +39,9 @@ def _read(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}", mend="name a YAML file") from error
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}", hint="name a YAML file") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error.reason}", mend="save it as UTF-8") from error
+        raise ConfigError(f"{path} is not UTF-8 text: {error.reason}", hint="save it as UTF-8") from error
     try:
         return YAML(typ="safe", pure=True).load(text)
     except (YAMLError, ValueError) as error:

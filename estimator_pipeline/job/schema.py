@@ -12,14 +12,14 @@ from estimator_pipeline.job.base import Problem, Section
 from estimator_pipeline.job.sections.input import (
     ArraysInput,
     CsvInput,
-    Feature,
+    FeatureSection,
     FunctionInput,
     InputCommon,
     InputSource,
     TfdsInput,
     TFRecordInput,
 )
-from estimator_pipeline.job.sections.keras import Backup, ChiefCheckpoint, Keras, ModelCheckpoint, RateByEpoch
+from estimator_pipeline.job.sections.keras import BackupSection, ChiefCheckpoint, Keras, ModelCheckpoint, RateByEpoch
 from estimator_pipeline.job.sections.kubernetes import (
     Kubernetes,
     PatchedMetadata,
@@ -30,28 +30,28 @@ from estimator_pipeline.job.sections.kubernetes import (
     Toleration,
     Volume,
 )
-from estimator_pipeline.job.sections.model import Export, Model, Optimizer, Schedule
-from estimator_pipeline.job.sections.parity import Limits, ParitySection
-from estimator_pipeline.job.sections.run import Cluster, Run
+from estimator_pipeline.job.sections.model import ExportSection, ModelSection, OptimizerSection, Schedule
+from estimator_pipeline.job.sections.parity import LimitsSection, ParitySection
+from estimator_pipeline.job.sections.run import ClusterSection, RunSection
 from estimator_pipeline.job.sections.slurm import SlurmResources, SlurmSection
-from estimator_pipeline.job.sections.training import Evaluation, Training, _Text
+from estimator_pipeline.job.sections.training import EvalSection, TrainingSection, _Text
 
 __all__ = [
     "ArraysInput",
-    "Backup",
+    "BackupSection",
     "ChiefCheckpoint",
     "CsvInput",
-    "Export",
-    "Feature",
+    "ExportSection",
+    "FeatureSection",
     "FunctionInput",
     "InputCommon",
     "Job",
     "Keras",
     "Kubernetes",
-    "Limits",
-    "Model",
+    "LimitsSection",
     "ModelCheckpoint",
-    "Optimizer",
+    "ModelSection",
+    "OptimizerSection",
     "ParitySection",
     "PatchedMetadata",
     "PodPatch",
@@ -74,27 +74,27 @@ class Job(Section):
 
     Fields:
         name: Of the job; the file's name without its ending by default.
-        model: See :class:`Model`.
+        model: See :class:`ModelSection`.
         input: One of :class:`TfdsInput`, :class:`TFRecordInput`, :class:`CsvInput`, :class:`ArraysInput` and
             :class:`FunctionInput`, chosen by its field `source`.
-        train: See :class:`Training`.
-        eval: See :class:`Evaluation`.
-        run: See :class:`Run`.
+        train: See :class:`TrainingSection`.
+        eval: See :class:`EvalSection`.
+        run: See :class:`RunSection`.
         keras: See :class:`Keras`.
-        cluster: See :class:`Cluster`.
+        cluster: See :class:`ClusterSection`.
         parity: See :class:`ParitySection`.
         kubernetes: See :class:`Kubernetes`.
         slurm: See :class:`SlurmSection`.
     """
 
     name: _Text = "job"
-    model: Model
+    model: ModelSection
     input: InputSource
-    train: Training = Training()
-    eval: Evaluation = Evaluation()
-    run: Run
+    train: TrainingSection = TrainingSection()
+    eval: EvalSection = EvalSection()
+    run: RunSection
     keras: Keras = Keras()
-    cluster: Cluster = Cluster()
+    cluster: ClusterSection = ClusterSection()
     parity: ParitySection = ParitySection()
     kubernetes: Kubernetes = Kubernetes()
     slurm: SlurmSection = SlurmSection()
@@ -113,7 +113,7 @@ class Job(Section):
 
 
 def _cross_checks(job: Job) -> Iterator[Problem]:
-    """The mistakes between the sections of a job, each with its place and its mend."""
+    """The mistakes between the sections of a job, each with its place and a hint."""
     yield from _parameter_servers(job)
     yield from _outputs(job)
     yield from _keras(job)

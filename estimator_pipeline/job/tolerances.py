@@ -19,13 +19,13 @@ __all__ = ["KINDS", "NAMED", "Sizes", "Tolerances", "kind_of", "rounding"]
 
 def rounding(reason: str = "the same sums in another order") -> Tolerance:
     """For the same numbers, rounded otherwise: errors of a few units in the last place grow with each step."""
-    return Tolerance(rtol=1e-4, of_largest=1e-4, atol=1e-7, atol_share=1e-4, reason=reason)
+    return Tolerance(rtol=1e-4, rtol_of_max=1e-4, atol=1e-7, atol_share=1e-4, reason=reason)
 
 
 ROUNDING = rounding()
 AMPLIFIED = Tolerance(
     rtol=2e-2,
-    of_largest=2e-2,
+    rtol_of_max=2e-2,
     atol=1e-5,
     atol_share=2e-2,
     reason="rounding that a ReLU's kink, or a division by a small mean square, makes larger with each step",
@@ -42,7 +42,7 @@ _DEFAULTS = {
     ),
 }
 # What a person may write of one; how an absolute part is bounded is a matter of those that have names.
-_FIELDS = ("ulp", "rtol", "of_largest", "atol", "reason")
+_FIELDS = ("ulp", "rtol", "rtol_of_max", "atol", "reason")
 _STATISTICS = ("moving_mean", "moving_variance")
 # What no word of KINDS has: it is a pattern, or the name of a variable in a scope.
 _OF_VARIABLES = "*?[/@"
@@ -169,7 +169,7 @@ def _refuse_misspelt(what: Any, value: Any) -> None:
         raise ConfigError(
             f"tolerances.{word}: this is the name of the section",
             found=f"below it: {', '.join(map(str, value)) or 'nothing'}",
-            mend="give what stands below it alone, such as {loss: rounding}",
+            hint="give what stands below it alone, such as {loss: rounding}",
         )
     if word in KINDS or any(mark in word for mark in _OF_VARIABLES):
         return
@@ -178,7 +178,7 @@ def _refuse_misspelt(what: Any, value: Any) -> None:
         raise ConfigError(
             f"tolerances.{word}: {word!r} is none of what is compared",
             found=f"compared are: {', '.join(KINDS)}; or a pattern of variables' names",
-            mend=f"did you mean {close!r}? For a variable of that name write {word + '*'!r}",
+            hint=f"did you mean {close!r}? For a variable of that name write {word + '*'!r}",
         )
 
 
@@ -192,7 +192,7 @@ def _tolerance(what: Any, given: Any) -> Tolerance:
         raise ConfigError(
             f"tolerances.{what}: {given!r} is the name of no tolerance",
             found=f"the names: {', '.join(NAMED)}",
-            mend=f"did you mean {close!r}?" if close else "use one of them, or give limits with a reason",
+            hint=f"did you mean {close!r}?" if close else "use one of them, or give limits with a reason",
         )
     if isinstance(given, Mapping):
         if unknown := [name for name in given if name not in _FIELDS]:
@@ -200,12 +200,12 @@ def _tolerance(what: Any, given: Any) -> Tolerance:
             raise ConfigError(
                 f"tolerances.{what}: a tolerance has no field {unknown[0]!r}",
                 found=f"the fields: {', '.join(_FIELDS)}",
-                mend=f"did you mean {close!r}?" if close else "leave it out",
+                hint=f"did you mean {close!r}?" if close else "leave it out",
             )
         try:
             return Tolerance(**given)
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"tolerances.{what}: {error}", mend="for example {rtol: 1e-3, reason: why they need not be the same}"
+                f"tolerances.{what}: {error}", hint="for example {rtol: 1e-3, reason: why they need not be the same}"
             ) from error
-    raise ConfigError(f"tolerances.{what} is a {type(given).__name__}", mend="a name, or limits with a reason")
+    raise ConfigError(f"tolerances.{what} is a {type(given).__name__}", hint="a name, or limits with a reason")

@@ -60,7 +60,7 @@ def load_function(reference: str, *, field: str) -> Callable[..., Any]:
     if not where or not name:
         raise ConfigError(
             f"{field}: {reference!r} does not name a function",
-            mend="write the module or file, a colon, and the function's name: path/to/file.py:function",
+            hint="write the module or file, a colon, and the function's name: path/to/file.py:function",
         )
     module = _file(where, field=field) if where.endswith(".py") else _module(where, field=field)
     try:
@@ -93,7 +93,7 @@ def require_no_arguments(function: Callable[..., Any], *, reference: str, field:
         raise ConfigError(
             f"{field}: {reference} is called without arguments: {error}",
             found=f"{reference.rpartition(':')[2]}{inspect.signature(function)}",
-            mend="give each parameter a default, or name a function without any",
+            hint="give each parameter a default, or name a function without any",
         ) from error
     except ValueError:
         pass  # one written in C, whose parameters nobody knows
@@ -121,7 +121,7 @@ def own_code(
     *,
     kind: Callable[[Exception], type[PipelineError]] | None = None,
     fails: Callable[[], str] = lambda: "fails",
-    mend: str = "correct it there",
+    hint: str = "correct it there",
 ) -> Iterator[None]:
     """A block that runs somebody's own code: what goes wrong in it is told with its file and line.
 
@@ -129,7 +129,7 @@ def own_code(
         what: how messages name it.
         kind: which error it is, told from the exception; None: bad input, whatever it was.
         fails: what messages say of it; asked for where it has failed.
-        mend: what messages advise.
+        hint: what messages advise.
 
     Raises:
         ConfigError: the block has raised, or that which `kind` names.
@@ -140,7 +140,7 @@ def own_code(
         raise
     except Exception as error:
         found = ConfigError if kind is None else kind(error)
-        raise found(f"{what} {fails()}: {told(error)}", found=place_in(error), mend=mend) from error
+        raise found(f"{what} {fails()}: {told(error)}", found=place_in(error), hint=hint) from error
 
 
 def told(error: BaseException) -> str:
@@ -239,7 +239,7 @@ def _module(where: str, *, field: str) -> ModuleType:
         raise ConfigError(
             f"{field}: the module {where!r} cannot be found",
             found=f"working directory {os.getcwd()}",
-            mend="install it, or start the job where it lies, or write path/to/file.py:function",
+            hint="install it, or start the job where it lies, or write path/to/file.py:function",
         ) from error
 
 
@@ -257,7 +257,7 @@ class _Told:
             raise ConfigError(
                 f"{self._field}: {self._where} ends the process when it is loaded",
                 found=place_in(error),
-                mend='put what only the program itself does under `if __name__ == "__main__":`',
+                hint='put what only the program itself does under `if __name__ == "__main__":`',
             ) from error
         if not isinstance(error, Exception) or isinstance(error, PipelineError):
             return
@@ -265,7 +265,7 @@ class _Told:
         raise ConfigError(
             f"{self._field}: {self._where} cannot be loaded: {told(error)}",
             found=place_in(error),
-            mend="install what it imports, or put it beside it" if lacking else "correct it there",
+            hint="install what it imports, or put it beside it" if lacking else "correct it there",
         ) from error
 
 
@@ -288,7 +288,7 @@ def _claim_beside(path: str, *, field: str) -> dict[str, str]:
             raise ConfigError(
                 f"{field}: {path} imports {name!r}, and another module of that name is loaded",
                 found=f"beside it {lies}; loaded {other}",
-                mend="give one of the two another name, or put each into a package of its own",
+                hint="give one of the two another name, or put each into a package of its own",
             )
     return claimed
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from estimator_pipeline.cluster.ports import HeldPorts, hold_ports
     from estimator_pipeline.launch.history import Attempt, read_events
     from estimator_pipeline.launch.local.metrics import MetricsView
-    from estimator_pipeline.launch.local.outcome import Failure, Outcome, TaskEnd
-    from estimator_pipeline.launch.local.plan import Plan, Shape, TaskPlan, new_run_id, plan_local
+    from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome, TaskEnd
+    from estimator_pipeline.launch.local.plan import LaunchPlan, LaunchShape, TaskPlan, new_run_id, plan_local
     from estimator_pipeline.launch.local.run import HEARTBEAT_SECS, run_local
     from estimator_pipeline.launch.local.timeouts import Deadlines
     from estimator_pipeline.launch.local.view import LineView, LiveView, SilentView, View, view_for
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         supervise_command,
         supervise_local,
     )
-    from estimator_pipeline.launch.supervisor.restart_policy import Limits
+    from estimator_pipeline.launch.supervisor.restart_policy import RestartLimits
 
 __all__ = [
     "HEARTBEAT_SECS",
@@ -30,13 +30,13 @@ __all__ = [
     "Deadlines",
     "Failure",
     "HeldPorts",
-    "Limits",
+    "LaunchOutcome",
+    "LaunchPlan",
+    "LaunchShape",
     "LineView",
     "LiveView",
     "MetricsView",
-    "Outcome",
-    "Plan",
-    "Shape",
+    "RestartLimits",
     "SilentView",
     "TaskEnd",
     "TaskPlan",
@@ -59,13 +59,13 @@ _PUBLIC = {
     "Failure": "estimator_pipeline.launch.local.outcome:Failure",
     "HEARTBEAT_SECS": "estimator_pipeline.launch.local.run:HEARTBEAT_SECS",
     "HeldPorts": "estimator_pipeline.cluster.ports:HeldPorts",
-    "Limits": "estimator_pipeline.launch.supervisor.restart_policy:Limits",
+    "RestartLimits": "estimator_pipeline.launch.supervisor.restart_policy:RestartLimits",
     "LineView": "estimator_pipeline.launch.local.view:LineView",
     "LiveView": "estimator_pipeline.launch.local.view:LiveView",
     "MetricsView": "estimator_pipeline.launch.local.metrics:MetricsView",
-    "Outcome": "estimator_pipeline.launch.local.outcome:Outcome",
-    "Plan": "estimator_pipeline.launch.local.plan:Plan",
-    "Shape": "estimator_pipeline.launch.local.plan:Shape",
+    "LaunchOutcome": "estimator_pipeline.launch.local.outcome:LaunchOutcome",
+    "LaunchPlan": "estimator_pipeline.launch.local.plan:LaunchPlan",
+    "LaunchShape": "estimator_pipeline.launch.local.plan:LaunchShape",
     "SilentView": "estimator_pipeline.launch.local.view:SilentView",
     "TaskEnd": "estimator_pipeline.launch.local.outcome:TaskEnd",
     "TaskPlan": "estimator_pipeline.launch.local.plan:TaskPlan",

@@ -42,7 +42,7 @@ class Attempt:
         number: From 1.
         run_id: Its own.
         log_dir: Where its logs are.
-        reason: Why it ended, as in `outcome.Outcome`.
+        reason: Why it ended, as in `outcome.LaunchOutcome`.
         why: The same for people.
         seconds: How long it took.
         from_step: The step that training went on from; None where no step was told.

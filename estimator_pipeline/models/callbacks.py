@@ -60,7 +60,7 @@ def chief_checkpoint(
         raise ConfigError(
             f"chief_checkpoint does not know the field {{{min(fields - {'epoch', 'step'})}}}",
             found=f"path {path!r}",
-            mend="use {epoch} and {step}",
+            hint="use {epoch} and {step}",
         )
     task = _task(tf_config, environ)
     base: Any = tf.keras.callbacks.Callback
@@ -141,7 +141,7 @@ def model_checkpoint(
                 raise ConfigError(
                     f"model_checkpoint keeps the best by {monitor!r}, and an epoch has no such value",
                     found=f"its values: {', '.join(logs or {})}",
-                    mend="name one of them; val_ ones are there where checkpoints are evaluated during training",
+                    hint="name one of them; val_ ones are there where checkpoints are evaluated during training",
                 )
             super().on_epoch_end(epoch, logs)
 
@@ -171,7 +171,7 @@ def learning_rate_by_epoch(*, boundaries: Sequence[int], values: Sequence[float]
         raise ConfigError(
             "learning_rate_by_epoch needs rising boundaries, and one value more than boundaries",
             found=f"boundaries {bounds}, values {rates}",
-            mend="give one value for the epochs before each boundary, and one for those from the last one on",
+            hint="give one value for the epochs before each boundary, and one for those from the last one on",
         )
     base: Any = tf.keras.callbacks.LearningRateScheduler
 
@@ -181,7 +181,7 @@ def learning_rate_by_epoch(*, boundaries: Sequence[int], values: Sequence[float]
                 raise ConfigError(
                     "the learning rate is given by epoch, and the optimizer has a schedule by step",
                     found=type(self.model.optimizer.learning_rate).__name__,
-                    mend="keep one of the two",
+                    hint="keep one of the two",
                 )
 
     return ByEpoch(lambda epoch, rate=None: rates[sum(epoch >= bound for bound in bounds)])
@@ -229,4 +229,4 @@ def _task(tf_config: TFConfig | None, environ: Mapping[str, str] | None) -> TFCo
 def _check_every(name: str, every: str | int) -> None:
     good = every == "epoch" or (isinstance(every, int) and not isinstance(every, bool) and every >= 1)
     if not good:
-        raise ConfigError(f"{name}: every is {every!r}", mend="give 'epoch', or a number of batches from 1 on")
+        raise ConfigError(f"{name}: every is {every!r}", hint="give 'epoch', or a number of batches from 1 on")

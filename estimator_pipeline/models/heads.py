@@ -61,14 +61,14 @@ def head_of(loss: Any, head: str | None) -> str | None:
         raise ConfigError(
             f"the loss {loss!r} is not known",
             found=f"allowed: {', '.join(HEAD_OF_LOSS)}",
-            mend="name one of these, or give a function loss(labels, logits) -> loss of each example",
+            hint="name one of these, or give a function loss(labels, logits) -> loss of each example",
         )
     fitting = (HEAD_OF_LOSS[loss], *_ALSO.get(loss, ()))
     if head is not None and head not in fitting:
         losses = [name for name, kind in HEAD_OF_LOSS.items() if head in (kind, *_ALSO.get(name, ()))]
         raise ConfigError(
             f"the loss {loss!r} belongs to the head {' or '.join(map(repr, fitting))}, not to {head!r}",
-            mend=f"leave the head out, or take a loss of its own: {', '.join(losses)}",
+            hint=f"leave the head out, or take a loss of its own: {', '.join(losses)}",
         )
     return head or fitting[0]
 
@@ -98,13 +98,13 @@ class Head:
         if not self.label_smoothing:
             return
         if not 0.0 < self.label_smoothing < 1.0:
-            raise ConfigError(f"label_smoothing is {self.label_smoothing!r}", mend="give a share: 0 or more, below 1")
+            raise ConfigError(f"label_smoothing is {self.label_smoothing!r}", hint="give a share: 0 or more, below 1")
         if not isinstance(self.loss, str) or self.kind not in SMOOTHED:
             what = f"the loss {self.loss!r}" if isinstance(self.loss, str) else "an own loss function"
             raise ConfigError(
                 f"label_smoothing is {self.label_smoothing:g}, and {what} has no classes to smooth",
                 found=f"losses of classes: {', '.join(n for n, kind in HEAD_OF_LOSS.items() if kind in SMOOTHED)}",
-                mend="leave label_smoothing out, or take one of these",
+                hint="leave label_smoothing out, or take one of these",
             )
 
     def numbering(self) -> Callable[[Any], Any]:
@@ -128,7 +128,7 @@ class Head:
                 raise ConfigError(
                     f"the labels are text, and the loss {self.loss!r} takes numbers",
                     found=f"heads whose labels may be names: {', '.join(NUMBERED)}",
-                    mend="give label_vocabulary, the names of the classes in their order"
+                    hint="give label_vocabulary, the names of the classes in their order"
                     if self.kind in NUMBERED
                     else "give numbers, or take one of these heads with label_vocabulary",
                 )
@@ -157,7 +157,7 @@ class Head:
             if values.shape.rank == 0:
                 raise ConfigError(
                     "the loss function gave one number for the batch",
-                    mend="give the loss of each example ([batch]); the mean, and its scaling over replicas, are made "
+                    hint="give the loss of each example ([batch]); the mean, and its scaling over replicas, are made "
                     "here (a tf.keras.losses.Loss: reduction=tf.keras.losses.Reduction.NONE)",
                 )
             values = tf.cast(values, tf.float32)
@@ -203,7 +203,7 @@ class Head:
             wrong = "a logit for each class: Dense(K) with K of 2 at least; or take binary_crossentropy"
         if wrong:
             raise ConfigError(
-                f"logits of the shape {logits.shape} do not fit the head {self.kind!r}", mend=f"give {wrong}"
+                f"logits of the shape {logits.shape} do not fit the head {self.kind!r}", hint=f"give {wrong}"
             )
         self.check_units(last)
 
@@ -221,7 +221,7 @@ class Head:
         if names and classes not in (names, None):
             raise ConfigError(
                 f"label_vocabulary has {names} names, and the model tells {classes} classes apart",
-                mend="name each class, in their order",
+                hint="name each class, in their order",
             )
 
     def _fit(self, labels: Any, logits: Any) -> Any:
@@ -240,7 +240,7 @@ class Head:
         except ValueError as error:
             raise ConfigError(
                 f"labels {labels.shape} and logits {logits.shape} do not fit the loss {self.loss!r}",
-                mend="the model's last layer must give as many values as a label has",
+                hint="the model's last layer must give as many values as a label has",
             ) from error
         return labels
 
@@ -345,7 +345,7 @@ class Head:
             raise ConfigError(
                 f"the metric {name!r} is not known for the head {self.kind!r}",
                 found=f"allowed: {', '.join(known) or 'none'}",
-                mend="name one of these, or give a function metric(labels, predictions) -> (value, update)",
+                hint="name one of these, or give a function metric(labels, predictions) -> (value, update)",
             )
         if self.kind == "regression":
             values = predictions["predictions"]
@@ -392,14 +392,14 @@ def _checked_names(given: Any, kind: str | None) -> tuple[str, ...]:
         return ()
     if len(names) < 2 or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
         raise ConfigError(
-            f"label_vocabulary is {given!r}", mend="give a list of the classes' names: two or more, each of them once"
+            f"label_vocabulary is {given!r}", hint="give a list of the classes' names: two or more, each of them once"
         )
     if kind not in SMOOTHED:
         what = "an own loss function without a head" if kind is None else f"the head {kind!r}"
         raise ConfigError(
             f"label_vocabulary was given, and with {what} there are no classes to name",
             found=f"heads of classes: {', '.join(SMOOTHED)}",
-            mend="leave it out, or take one of these heads",
+            hint="leave it out, or take one of these heads",
         )
     return names
 

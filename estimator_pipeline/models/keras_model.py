@@ -115,7 +115,7 @@ def build_keras_model(
         label_vocabulary=label_vocabulary,
     )
     if clip_norm is not None and clip_value is not None:
-        raise ConfigError("clip_norm and clip_value were both given", mend="give one of the two")
+        raise ConfigError("clip_norm and clip_value were both given", hint="give one of the two")
     policy = policy_of(mixed_precision)
     chosen = optimizer_of(optimizer)
     with precision(policy):
@@ -219,7 +219,7 @@ def load_keras_model(path: str) -> Any:
                 state = archive.read(_STATE) if _STATE in archive.namelist() else None
         except (tf.errors.OpError, zipfile.BadZipFile) as error:
             raise ConfigError(
-                f"{path} cannot be read as a .keras file: {error}", mend="name a file that Model.save wrote as .keras"
+                f"{path} cannot be read as a .keras file: {error}", hint="name a file that Model.save wrote as .keras"
             ) from error
         try:
             model = tf.keras.models.load_model(local)
@@ -300,7 +300,7 @@ def _check_output(model: Any, meant: Outputs) -> None:
             raise ConfigError(
                 f"the model gives values of the shape {shape}, and weights of records would be taken for weights of "
                 "these",
-                mend="end the model with one axis beside the batch's, or leave the weights out",
+                hint="end the model with one axis beside the batch's, or leave the weights out",
             )
 
 
@@ -352,7 +352,7 @@ def _metrics(kind: str | None, wanted: Sequence[str | Any] | None) -> list[Any]:
             raise ConfigError(
                 f"the metric {metric!r} is not known for the head {kind!r}",
                 found=f"allowed: {', '.join(known) or 'none'}",
-                mend="name some of these, or give Keras metrics of (labels, logits)",
+                hint="name some of these, or give Keras metrics of (labels, logits)",
             )
         found.append(_metric(kind, metric))
     return found

@@ -60,19 +60,19 @@ def explained(error: BaseException) -> InputError | None:
             f"the labels {f'of the output {output} ' if output else ''}do not fit binary_crossentropy, which takes 0 "
             "and 1",
             found=f"a batch whose smallest label is {float(least):g} and whose largest is {float(most):g}",
-            mend="write the labels as 0 and 1; or take sparse_categorical_crossentropy with a logit for each class, or "
+            hint="write the labels as 0 and 1; or take sparse_categorical_crossentropy with a logit for each class, or "
             "a loss of numbers such as mean_squared_error",
         )
     if found := _NAMES.search(text):
         return InputError(
             "a label is not one of label_vocabulary",
             found=f"{found[1]}; known: {found[2]}",
-            mend="add the name to label_vocabulary, or leave such records out",
+            hint="add the name to label_vocabulary, or leave such records out",
         )
     if found := _CLASS.search(text):
         label, classes = found.groups()
         return InputError(
             f"a label is {label}, and the model tells {classes} classes apart, 0 to {int(classes) - 1}",
-            mend="number the classes from 0, or give the model a logit for each",
+            hint="number the classes from 0, or give the model a logit for each",
         )
     return None

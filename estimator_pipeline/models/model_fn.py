@@ -137,9 +137,9 @@ def build_model_fn(
         )
     for name, value in (("clip_norm", clip_norm), ("clip_value", clip_value)):
         if value is not None and value <= 0:
-            raise ConfigError(f"{name} is {value}", mend="a number above 0, or None for no clipping")
+            raise ConfigError(f"{name} is {value}", hint="a number above 0, or None for no clipping")
     if clip_norm is not None and clip_value is not None:
-        raise ConfigError("clip_norm and clip_value were both given", mend="give one of the two")
+        raise ConfigError("clip_norm and clip_value were both given", hint="give one of the two")
     defaults = dict(params or {})
     with_params = takes_params(layers)
 
@@ -190,7 +190,7 @@ def build_model_fn(
             raise ConfigError(
                 f"gradient_accumulation_steps is {every}, in a cluster with parameter servers",
                 found="each worker changes the variables by itself, while others' gradients are added up",
-                mend="train with multi_worker_mirrored, or give smaller batches and a lower learning rate",
+                hint="train with multi_worker_mirrored, or give smaller batches and a lower learning rate",
             )
         tf.compat.v1.train.get_or_create_global_step()
         of_model = _identities(tf.compat.v1.global_variables())
@@ -248,7 +248,7 @@ def _train_op(
         tf.compat.v1.add_to_collection(LEARNING_RATE, told_rate)
 
     if not variables:
-        raise ConfigError("the model has no trainable variables", mend="give it layers with weights to train")
+        raise ConfigError("the model has no trainable variables", hint="give it layers with weights to train")
     # As `Optimizer.minimize` does it. Where the gradients of an operation wait for each other, the graph optimizer does
     # not make a convolution's two into one operation, which takes nearly twice as long on CPUs. Without colocation each
     # has a device, which a strategy wants to know.
@@ -260,7 +260,7 @@ def _train_op(
     if missing:
         raise ConfigError(
             f"the loss does not depend on the variables {', '.join(missing)}",
-            mend="connect the layers to the model's output, or set trainable=False on them",
+            hint="connect the layers to the model's output, or set trainable=False on them",
         )
     if scale is not None:
         gradients = [_scaled(g, 1.0 / scale.value) for g in gradients]
@@ -393,7 +393,7 @@ def _optimizer_maker(given: Any) -> Callable[[Any], tuple[Any, Any]]:
     if not callable(given) or hasattr(given, "apply_gradients"):
         raise ConfigError(
             f"the optimizer is a {type(given).__name__} object",
-            mend="an optimizer belongs to the graph it was first used in; give its name, or a function of the global "
+            hint="an optimizer belongs to the graph it was first used in; give its name, or a function of the global "
             "step that makes one: lambda step: tf.compat.v1.train.AdamOptimizer(1e-3)",
         )
 
@@ -407,7 +407,7 @@ def _optimizer_maker(given: Any) -> Callable[[Any], tuple[Any, Any]]:
                 f"the function for the optimizer gave a {type(optimizer).__name__}, which cannot train in an "
                 "Estimator's graph",
                 found=f"an object of {type(optimizer).__module__}",
-                mend="give one of tf.keras.optimizers.legacy or of tf.compat.v1.train",
+                hint="give one of tf.keras.optimizers.legacy or of tf.compat.v1.train",
             )
         # It is set unasked: asking for it makes a counter of its own, which then cannot be replaced.
         optimizer.iterations = global_step
@@ -456,7 +456,7 @@ def checked(model: Any) -> Any:
     raise ConfigError(
         f"the function that builds the model has returned a {type(model).__name__}",
         found=repr(model)[:200],
-        mend="return tf.keras.Sequential(...) of them"
+        hint="return tf.keras.Sequential(...) of them"
         if several
         else "return a Keras model that maps features to logits, not compiled",
     )
@@ -471,7 +471,7 @@ def takes_params(layers: Callable[..., Any]) -> bool:
     if not callable(layers) or (hasattr(layers, "trainable_variables") and not isinstance(layers, type)):
         raise ConfigError(
             f"layers is a {type(layers).__name__}",
-            mend="give a function that builds the model, or its class: a model object belongs to the graph it was "
+            hint="give a function that builds the model, or its class: a model object belongs to the graph it was "
             "built in",
         )
     signature = inspect.signature(layers)
@@ -482,6 +482,6 @@ def takes_params(layers: Callable[..., Any]) -> bool:
     ]
     if len(needed) > 1:
         raise ConfigError(
-            f"layers{signature} takes {len(needed)} arguments", mend="it is called as layers() or layers(params)"
+            f"layers{signature} takes {len(needed)} arguments", hint="it is called as layers() or layers(params)"
         )
     return bool(needed) or "params" in signature.parameters

@@ -141,7 +141,7 @@ class Outputs:
                 raise ConfigError(
                     "the data bring several labels, and the model has one output",
                     found=f"labels: {', '.join(map(str, labels))}",
-                    mend="give the one label as a tensor; or have the model give a dictionary of logits, and say with "
+                    hint="give the one label as a tensor; or have the model give a dictionary of logits, and say with "
                     "outputs={name: …} what each of them means",
                 )
             return {_ALONE: labels}
@@ -153,7 +153,7 @@ class Outputs:
             raise ConfigError(
                 f"the data bring no labels for the output {missing[0]!r}",
                 found="labels: one tensor" if given is None else f"labels: {', '.join(map(str, given))}",
-                mend="give the labels as a dictionary with the names of the outputs: "
+                hint="give the labels as a dictionary with the names of the outputs: "
                 f"{{{', '.join(f'{name!r}: …' for name in self.parts)}}}",
             )
         return {name: labels[name] for name in self.parts}
@@ -190,13 +190,13 @@ class Outputs:
             if names is not None or isinstance(values, list | tuple):
                 raise ConfigError(
                     f"the model gives several values: {_told(names, values)}",
-                    mend="say with outputs={name: …} what each of them means; or have the model give one tensor",
+                    hint="say with outputs={name: …} what each of them means; or have the model give one tensor",
                 )
             return
         if names is None or set(names) != set(self.parts):
             raise ConfigError(
                 f"the model gives {_told(names, values)}, and the outputs are {', '.join(self.parts)}",
-                mend="have the model give a dictionary of logits with these names: "
+                hint="have the model give a dictionary of logits with these names: "
                 f"{{{', '.join(f'{name!r}: …' for name in self.parts)}}}",
             )
 
@@ -334,18 +334,18 @@ def outputs_of(
     records = weighting_of(None, weight_column=weight_column)
     if outputs is None:
         if loss is None:
-            raise ConfigError("the model has no loss", mend="give loss, or outputs={name: {'loss': …}, …}")
+            raise ConfigError("the model has no loss", hint="give loss, or outputs={name: {'loss': …}, …}")
         return Outputs({_ALONE: _part(Output(**one))}, records)
     given = [name for name, value in one.items() if value is not None and value != 0.0 and value != ()]
     given = [name for name in given if name != "label_vocabulary" or label_vocabulary]
     if given:
         raise ConfigError(
             f"{given[0]} was given beside outputs",
-            mend=f"give each output its own: outputs={{name: {{{given[0]!r}: …}}}}",
+            hint=f"give each output its own: outputs={{name: {{{given[0]!r}: …}}}}",
         )
     if not isinstance(outputs, Mapping) or not outputs or not all(isinstance(n, str) and n for n in outputs):
         raise ConfigError(
-            f"outputs is {outputs!r}", mend="give a mapping from the names of the outputs to their fields"
+            f"outputs is {outputs!r}", hint="give a mapping from the names of the outputs to their fields"
         )
     return Outputs({name: _named_part(name, value) for name, value in outputs.items()}, records)
 
@@ -416,20 +416,20 @@ def _named_part(name: str, given: Any) -> _Part:
             raise ConfigError(
                 f"the output {name!r} has no field {unknown[0]!r}" if unknown else f"the output {name!r} has no loss",
                 found=f"allowed: {', '.join(known)}",
-                mend="take one of these" if unknown else "give its loss",
+                hint="take one of these" if unknown else "give its loss",
             )
         given = Output(**given)
     if not isinstance(given, Output):
         raise ConfigError(
-            f"the output {name!r} is a {type(given).__name__}", mend="give its fields: {'loss': …, 'metrics': […]}"
+            f"the output {name!r} is a {type(given).__name__}", hint="give its fields: {'loss': …, 'metrics': […]}"
         )
     weight = given.loss_weight
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-        raise ConfigError(f"the output {name!r} has the loss_weight {weight!r}", mend="give a number of 0 or more")
+        raise ConfigError(f"the output {name!r} has the loss_weight {weight!r}", hint="give a number of 0 or more")
     try:
         return _part(given)
     except ConfigError as error:
-        raise ConfigError(f"the output {name!r}: {error.what}", found=error.found, mend=error.mend) from error
+        raise ConfigError(f"the output {name!r}: {error.what}", found=error.found, hint=error.hint) from error
 
 
 def _part(given: Output) -> _Part:
@@ -455,7 +455,7 @@ def wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
         raise ConfigError(
             f"the metrics {', '.join(map(str, unknown))} are not known for the head {kind!r}",
             found=f"allowed: {', '.join(known) or 'none'}",
-            mend="name some of these, or give a mapping name -> metric(labels, predictions)",
+            hint="name some of these, or give a mapping name -> metric(labels, predictions)",
         )
     return dict.fromkeys(metrics)
 

@@ -43,13 +43,13 @@ def assert_parity(job: str | Path | None = None, *, estimator: Any = None, model
         raise ConfigError(
             "assert_parity needs a job file, or an estimator and a model",
             found=f"job {job!r}, estimator {type(estimator).__name__}, model {type(model).__name__}",
-            mend='assert_parity("job.yaml"), or assert_parity(estimator=..., model=..., input_fn=...)',
+            hint='assert_parity("job.yaml"), or assert_parity(estimator=..., model=..., input_fn=...)',
         )
     if job is not None and options.get("eval_steps") is not None:
         raise ConfigError(
             "eval_steps is for an estimator and a model, and a job file was given",
             found=f"job {job!r}, eval_steps={options['eval_steps']!r}",
-            mend=f'eval.steps of the job file says it, or settings=["eval.steps={options["eval_steps"]}"]',
+            hint=f'eval.steps of the job file says it, or settings=["eval.steps={options["eval_steps"]}"]',
         )
     from estimator_pipeline import parity
 

@@ -30,7 +30,7 @@ from estimator_pipeline.parity.graph_facts import random_of_model
 from estimator_pipeline.parity.step_records import write_arrays
 
 __all__ = [
-    "EXPORT", "Evaluation", "evaluated_losses", "evaluation_of", "loss_of_batch_means", "predicted",
+    "EXPORT", "ExportEvaluation", "evaluated_losses", "evaluation_of", "loss_of_batch_means", "predicted",
     "signature_answers",
 ]  # fmt: skip
 
@@ -72,7 +72,7 @@ def signature_answers(
 
 
 @dataclasses.dataclass(kw_only=True)
-class Evaluation:
+class ExportEvaluation:
     """What a dataset tells of a Keras model batch by batch, beside what the model's evaluation of all of it tells.
 
     Attributes:
@@ -89,7 +89,7 @@ class Evaluation:
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
-def evaluation_of(model: Any, dataset: Iterable[Any]) -> Evaluation:
+def evaluation_of(model: Any, dataset: Iterable[Any]) -> ExportEvaluation:
     """Looks at a model's evaluation batch by batch, in one reading of the data that keeps no batch.
 
     Args:
@@ -98,7 +98,7 @@ def evaluation_of(model: Any, dataset: Iterable[Any]) -> Evaluation:
         dataset: of the evaluation. What reading it raises is passed on; what the model raises is a note, for one with
             steps of its own need not be evaluated by its layers and their losses.
     """
-    found = Evaluation()
+    found = ExportEvaluation()
     layers = _LossesByLayers(model) if model.distribute_strategy.num_replicas_in_sync == 1 else None
     for batch in dataset:
         found.sizes.append(_size_of(batch))
@@ -254,7 +254,7 @@ def predicted(found: Any, outputs: Sequence[str], asked: Sequence[str]) -> dict[
         raise ConfigError(
             f"the Keras model does not predict {', '.join(missing or asked)}",
             found=f"its predict_step gives {gives}",
-            mend="name in predictions (--predictions) what its predict_step gives",
+            hint="name in predictions (--predictions) what its predict_step gives",
         )
     return {f"predictions {output}": np.asarray(named[output]) for output in asked}
 

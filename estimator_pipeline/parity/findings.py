@@ -11,7 +11,8 @@ import numpy as np
 from estimator_pipeline.job.tolerances import kind_of
 
 __all__ = [
-    "CLOSE", "SAME", "SCALED", "Facts", "Finding", "Step", "distance", "factor_of", "length", "told_names", "variables",
+    "CLOSE", "SAME", "SCALED", "Facts", "ParityFinding", "StepState", "distance", "factor_of", "length",
+    "told_names", "variables",
 ]  # fmt: skip
 
 # Two sets of arrays are the same, apart from rounding, below this distance.
@@ -50,7 +51,7 @@ class Facts:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
+class ParityFinding:
     """The cause of a difference by its name; or, where none is certain, the first difference.
 
     Attributes:
@@ -58,7 +59,7 @@ class Finding:
         message: what was seen, in a sentence.
         step: where; 0 before the first.
         side: which of the two, where that can be told.
-        mend: what to look at.
+        hint: what to look at.
         variable: of a first difference, the name of what differs.
         kind: of a first difference: "loss", "learning rate", "update norm", "weight", "moving statistic", "slot",
             "variable" (such as a counter), "metric" or "prediction".
@@ -69,17 +70,17 @@ class Finding:
     message: str
     step: int = 0
     side: str | None = None
-    mend: str = ""
+    hint: str = ""
     variable: str = ""
     kind: str = ""
     size: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.message}" + (f"\n  look at: {self.mend}" if self.mend else "")
+        return f"{self.name}: {self.message}" + (f"\n  look at: {self.hint}" if self.hint else "")
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class StepState:
     """One step of both sides: the state that they began it with, and the one after it."""
 
     step: int

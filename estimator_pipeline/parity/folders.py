@@ -48,7 +48,7 @@ def prepare(
     raise ConfigError(
         f"{option} {folder}: {what} cannot be written there",
         found="it is a file" if folder.is_file() else found,
-        mend="name a folder that can be written to",
+        hint="name a folder that can be written to",
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.job.tolerances import Tolerances
-from estimator_pipeline.parity.findings import Finding
+from estimator_pipeline.parity.findings import ParityFinding
 from estimator_pipeline.utils.arrays import Comparison, Difference
 
 __all__ = ["ENGINES", "Parity", "StepParity"]
@@ -75,7 +75,7 @@ class Parity:
     records_in_part: bool = False
     answers: Comparison | None = None
     tolerances: Tolerances = dataclasses.field(default_factory=Tolerances)
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ParityFinding, ...] = ()
     notes: tuple[str, ...] = ()
     only: tuple[tuple[str, int], ...] = ()
     asked: int | None = None

@@ -58,7 +58,7 @@ class StepWriter:
         self.folder = Path(folder)
         if (self.folder / _STEPS).exists():
             raise ConfigError(
-                f"{self.folder} holds the record of an earlier run", mend="remove it, or name another folder"
+                f"{self.folder} holds the record of an earlier run", hint="remove it, or name another folder"
             )
         self.folder.mkdir(parents=True, exist_ok=True)
 

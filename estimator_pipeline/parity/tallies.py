@@ -14,7 +14,7 @@ from estimator_pipeline.utils.arrays import Comparison, Difference
 from estimator_pipeline.utils.text import counted
 
 __all__ = [
-    "SLOTS", "STATES", "WEIGHTS", "Largest", "Variable", "after_each", "answers", "each", "is_after_training",
+    "SLOTS", "STATES", "WEIGHTS", "Largest", "VariableSummary", "after_each", "answers", "each", "is_after_training",
     "largest_by_step", "metrics", "of_exports", "one_sided", "pair", "parting", "variables", "verdict",
 ]  # fmt: skip
 
@@ -42,7 +42,7 @@ class Largest:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Variable:
+class VariableSummary:
     """One variable over all steps; step 0 is the start.
 
     Attributes:
@@ -72,7 +72,7 @@ class Variable:
     message: str = ""
 
 
-def variables(parity: Parity) -> tuple[Variable, ...]:
+def variables(parity: Parity) -> tuple[VariableSummary, ...]:
     """Every variable that a side has, the worst first: by state, then by the largest relative error."""
     found: dict[str, list[tuple[int, Difference]]] = {}
     for step, comparison in _after_steps(parity):
@@ -92,7 +92,7 @@ def _after_steps(parity: Parity) -> Iterator[tuple[int, Comparison]]:
         yield one.step, one.variables
 
 
-def _variable(parity: Parity, name: str, differences: Sequence[tuple[int, Difference]]) -> Variable:
+def _variable(parity: Parity, name: str, differences: Sequence[tuple[int, Difference]]) -> VariableSummary:
     known = next((side[name] for side in parity.arrays.values() if name in side), None)
     shape, dtype = (None, None) if known is None else known
     size = next((difference.size for _, difference in differences if difference.size), None)
@@ -102,7 +102,7 @@ def _variable(parity: Parity, name: str, differences: Sequence[tuple[int, Differ
     states = {"beyond" if difference.kind == "value" else difference.kind for _, difference in differences}
     ulps = [(step, float(d.largest_ulp)) for step, d in differences if d.largest_ulp is not None]
     counted = dtype is None or dtype.startswith("float")
-    return Variable(
+    return VariableSummary(
         name=name,
         shape=shape,
         dtype=dtype,
@@ -117,12 +117,12 @@ def _variable(parity: Parity, name: str, differences: Sequence[tuple[int, Differ
     )
 
 
-def _left_out(parity: Parity, name: str) -> Variable:
+def _left_out(parity: Parity, name: str) -> VariableSummary:
     """A variable that was recorded and not compared: an optimizer's slot that means something else on either side."""
     having = {side: arrays[name] for side, arrays in parity.arrays.items() if name in arrays}
     shape, dtype = next(iter(having.values()))
     none = Largest()
-    return Variable(
+    return VariableSummary(
         name=name, shape=shape, dtype=dtype, size=math.prod(shape), absolute=none, relative=none, ulp=None, first=None,
         beyond=None, state="not compared",
         message=f"{name}: {next(iter(having))} alone has it" if len(having) == 1 else "",

@@ -143,7 +143,7 @@ def _comparison(found: Comparison) -> dict[str, Any]:
 
 
 # What is null where a difference has no size: 0 would say that there is none.
-_SIZES = ("absolute", "relative", "of_largest", "ulp", "largest_absolute", "largest_relative", "largest_ulp")
+_SIZES = ("absolute", "relative", "rtol_of_max", "ulp", "largest_absolute", "largest_relative", "largest_ulp")
 
 
 def _difference(difference: Difference) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def signals_of(given: Sequence[str] | None, environ: Mapping[str, str]) -> tuple
             raise ConfigError(
                 f"{where} names the signal {name!r}",
                 found=f"allowed: {', '.join(SIGNALS)}",
-                mend="name those that the scheduler sends before it kills, such as SIGUSR1 for --signal=USR1@60",
+                hint="name those that the scheduler sends before it kills, such as SIGUSR1 for --signal=USR1@60",
             )
         found.append(signal.Signals[full])
     return tuple(dict.fromkeys(found))

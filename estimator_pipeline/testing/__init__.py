@@ -13,7 +13,7 @@
 `parametrize_with_checks`   makes a test of each of them
 `prepare`                   two logical CPUs, for the check with two replicas; in `conftest.py`
 `assert_parity`             a job by both engines, or an Estimator against a Keras model; in pytest a fixture too
-`Report`, `Outcome`         what was found
+`ComplianceReport`          what was found: a `CheckOutcome` for each check
 `ComplianceError`           an AssertionError with all that failed
 =========================== ==========================================================================
 
@@ -25,15 +25,21 @@ from __future__ import annotations
 from estimator_pipeline.parity.assert_parity import ParityError, assert_parity
 from estimator_pipeline.testing.input_checks import check_input_fn, input_fn_checks
 from estimator_pipeline.testing.model_checks import check_model_fn, model_fn_checks
-from estimator_pipeline.testing.report import Check, ComplianceError, Outcome, Report, parametrize_with_checks
+from estimator_pipeline.testing.report import (
+    CheckOutcome,
+    ComplianceCheck,
+    ComplianceError,
+    ComplianceReport,
+    parametrize_with_checks,
+)
 from estimator_pipeline.testing.training_runs import prepare
 
 __all__ = [
-    "Check",
+    "CheckOutcome",
+    "ComplianceCheck",
     "ComplianceError",
-    "Outcome",
+    "ComplianceReport",
     "ParityError",
-    "Report",
     "assert_parity",
     "check_input_fn",
     "check_model_fn",

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from estimator_pipeline.testing.report import Finding
+from estimator_pipeline.testing.report import ComplianceFinding
 
 __all__ = ["INPUT_FN", "MODEL_FN", "check_parameters", "describe", "parameters", "unfilled"]
 
@@ -54,31 +54,33 @@ def check_parameters(function: Callable[..., Any], known: Sequence[str], *, kind
         signature = inspect.signature(function).parameters
         bound = inspect.signature(function, follow_wrapped=False).parameters
     except (TypeError, ValueError) as error:
-        raise Finding(f"{text} has no signature to read: {error}", mend=f"write it as a plain function of {allowed}")
+        raise ComplianceFinding(
+            f"{text} has no signature to read: {error}", hint=f"write it as a plain function of {allowed}"
+        )
     for name, parameter in signature.items():
         named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if not named or _is_bound(function, name):
             continue
         if name in known and name not in seen:
             why = "is keyword-only" if name in bound else "is hidden by a decorator"
-            raise Finding(
+            raise ComplianceFinding(
                 f"Estimator never fills the parameter {name} of {text}: it {why}",
-                mend=f"make {name} a plain positional parameter of the outermost function",
+                hint=f"make {name} a plain positional parameter of the outermost function",
             )
         if name in known:
             continue
         meant = _meant(name, [other for other in known if other not in signature])
         if meant:
             reads = " and every pipeline reads all the data" if meant == "input_context" else ""
-            raise Finding(
+            raise ComplianceFinding(
                 f"{text} has a parameter {name}, which Estimator does not know; it looks like {meant}. "
                 f"Estimator fills parameters by name alone, so {meant} never arrives{reads}",
-                mend=f"rename {name} to {meant} (the names are {allowed})",
+                hint=f"rename {name} to {meant} (the names are {allowed})",
             )
         if parameter.default is parameter.empty and name in seen:
-            raise Finding(
+            raise ComplianceFinding(
                 f"{text} needs the parameter {name}, and Estimator fills none of that name",
-                mend=f"bind it with functools.partial or give it a default; {kind} may take {allowed}",
+                hint=f"bind it with functools.partial or give it a default; {kind} may take {allowed}",
             )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.testing import training_runs as runs
-from estimator_pipeline.testing.model_subject import Subject
+from estimator_pipeline.testing.model_subject import ModelSubject
 
 __all__ = ["counts", "difference", "is_random", "step", "variables_of"]
 
@@ -26,14 +26,14 @@ def variables_of(tensor: Any) -> dict[str, Any]:
     return found
 
 
-def counts(run: runs.Training, name: str) -> bool:
+def counts(run: runs.CheckedTraining, name: str) -> bool:
     """Whether a variable went up by one with each step."""
     if name not in run.before or np.ndim(run.before[name]):
         return False
     return bool(run.after) and float(run.after[name] - run.before[name]) == len(run.steps)
 
 
-def step(subject: Subject, replicas: int, rows: int, copies: int = 1, seed_shift: int = 0) -> runs.Training:
+def step(subject: ModelSubject, replicas: int, rows: int, copies: int = 1, seed_shift: int = 0) -> runs.CheckedTraining:
     """One training step; see :meth:`Subject.step`."""
     whole = subject.training()
     if (replicas, rows, copies, seed_shift) == (1, subject.sample().rows, 1, 0) and set(whole.trainable) <= set(
@@ -43,13 +43,13 @@ def step(subject: Subject, replicas: int, rows: int, copies: int = 1, seed_shift
     return subject.step(replicas, rows, copies, seed_shift)
 
 
-def is_random(subject: Subject, rows: int) -> bool:
+def is_random(subject: ModelSubject, rows: int) -> bool:
     """Whether the same step comes out otherwise with another seed."""
     # The seed differs; the weights and the batch do not.
     return difference(subject, step(subject, 1, rows), step(subject, 1, rows, 1, 7)) is not None
 
 
-def difference(subject: Subject, one: runs.Training, other: runs.Training) -> str | None:
+def difference(subject: ModelSubject, one: runs.CheckedTraining, other: runs.CheckedTraining) -> str | None:
     """In words, how the steps of two runs differ; None where they do not."""
     tolerance = subject.options.tolerance
     norms = {name: float(np.linalg.norm(value)) for name, value in one.gradients.items()}

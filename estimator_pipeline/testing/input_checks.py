@@ -12,9 +12,17 @@ from typing import Any
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.testing import calling
 from estimator_pipeline.testing import shard_checks as shards
-from estimator_pipeline.testing.input_subject import Options, Subject, uneven
+from estimator_pipeline.testing.input_subject import InputCheckOptions, InputSubject, uneven
 from estimator_pipeline.testing.record_stream import Stream
-from estimator_pipeline.testing.report import Check, Definition, Finding, Report, Skip, Suite, define
+from estimator_pipeline.testing.report import (
+    ComplianceCheck,
+    ComplianceFinding,
+    ComplianceReport,
+    Definition,
+    Skip,
+    Suite,
+    define,
+)
 
 __all__ = ["EVALUATION_CHECKS", "TRAINING_CHECKS", "check_input_fn", "input_fn_checks"]
 
@@ -40,14 +48,14 @@ def _some(records: Sequence[Hashable], texts: Mapping[Hashable, str]) -> str:
 
 
 @define(_COMMON)
-def parameters_are_known(subject: Subject) -> str | None:
+def parameters_are_known(subject: InputSubject) -> str | None:
     """Every parameter is one that Estimator fills (mode, params, config, input_context), none misspelt or hidden."""
     subject.check_parameters()
     return None
 
 
 @define(_COMMON)
-def returns_batches(subject: Subject) -> str | None:
+def returns_batches(subject: InputSubject) -> str | None:
     """It returns a Dataset or tensors of (features, labels) or features, and they can be read, by every pipeline."""
     base = subject.base()
     for _ in subject.each():
@@ -57,27 +65,27 @@ def returns_batches(subject: Subject) -> str | None:
 
 
 @define(_COMMON)
-def same_structure_in_each_call(subject: Subject) -> str | None:
+def same_structure_in_each_call(subject: InputSubject) -> str | None:
     """Names, dtypes and shapes are the same in each call and for each pipeline."""
     subject.specs()
     return None
 
 
 @define(_COMMON)
-def shapes_are_known(subject: Subject) -> str | None:
+def shapes_are_known(subject: InputSubject) -> str | None:
     """The number of dimensions of every feature and label is known before the data is read."""
     unknown = [leaf.path for leaf in subject.base().spec if leaf.shape is None]
     if unknown:
-        raise Finding(
+        raise ComplianceFinding(
             f"{', '.join(unknown)}: not even the number of dimensions is known; layers cannot be built on it",
-            mend="after tf.py_function, tf.numpy_function or tf.io.decode_raw, say the shape: x.set_shape([...]) or "
+            hint="after tf.py_function, tf.numpy_function or tf.io.decode_raw, say the shape: x.set_shape([...]) or "
             "tf.ensure_shape(x, [...])",
         )
     return None
 
 
 @define(_COMMON)
-def rows_agree(subject: Subject) -> str | None:
+def rows_agree(subject: InputSubject) -> str | None:
     """All features and labels of a batch have the same number of rows."""
     for stream in subject.all_streams():
         if stream.uneven:
@@ -86,77 +94,77 @@ def rows_agree(subject: Subject) -> str | None:
 
 
 @define(_COMMON)
-def no_empty_batches(subject: Subject) -> str | None:
+def no_empty_batches(subject: InputSubject) -> str | None:
     """No batch is empty: a mean over no examples is not a number."""
     subject.require_records()
     for stream in subject.all_streams():
         if 0 in stream.sizes:
-            raise Finding(
+            raise ComplianceFinding(
                 f"batch {stream.sizes.index(0)} of {stream.who} has no records",
-                mend="filter records before they are batched, and drop empty batches",
+                hint="filter records before they are batched, and drop empty batches",
             )
     return None
 
 
 @define(_COMMON)
-def every_pipeline_gets_data(subject: Subject) -> str | None:
+def every_pipeline_gets_data(subject: InputSubject) -> str | None:
     """Each pipeline has at least one batch: a worker without data ends the job, or lets the others wait."""
     for stream in subject.all_streams():
         if not stream.batches:
-            raise Finding(
+            raise ComplianceFinding(
                 f"{stream.who} has no batch at all",
-                mend="shard by record, or have at least as many files as pipelines; with drop_remainder=True each "
+                hint="shard by record, or have at least as many files as pipelines; with drop_remainder=True each "
                 "pipeline needs a whole batch",
             )
     return None
 
 
 @define(_COMMON)
-def per_replica_batch(subject: Subject) -> str | None:
+def per_replica_batch(subject: InputSubject) -> str | None:
     """Each replica's batch is the global batch divided by the number of replicas."""
     subject.require_records()
     base, given = max(subject.base().sizes, default=0), subject.options.global_batch_size
     found = {layout: max(size for s in pipelines for size in (*s.sizes, 0)) for layout, pipelines in subject.each()}
     found = {layout: size for layout, size in found.items() if size}
-    mend = "batch by input_context.get_per_replica_batch_size(global_batch_size)"
+    hint = "batch by input_context.get_per_replica_batch_size(global_batch_size)"
     if not subject.takes_context:
-        mend = f"take the parameter input_context=None, and {mend}; each pipeline reads whole batches now"
+        hint = f"take the parameter input_context=None, and {hint}; each pipeline reads whole batches now"
     if given is not None:
         if base != given and subject.base().whole and sum(subject.base().sizes) >= given:
-            raise Finding(
+            raise ComplianceFinding(
                 f"without an input_context the batch is {base}, and global_batch_size is {given}",
-                mend="batch by global_batch_size where there is no input_context",
+                hint="batch by global_batch_size where there is no input_context",
             )
         for layout, size in found.items():
             if given % layout.all_replicas or sum(subject.base().sizes) < given:
                 continue
             if size != given // layout.all_replicas:
-                raise Finding(
+                raise ComplianceFinding(
                     f"{layout}: the batch of a replica is {size}, not {given // layout.all_replicas} = "
                     f"{given} / {layout.all_replicas}",
-                    mend=mend,
+                    hint=hint,
                 )
         return None
     divided = [layout for layout, size in found.items() if size * layout.all_replicas == base]
     constant = [layout for layout, size in found.items() if size == base]
     for layout, size in found.items():
         if layout not in divided and layout not in constant and base % layout.all_replicas == 0:
-            raise Finding(
+            raise ComplianceFinding(
                 f"{layout}: the batch of a replica is {size}, where a single one has {base}; that is neither the same "
                 f"nor {base} / {layout.all_replicas}",
-                mend=mend,
+                hint=hint,
             )
     apart = [layout for layout in found if layout.all_replicas > 1]
     if any(x in divided for x in apart) and any(x in constant for x in apart):
         sizes = ", ".join(f"{layout}: {found[layout]}" for layout in apart)
-        raise Finding(f"the batch of a replica is {base} alone, and with {sizes}", mend=mend)
+        raise ComplianceFinding(f"the batch of a replica is {base} alone, and with {sizes}", hint=hint)
     if not any(x in divided for x in apart) and any(x in constant for x in apart):
         return f"a replica's batch is {base} whatever their number; give global_batch_size= if it should be divided"
     return None
 
 
 @define(_TRAINING)
-def shards_cover(subject: Subject) -> str | None:
+def shards_cover(subject: InputSubject) -> str | None:
     """The pipelines of a job together read every record."""
     subject.require_whole()
     universe, base = subject.universe(), subject.base()
@@ -166,9 +174,9 @@ def shards_cover(subject: Subject) -> str | None:
         size //= shards.repeats(base.counts)
     if options.num_records is not None and size + _dropped([base]) < options.num_records:
         subject.judge(
-            Finding(
+            ComplianceFinding(
                 f"{base.who} reads {size} records, and there are {options.num_records}",
-                mend="look for what leaves records out: take, skip, filter, drop_remainder, a list of files",
+                hint="look for what leaves records out: take, skip, filter, drop_remainder, a list of files",
             )
         )
     for layout, pipelines in [(None, (base,)), *subject.each()]:
@@ -177,10 +185,10 @@ def shards_cover(subject: Subject) -> str | None:
         if len(missing) > _dropped(pipelines):
             who = "without an input_context" if layout is None else str(layout)
             subject.judge(
-                Finding(
+                ComplianceFinding(
                     f"{who}: {len(missing)} of {len(universe)} records are read by no pipeline, such as "
                     f"{_some(missing, universe)}",
-                    mend="shard by input_context.num_input_pipelines and input_context.input_pipeline_id, which counts "
+                    hint="shard by input_context.num_input_pipelines and input_context.input_pipeline_id, which counts "
                     "from 0; not by the number of replicas",
                 )
             )
@@ -193,7 +201,7 @@ def _dropped(pipelines: Sequence[Stream]) -> int:
 
 
 @define(_TRAINING)
-def shards_do_not_overlap(subject: Subject) -> str | None:
+def shards_do_not_overlap(subject: InputSubject) -> str | None:
     """No record is read by two pipelines; or each reads all records, in an order of its own."""
     if not any(layout.pipelines > 1 for layout in subject.layouts):
         raise Skip("one pipeline alone has nothing to overlap with")
@@ -206,10 +214,10 @@ def shards_do_not_overlap(subject: Subject) -> str | None:
             record, by = next(iter(sharing.twice.items()))
             readers = f"pipelines {' and '.join(map(str, by))}" if len(by) > 1 else f"pipeline {by[0]}, twice"
             subject.judge(
-                Finding(
+                ComplianceFinding(
                     f"{layout}: {len(sharing.twice)} of {len(universe)} records are read more than once in an epoch, "
                     f"such as {universe[record]} (by {readers})",
-                    mend=f"{_SHARD}; if there are records of equal content, give key=",
+                    hint=f"{_SHARD}; if there are records of equal content, give key=",
                 )
             )
         if layout.pipelines > 1:
@@ -224,7 +232,7 @@ _WAYS = {
 }
 
 
-def _same_batches(subject: Subject) -> None:
+def _same_batches(subject: InputSubject) -> None:
     """Two pipelines that read the same batches; seen without reading everything."""
     expected = shards.multiplicities(subject.base(), subject.options.num_records)
     for layout, pipelines in subject.each():
@@ -232,43 +240,45 @@ def _same_batches(subject: Subject) -> None:
         # Records of equal content, one for each of these pipelines, or a single record: the order says nothing.
         if not sharing or len(expected) < 2 or min(expected.values()) >= len(sharing):
             continue
-        mend = f"{_SHARD}; or shuffle with a seed of each pipeline's own"
+        hint = f"{_SHARD}; or shuffle with a seed of each pipeline's own"
         if subject.options.seed is not None:
-            mend += f" (the graph's seed {subject.options.seed}, RunConfig.tf_random_seed, is the same on all workers)"
+            hint += f" (the graph's seed {subject.options.seed}, RunConfig.tf_random_seed, is the same on all workers)"
         if not subject.takes_context:
-            mend += "; if the job will always be one process, say pipelines=(1,)"
-        raise Finding(
+            hint += "; if the job will always be one process, say pipelines=(1,)"
+        raise ComplianceFinding(
             f"{layout}: pipelines {' and '.join(map(str, sharing))} read the same records in the same order, so that "
             f"more workers only repeat each other's work",
-            mend=mend,
+            hint=hint,
         )
 
 
 @define(_TRAINING)
-def training_repeats(subject: Subject) -> str | None:
+def training_repeats(subject: InputSubject) -> str | None:
     """Training data has no end, or is declared finite."""
     base, finite = subject.base(), subject.options.finite
     if base.ended and not finite:
-        raise Finding(
+        raise ComplianceFinding(
             f"the data ends after {len(base.batches)} batches, and training with it, before max_steps",
-            mend="end with dataset.repeat(), or say finite=True if training should end there",
+            hint="end with dataset.repeat(), or say finite=True if training should end there",
         )
     if finite and base.declared == -1:
-        raise Finding("finite=True was said, and the data has no end", mend="repeat(epochs) with a number of epochs")
+        raise ComplianceFinding(
+            "finite=True was said, and the data has no end", hint="repeat(epochs) with a number of epochs"
+        )
     if finite and not base.ended:
         raise Skip(f"the end was not seen in {len(base.batches)} batches; give a larger steps=")
     return None
 
 
 @define(_EVALUATION)
-def evaluation_ends(subject: Subject) -> str | None:
+def evaluation_ends(subject: InputSubject) -> str | None:
     """Evaluation and prediction data come to an end: EvalSpec(steps=None) would go on for ever."""
     subject.ends()
     return None
 
 
 @define(_EVALUATION)
-def evaluation_reads_every_record_once(subject: Subject) -> str | None:
+def evaluation_reads_every_record_once(subject: InputSubject) -> str | None:
     """Evaluation reads every record, and each of them once."""
     subject.ends()
     subject.require_whole()
@@ -288,23 +298,23 @@ def evaluation_reads_every_record_once(subject: Subject) -> str | None:
                     f"{len(twice)} of {len(universe)} records are read more than once, such as {_some(twice, universe)}"
                 )
             )
-            mend = "no repeat() outside training, and shard for each pipeline or not at all"
-            subject.judge(Finding(f"{who}{many}", mend=mend))
+            hint = "no repeat() outside training, and shard for each pipeline or not at all"
+            subject.judge(ComplianceFinding(f"{who}{many}", hint=hint))
         missing = [record for record in universe if record not in counts]
         if missing:
             found = f"{who}{len(missing)} of {len(universe)} records are never read, such as {_some(missing, universe)}"
-            subject.judge(Finding(found, mend="no drop_remainder=True, take or skip outside training"))
+            subject.judge(ComplianceFinding(found, hint="no drop_remainder=True, take or skip outside training"))
         total = sum(counts.values())
         if options.num_records is not None and total != options.num_records:
-            raise Finding(
+            raise ComplianceFinding(
                 f"{who}{total} records are read, and there are {options.num_records}",
-                mend="no drop_remainder=True, take, skip or repeat outside training",
+                hint="no drop_remainder=True, take, skip or repeat outside training",
             )
     return f"{sum(base.sizes)} records in {len(base.batches)} batches"
 
 
 @define(_LAST)
-def deterministic_for_a_seed(subject: Subject) -> str | None:
+def deterministic_for_a_seed(subject: InputSubject) -> str | None:
     """Two readings with the same graph seed give the same batches in the same order (if asked for)."""
     if not subject.options.deterministic:
         raise Skip("not asked for; say deterministic=True")
@@ -313,15 +323,15 @@ def deterministic_for_a_seed(subject: Subject) -> str | None:
     again = subject.read("a second reading", seed=seed)
     for step, (one, other) in enumerate(zip(base.digests, again.digests, strict=False)):
         if one != other:
-            raise Finding(
+            raise ComplianceFinding(
                 f"batch {step} is another one in a second reading with the same seed {seed}",
-                mend="look for what the graph's seed does not govern: random and numpy.random, the order of files in a "
+                hint="look for what the graph's seed does not govern: random and numpy.random, the order of files in a "
                 "folder, interleave and parallel maps with deterministic=False",
             )
     if len(base.digests) != len(again.digests):
-        raise Finding(
+        raise ComplianceFinding(
             f"{len(base.digests)} batches were read, and {len(again.digests)} in a second reading",
-            mend="look for state outside the dataset: generators and files that are used up",
+            hint="look for state outside the dataset: generators and files that are used up",
         )
     return f"{len(base.digests)} batches read twice"
 
@@ -346,17 +356,17 @@ def _suite(given: dict[str, Any]) -> Suite:
     if not callable(input_fn):
         raise ConfigError(
             f"the input_fn is a {type(input_fn).__name__}",
-            mend="give the function itself, not what it returns: a dataset belongs to the graph it was made in",
+            hint="give the function itself, not what it returns: a dataset belongs to the graph it was made in",
         )
     if not given["pipelines"] or min(given["pipelines"]) < 1 or given["steps"] < 1:
-        raise ConfigError(f"pipelines={given['pipelines']}, steps={given['steps']}", mend="numbers from 1 on")
+        raise ConfigError(f"pipelines={given['pipelines']}, steps={given['steps']}", hint="numbers from 1 on")
     config, seed = given["config"], given.pop("tf_random_seed")
     given["seed"] = getattr(config, "tf_random_seed", None) if seed == "config" else seed
-    options = Options(**given)
+    options = InputCheckOptions(**given)
     known = [d.name for d in (*_COMMON, *_TRAINING, *_EVALUATION, *_LAST)]
     definitions = TRAINING_CHECKS if options.mode == "train" else EVALUATION_CHECKS
     title = f"{calling.describe(input_fn)} in mode {options.mode}"
-    return Suite(title, definitions, lambda: Subject(input_fn, options), skip=skip, only=only, known=known)
+    return Suite(title, definitions, lambda: InputSubject(input_fn, options), skip=skip, only=only, known=known)
 
 
 def input_fn_checks(
@@ -375,7 +385,7 @@ def input_fn_checks(
     tf_random_seed: int | str | None = "config",
     skip: Iterable[str] = (),
     only: Iterable[str] | None = None,
-) -> tuple[Check, ...]:
+) -> tuple[ComplianceCheck, ...]:
     """The checks of :func:`check_input_fn`, with its arguments, as callables for pytest.
 
     Nothing is read, and TensorFlow is not imported, before the first of them runs; they share what they read.
@@ -400,7 +410,7 @@ def check_input_fn(
     skip: Iterable[str] = (),
     only: Iterable[str] | None = None,
     raise_on_failure: bool = True,
-) -> Report:
+) -> ComplianceReport:
     """Checks that an `input_fn` reads its data right, alone and shared by several pipelines.
 
     Args:

@@ -10,9 +10,9 @@ from estimator_pipeline import compat
 from estimator_pipeline.testing import calling
 from estimator_pipeline.testing import record_stream as streams
 from estimator_pipeline.testing.record_stream import Stream
-from estimator_pipeline.testing.report import Blocked, Finding, Skip, shared, tell
+from estimator_pipeline.testing.report import Blocked, ComplianceFinding, Skip, shared, tell
 
-__all__ = ["Layout", "Options", "Subject", "uneven"]
+__all__ = ["InputCheckOptions", "InputSubject", "ShardLayout", "uneven"]
 
 _RANDOM = (
     "records are not the same when they are read again (random augmentation?), so they cannot be known by their "
@@ -21,7 +21,7 @@ _RANDOM = (
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardLayout:
     """A job: how many pipelines read, each for how many replicas."""
 
     pipelines: int
@@ -37,7 +37,7 @@ class Layout:
 
 
 @dataclass
-class Options:
+class InputCheckOptions:
     """The arguments of check_input_fn; see there."""
 
     global_batch_size: int | None
@@ -53,14 +53,14 @@ class Options:
     seed: int | None
 
 
-class Subject:
+class InputSubject:
     """An input_fn and what was read from it so far."""
 
-    def __init__(self, input_fn: Callable[..., Any], options: Options) -> None:
+    def __init__(self, input_fn: Callable[..., Any], options: InputCheckOptions) -> None:
         self.input_fn = input_fn
         self.options = options
         self.tf = compat.install()
-        self.left_out: dict[Layout, str] = {}
+        self.left_out: dict[ShardLayout, str] = {}
 
     # Calling and reading -------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class Subject:
     def takes_context(self) -> bool:
         return "input_context" in calling.parameters(self.input_fn)
 
-    @shared("parameters_are_known", mend="")
+    @shared("parameters_are_known", hint="")
     def check_parameters(self) -> None:
         calling.check_parameters(self.input_fn, calling.INPUT_FN, kind="an input_fn")
 
@@ -100,13 +100,13 @@ class Subject:
             to_the_end=not self.training,
         )
 
-    @shared("returns_batches", mend="mend what the input_fn raises; Estimator calls it in a graph of its own")
+    @shared("returns_batches", hint="correct what the input_fn raises; Estimator calls it in a graph of its own")
     def base(self) -> Stream:
         """The input_fn called without an input_context, as by an Estimator without a strategy."""
         return self.read("the pipeline of a job without a strategy", key=self.options.key)
 
-    @shared("returns_batches", mend="mend what the input_fn raises when it is given an input_context")
-    def pipelines(self, layout: Layout) -> tuple[Stream, ...]:
+    @shared("returns_batches", hint="correct what the input_fn raises when it is given an input_context")
+    def pipelines(self, layout: ShardLayout) -> tuple[Stream, ...]:
         """All pipelines of a layout; an empty tuple where the input_fn rightly refuses the layout."""
         found = []
         for index in range(layout.pipelines):
@@ -117,7 +117,7 @@ class Subject:
             who = f"pipeline {index} of {layout}"
             try:
                 found.append(self.read(who, context, key=self.options.key))
-            except Finding:
+            except ComplianceFinding:
                 raise
             except Exception as error:
                 if self.batch % layout.all_replicas == 0:
@@ -126,7 +126,7 @@ class Subject:
                 return ()
         return tuple(found)
 
-    @shared("returns_batches", mend="mend what the input_fn raises when it is called again")
+    @shared("returns_batches", hint="correct what the input_fn raises when it is called again")
     def plain(self, index: int) -> Stream:
         """Without an input_context every pipeline makes the same call."""
         return self.base() if index == 0 else self.read(f"call {index + 1} of the input_fn", key=self.options.key)
@@ -137,12 +137,14 @@ class Subject:
         return self.options.global_batch_size or max(self.base().sizes, default=1)
 
     @property
-    def layouts(self) -> tuple[Layout, ...]:
-        layouts = [Layout(n) for n in self.options.pipelines]
+    def layouts(self) -> tuple[ShardLayout, ...]:
+        layouts = [ShardLayout(n) for n in self.options.pipelines]
         # One process with two devices: the input_fn is called once, and each device takes batches from it in turn.
-        return (*layouts, Layout(1, 2)) if self.takes_context and Layout(1, 2) not in layouts else tuple(layouts)
+        return (
+            (*layouts, ShardLayout(1, 2)) if self.takes_context and ShardLayout(1, 2) not in layouts else tuple(layouts)
+        )
 
-    def each(self) -> Iterable[tuple[Layout, tuple[Stream, ...]]]:
+    def each(self) -> Iterable[tuple[ShardLayout, tuple[Stream, ...]]]:
         for layout in self.layouts:
             found = self.pipelines(layout)
             if found:
@@ -151,7 +153,7 @@ class Subject:
     def all_streams(self) -> list[Stream]:
         return [self.base(), *(stream for _, found in self.each() for stream in found)]
 
-    @shared("same_structure_in_each_call", mend="mend what the input_fn raises when it is called again")
+    @shared("same_structure_in_each_call", hint="correct what the input_fn raises when it is called again")
     def specs(self) -> None:
         base = self.base()
         with self.tf.Graph().as_default():
@@ -159,9 +161,9 @@ class Subject:
         for who, spec in [("another call", again), *((s.who, s.spec) for s in self.all_streams())]:
             one, other = {x.of_record for x in base.spec}, {x.of_record for x in spec}
             if one != other:
-                raise Finding(
+                raise ComplianceFinding(
                     f"{base.who} gives {', '.join(map(str, base.spec))}; {who} gives {', '.join(map(str, spec))}",
-                    mend="return the same features and labels whatever the pipeline, and however often it is called",
+                    hint="return the same features and labels whatever the pipeline, and however often it is called",
                 )
 
     # What records there are ----------------------------------------------------------------------------------
@@ -185,15 +187,15 @@ class Subject:
             f"{sum(part.sizes)}, and there may be more; give a larger steps=, or less data"
         )
 
-    @shared("evaluation_ends", mend="")
+    @shared("evaluation_ends", hint="")
     def ends(self) -> None:
         base = self.base()
         if base.declared == -1:
-            raise Finding("the data repeats without end", mend="no repeat() outside training")
+            raise ComplianceFinding("the data repeats without end", hint="no repeat() outside training")
         if not base.ended and len(base.texts) * 3 <= sum(base.sizes):
-            raise Finding(
+            raise ComplianceFinding(
                 f"{len(base.batches)} batches hold {len(base.texts)} different records again and again, without end",
-                mend="no repeat() outside training; with numpy_input_fn and pandas_input_fn say num_epochs=1",
+                hint="no repeat() outside training; with numpy_input_fn and pandas_input_fn say num_epochs=1",
             )
         if not base.ended:
             raise Skip(f"the end was not seen in {len(base.batches)} batches; give a larger steps=")
@@ -202,13 +204,13 @@ class Subject:
         """Every record that any pipeline reads, with its text."""
         return {record: text for stream in self.all_streams() for record, text in stream.texts.items()}
 
-    def judge(self, finding: Finding) -> None:
+    def judge(self, finding: ComplianceFinding) -> None:
         """Raises the finding, unless records have no lasting content by which they could be known."""
         if self.options.key is None and self._contents_differ():
             raise Skip(_RANDOM)
         raise finding
 
-    @shared("returns_batches", mend="mend what the input_fn raises when it is called again")
+    @shared("returns_batches", hint="correct what the input_fn raises when it is called again")
     def _contents_differ(self) -> bool:
         """Whether a second reading with another seed gives other contents, as random augmentation does."""
         one, other = self.base(), self.read("a second reading", seed=(self.options.seed or 0) + 1)
@@ -218,6 +220,8 @@ class Subject:
         return len(set(one.texts) - set(other.texts)) > dropped
 
 
-def uneven(text: str) -> Finding:
+def uneven(text: str) -> ComplianceFinding:
     """What the check rows_agree says."""
-    return Finding(text, mend="batch features and labels together: dataset.batch(...) as the last step but prefetch")
+    return ComplianceFinding(
+        text, hint="batch features and labels together: dataset.batch(...) as the last step but prefetch"
+    )

@@ -11,8 +11,17 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.testing import calling
 from estimator_pipeline.testing import training_runs as runs
 from estimator_pipeline.testing.comparisons import counts, difference, is_random, step, variables_of
-from estimator_pipeline.testing.model_subject import Options, Subject, same, worst
-from estimator_pipeline.testing.report import Check, Definition, Finding, Report, Skip, Suite, define, tell
+from estimator_pipeline.testing.model_subject import ModelCheckOptions, ModelSubject, same, worst
+from estimator_pipeline.testing.report import (
+    ComplianceCheck,
+    ComplianceFinding,
+    ComplianceReport,
+    Definition,
+    Skip,
+    Suite,
+    define,
+    tell,
+)
 
 __all__ = ["MODEL_CHECKS", "check_model_fn", "model_fn_checks"]
 
@@ -22,20 +31,20 @@ STATISTICS = r"(moving_(mean|variance|stddev|average|avg)|ExponentialMovingAvera
 
 
 @define(_CHECKS)
-def parameters_are_known(subject: Subject) -> str | None:
+def parameters_are_known(subject: ModelSubject) -> str | None:
     """Every parameter is one that Estimator fills (features, labels, mode, params, config), none misspelt or hidden."""
     subject.check_parameters()
     return None
 
 
 @define(_CHECKS)
-def sample_is_readable(subject: Subject) -> str | None:
+def sample_is_readable(subject: ModelSubject) -> str | None:
     """The batch on which the model is checked can be read."""
     return f"{subject.sample().rows} rows"
 
 
 @define(_CHECKS)
-def train_spec_is_complete(subject: Subject) -> str | None:
+def train_spec_is_complete(subject: ModelSubject) -> str | None:
     """TRAIN gives a spec of its mode, with a scalar loss and a train_op."""
     spec, _ = subject.train_spec()
     _check_loss(spec, "TRAIN")
@@ -43,91 +52,95 @@ def train_spec_is_complete(subject: Subject) -> str | None:
 
 
 @define(_CHECKS)
-def eval_spec_is_complete(subject: Subject) -> str | None:
+def eval_spec_is_complete(subject: ModelSubject) -> str | None:
     """EVAL gives a spec of its mode, with a scalar loss and the metrics that were asked for."""
     spec, _ = subject.eval_spec()
     _check_loss(spec, "EVAL")
     names = sorted(spec.eval_metric_ops or {})
     missing = [name for name in subject.options.metrics if name not in names]
     if missing:
-        raise Finding(
+        raise ComplianceFinding(
             f"EVAL gives the metrics {', '.join(names) or 'loss alone'}; missing: {', '.join(missing)}",
-            mend="give them as eval_metric_ops in mode EVAL",
+            hint="give them as eval_metric_ops in mode EVAL",
         )
     return f"metrics: {', '.join(['loss', *names])}"
 
 
 def _check_loss(spec: Any, mode: str) -> None:
     if not spec.loss.dtype.is_floating:
-        raise Finding(f"the loss in {mode} is {spec.loss.dtype.name}", mend="a loss is a float")
+        raise ComplianceFinding(f"the loss in {mode} is {spec.loss.dtype.name}", hint="a loss is a float")
 
 
 @define(_CHECKS)
-def predict_spec_is_complete(subject: Subject) -> str | None:
+def predict_spec_is_complete(subject: ModelSubject) -> str | None:
     """PREDICT gives a spec of its mode, with predictions that have one row for each example."""
     spec, _ = subject.predict_spec()
     found = spec.predictions if isinstance(spec.predictions, Mapping) else {"predictions": spec.predictions}
     flat = [name for name, value in found.items() if value.shape.rank == 0]
     if flat:
-        raise Finding(f"the predictions {', '.join(flat)} have no batch dimension", mend="give a row for each example")
+        raise ComplianceFinding(
+            f"the predictions {', '.join(flat)} have no batch dimension", hint="give a row for each example"
+        )
     return f"predictions: {', '.join(found)}"
 
 
 @define(_CHECKS)
-def predicts_without_labels(subject: Subject) -> str | None:
+def predicts_without_labels(subject: ModelSubject) -> str | None:
     """PREDICT works with labels=None, which is all that Estimator has there."""
     subject.predict_spec()
     return None
 
 
 @define(_CHECKS)
-def can_be_called_again(subject: Subject) -> str | None:
+def can_be_called_again(subject: ModelSubject) -> str | None:
     """It can be called again in a new graph, as each train() and evaluate() does."""
     subject.called_again()
     return None
 
 
 @define(_CHECKS)
-def training_runs(subject: Subject) -> str | None:
+def training_runs(subject: ModelSubject) -> str | None:
     """A few training steps run on the sample batch."""
     losses = subject.training().losses
     return f"losses: {', '.join(f'{loss:.6g}' for loss in losses)}"
 
 
 @define(_CHECKS)
-def loss_is_finite(subject: Subject) -> str | None:
+def loss_is_finite(subject: ModelSubject) -> str | None:
     """The loss is a finite number, in training and in evaluation."""
     finding = subject.not_finite()
     if finding is not None:
         raise finding
     loss = subject.evaluation(0).losses[0]
     if not np.all(np.isfinite(loss)):
-        raise Finding(f"the loss in evaluation is {loss}", mend="look for log(0) and divisions by zero")
+        raise ComplianceFinding(f"the loss in evaluation is {loss}", hint="look for log(0) and divisions by zero")
     return None
 
 
 @define(_CHECKS)
-def global_step_advances_by_one(subject: Subject) -> str | None:
+def global_step_advances_by_one(subject: ModelSubject) -> str | None:
     """Each step of training advances the global step by exactly one."""
     moved = [(before, after) for before, after in subject.training().steps if after != before + 1]
     if moved:
         before, after = moved[0]
-        mend = "advance it once for each train_op"
+        hint = "advance it once for each train_op"
         if after == before:
-            mend = (
+            hint = (
                 "give it to the optimizer: minimize(loss, global_step=tf.compat.v1.train.get_or_create_global_step()), "
                 "or optimizer.iterations = global_step for a Keras one; otherwise max_steps is never reached"
             )
-        raise Finding(f"one step of training took the global step from {before} to {after}", mend=mend)
+        raise ComplianceFinding(f"one step of training took the global step from {before} to {after}", hint=hint)
     return None
 
 
 @define(_CHECKS)
-def variables_train(subject: Subject) -> str | None:
+def variables_train(subject: ModelSubject) -> str | None:
     """Every trainable variable changes in training, unless its gradient is zero on the sample."""
     run = subject.training()
     if not run.trainable:
-        raise Finding("there is no trainable variable", mend="build layers with weights; see that they are trainable")
+        raise ComplianceFinding(
+            "there is no trainable variable", hint="build layers with weights; see that they are trainable"
+        )
     if not np.all(np.isfinite(run.losses)):
         subject.trained_checkpoint()
     # Those that are local are the business of checkpoint_restores.
@@ -137,21 +150,21 @@ def variables_train(subject: Subject) -> str | None:
         return f"{len(judged)} variables"
     unconnected, zero = _gradients(subject, still)
     if unconnected:
-        raise Finding(
+        raise ComplianceFinding(
             f"no gradient reaches {', '.join(unconnected)}",
-            mend="connect them to the loss (look for stop_gradient, argmax, casts to int, unused layers), or make them "
+            hint="connect them to the loss (look for stop_gradient, argmax, casts to int, unused layers), or make them "
             "trainable=False, or name them in frozen=",
         )
     lazy = [name for name in still if name not in zero]
     if lazy:
-        raise Finding(
+        raise ComplianceFinding(
             f"{', '.join(lazy)}: there is a gradient, and {len(run.steps)} steps change nothing",
-            mend="pass them to the optimizer (var_list), see that the learning rate is not 0; or name them in frozen=",
+            hint="pass them to the optimizer (var_list), see that the learning rate is not 0; or name them in frozen=",
         )
     return f"the gradient on the sample is zero, so these could not be judged: {', '.join(zero)}"
 
 
-def _gradients(subject: Subject, names: Sequence[str]) -> tuple[list[str], list[str]]:
+def _gradients(subject: ModelSubject, names: Sequence[str]) -> tuple[list[str], list[str]]:
     """(variables without a gradient, variables whose gradient is zero) of those named."""
     tf = subject.tf
     spec, graph = subject.train_spec()
@@ -164,13 +177,13 @@ def _gradients(subject: Subject, names: Sequence[str]) -> tuple[list[str], list[
     return [], [name for name in names if _is_zero(subject, name)]
 
 
-def _is_zero(subject: Subject, name: str) -> bool:
+def _is_zero(subject: ModelSubject, name: str) -> bool:
     gradient = subject.training().gradients.get(name)
     return gradient is not None and not np.any(gradient)
 
 
 @define(_CHECKS)
-def statistics_move_in_training(subject: Subject) -> str | None:
+def statistics_move_in_training(subject: ModelSubject) -> str | None:
     """Moving statistics, such as BatchNorm's, are updated with each training step."""
     run = subject.training()
     names = [name for name in subject.statistics_of(list(run.before)) if not subject.is_frozen(name)]
@@ -188,78 +201,78 @@ def statistics_move_in_training(subject: Subject) -> str | None:
         for name in group
     ]
     if still:
-        raise Finding(
+        raise ComplianceFinding(
             f"{', '.join(still)}: unchanged after {len(run.steps)} steps of training, so evaluation will use their "
             "initial values",
-            mend="call the layers with training=True in TRAIN, and group their updates with the train_op: "
+            hint="call the layers with training=True in TRAIN, and group their updates with the train_op: "
             "tf.group(train_op, *model.updates), or control dependencies on the collection UPDATE_OPS",
         )
     return ", ".join(names)
 
 
 @define(_CHECKS)
-def evaluation_runs(subject: Subject) -> str | None:
+def evaluation_runs(subject: ModelSubject) -> str | None:
     """One batch is evaluated from the checkpoint that training left."""
     metrics = subject.evaluation(0).metrics
     return ", ".join(f"{name} = {value:.6g}" for name, value in sorted(metrics.items()) if np.ndim(value) == 0)
 
 
 @define(_CHECKS)
-def evaluation_changes_nothing(subject: Subject) -> str | None:
+def evaluation_changes_nothing(subject: ModelSubject) -> str | None:
     """Evaluation changes no variable of the model: no statistics, no weights, no global step."""
     found = subject.evaluation(0)
     moved = [name for name, value in found.before.items() if not same(value, found.after[name], 0.0)]
     if moved:
-        raise Finding(
+        raise ComplianceFinding(
             f"evaluation changed {', '.join(moved)}",
-            mend="call layers with training=(mode == TRAIN), and run updates and optimizers in TRAIN alone",
+            hint="call layers with training=(mode == TRAIN), and run updates and optimizers in TRAIN alone",
         )
     return None
 
 
 @define(_CHECKS)
-def evaluation_is_not_random(subject: Subject) -> str | None:
+def evaluation_is_not_random(subject: ModelSubject) -> str | None:
     """The same batch evaluated twice has the same loss: dropout and noise are off outside training."""
     subject.steady_evaluation()
     return None
 
 
 @define(_CHECKS)
-def prediction_runs(subject: Subject) -> str | None:
+def prediction_runs(subject: ModelSubject) -> str | None:
     """The sample batch can be predicted from the checkpoint that training left."""
     subject.predictions()
     return None
 
 
 @define(_CHECKS)
-def prediction_is_not_random(subject: Subject) -> str | None:
+def prediction_is_not_random(subject: ModelSubject) -> str | None:
     """The same batch predicted twice gives the same: dropout and noise are off outside training."""
     subject.steady_predictions()
     return None
 
 
 @define(_CHECKS)
-def checkpoint_restores(subject: Subject) -> str | None:
+def checkpoint_restores(subject: ModelSubject) -> str | None:
     """A checkpoint holds the whole model: evaluated in two new graphs it gives the same."""
     one, other = subject.steady_evaluation(), subject.evaluation(1)
     lost = [name for name in one.trainable if name not in one.before]
     if lost:
-        raise Finding(
+        raise ComplianceFinding(
             f"the checkpoint does not hold {', '.join(lost)}",
-            mend="leave them in the collection GLOBAL_VARIABLES (local ones are not saved) and in the scaffold's saver",
+            hint="leave them in the collection GLOBAL_VARIABLES (local ones are not saved) and in the scaffold's saver",
         )
     for name, value in one.metrics.items():
         if not same(value, other.metrics[name], 1e-5):
-            raise Finding(
+            raise ComplianceFinding(
                 f"{name} is {value} in one evaluation of the checkpoint and {other.metrics[name]} in another",
-                mend="look for what is drawn anew in each graph and not saved: local variables, numpy.random in the "
+                hint="look for what is drawn anew in each graph and not saved: local variables, numpy.random in the "
                 "model_fn, tables that are built in a random order",
             )
     return None
 
 
 @define(_CHECKS)
-def learning_rate_follows_global_step(subject: Subject) -> str | None:
+def learning_rate_follows_global_step(subject: ModelSubject) -> str | None:
     """A learning rate that changes is computed from the global step, not from a counter of its own."""
     tf = subject.tf
     _, graph = subject.train_spec()
@@ -276,9 +289,9 @@ def learning_rate_follows_global_step(subject: Subject) -> str | None:
         name for name, dtype in sources.items() if name != global_step and (dtype.is_integer or counts(run, name))
     ]
     if counters:
-        raise Finding(
+        raise ComplianceFinding(
             f"the learning rate is computed from {', '.join(sorted(counters))}, not from {global_step}",
-            mend="give the schedule tf.compat.v1.train.get_or_create_global_step(); for a Keras optimizer set "
+            hint="give the schedule tf.compat.v1.train.get_or_create_global_step(); for a Keras optimizer set "
             "optimizer.iterations to it",
         )
     if global_step not in sources:
@@ -287,7 +300,7 @@ def learning_rate_follows_global_step(subject: Subject) -> str | None:
 
 
 @define(_CHECKS)
-def replicas_equal_one_batch(subject: Subject) -> str | None:
+def replicas_equal_one_batch(subject: ModelSubject) -> str | None:
     """The gradients of two replicas are, applied, those of one replica with both batches."""
     rows = subject.sample().rows
     if rows < 2:
@@ -316,21 +329,21 @@ def replicas_equal_one_batch(subject: Subject) -> str | None:
             "off, such as params={'dropout': 0.0}, only=['replicas_equal_one_batch']"
         )
     if big is None:
-        raise Finding(
+        raise ComplianceFinding(
             f"two replicas with equal batches make the right step, with different ones not: {halves}",
-            mend="look for what is not linear and done for each replica by itself: clipping before the gradients are "
+            hint="look for what is not linear and done for each replica by itself: clipping before the gradients are "
             "summed, weights or a mask normalised within the replica's batch",
         )
-    raise Finding(
+    raise ComplianceFinding(
         f"two replicas make another step than one with both batches: {big}",
-        mend="scale the loss by 1 / tf.distribute.get_replica_context().num_replicas_in_sync for a Keras optimizer, "
+        hint="scale the loss by 1 / tf.distribute.get_replica_context().num_replicas_in_sync for a Keras optimizer, "
         "whose gradients are summed; a tf.compat.v1.train optimizer does it by itself; update variables by the "
         "optimizer alone",
     )
 
 
 @define(_CHECKS)
-def export_answers_as_predict(subject: Subject) -> str | None:
+def export_answers_as_predict(subject: ModelSubject) -> str | None:
     """A SavedModel loads in a new graph, in plain TensorFlow, and answers what predict() does."""
     expected, folder, sample = subject.steady_predictions(), subject.exported(), subject.sample()
     tf = subject.tf
@@ -347,24 +360,24 @@ def export_answers_as_predict(subject: Subject) -> str | None:
             try:
                 answers = session.run(outputs, feeds)
             except tf.errors.OpError as error:
-                raise Finding(
+                raise ComplianceFinding(
                     f"the signature {name} of the export fails on the sample: {tell(error)}",
-                    mend="PREDICT must not need more than the features",
+                    hint="PREDICT must not need more than the features",
                     error=error,
                 )
             for key, value in answers.items():
                 compared.add(key)
                 if not same(expected[key], value, 1e-4):
-                    raise Finding(
+                    raise ComplianceFinding(
                         f"{key} from predict() and from the signature {name} is "
                         f"{worst(np.asarray(expected[key]), value)}",
-                        mend="give export_outputs the same tensors as predictions",
+                        hint="give export_outputs the same tensors as predictions",
                     )
     if not compared:
-        raise Finding(
+        raise ComplianceFinding(
             f"no signature answers a prediction; signatures: {', '.join(sorted(signatures)) or 'none'}, predictions: "
             f"{', '.join(expected)}",
-            mend="in PREDICT give export_outputs={'serving_default': tf.estimator.export.PredictOutput(predictions)}",
+            hint="in PREDICT give export_outputs={'serving_default': tf.estimator.export.PredictOutput(predictions)}",
         )
     return f"compared: {', '.join(sorted(compared))}"
 
@@ -381,14 +394,14 @@ def _suite(given: dict[str, Any]) -> Suite:
     is_estimator = hasattr(model_fn, "model_fn") and hasattr(model_fn, "export_saved_model")
     if not callable(model_fn) and not is_estimator:
         raise ConfigError(
-            f"the model_fn is a {type(model_fn).__name__}", mend="give a model_fn, or a tf.estimator.Estimator"
+            f"the model_fn is a {type(model_fn).__name__}", hint="give a model_fn, or a tf.estimator.Estimator"
         )
     if not callable(data) and not (isinstance(data, (tuple, list)) and len(data) == 2):
         raise ConfigError(
-            f"the data is a {type(data).__name__}", mend="give an input_fn, or the pair (features, labels) of arrays"
+            f"the data is a {type(data).__name__}", hint="give an input_fn, or the pair (features, labels) of arrays"
         )
     if given["steps"] < 1:
-        raise ConfigError(f"steps is {given['steps']}", mend="a number from 1 on")
+        raise ConfigError(f"steps is {given['steps']}", hint="a number from 1 on")
     config, seed = given["config"], given.pop("tf_random_seed")
     seed = getattr(config, "tf_random_seed", None) if seed == "config" else seed
     given["seed"] = 1 if seed is None else seed  # What is found should be found again.
@@ -396,9 +409,9 @@ def _suite(given: dict[str, Any]) -> Suite:
     title = type(model_fn).__name__ if is_estimator else calling.describe(model_fn)
     known = [definition.name for definition in MODEL_CHECKS]
 
-    def make() -> Subject:
+    def make() -> ModelSubject:
         replicas = replicas_equal_one_batch.__name__ in suite.running
-        return Subject(model_fn, data, Options(**given, replicas=replicas))
+        return ModelSubject(model_fn, data, ModelCheckOptions(**given, replicas=replicas))
 
     suite = Suite(title, MODEL_CHECKS, make, skip=skip, only=only, known=known)
     return suite
@@ -418,7 +431,7 @@ def model_fn_checks(
     tf_random_seed: int | str | None = "config",
     skip: Iterable[str] = (),
     only: Iterable[str] | None = None,
-) -> tuple[Check, ...]:
+) -> tuple[ComplianceCheck, ...]:
     """The checks of :func:`check_model_fn`, with its arguments, as callables for pytest.
 
     Nothing is run, and TensorFlow is not imported, before the first of them runs; they share what they run.
@@ -441,7 +454,7 @@ def check_model_fn(
     skip: Iterable[str] = (),
     only: Iterable[str] | None = None,
     raise_on_failure: bool = True,
-) -> Report:
+) -> ComplianceReport:
     """Checks that a `model_fn` is right in each mode, and on two replicas as on one.
 
     The model is trained for a few steps on one batch, evaluated, used for prediction and exported, in graphs and

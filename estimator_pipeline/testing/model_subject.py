@@ -17,16 +17,16 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.testing import calling
 from estimator_pipeline.testing import sample_batch as samples
 from estimator_pipeline.testing import training_runs as runs
-from estimator_pipeline.testing.report import Blocked, Finding, Skip, shared, tell
+from estimator_pipeline.testing.report import Blocked, ComplianceFinding, Skip, shared, tell
 
-__all__ = ["Options", "Subject", "same", "worst"]
+__all__ = ["ModelCheckOptions", "ModelSubject", "same", "worst"]
 
-_RUN = "mend what the model raises when it runs on the sample batch"
-_CALL = "mend what the model_fn raises; Estimator calls it in a graph of its own for each mode"
+_RUN = "correct what the model raises when it runs on the sample batch"
+_CALL = "correct what the model_fn raises; Estimator calls it in a graph of its own for each mode"
 
 
 @dataclass
-class Options:
+class ModelCheckOptions:
     """The arguments of check_model_fn; see there."""
 
     params: Any
@@ -40,10 +40,10 @@ class Options:
     replicas: bool
 
 
-class Subject:
+class ModelSubject:
     """A model_fn and all that was tried with it so far."""
 
-    def __init__(self, model_fn: Any, data: Any, options: Options) -> None:
+    def __init__(self, model_fn: Any, data: Any, options: ModelCheckOptions) -> None:
         self.options = options
         self.tf = tf = compat.install()
         self.devices_error: ConfigError | None = None
@@ -72,19 +72,23 @@ class Subject:
         given = {"features": features, "labels": labels, "mode": mode, "params": params, "config": config}
         return self.function(**{name: value for name, value in given.items() if name in self.takes})
 
-    @shared("parameters_are_known", mend="")
+    @shared("parameters_are_known", hint="")
     def check_parameters(self) -> None:
         """Whether Estimator could call it."""
         calling.check_parameters(self.function, calling.MODEL_FN, kind="a model_fn")
         text = calling.describe(self.function)
         if "features" not in self.takes:
-            raise Finding(
-                f"{text} does not take features", mend="name the first parameter features; Estimator fills it by name"
+            raise ComplianceFinding(
+                f"{text} does not take features", hint="name the first parameter features; Estimator fills it by name"
             )
         if self.options.params is not None and "params" not in self.takes:
-            raise Finding(f"params were given, and {text} does not take them", mend="take the parameter params")
+            raise ComplianceFinding(
+                f"params were given, and {text} does not take them", hint="take the parameter params"
+            )
         if self.sample().labels is not None and "labels" not in self.takes:
-            raise Finding(f"there are labels, and {text} does not take them", mend="take the parameter labels")
+            raise ComplianceFinding(
+                f"there are labels, and {text} does not take them", hint="take the parameter labels"
+            )
 
     def config(self, name: str, *, seed_shift: int = 0, strategy: Any = None) -> Any:
         seed = self.options.seed
@@ -99,7 +103,7 @@ class Subject:
     def params(self) -> Any:
         return {} if self.options.params is None else self.options.params
 
-    @shared("sample_is_readable", mend="give an input_fn that works, or a pair (features, labels) of arrays")
+    @shared("sample_is_readable", hint="give an input_fn that works, or a pair (features, labels) of arrays")
     def sample(self) -> samples.Sample:
         config = self.config("sample")
         return samples.take(self.tf, self._data, params=self.input_params, config=config, seed=config.tf_random_seed)
@@ -117,18 +121,18 @@ class Subject:
             features, labels = element if with_labels and sample.labels is not None else (element, None)
             spec = self.call(features, labels, mode, self.params, config)
             if not isinstance(spec, tf.estimator.EstimatorSpec):
-                raise Finding(
+                raise ComplianceFinding(
                     f"the model_fn returned {'None' if spec is None else 'a ' + type(spec).__name__} in mode {mode}",
-                    mend="return tf.estimator.EstimatorSpec(mode, ...) in each mode",
+                    hint="return tf.estimator.EstimatorSpec(mode, ...) in each mode",
                 )
             if spec.mode != mode:
-                raise Finding(
+                raise ComplianceFinding(
                     f"in mode {mode} the model_fn returned a spec of mode {spec.mode}",
-                    mend="pass the mode on: tf.estimator.EstimatorSpec(mode, ...)",
+                    hint="pass the mode on: tf.estimator.EstimatorSpec(mode, ...)",
                 )
         return spec, graph
 
-    @shared("train_spec_is_complete", mend=_CALL)
+    @shared("train_spec_is_complete", hint=_CALL)
     def train_spec(self) -> tuple[Any, Any]:
         return self.spec("train")
 
@@ -140,29 +144,29 @@ class Subject:
             return
         self.called_again()
 
-    @shared("eval_spec_is_complete", mend=_CALL)
+    @shared("eval_spec_is_complete", hint=_CALL)
     def eval_spec(self) -> tuple[Any, Any]:
         self.check_another_call()
         return self.spec("eval")
 
-    @shared("predict_spec_is_complete", mend=_CALL)
+    @shared("predict_spec_is_complete", hint=_CALL)
     def predict_spec(self) -> tuple[Any, Any]:
         self.check_another_call()
         try:
             return self.spec("infer", with_labels=False)
-        except (Finding, Blocked):
+        except (ComplianceFinding, Blocked):
             raise
         except Exception as error:
             try:
                 self.spec("infer")
             except Exception:
                 raise error from None
-            mend = "in mode PREDICT labels is None: return before they are used"
-            raise Blocked("predicts_without_labels", Finding(tell(error), mend=mend, error=error)) from None
+            hint = "in mode PREDICT labels is None: return before they are used"
+            raise Blocked("predicts_without_labels", ComplianceFinding(tell(error), hint=hint, error=error)) from None
 
     @shared(
         "can_be_called_again",
-        mend="make layers, optimizers and tensors inside the model_fn: what is made outside belongs to the first graph",
+        hint="make layers, optimizers and tensors inside the model_fn: what is made outside belongs to the first graph",
     )
     def called_again(self) -> Any:
         self.train_spec()
@@ -170,8 +174,8 @@ class Subject:
 
     # Runs ----------------------------------------------------------------------------------------------------
 
-    @shared("training_runs", mend=_RUN)
-    def training(self) -> runs.Training:
+    @shared("training_runs", hint=_RUN)
+    def training(self) -> runs.CheckedTraining:
         self.called_again()
         sample = self.sample()
         return runs.train(
@@ -182,8 +186,8 @@ class Subject:
             steps=self.options.steps,
         )
 
-    @shared("evaluation_runs", mend=_RUN)
-    def evaluation(self, number: int) -> runs.Evaluation:
+    @shared("evaluation_runs", hint=_RUN)
+    def evaluation(self, number: int) -> runs.CheckedEvaluation:
         """Evaluates what was trained; each number has a seed of its own."""
         self.eval_spec()
         sample, checkpoint = self.sample(), self.trained_checkpoint()
@@ -195,7 +199,7 @@ class Subject:
             checkpoint=checkpoint,
         )
 
-    @shared("prediction_runs", mend=_RUN)
+    @shared("prediction_runs", hint=_RUN)
     def predictions(self) -> list[Any]:
         """The predictions for the sample, twice in the same session."""
         self.predict_spec()
@@ -213,18 +217,18 @@ class Subject:
                 break
         return found
 
-    @shared("evaluation_is_not_random", mend="")
-    def steady_evaluation(self) -> runs.Evaluation:
+    @shared("evaluation_is_not_random", hint="")
+    def steady_evaluation(self) -> runs.CheckedEvaluation:
         found = self.evaluation(0)
         one, other = found.losses
         if not np.allclose(one, other, rtol=1e-5, equal_nan=True):
-            raise Finding(
+            raise ComplianceFinding(
                 f"the loss of the same batch is {float(one):.6g} and then {float(other):.6g}",
-                mend="call layers with training=(mode == TRAIN); tf.nn.dropout in TRAIN alone",
+                hint="call layers with training=(mode == TRAIN); tf.nn.dropout in TRAIN alone",
             )
         return found
 
-    @shared("prediction_is_not_random", mend="")
+    @shared("prediction_is_not_random", hint="")
     def steady_predictions(self) -> dict[str, np.ndarray]:
         """The predictions by name; a single one as "predictions"."""
         one, other = (
@@ -232,31 +236,31 @@ class Subject:
         )
         for name, value in one.items():
             if not same(value, other[name], 1e-5):
-                raise Finding(
+                raise ComplianceFinding(
                     f"the prediction {name} of the same batch is {worst(value, other[name])}",
-                    mend="call layers with training=(mode == TRAIN); tf.nn.dropout in TRAIN alone",
+                    hint="call layers with training=(mode == TRAIN); tf.nn.dropout in TRAIN alone",
                 )
         return one
 
     def trained_checkpoint(self) -> str:
         run = self.training()
         if not np.all(np.isfinite(run.losses)):
-            raise Blocked("loss_is_finite", self.not_finite() or Finding("", mend=""))
+            raise Blocked("loss_is_finite", self.not_finite() or ComplianceFinding("", hint=""))
         if run.checkpoint is None:
-            raise Finding("training left no checkpoint", mend="a scaffold's saver must save the variables")
+            raise ComplianceFinding("training left no checkpoint", hint="a scaffold's saver must save the variables")
         return run.checkpoint
 
-    def not_finite(self) -> Finding | None:
+    def not_finite(self) -> ComplianceFinding | None:
         losses = self.training().losses
         bad = [step for step, loss in enumerate(losses) if not np.isfinite(loss)]
         if not bad:
             return None
-        return Finding(
+        return ComplianceFinding(
             f"the losses in training are {', '.join(f'{loss:.4g}' for loss in losses)}",
-            mend="look for log(0), a division by zero, a learning rate that is too high; a loss from logits is safe",
+            hint="look for log(0), a division by zero, a learning rate that is too high; a loss from logits is safe",
         )
 
-    @shared("export_answers_as_predict", mend="use nothing in PREDICT but the features, of any number of rows")
+    @shared("export_answers_as_predict", hint="use nothing in PREDICT but the features, of any number of rows")
     def exported(self) -> str:
         """The folder of a SavedModel that takes raw tensors."""
         tf, sample = self.tf, self.sample()
@@ -284,8 +288,8 @@ class Subject:
 
     # Replicas ------------------------------------------------------------------------------------------------
 
-    @shared("replicas_equal_one_batch", mend="mend what the model raises under a strategy with two replicas")
-    def step(self, replicas: int, rows: int, copies: int, seed_shift: int) -> runs.Training:
+    @shared("replicas_equal_one_batch", hint="correct what the model raises under a strategy with two replicas")
+    def step(self, replicas: int, rows: int, copies: int, seed_shift: int) -> runs.CheckedTraining:
         """One training step from the values with which the first such run started."""
         if self.devices_error is not None:
             raise Skip(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from estimator_pipeline.testing.report import Finding
+from estimator_pipeline.testing.report import ComplianceFinding
 
 __all__ = ["Leaf", "Stream", "build", "first_batch", "leaves", "read", "rows_of", "running"]
 
@@ -88,9 +88,9 @@ def split(tf: Any, result: Any) -> tuple[Any, Any]:
     """(features, labels) of a dataset's element or of what an input_fn returns; labels None where there are none."""
     if isinstance(result, (tuple, list)):
         if len(result) != 2:
-            raise Finding(
+            raise ComplianceFinding(
                 f"a {type(result).__name__} of {len(result)} values was returned",
-                mend="return features, or the pair (features, labels)",
+                hint="return features, or the pair (features, labels)",
             )
         return result[0], result[1]
     return result, None
@@ -141,12 +141,12 @@ def build(tf: Any, call: Callable[[], Any]) -> tuple[Any, Any, tuple[Leaf, ...],
     other = [(path, leaf) for path, leaf in found if not isinstance(leaf, kinds)]
     wrong = [f"{path} is {'None' if leaf is None else type(leaf).__name__}" for path, leaf in other]
     if wrong or not found:
-        raise Finding(
+        raise ComplianceFinding(
             "; ".join(wrong) or "no tensor was returned",
-            mend="return a tf.data.Dataset of features or (features, labels), or the tensors of one batch",
+            hint="return a tf.data.Dataset of features or (features, labels), or the tensors of one batch",
         )
     if isinstance(pair[0], Mapping) and not all(isinstance(name, str) for name in pair[0]):
-        raise Finding(f"the features have the names {list(pair[0])}", mend="use text as names of features")
+        raise ComplianceFinding(f"the features have the names {list(pair[0])}", hint="use text as names of features")
     spec = tuple(
         Leaf(path, leaf.dtype.name, tuple(leaf.shape.as_list()) if leaf.shape.rank is not None else None)
         for path, leaf in found

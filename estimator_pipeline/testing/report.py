@@ -16,41 +16,49 @@ from typing import Any
 
 from estimator_pipeline.errors import ConfigError
 
-__all__ = ["Check", "ComplianceError", "Finding", "Outcome", "Report", "Skip", "parametrize_with_checks"]
+__all__ = [
+    "CheckOutcome",
+    "ComplianceCheck",
+    "ComplianceError",
+    "ComplianceFinding",
+    "ComplianceReport",
+    "Skip",
+    "parametrize_with_checks",
+]
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """What one check came to.
 
     Attributes:
         name: The check's name.
         state: "passed", "failed" or "skipped".
         found: Failed: what was found, with values. Skipped: why. Passed: what is worth knowing, often empty.
-        mend: Failed: what to change.
+        hint: Failed: what to change.
         error: The exception of the code under test, where that is what was found.
     """
 
     name: str
     state: str
     found: str = ""
-    mend: str = ""
+    hint: str = ""
     error: BaseException | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.state}"]
         if self.found:
             lines.append(f"  {'found' if self.state == FAILED else 'note'}: {self.found}")
-        if self.mend:
-            lines.append(f"  to mend it: {self.mend}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
 
 
 @dataclass(frozen=True)
-class Report:
+class ComplianceReport:
     """The outcomes of a suite, in the order of its checks. `str()` of it is what a person reads.
 
     Attributes:
@@ -59,23 +67,23 @@ class Report:
     """
 
     subject: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[CheckOutcome, ...]
 
-    def _in(self, state: str) -> tuple[Outcome, ...]:
+    def _in(self, state: str) -> tuple[CheckOutcome, ...]:
         return tuple(outcome for outcome in self.outcomes if outcome.state == state)
 
     @property
-    def passed(self) -> tuple[Outcome, ...]:
+    def passed(self) -> tuple[CheckOutcome, ...]:
         """The checks that passed."""
         return self._in(PASSED)
 
     @property
-    def failed(self) -> tuple[Outcome, ...]:
+    def failed(self) -> tuple[CheckOutcome, ...]:
         """The checks that failed."""
         return self._in(FAILED)
 
     @property
-    def skipped(self) -> tuple[Outcome, ...]:
+    def skipped(self) -> tuple[CheckOutcome, ...]:
         """The checks that could not be judged, or were left out."""
         return self._in(SKIPPED)
 
@@ -84,7 +92,7 @@ class Report:
         """Whether no check failed."""
         return not self.failed
 
-    def raise_on_failure(self) -> Report:
+    def raise_on_failure(self) -> ComplianceReport:
         """Raises ComplianceError if a check failed; returns the report otherwise."""
         if self.failed:
             raise ComplianceError(self) from self.failed[0].error
@@ -103,20 +111,20 @@ class ComplianceError(AssertionError):
         report: The whole Report.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: ComplianceReport) -> None:
         self.report = report
         failed = report.failed
         count = f"{len(failed)} check{'s' if len(failed) > 1 else ''} of {len(report.outcomes)} failed"
         super().__init__("\n".join([f"{report.subject}: {count}", *map(str, failed)]))
 
 
-class Finding(Exception):
+class ComplianceFinding(Exception):
     """Raised by a check: the subject is at fault."""
 
-    def __init__(self, found: str, *, mend: str, error: BaseException | None = None) -> None:
+    def __init__(self, found: str, *, hint: str, error: BaseException | None = None) -> None:
         super().__init__(found)
         self.found = found
-        self.mend = mend
+        self.hint = hint
         self.error = error
 
 
@@ -127,18 +135,18 @@ class Skip(Exception):
 class Blocked(Exception):
     """What several checks need cannot be had; `owner` is the check whose business it is to tell."""
 
-    def __init__(self, owner: str, finding: Finding) -> None:
+    def __init__(self, owner: str, finding: ComplianceFinding) -> None:
         super().__init__(owner)
         self.owner = owner
         self.finding = finding
 
 
-def shared(owner: str, *, mend: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def shared(owner: str, *, hint: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes a method of a subject run once for each set of arguments; its failure belongs to the check `owner`.
 
     Args:
         owner: The check that reports the failure. All others that need the value are skipped.
-        mend: What to change when the code under test raises an exception.
+        hint: What to change when the code under test raises an exception.
     """
 
     def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,10 +159,10 @@ def shared(owner: str, *, mend: str) -> Callable[[Callable[..., Any]], Callable[
                     kept[key] = (method(self, *args), None)
                 except (Blocked, Skip) as error:
                     kept[key] = (None, error)
-                except Finding as finding:
+                except ComplianceFinding as finding:
                     kept[key] = (None, Blocked(owner, finding))
                 except Exception as error:
-                    kept[key] = (None, Blocked(owner, Finding(tell(error), mend=mend, error=error)))
+                    kept[key] = (None, Blocked(owner, ComplianceFinding(tell(error), hint=hint, error=error)))
             value, failure = kept[key]
             if failure is not None:
                 raise failure.with_traceback(None)
@@ -200,7 +208,7 @@ def define(table: list[Definition]) -> Callable[[Callable[[Any], str | None]], C
     return add
 
 
-class Check:
+class ComplianceCheck:
     """One check on one subject. Checks of a suite share what they have read and run, so each is cheap.
 
     Attributes:
@@ -214,37 +222,37 @@ class Check:
         self._definition = definition
         self._suite = suite
 
-    def run(self) -> Outcome:
+    def run(self) -> CheckOutcome:
         """Runs the check; what it finds is returned, not raised."""
         suite = self._suite
         if self.name in suite.skip:
-            return Outcome(self.name, SKIPPED, "left out by skip=")
+            return CheckOutcome(self.name, SKIPPED, "left out by skip=")
         subject = suite.subject()
         try:
             note = self._definition.run(subject)
         except Skip as skip:
-            return Outcome(self.name, SKIPPED, str(skip))
-        except Finding as finding:
-            return Outcome(self.name, FAILED, finding.found, finding.mend, finding.error)
+            return CheckOutcome(self.name, SKIPPED, str(skip))
+        except ComplianceFinding as finding:
+            return CheckOutcome(self.name, FAILED, finding.found, finding.hint, finding.error)
         except Blocked as blocked:
             cause = blocked.finding
             told_there = blocked.owner != self.name and blocked.owner in suite.running
             if told_there:
-                return Outcome(self.name, SKIPPED, f"cannot be judged; {blocked.owner} tells why")
-            return Outcome(self.name, FAILED, cause.found, cause.mend, cause.error)
+                return CheckOutcome(self.name, SKIPPED, f"cannot be judged; {blocked.owner} tells why")
+            return CheckOutcome(self.name, FAILED, cause.found, cause.hint, cause.error)
         except Exception as error:
-            mend = "see the exception, from which this error was raised; it came from the code under test or its data"
-            return Outcome(self.name, FAILED, tell(error), mend, error)
-        return Outcome(self.name, PASSED, note or "")
+            hint = "see the exception, from which this error was raised; it came from the code under test or its data"
+            return CheckOutcome(self.name, FAILED, tell(error), hint, error)
+        return CheckOutcome(self.name, PASSED, note or "")
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> CheckOutcome:
         """Runs the check.
 
         Raises:
             ComplianceError: it failed.
         """
         outcome = self.run()
-        Report(self._suite.title, (outcome,)).raise_on_failure()
+        ComplianceReport(self._suite.title, (outcome,)).raise_on_failure()
         return outcome
 
     def __repr__(self) -> str:
@@ -278,12 +286,12 @@ class Suite:
             self._subject = self._make()
         return self._subject
 
-    def checks(self) -> tuple[Check, ...]:
-        return tuple(Check(definition, self) for definition in self._chosen)
+    def checks(self) -> tuple[ComplianceCheck, ...]:
+        return tuple(ComplianceCheck(definition, self) for definition in self._chosen)
 
-    def report(self) -> Report:
+    def report(self) -> ComplianceReport:
         try:
-            return Report(self.title, tuple(check.run() for check in self.checks()))
+            return ComplianceReport(self.title, tuple(check.run() for check in self.checks()))
         finally:
             if hasattr(self._subject, "close"):
                 self._subject.close()
@@ -299,7 +307,7 @@ def _names(given: Iterable[str], argument: str, known: Iterable[str]) -> set[str
     return names
 
 
-def parametrize_with_checks(checks: Iterable[Check]) -> Any:
+def parametrize_with_checks(checks: Iterable[ComplianceCheck]) -> Any:
     """A pytest decorator: each check becomes a test of its own, with the check's name as its id.
 
         @testing.parametrize_with_checks(testing.input_fn_checks(input_fn, global_batch_size=64))
@@ -316,7 +324,7 @@ def parametrize_with_checks(checks: Iterable[Check]) -> Any:
     """
     import pytest
 
-    def runner(check: Check) -> Callable[[], None]:
+    def runner(check: ComplianceCheck) -> Callable[[], None]:
         def run() -> None:
             outcome = check()
             if outcome.state == SKIPPED:

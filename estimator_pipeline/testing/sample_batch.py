@@ -93,7 +93,7 @@ def take(tf: Any, data: Any, *, params: Any, config: Any, seed: int | None) -> S
         raise ConfigError(
             "the sample is no batch",
             found=", ".join(f"{path}: {'no' if size is None else size} rows" for path, size in sizes.items()),
-            mend="give features and labels with a batch axis, of the same number of rows",
+            hint="give features and labels with a batch axis, of the same number of rows",
         )
     return Sample(_normal(tf, features), _normal(tf, labels), rows, fixed)
 

@@ -17,8 +17,8 @@ from estimator_pipeline.distribute.run_config import build_run_config
 
 __all__ = [
     "Applied",
-    "Evaluation",
-    "Training",
+    "CheckedEvaluation",
+    "CheckedTraining",
     "applied",
     "evaluate",
     "make_config",
@@ -116,7 +116,7 @@ def applied(graph: Any) -> list[Applied]:
 
 
 @dataclass
-class Training:
+class CheckedTraining:
     """What happened in a few steps of training.
 
     Attributes:
@@ -154,10 +154,10 @@ def train(
     config: Any,
     steps: int,
     initial: Mapping[str, np.ndarray] | None = None,
-) -> Training:
+) -> CheckedTraining:
     """Trains for `steps` calls of the session, whatever the global step does, from `initial` values where given."""
     tf = compat.install()
-    run = Training()
+    run = CheckedTraining()
     box: dict[str, Any] = {}
 
     hook: Any = tf.estimator.SessionRunHook
@@ -239,7 +239,7 @@ def _dense(value: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.ndarray:
 
 
 @dataclass
-class Evaluation:
+class CheckedEvaluation:
     """One evaluation of a checkpoint.
 
     Attributes:
@@ -258,10 +258,10 @@ class Evaluation:
 
 def evaluate(
     model_fn: Callable[..., Any], input_fn: Callable[..., Any], *, params: Any, config: Any, checkpoint: str | None
-) -> Evaluation:
+) -> CheckedEvaluation:
     """Evaluates one batch from a checkpoint."""
     tf = compat.install()
-    found = Evaluation()
+    found = CheckedEvaluation()
     box: dict[str, Any] = {}
 
     hook: Any = tf.estimator.SessionRunHook

@@ -15,7 +15,7 @@ import numpy as np
 
 # Integer type of the same width, for counting the numbers between two.
 _INTEGERS: dict[int, Any] = {2: np.int16, 4: np.int32, 8: np.int64}
-_LIMITS = ("rtol", "of_largest", "atol")
+_LIMITS = ("rtol", "rtol_of_max", "atol")
 # Rounding of an array's large values may be so much more of a small column's than of their own; a fault is all of it.
 _OF_COLUMN = 100.0
 
@@ -27,7 +27,7 @@ class Tolerance:
     Attributes:
         ulp: numbers of their type between them.
         rtol: error relative to the larger of the two.
-        of_largest: error relative to the largest value of the array: of a sum that comes near 0, what is left is the
+        rtol_of_max: error relative to the largest value of the array: of a sum that comes near 0, what is left is the
             rounding of its terms, however small it is itself. Columns (places in the last axis) may have other units:
             of the largest value of a column it may be a hundred times as much, and no more.
         atol: absolute error.
@@ -41,7 +41,7 @@ class Tolerance:
 
     ulp: int = 0
     rtol: float = 0.0
-    of_largest: float = 0.0
+    rtol_of_max: float = 0.0
     atol: float = 0.0
     reason: str = ""
     atol_share: float | None = None
@@ -93,7 +93,7 @@ class Difference:
         other: its value on the second side.
         absolute: its absolute error.
         relative: its error relative to the larger of the two.
-        of_largest: the largest absolute error of the array, relative to its largest value.
+        rtol_of_max: the largest absolute error of the array, relative to its largest value.
         ulp: its error in units in the last place; None for types without.
         largest_absolute: the largest absolute error of any element; the worst element need not be the one that has it.
         largest_relative: the largest relative error of any element.
@@ -112,7 +112,7 @@ class Difference:
     other: Any = None
     absolute: float = 0.0
     relative: float = 0.0
-    of_largest: float = 0.0
+    rtol_of_max: float = 0.0
     ulp: int | None = None
     largest_absolute: float = 0.0
     largest_relative: float = 0.0
@@ -268,11 +268,11 @@ def _of_numbers(
     between = ulps(one, other) if one.dtype.kind == "f" else None
     finite = largest[np.isfinite(largest)]
     scale = float(finite.max()) if finite.size else 0.0
-    of_largest = np.float64(scale)
+    rtol_of_max = np.float64(scale)
     if one.ndim > 1:
         columns = np.where(np.isfinite(largest), largest, 0.0).max(axis=tuple(range(one.ndim - 1)), keepdims=True)
-        of_largest = np.minimum(of_largest, _OF_COLUMN * columns)
-    beyond = ~same & (absolute > np.maximum(tolerance.atol, tolerance.of_largest * of_largest))
+        rtol_of_max = np.minimum(rtol_of_max, _OF_COLUMN * columns)
+    beyond = ~same & (absolute > np.maximum(tolerance.atol, tolerance.rtol_of_max * rtol_of_max))
     beyond &= relative > tolerance.rtol
     if between is not None:
         beyond &= between > tolerance.ulp
@@ -297,7 +297,7 @@ def _of_numbers(
         other=other[index].item(),
         absolute=float(absolute[index]),
         relative=float(relative[index]),
-        of_largest=float(absolute.max() / scale) if scale else 0.0,
+        rtol_of_max=float(absolute.max() / scale) if scale else 0.0,
         ulp=ulp,
         largest_absolute=float(absolute.max()),
         largest_relative=float(relative.max()),

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 
 from estimator_pipeline.errors import DiskError
 
-__all__ = ["MEND", "WORDS", "explained", "failed", "naming", "place_in"]
+__all__ = ["HINT", "WORDS", "explained", "failed", "naming", "place_in"]
 
 _FAILED = (errno.EIO, errno.EBADMSG, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EUCLEAN, errno.EREMOTEIO)
 # As the operating system says them, in whatever error TensorFlow wraps them.
 WORDS = tuple(os.strerror(number).lower() for number in _FAILED if number not in (errno.ENOTCONN, errno.ETIMEDOUT))
-MEND = "look at that disk or file server (dmesg tells more); when it answers again, the same command goes on"
+HINT = "look at that disk or file server (dmesg tells more); when it answers again, the same command goes on"
 
 
 def failed(error: BaseException) -> bool:
@@ -33,7 +33,7 @@ def explained(error: BaseException) -> DiskError | None:
     if why is None or not (isinstance(error, OSError) or type(error).__module__.startswith("tensorflow.")):
         return None
     place = getattr(error, "filename", None) or place_in(text, why) or "a file"
-    return DiskError(f"{place} cannot be read or written: {why}", mend=MEND)
+    return DiskError(f"{place} cannot be read or written: {why}", hint=HINT)
 
 
 def place_in(text: str, why: str) -> str | None:
@@ -54,4 +54,4 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         if not failed(error):
             raise
-        raise DiskError(f"{os.fspath(path)} cannot be read: {error.strerror}", mend=MEND) from error
+        raise DiskError(f"{os.fspath(path)} cannot be read: {error.strerror}", hint=HINT) from error

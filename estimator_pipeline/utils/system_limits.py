@@ -17,7 +17,7 @@ from pathlib import Path
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["MEND", "SIZES_POOLS", "explained", "in_words", "require", "warn"]
+__all__ = ["HINT", "SIZES_POOLS", "explained", "in_words", "require", "warn"]
 
 # Variables that size the pools of threads, which have one thread a CPU without them.
 SIZES_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
@@ -26,7 +26,7 @@ SIZES_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREAD
 _THREADS = {False: (0, 2), True: (6, 7)}
 _MEGABYTES = {False: (1150, 65), True: (2350, 118)}
 _AMPLE = 50  # a limit on all threads of a user that is so many times as high is not tried out
-MEND = (
+HINT = (
     "raise that limit (ulimit -u, LimitNPROC= of systemd, pids of the container), or end other processes of this user, "
     "which count too"
 )
@@ -67,7 +67,7 @@ def require(environ: Mapping[str, str], *, trains: bool, sized: bool = False, ta
             f"only {started} of {wanted} threads could be started here, and TensorFlow needs more {what}"
             + (f" {tasks} tasks" if tasks > 1 else f" with {_cpus(cpus)}"),
             found=in_words(),
-            mend=MEND,
+            hint=HINT,
         )
 
 
@@ -93,14 +93,14 @@ def explained(error: BaseException) -> ConfigError | None:
     why = f"TensorFlow could not be loaded: {str(error) or type(error).__name__}"
     if limit != resource.RLIM_INFINITY:
         return _of_addresses(limit, why)
-    return ConfigError(f"memory ran out. {why}", mend="give the process more memory, or end others")
+    return ConfigError(f"memory ran out. {why}", hint="give the process more memory, or end others")
 
 
 def _of_addresses(limit: int, why: str) -> ConfigError:
     return ConfigError(
         f"the addresses of this process are limited to {limit // 2**20:,} MB (ulimit -v {limit // 1024})",
         found=why,
-        mend="ulimit -v unlimited: most addresses are never memory. What limits memory is a cgroup (--mem of Slurm, "
+        hint="ulimit -v unlimited: most addresses are never memory. What limits memory is a cgroup (--mem of Slurm, "
         "limits of a container)",
     )
 

@@ -108,7 +108,7 @@ def command_module(monkeypatch):
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(ClusterError("wrong.", found="this", mend="that."), 2), (TaskFailedError("broken.", mend="look."), 1)],
+    [(ClusterError("wrong.", found="this", hint="that."), 2), (TaskFailedError("broken.", hint="look."), 1)],
 )
 def test_an_error_on_purpose_is_a_message_and_an_exit_code(command_module, error, code):
     def command() -> None:

@@ -292,7 +292,7 @@ def test_d2_an_evaluator_has_no_share():
     assert str(caught.value) == (
         "evaluator:0 has no rank: it is not a training task of this cluster.\n"
         "  found: the training tasks chief:0, worker:0 to worker:1\n"
-        "  to mend it: ask on a chief or worker only; a ps reads no data, an evaluator all of the "
+        "  hint: ask on a chief or worker only; a ps reads no data, an evaluator all of the "
         "evaluation data."
     )
 
@@ -345,30 +345,30 @@ def test_local_cluster_is_read_as_meant(workers, ps, chief, dialect):
         (
             {"workers": 2, "ports": [1001]},
             "local_cluster: 2 tasks need 2 ports.\n  found: 1 ports: [1001]\n"
-            "  to mend it: reserve one free port for each task.",
+            "  hint: reserve one free port for each task.",
         ),
         (
             {"workers": 1, "chief": True, "evaluator": True, "dialect": "master", "ports": range(1001, 1009)},
             "local_cluster: the dialect 'master' has no evaluator task: the master evaluates by itself.\n"
-            "  found: evaluator=True\n  to mend it: leave the evaluator out, or take the canonical dialect.",
+            "  found: evaluator=True\n  hint: leave the evaluator out, or take the canonical dialect.",
         ),
         (
             {"workers": 2, "dialect": "master", "ports": range(1001, 1009)},
             "the dialect 'master' needs a chief, and the cluster has no chief job.\n"
             "  found: the tasks worker:0 to worker:1\n"
-            "  to mend it: give the cluster a chief, or write the canonical dialect.",
+            "  hint: give the cluster a chief, or write the canonical dialect.",
         ),
         (
             {"workers": 2, "dialect": "cannonical", "ports": range(1001, 1009)},
             "unknown dialect 'cannonical' of TF_CONFIG.\n"
             "  found: 'cannonical'; allowed: canonical, master, evaluator_in_cluster\n"
-            "  to mend it: did you mean 'canonical'?",
+            "  hint: did you mean 'canonical'?",
         ),
         (
             {"workers": 1, "ports": [0]},
             "a cluster: worker:0 has the address 'localhost:0', whose port '0' cannot be one.\n"
             "  found: '0'; allowed: a whole number from 1 to 65535\n"
-            "  to mend it: write the port that the task listens on; the others must know it, so 0 (any) "
+            "  hint: write the port that the task listens on; the others must know it, so 0 (any) "
             "cannot work.",
         ),
     ],
@@ -399,7 +399,7 @@ def test_address_of_a_task_that_is_not_there():
         ClusterSpec({"worker": ["a:1", "b:1"]}).address(Task("worker", 2))
     assert str(caught.value) == (
         "the cluster has no address for worker:2.\n  found: the tasks worker:0 to worker:1\n"
-        "  to mend it: ask for one of these, or name the task's address in the cluster."
+        "  hint: ask for one of these, or name the task's address in the cluster."
     )
 
 
@@ -409,7 +409,7 @@ def test_messages_name_their_source():
     assert str(caught.value) == (
         "job.json: unknown job 'wroker'.\n"
         "  found: 'wroker'; allowed: chief (or master), worker, ps, evaluator\n"
-        "  to mend it: did you mean 'worker'?"
+        "  hint: did you mean 'worker'?"
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from estimator_pipeline.launch import Shape, hold_ports
+from estimator_pipeline.launch import LaunchShape, hold_ports
 from tests.support.launched_jobs import launch_local
 
 _LISTEN = """
@@ -121,7 +121,7 @@ def test_tensorflow_servers_start_on_held_ports_and_talk(tmp_path):
     program.write_text(_SERVER)
     outcome = launch_local(
         [sys.executable, str(program), str(tmp_path / "done")],
-        shape=Shape(workers=2),
+        shape=LaunchShape(workers=2),
         log_dir=tmp_path / "logs",
         timeout=120,
     )
@@ -169,6 +169,6 @@ def test_the_ports_of_a_launched_job_are_free_after_it(tmp_path):
             """
         )
     )
-    outcome = launch_local([sys.executable, str(program)], shape=Shape(workers=3), log_dir=tmp_path, timeout=60)
+    outcome = launch_local([sys.executable, str(program)], shape=LaunchShape(workers=3), log_dir=tmp_path, timeout=60)
     assert outcome.ok, outcome.failure
     _are_free([int(task.log.read_text()) for task in outcome.tasks])

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from estimator_pipeline.cluster import proxies
-from estimator_pipeline.launch.local.plan import Shape, plan_local
+from estimator_pipeline.launch.local.plan import LaunchShape, plan_local
 
 ADDRESSES = ["n1.cluster:2222", "10.0.0.1:2222", "[fd00::1]:2223"]
 
@@ -42,7 +42,7 @@ def test_a_process_exempts_the_hosts_of_its_tf_config():
 
 
 def test_launched_tasks_of_any_program(tmp_path):
-    given = {"shape": Shape(workers=2), "ports": [1, 2], "log_dir": tmp_path, "run_id": "r"}
+    given = {"shape": LaunchShape(workers=2), "ports": [1, 2], "log_dir": tmp_path, "run_id": "r"}
     plan = plan_local(["python", "train.py"], environ={"http_proxy": "p:3128", "no_proxy": "a"}, **given)
     (host,) = {
         address.rpartition(":")[0] for address in json.loads(plan.tasks[0].environ["TF_CONFIG"])["cluster"]["worker"]

@@ -177,7 +177,7 @@ def _refused(run_python, *args, **options):
     done = run_python([*_EXEC, *args], **options)
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.startswith("error: ") and done.stderr.count("error:") == 1, done.stderr
-    assert "Traceback" not in done.stderr and "to mend it: " in done.stderr
+    assert "Traceback" not in done.stderr and "hint: " in done.stderr
     return done.stderr
 
 

@@ -367,7 +367,7 @@ def test_not_too_late_with_legacy_keras_chosen_before(run_code, only_restored):
 
 
 @pytest.mark.parametrize(
-    ("changes", "found", "mend"),
+    ("changes", "found", "hint"),
     [
         ({"tf_keras": None}, "no tf-keras", "pip install 'tf-keras=={minor}.*'"),
         ({"tf_keras": "2.15.1"}, "tf-keras 2.15.1", "pip install 'tf-keras=={minor}.*'"),
@@ -375,10 +375,10 @@ def test_not_too_late_with_legacy_keras_chosen_before(run_code, only_restored):
         ({"tensorflow_estimator": "2.14.0"}, "tensorflow-estimator 2.14.0", "tensorflow-estimator==2.15.*"),
     ],
 )
-def test_packages_that_do_not_fit(changes, found, mend, run_code, only_restored):
+def test_packages_that_do_not_fit(changes, found, hint, run_code, only_restored):
     message = _message(run_code, _installed(**changes) + "\nassert 'tensorflow' not in sys.modules")
     minor = ".".join(versions.tensorflow_version().split(".")[:2])
-    assert f"found: {found}" in message and mend.format(minor=minor) in message
+    assert f"found: {found}" in message and hint.format(minor=minor) in message
 
 
 def test_metadata_is_what_python_would_import(run_code, only_restored, tmp_path):
@@ -453,5 +453,13 @@ def test_imports_nothing_heavy(lines, run_code):
 def test_public_names_are_all_there():
     import estimator_pipeline
 
-    assert set(compat.__all__) == {"Repair", "Status", "Step", "install", "keras_generation", "status", "use_keras_3"}
+    assert set(compat.__all__) == {
+        "Repair",
+        "Status",
+        "InstallStep",
+        "install",
+        "keras_generation",
+        "status",
+        "use_keras_3",
+    }
     assert {"compat", "errors"} <= set(dir(estimator_pipeline))

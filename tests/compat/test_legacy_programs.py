@@ -127,7 +127,7 @@ def test_a_worker_that_is_killed_ends_the_others(tasks):
         ended = running.wait(timeout=100)
         assert ended == {"worker0": 1, "worker1": -signal.SIGKILL, "evaluator0": 1}, running.tails()
         gone = f"worker:1 at {running.cluster['worker'][1]} is gone"
-        assert re.search(f"{re.escape(gone)}.*\n  to mend it: see the log of worker:1", running.log("worker0"))
+        assert re.search(f"{re.escape(gone)}.*\n  hint: see the log of worker:1", running.log("worker0"))
         assert "training failed on worker:0" in running.log("evaluator0")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat.moved_names import table as moved_names
-from estimator_pipeline.compat.moved_names.table import GoneImportError, GoneModuleError, GoneNameError, Table
+from estimator_pipeline.compat.moved_names.table import GoneImportError, GoneModuleError, GoneNameError, MovedNamesTable
 
 tf = compat.install()
 table = moved_names.install()
@@ -163,7 +163,7 @@ def planted(tmp_path, monkeypatch):
             (tmp_path / "planted_names" / "__init__.py").touch()
             file.write_text(source)
         monkeypatch.setattr(moved_names, "ROOT", "planted_names")
-        finder = moved_names._Finder(Table(text), "tf_keras.src")
+        finder = moved_names._Finder(MovedNamesTable(text), "tf_keras.src")
         monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
         monkeypatch.syspath_prepend(tmp_path)
         importlib.invalidate_caches()
@@ -257,7 +257,7 @@ def test_from_import_of_what_is_gone():
     assert isinstance(error.value, ImportError) and error.value.name == "RegisterShape"
     assert str(error.value) == (
         "tensorflow.python.framework.ops.RegisterShape is gone since TensorFlow 2.1, and nothing stands for it\n"
-        "  to mend it: take it out of the program"
+        "  hint: take it out of the program"
     )
 
 

@@ -25,7 +25,7 @@ from estimator_pipeline.doctor.cluster import cross_task as together
 from estimator_pipeline.doctor.cluster import network
 from estimator_pipeline.doctor.cluster import rendezvous as meeting
 from estimator_pipeline.doctor.cluster import tf_config as clusters
-from estimator_pipeline.doctor.findings import Finding, NotLookedAt, Report, merged
+from estimator_pipeline.doctor.findings import DoctorFinding, DoctorReport, NotLookedAt, merged
 from estimator_pipeline.doctor.gpus import visible_gpus
 from estimator_pipeline.doctor.job import data, functions, opened_data
 from estimator_pipeline.doctor.job import model_input as fit
@@ -58,8 +58,8 @@ def document(task="worker", index=0, **jobs):
 def told(check, context, **options):
     """(severity, what + why + mend) of what a check finds."""
     found = list(check(context, **options))
-    assert all(one.what and (one.severity in ("ok", "info") or (one.why and one.mend)) for one in found), found
-    return [(one.severity, f"{one.what} | {one.why} | {one.mend}") for one in found]
+    assert all(one.what and (one.severity in ("ok", "info") or (one.why and one.hint)) for one in found), found
+    return [(one.severity, f"{one.what} | {one.why} | {one.hint}") for one in found]
 
 
 def has(found, severity, *texts):
@@ -136,7 +136,7 @@ GOOD = {
 
 def judged(engine="estimator", requires=lambda name: (), **changes):
     found = packages.judge_packages(GOOD | changes, engine=engine, requires=requires, python="3.11.7")
-    return [(one.severity, f"{one.what} | {one.why} | {one.mend}") for one in found]
+    return [(one.severity, f"{one.what} | {one.why} | {one.hint}") for one in found]
 
 
 def test_packages_that_fit():
@@ -1081,7 +1081,7 @@ def test_a_task_that_does_not_come(tmp_path):
     folder = tmp_path / ".doctor-x"
     with pytest.raises(WaitError, match=r"1 of 3 tasks came to .* within 0 s") as caught:
         meeting.meet(folder, meeting.Seat(1, 3, "worker:1"), {}, timeout=0.3)
-    assert caught.value.found == "missing: rank 0, 2" and "do not share this folder" in caught.value.mend
+    assert caught.value.found == "missing: rank 0, 2" and "do not share this folder" in caught.value.hint
     assert not list(tmp_path.iterdir())
 
 
@@ -1177,10 +1177,10 @@ def test_places_in_the_meeting(tmp_path):
 
 
 def test_findings_of_several_tasks_are_one_list():
-    both, one = Finding("ok", "all is well", check="a"), Finding("error", "bad", "why", "mend", check="b")
+    both, one = DoctorFinding("ok", "all is well", check="a"), DoctorFinding("error", "bad", "why", "hint", check="b")
     found = merged([("w:0", [both, one]), ("w:1", [both]), ("w:2", [both])])
     assert [(f.what, f.tasks) for f in found] == [("all is well", ()), ("bad", ("w:0",))]
-    own = [(f"w:{i}", [Finding("ok", f"port {i}", check="a")]) for i in range(3)]
+    own = [(f"w:{i}", [DoctorFinding("ok", f"port {i}", check="a")]) for i in range(3)]
     assert [f.what for f in merged(own)] == ["port 0; and likewise on 2 other tasks"]
 
 
@@ -1188,18 +1188,20 @@ def test_findings_of_several_tasks_are_one_list():
 
 
 def test_the_report():
-    report = Report((Finding("ok", "x", check="a"), Finding("warning", "w", "y", "m", check="b")), {"c": "no job file"})
+    report = DoctorReport(
+        (DoctorFinding("ok", "x", check="a"), DoctorFinding("warning", "w", "y", "m", check="b")), {"c": "no job file"}
+    )
     assert report.exit_code() == 0 and report.exit_code(strict=True) == 1
     assert str(report).splitlines() == [
         "ok       a            x",
         "warning  b            w",
         "                        why: y",
-        "                        mend: m",
+        "                        hint: m",
         "not looked at: c (no job file)",
         "1 warning",
     ]
-    assert Report((Finding("error", "e", "y", "m"),)).exit_code() == 1
-    assert str(Report()) == "nothing is wrong, as far as was looked"
+    assert DoctorReport((DoctorFinding("error", "e", "y", "m"),)).exit_code() == 1
+    assert str(DoctorReport()) == "nothing is wrong, as far as was looked"
 
 
 def test_only_and_skip(tmp_path):
@@ -1207,7 +1209,7 @@ def test_only_and_skip(tmp_path):
     assert {finding.check for finding in report.findings} == {"variables"} and not report.not_looked_at
     with pytest.raises(ConfigError, match="there is no such check") as caught:
         doctor.examine(doctor.Context(), only=["adresses"])
-    assert caught.value.mend == "did you mean 'addresses'?"
+    assert caught.value.hint == "did you mean 'addresses'?"
 
 
 @pytest.fixture
@@ -1236,7 +1238,7 @@ def test_the_command(run, tmp_path):
     assert done.returncode == 1
     report = json.loads(done.stdout)
     (wrong,) = [finding for finding in report["findings"] if finding["severity"] == "error"]
-    assert wrong["check"] == "data" and "b.npz" in wrong["what"] and wrong["why"] and wrong["mend"]
+    assert wrong["check"] == "data" and "b.npz" in wrong["what"] and wrong["why"] and wrong["hint"]
     assert report["counts"]["error"] == 1 and report["not_looked_at"]["tasks"] == "--shared, on every task"
     assert sorted(tmp_path.iterdir()) == before
 
@@ -1254,7 +1256,7 @@ def test_each_mistake_of_a_job_file_is_a_finding_of_its_own(run, tmp_path):
     text = JOB.replace("workers: 2", "worker: 2").replace("global_batch_size: 8", "global_batch_size: eight")
     (tmp_path / "job.yaml").write_text(text + "slurm: {time: 4h, env: {A: [1]}}\n")
     report = json.loads(run("job.yaml", "--json", "--only", "variables").stdout)
-    found = [(one["what"].split(": ")[1], one["mend"]) for one in report["findings"] if one["check"] == "job_file"]
+    found = [(one["what"].split(": ")[1], one["hint"]) for one in report["findings"] if one["check"] == "job_file"]
     assert [name for name, _ in found] == ["input.global_batch_size", "cluster.worker", "slurm.time", "slurm.env.A"]
     assert found[1][1] == "did you mean 'workers'?"
 

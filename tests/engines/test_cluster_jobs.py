@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from estimator_pipeline.cluster import parse_tf_config
-from estimator_pipeline.launch.local.plan import Shape
+from estimator_pipeline.launch.local.plan import LaunchShape
 from tests.support.launched_jobs import CONFIGS, SMALL, STEPS, check, tasks_of
 
 pytestmark = pytest.mark.cluster
@@ -79,7 +79,7 @@ def test_a_tf_config_of_one_process_runs_as_it_is(run_python, tmp_path, name):
 
 
 # Shape -> a document. What is started follows from the shape alone: documents of one shape are one and the same launch.
-REHEARSED = {Shape.of(config): name for name, config in TF_CONFIGS.items() if name not in ALONE}
+REHEARSED = {LaunchShape.of(config): name for name, config in TF_CONFIGS.items() if name not in ALONE}
 
 
 def test_documents_of_one_shape_are_one_launch():
@@ -87,7 +87,10 @@ def test_documents_of_one_shape_are_one_launch():
     for name, config in TF_CONFIGS.items():
         if name not in ALONE:
             ports = range(3000, 3010)
-            own, other = (Shape.of(each).documents(ports) for each in (config, TF_CONFIGS[REHEARSED[Shape.of(config)]]))
+            own, other = (
+                LaunchShape.of(each).documents(ports)
+                for each in (config, TF_CONFIGS[REHEARSED[LaunchShape.of(config)]])
+            )
             assert own == other and len(own) >= len(config.cluster.tasks)
     assert len(REHEARSED) >= 8
 

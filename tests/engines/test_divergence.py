@@ -46,7 +46,7 @@ def diverge(tmp_path, digits_dir):
         with pytest.raises(DivergedError) as caught:
             run_job(job, environ={"ESTIMATOR_PIPELINE_PROGRESS": str(tmp_path / "worker-0.progress.jsonl")})
         assert caught.value.exit_code == 3
-        assert caught.value.mend
+        assert caught.value.hint
         return str(caught.value).splitlines()[0]
 
     return diverge

@@ -57,7 +57,7 @@ def test_keras_3_exports_no_nan_as_the_best(tmp_path, warnings):
 
     def exported(*results):
         """By a process that evaluates these."""
-        exporter = keras3_exporters.BestExporter("best", metric="auc", mode="max")
+        exporter = keras3_exporters.Keras3BestExporter("best", metric="auc", mode="max")
         model = types.SimpleNamespace(export_saved_model=export_saved_model)
         return [
             exporter.export(model, str(tmp_path / "best"), f"17000000{step}", {"auc": auc}, False) is not None

@@ -162,7 +162,7 @@ def test_an_error_in_a_module_beside_it_is_told_where_it_is(tmp_path, monkeypatc
 def test_a_program_that_ends_the_process(tmp_path):
     write(tmp_path, own_exits="import sys\nsys.exit(2)\n")
     error = refused(f"{tmp_path}/own_exits.py:f")
-    assert "ends the process when it is loaded" in error.what and "line 2" in error.found and "__main__" in error.mend
+    assert "ends the process when it is loaded" in error.what and "line 2" in error.found and "__main__" in error.hint
 
 
 def test_a_message_of_this_package_stays_as_it_is(tmp_path):

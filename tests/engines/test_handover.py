@@ -17,7 +17,7 @@ from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.cluster.resolution import RUN_ID_VARIABLE
 from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator
 from estimator_pipeline.engines.lifecycle.rendezvous import board
-from estimator_pipeline.engines.lifecycle.settings import Settings, Trained
+from estimator_pipeline.engines.lifecycle.settings import Trained, TrainOptions
 from estimator_pipeline.engines.lifecycle.task import TaskLife
 from estimator_pipeline.engines.model_dir import lock
 from estimator_pipeline.errors import ConfigError, TaskFailedError
@@ -58,7 +58,7 @@ class Life(TaskLife):
             input_fn=lambda: None,
             max_steps=7,
             strategy=None,
-            settings=Settings(**settings),
+            settings=TrainOptions(**settings),
         )
         self.metrics = metrics
 

@@ -87,7 +87,7 @@ def test_batch_normalization_but_for_bessels_correction(parity, tmp_path, worker
     _, found = parity("--workers", workers, settings=["model.name=resnet", smooth, MOMENTUM])
     assert len(found["steps"]) == 10
     assert [(finding["name"], finding["side"]) for finding in found["findings"]] == [("BatchNorm", None)]
-    assert "moving_variance" in found["findings"][0]["message"] and "fused=False" in found["findings"][0]["mend"]
+    assert "moving_variance" in found["findings"][0]["message"] and "fused=False" in found["findings"][0]["hint"]
     assert all(found["environments"][engine]["tensorflow"] for engine in ("keras", "keras3"))
     for step in found["steps"]:
         assert step["losses"][0] == pytest.approx(step["losses"][1], rel=1e-5)

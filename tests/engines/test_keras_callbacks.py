@@ -467,7 +467,7 @@ def test_an_empty_folder_of_backups_is_taken_away(run, tmp_path):
 def test_paths_are_looked_at_when_the_job_is_loaded(section, says):
     with pytest.raises(ConfigError) as error:
         ep.load_job(JOB, overrides=[*SMALL, f"keras.{section}"])
-    assert says in str(error.value) and ".path: " in str(error.value) and "to mend it: " in str(error.value)
+    assert says in str(error.value) and ".path: " in str(error.value) and "hint: " in str(error.value)
     for good in ("model_checkpoint={path: 'a/{batch:03d}', every: 5}", "chief_checkpoint={path: 'a/{step}_{epoch}'}"):
         ep.load_job(JOB, overrides=[*SMALL, f"keras.{good}"])
 

@@ -119,7 +119,7 @@ BOTH = pytest.mark.parametrize("engine", ["estimator", "keras"])
 def test_one_that_returns_nothing(run, engine, field):
     error = refused(run, f"input.{field}=OWN:none", engine=engine)
     assert f"input.{field}: " in error.what and "own_inputs_job.py:none returns nothing" in error.what
-    assert error.mend == "return a tf.data.Dataset of (features, labels)" and error.exit_code == 2
+    assert error.hint == "return a tf.data.Dataset of (features, labels)" and error.exit_code == 2
 
 
 @BOTH
@@ -143,7 +143,7 @@ def test_data_without_labels(run, engine):
     error = refused(run, "input.train=OWN:features_only", engine=engine)
     assert error.what.endswith("features_only gives no labels") and "shape=(None, 4)" in error.found
     error = refused(run, "input.train=OWN:weighted", engine=engine)
-    assert error.what.endswith("weighted gives other than two things") and "input.weight_key" in error.mend
+    assert error.what.endswith("weighted gives other than two things") and "input.weight_key" in error.hint
 
 
 def test_a_model_fn_may_do_without_labels_and_without_params(run):
@@ -166,7 +166,7 @@ def test_an_evaluation_of_tensors_that_never_end(run):
     """It would never end either."""
     error = refused(run, "input.eval=OWN:tensors")
     assert "gives the same tensors again and again, and an evaluation reads to the end" in error.what
-    assert error.mend.endswith("or set eval.steps")
+    assert error.hint.endswith("or set eval.steps")
 
 
 @BOTH

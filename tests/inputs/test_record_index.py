@@ -176,7 +176,7 @@ def test_what_cannot_be_indexed(tmp_path, name, run_python):
         (tmp_path / name).write_bytes(framed(b"one")[:-2])
     said = run_python(["-m", "estimator_pipeline", "index", tmp_path / name])
     assert said.returncode == 2
-    assert "Traceback" not in said.stderr and name in said.stderr and "to mend it:" in said.stderr
+    assert "Traceback" not in said.stderr and name in said.stderr and "hint:" in said.stderr
     assert not (tmp_path / f"{name}.idx").exists()
 
 

@@ -27,11 +27,11 @@ def test_numbers_that_are_some():
 def test_numbers_that_are_none(value):
     with pytest.raises(ConfigError, match=r"^timeout is (.|\n)*more than 0") as error:
         check_seconds(value, "timeout")
-    assert "timeout=600" in error.value.mend
+    assert "timeout=600" in error.value.hint
     if value != 0:
         with pytest.raises(ConfigError, match=r"^--grace is (.|\n)*0 or more") as error:
             check_seconds(value, "--grace", zero=True)
-        assert error.value.mend == "give seconds, such as --grace 600"
+        assert error.value.hint == "give seconds, such as --grace 600"
     if value is not True:
         with pytest.raises(ConfigError, match=r"^steps is (.|\n)*whole numbers from 1 on"):
             check_count(value, "steps")

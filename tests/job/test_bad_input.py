@@ -33,7 +33,7 @@ def test_message(case, tmp_path):
         assert found >= 0, f"{fragment!r} is not in its place in:\n{message}"
         at = found + len(fragment)
     assert "job.yaml" in message if case.kind == "job" else message.startswith("TF_CONFIG")
-    assert "to mend it: " in message
+    assert "hint: " in message
     assert error.exit_code == 2
     # A bad message would show a person the inside of our libraries.
     assert not any(word in message for word in ("pydantic", "ruamel", "Traceback", "~", "None of"))

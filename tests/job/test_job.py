@@ -255,43 +255,43 @@ def test_an_override_mends_a_mistake_of_the_file(job_file):
             "train.max_step=5",
             "--set train.max_step=5: train.max_step: unknown field.\n"
             "  found: 'max_step' with the value 5; allowed: max_steps, epochs, steps_per_execution\n"
-            "  to mend it: did you mean 'max_steps'?",
+            "  hint: did you mean 'max_steps'?",
         ),
         (
             "trian.max_steps=5",
             "--set trian.max_steps=5: trian: unknown field.\n"
             "  found: 'trian' with the value {'max_steps': 5}; allowed: name, model, input, train, eval, "
             "run, keras, cluster, parity, kubernetes, slurm\n"
-            "  to mend it: did you mean 'train'?",
+            "  hint: did you mean 'train'?",
         ),
         (
             "train.max_steps=many",
             "--set train.max_steps=many: train.max_steps: 'many' is not a whole number.\n"
-            "  found: a value of type text; allowed: a whole number\n  to mend it: write a whole number.",
+            "  found: a value of type text; allowed: a whole number\n  hint: write a whole number.",
         ),
         (
             "train.max_steps",
             "--set train.max_steps: this is not of the form key=value.\n"
             "  found: 'train.max_steps'; allowed: dotted keys, an equals sign and a value in YAML\n"
-            "  to mend it: write for example --set train.max_steps=100.",
+            "  hint: write for example --set train.max_steps=100.",
         ),
         (
             "train.max_steps.x=1",
             "--set train.max_steps.x=1: train.max_steps has no fields below it.\n"
-            "  found: the value 100\n  to mend it: set that field itself.",
+            "  found: the value 100\n  hint: set that field itself.",
         ),
         (
             "model.metrics.0=a",
             "--set model.metrics.0=a: model.metrics: {'0': 'a'} is not a list.\n"
             "  found: a value of type mapping; allowed: a list\n"
-            "  to mend it: write it in brackets: [a, b], or one item a line after '- '.",
+            "  hint: write it in brackets: [a, b], or one item a line after '- '.",
         ),
         (
             "input.global_batch_size=3",
             "--set input.global_batch_size=3: input.global_batch_size: a batch of 3 records cannot be "
             "shared out equally among 2 replicas.\n"
             "  found: global_batch_size 3, 2 training tasks of 1 device\n"
-            "  to mend it: set global_batch_size to a multiple of 2, such as 2 or 4.",
+            "  hint: set global_batch_size to a multiple of 2, such as 2 or 4.",
         ),
     ],
 )
@@ -310,7 +310,7 @@ def test_a_list_item_that_is_not_there(job_file):
     assert _refused(job_file(), overrides=overrides) == (
         "--set eval.exporters.1.name=x: eval.exporters is a list, and has no item '1'.\n"
         "  found: 1 items; allowed: 0 to 0\n"
-        "  to mend it: name an item by its number, or set the whole list: --set key=[a, b]."
+        "  hint: name an item by its number, or set the whole list: --set key=[a, b]."
     )
 
 
@@ -322,16 +322,16 @@ def test_all_mistakes_in_one_message_sorted_by_line(job_file):
         "  line 2, column 3: model.nmae: unknown field.\n"
         "    found: 'nmae' with the value 'cnn'; allowed: name, function, params, loss, head, optimizer, metrics, "
         "clip_norm, clip_value, label_smoothing, class_weights, label_vocabulary, outputs, mixed_precision, export\n"
-        "    to mend it: did you mean 'name'?\n"
+        "    hint: did you mean 'name'?\n"
         "  line 11, column 3: run.model_dir: [] is not text.\n"
         "    found: a value of type list; allowed: text\n"
-        "    to mend it: write text.\n"
+        "    hint: write text.\n"
         "  line 14, column 3: cluster.workers: this value is not allowed.\n"
         "    found: -1; allowed: 0 or more\n"
-        "    to mend it: give workers another value.\n"
+        "    hint: give workers another value.\n"
         "  --set train.max_steps=-1: train.max_steps: this value is not allowed.\n"
         "    found: -1; allowed: more than 0\n"
-        "    to mend it: give max_steps another value."
+        "    hint: give max_steps another value."
     )
 
 
@@ -391,7 +391,7 @@ def test_make_job_from_a_mapping():
     with pytest.raises(ConfigError) as caught:
         make_job({**data, "run": {}})
     assert str(caught.value) == (
-        "the job: run.model_dir: the field is missing.\n  found: in run: nothing\n  to mend it: add model_dir."
+        "the job: run.model_dir: the field is missing.\n  found: in run: nothing\n  hint: add model_dir."
     )
 
 

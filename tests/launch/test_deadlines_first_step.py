@@ -11,7 +11,7 @@ import pytest
 
 from estimator_pipeline.cli.launch import deadlines_of
 from estimator_pipeline.job import load_job
-from estimator_pipeline.launch import Deadlines, Limits, Shape, new_run_id, supervise_local
+from estimator_pipeline.launch import Deadlines, LaunchShape, RestartLimits, new_run_id, supervise_local
 from estimator_pipeline.launch.kubernetes.pods import pods_of
 from estimator_pipeline.launch.local import timeouts as deadlines
 from estimator_pipeline.launch.local.timeouts import Listener
@@ -126,10 +126,10 @@ def test_a_hang_in_the_start_of_a_launch(tmp_path, monkeypatch):
     )
     outcome = supervise_local(
         [sys.executable, str(program)],
-        shape=Shape(workers=1),
+        shape=LaunchShape(workers=1),
         log_dir=tmp_path / "logs",
         run_id=new_run_id(),
-        limits=Limits(max_restarts=1, backoff=0.01),
+        limits=RestartLimits(max_restarts=1, backoff=0.01),
         foreign=False,
         deadlines=Deadlines(step=0.2),
         timeout=240.0,

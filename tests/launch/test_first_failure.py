@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from estimator_pipeline.errors import ConfigError, TaskFailedError
-from estimator_pipeline.launch import Limits, supervise_command
+from estimator_pipeline.launch import RestartLimits, supervise_command
 from estimator_pipeline.launch.history import read_events
 from estimator_pipeline.launch.local import task as running
 from estimator_pipeline.launch.logs.noise import is_noise
@@ -53,7 +53,7 @@ def test_the_error_of_a_log(text, said):
 
 def test_an_error_in_one_line():
     assert error_line(ValueError("one\ntwo")) == "ValueError: one"
-    assert error_line(ConfigError("the file is gone.", found="a.csv", mend="give it back")) == "the file is gone: a.csv"
+    assert error_line(ConfigError("the file is gone.", found="a.csv", hint="give it back")) == "the file is gone: a.csv"
     assert len(error_line(ValueError("x" * 5000))) == 300
     assert described("KeyError", "") == "KeyError"
 
@@ -199,7 +199,9 @@ sys.exit(143)
 def test_a_line_of_srun_fails_as_the_first_of_its_tasks(tmp_path, code, attempts):
     """srun itself ends with 143, the highest code of all tasks: that of one that it has ended itself."""
     command = [sys.executable, "-c", COMMAND.replace("%CODE", str(code))]
-    outcome = supervise_command(command, log_dir=tmp_path, run_id="r", limits=Limits(max_restarts=1, backoff=0.0))
+    outcome = supervise_command(
+        command, log_dir=tmp_path, run_id="r", limits=RestartLimits(max_restarts=1, backoff=0.0)
+    )
     assert (outcome.exit_code, len(outcome.attempts)) == (code, attempts)
     said = f"worker:1 failed with exit code {code}: RuntimeError: no such column 'price'"
     assert outcome.failure.head == said and outcome.failure.text().startswith(f"{said}. The last lines")
@@ -212,11 +214,11 @@ def test_a_process_that_the_kernel_killed_for_want_of_memory(tmp_path, monkeypat
     kills = iter([3, 4])
     monkeypatch.setattr(running, "memory_kills", lambda: next(kills))
     command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
-    outcome = supervise_command(command, log_dir=tmp_path, run_id="r", limits=Limits())
+    outcome = supervise_command(command, log_dir=tmp_path, run_id="r", limits=RestartLimits())
     assert outcome.failure.head == f"command {MEMORY}"
 
 
 def test_a_command_of_one_process_says_what_it_raised(tmp_path):
     command = [sys.executable, "-c", "{}['price']"]
-    outcome = supervise_command(command, log_dir=tmp_path, run_id="r", limits=Limits())
+    outcome = supervise_command(command, log_dir=tmp_path, run_id="r", limits=RestartLimits())
     assert outcome.failure.head == "command failed with exit code 1: KeyError: 'price'"

@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from estimator_pipeline.launch import Deadlines, Limits, Shape, new_run_id, supervise_local
+from estimator_pipeline.launch import Deadlines, LaunchShape, RestartLimits, new_run_id, supervise_local
 from estimator_pipeline.launch.local import task as running
 from estimator_pipeline.launch.local.task import Room
 from estimator_pipeline.launch.local.timeouts import Listener
@@ -340,10 +340,10 @@ def test_a_healthy_task_on_a_full_disk_is_not_hung(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "_ROOM_SECS", 0.2)
     outcome = supervise_local(
         [sys.executable, str(program), str(tmp_path)],
-        shape=Shape(workers=1),
+        shape=LaunchShape(workers=1),
         log_dir=tmp_path / "logs",
         run_id=new_run_id(),
-        limits=Limits(max_restarts=1, backoff=0.01),
+        limits=RestartLimits(max_restarts=1, backoff=0.01),
         foreign=False,
         deadlines=Deadlines(step=0.5, heartbeat=120.0),
         timeout=240.0,

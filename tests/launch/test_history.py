@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from estimator_pipeline.errors import ClusterError, ConfigError
-from estimator_pipeline.launch import Limits, Outcome, View, read_events
+from estimator_pipeline.launch import LaunchOutcome, RestartLimits, View, read_events
 from estimator_pipeline.launch.history import History
 from estimator_pipeline.launch.local.outcome import Failure
 from estimator_pipeline.launch.supervisor.supervisor import supervise
@@ -27,11 +27,11 @@ class _Notes(View):
 
 def _ended(reason, number, folder, *, exit_code):
     failure = Failure("worker:0", exit_code, folder / "worker-0.log", ()) if reason == "failed" else None
-    return Outcome(reason, exit_code, 1.5, f"r{number}", folder, (), failure)
+    return LaunchOutcome(reason, exit_code, 1.5, f"r{number}", folder, (), failure)
 
 
 def _supervised(folder, run, view=None):
-    return supervise(run, run_id="r", log_dir=folder, limits=Limits(max_restarts=3, backoff=0.01), view=view)
+    return supervise(run, run_id="r", log_dir=folder, limits=RestartLimits(max_restarts=3, backoff=0.01), view=view)
 
 
 def _told(folder):

@@ -21,7 +21,7 @@ import pytest
 
 from estimator_pipeline.cluster.spec import Task, parse_tf_config
 from estimator_pipeline.errors import ClusterError, ConfigError
-from estimator_pipeline.launch import Outcome, Shape, plan_local
+from estimator_pipeline.launch import LaunchOutcome, LaunchShape, plan_local
 from estimator_pipeline.launch.local.cores import available_cores, share_cores, thread_environment
 from estimator_pipeline.launch.local.task import Room
 from estimator_pipeline.launch.local.view import View, summary
@@ -116,15 +116,15 @@ def _gone(pid: int) -> bool:
         return True
 
 
-def _nothing_left(outcome: Outcome) -> None:
+def _nothing_left(outcome: LaunchOutcome) -> None:
     assert _of_run(outcome.run_id) == []
     for task in outcome.tasks:
         assert not psutil.pid_exists(task.pid)
 
 
-def _run(folder: Path, body: str, *, shape: Shape | None = None, **options: object) -> Outcome:
+def _run(folder: Path, body: str, *, shape: LaunchShape | None = None, **options: object) -> LaunchOutcome:
     settings = {"log_dir": folder / "logs", "timeout": 120.0, **options}
-    outcome = launch_local(_program(folder, body), shape=shape or Shape(workers=2), **settings)
+    outcome = launch_local(_program(folder, body), shape=shape or LaunchShape(workers=2), **settings)
     _nothing_left(outcome)
     return outcome
 
@@ -183,7 +183,7 @@ def test_threads_that_the_user_set_stay():
 
 def _plan(**changes: object):
     given = {
-        "shape": Shape(workers=1, evaluator=True),
+        "shape": LaunchShape(workers=1, evaluator=True),
         "ports": [4001, 4002],
         "log_dir": "/logs",
         "run_id": "r1",
@@ -255,44 +255,44 @@ def test_a_plan_that_cannot_be_is_refused():
     with pytest.raises(ConfigError, match="cores is 'some'"):
         _plan(cores="some")
     with pytest.raises(ConfigError, match="The command is empty"):
-        plan_local([], shape=Shape(), ports=[1, 2], log_dir="/l", run_id="r", environ={})
+        plan_local([], shape=LaunchShape(), ports=[1, 2], log_dir="/l", run_id="r", environ={})
     with pytest.raises(ClusterError):
-        _plan(shape=Shape(workers=0))
+        _plan(shape=LaunchShape(workers=0))
 
 
 _DOCUMENTS = [
-    ({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}, Shape(workers=2)),
+    ({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}, LaunchShape(workers=2)),
     (
         {"cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1", "d:1"]}, "task": {"type": "chief"}},
-        Shape(workers=1, chief=True, ps=2),
+        LaunchShape(workers=1, chief=True, ps=2),
     ),
     (
         {"cluster": {"master": ["a:1"], "worker": ["b:1"]}, "task": {"type": "master", "index": 0}},
-        Shape(workers=1, chief=True, dialect="master"),
+        LaunchShape(workers=1, chief=True, dialect="master"),
     ),
     (
         {"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator", "index": 0}},
-        Shape(workers=1, evaluator=True),
+        LaunchShape(workers=1, evaluator=True),
     ),
     (
         {"cluster": {"worker": ["a:1"], "evaluator": ["b:1"]}, "task": {"type": "worker", "index": 0}},
-        Shape(workers=1, evaluator=True, dialect="evaluator_in_cluster"),
+        LaunchShape(workers=1, evaluator=True, dialect="evaluator_in_cluster"),
     ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("document", "shape"), _DOCUMENTS)
 def test_the_shape_of_a_document_is_rehearsed_in_its_own_dialect(document, shape):
-    assert Shape.of(parse_tf_config(document)) == shape
+    assert LaunchShape.of(parse_tf_config(document)) == shape
     local = shape.documents(range(4001, 4001 + shape.ports))
-    again = [Shape.of(parse_tf_config(one)) for one in local.values()]
+    again = [LaunchShape.of(parse_tf_config(one)) for one in local.values()]
     assert shape in again
     assert {len(jobs) for one in local.values() for jobs in [one["cluster"]]} == {len(document["cluster"])}
 
 
 def test_a_document_without_a_cluster_has_no_shape():
     with pytest.raises(ClusterError, match="describes no cluster"):
-        Shape.of(parse_tf_config({"task": {"type": "worker", "index": 0}}))
+        LaunchShape.of(parse_tf_config({"task": {"type": "worker", "index": 0}}))
 
 
 # What a task is given -----------------------------------------------------------------------------
@@ -336,7 +336,9 @@ def test_each_task_has_its_part_its_cores_its_log_and_its_progress_file(tmp_path
 
 def test_a_program_that_is_no_python_gets_the_default_of_sigpipe(tmp_path):
     # An interpreter ignores SIGPIPE and would hand that on: `yes | head` would then complain.
-    outcome = launch_local(["sh", "-c", "yes | head -n 1"], shape=Shape(workers=1), log_dir=tmp_path, timeout=60.0)
+    outcome = launch_local(
+        ["sh", "-c", "yes | head -n 1"], shape=LaunchShape(workers=1), log_dir=tmp_path, timeout=60.0
+    )
     assert outcome.ok
     assert outcome.tasks[0].log.read_text() == "y\n"
 
@@ -347,8 +349,8 @@ def test_logs_are_appended_and_a_failure_shows_its_own_lines_only(tmp_path):
         with open(os.environ["ESTIMATOR_PIPELINE_PROGRESS"], "a") as progress:
             print(json.dumps({"event": "result", "global_step": 7}), file=progress)
     """
-    assert _run(tmp_path, first, shape=Shape(workers=1)).result["global_step"] == 7
-    outcome = _run(tmp_path, "sys.exit('the second run')", shape=Shape(workers=1))
+    assert _run(tmp_path, first, shape=LaunchShape(workers=1)).result["global_step"] == 7
+    outcome = _run(tmp_path, "sys.exit('the second run')", shape=LaunchShape(workers=1))
     assert outcome.failure.tail == ("the second run",)
     assert outcome.result is None
     assert outcome.failure.log.read_text() == "the first run\nthe second run\n"
@@ -361,7 +363,7 @@ def test_a_legacy_program_is_followed_by_its_log(tmp_path):
         print("INFO:tensorflow:loss = 0.31, step = 100 (0.8 sec)")
         print("INFO:tensorflow:Saving dict for global step 200: accuracy = 0.97, loss = 0.1")
         """,
-        shape=Shape(workers=1),
+        shape=LaunchShape(workers=1),
     )
     assert outcome.result["global_step"] == 200
     assert outcome.result["metrics"] == {"accuracy": 0.97, "loss": 0.1}
@@ -382,7 +384,7 @@ def test_a_warning_of_several_tasks_is_shown_once(tmp_path):
             for text in ("the data ended", ["no", "text"], "of " + me):
                 print(json.dumps({"time": 1.0, "event": "warning", "text": text}), file=file)
         """,
-        shape=Shape(workers=2),
+        shape=LaunchShape(workers=2),
         view=Notes(),
     )
     of_all = [text for text in Notes.seen if text.endswith(" warns: the data ended")]
@@ -393,7 +395,7 @@ def test_a_warning_of_several_tasks_is_shown_once(tmp_path):
 def test_a_log_folder_that_cannot_be_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="The logs cannot be written to"):
-        launch_local(["true"], shape=Shape(workers=1), log_dir=tmp_path / "file" / "logs")
+        launch_local(["true"], shape=LaunchShape(workers=1), log_dir=tmp_path / "file" / "logs")
 
 
 # Failures -----------------------------------------------------------------------------------------
@@ -500,23 +502,23 @@ def test_a_task_that_leaves_with_exit_code_0_before_its_end_has_failed(tmp_path,
     assert "failed, exit code 0" in summary(outcome)
     # Nobody can tell anything where there is no room.
     monkeypatch.setattr(Room, "_try", lambda room: OSError(errno.ENOSPC, "No space left on device"))
-    outcome = _run(tmp_path, "", shape=Shape(workers=1), foreign=False)
+    outcome = _run(tmp_path, "", shape=LaunchShape(workers=1), foreign=False)
     assert outcome.ok, outcome
     assert "worker:0 could not tell its end: its exit code 0 counts" in outcome.notes[0]
 
 
 def test_bad_input_of_a_task_is_bad_input_of_the_launch(tmp_path):
-    assert _run(tmp_path, "sys.exit(2)", shape=Shape(workers=1)).exit_code == 2
+    assert _run(tmp_path, "sys.exit(2)", shape=LaunchShape(workers=1)).exit_code == 2
 
 
 def test_a_signal_that_ended_a_task_is_named(tmp_path):
-    outcome = _run(tmp_path, "os.kill(os.getpid(), signal.SIGSEGV)", shape=Shape(workers=1))
+    outcome = _run(tmp_path, "os.kill(os.getpid(), signal.SIGSEGV)", shape=LaunchShape(workers=1))
     assert outcome.exit_code == 1
     assert outcome.failure.text().startswith("worker:0 failed with signal SIGSEGV.")
 
 
 def test_a_program_that_is_not_there_says_so_in_its_log(tmp_path):
-    outcome = launch_local(["/no/such/program"], shape=Shape(workers=1), log_dir=tmp_path)
+    outcome = launch_local(["/no/such/program"], shape=LaunchShape(workers=1), log_dir=tmp_path)
     assert outcome.failure.exit_code == 127
     assert outcome.failure.tail == ("launch: /no/such/program cannot be run: No such file or directory",)
 
@@ -567,7 +569,7 @@ def test_a_job_that_takes_too_long_is_ended(tmp_path):
 
 @pytest.mark.parametrize("end", ["sys.exit(0)", "sys.exit(3)"])
 def test_grandchildren_end_with_the_job_however_it_ended(tmp_path, end):
-    outcome = _run(tmp_path, _GRANDCHILD + end, shape=Shape(workers=1), grace=0.2)
+    outcome = _run(tmp_path, _GRANDCHILD + end, shape=LaunchShape(workers=1), grace=0.2)
     assert outcome.exit_code == (1 if "3" in end else 0)
     assert _gone(int((tmp_path / "worker-0.told").read_text()))
     assert "1 process that the tasks had left behind: killed" in outcome.notes
@@ -583,7 +585,7 @@ def test_a_ps_of_a_foreign_program_is_ended_quietly_after_the_training(tmp_path)
         if me == "ps-0":
             for_ever()
         """,
-        shape=Shape(workers=1, ps=1),
+        shape=LaunchShape(workers=1, ps=1),
         linger=0.2,
     )
     assert (outcome.reason, outcome.exit_code) == ("done", 0)
@@ -603,7 +605,7 @@ def test_an_evaluator_that_ends_by_itself_is_waited_for(tmp_path):
             print("evaluated")
         result()
         """,
-        shape=Shape(workers=1, evaluator=True),
+        shape=LaunchShape(workers=1, evaluator=True),
         foreign=False,
         linger=0.0,
     )
@@ -619,7 +621,7 @@ def test_an_evaluator_of_a_foreign_program_that_never_ends_is_ended(tmp_path):
         if me == "evaluator-0":
             for_ever()
         """,
-        shape=Shape(workers=1, evaluator=True),
+        shape=LaunchShape(workers=1, evaluator=True),
         linger=0.2,
     )
     assert outcome.ok
@@ -645,7 +647,7 @@ def test_an_evaluator_that_somebody_asks_to_end(tmp_path, foreign, when):
             told("launcher-evaluator")
         result()
         """,
-        shape=Shape(workers=1, evaluator=True),
+        shape=LaunchShape(workers=1, evaluator=True),
         foreign=foreign,
         view=Tells(),
     )
@@ -665,7 +667,7 @@ def test_an_evaluator_that_fails_after_the_training_is_a_failure(tmp_path):
             sys.exit(5)
         tell("trained")
         """,
-        shape=Shape(workers=1, evaluator=True),
+        shape=LaunchShape(workers=1, evaluator=True),
     )
     assert (outcome.exit_code, outcome.failure.task) == (1, "evaluator:0")
 
@@ -824,7 +826,9 @@ def test_a_task_that_dies_before_its_first_word_had_nothing_to_save(tmp_path, fo
 @pytest.mark.nightly
 def test_one_task_that_was_preempted_is_no_failure_of_the_job(tmp_path):
     """The signal did not come through the launcher."""
-    outcome = _run(tmp_path, "sys.exit(75) if me == 'worker-1' else for_ever()", shape=Shape(workers=2), grace=0.3)
+    outcome = _run(
+        tmp_path, "sys.exit(75) if me == 'worker-1' else for_ever()", shape=LaunchShape(workers=2), grace=0.3
+    )
     assert (outcome.reason, outcome.exit_code, outcome.failure.task) == ("preempted", 75, "worker:1")
 
 

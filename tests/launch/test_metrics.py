@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.launch import Limits, LineView, Outcome, supervise_command
+from estimator_pipeline.launch import LaunchOutcome, LineView, RestartLimits, supervise_command
 from estimator_pipeline.launch.local.metrics import MetricsView, exposition
-from estimator_pipeline.launch.local.plan import Plan
+from estimator_pipeline.launch.local.plan import LaunchPlan
 from estimator_pipeline.launch.local.view import View
 from estimator_pipeline.progress.progress_file import TaskState
 from tests.support.command_line import call
@@ -60,7 +60,7 @@ class Job:
     def __init__(self, folder: Path, inner: View | None = None) -> None:
         self.file, self.now = folder / "digits.prom", 0.0
         self.view = MetricsView(inner, self.file, clock=lambda: self.now)
-        self.plan = Plan(run_id="r", tasks=(), ports=(), log_dir=folder, foreign=False)
+        self.plan = LaunchPlan(run_id="r", tasks=(), ports=(), log_dir=folder, foreign=False)
         self.begin()
 
     def begin(self) -> None:
@@ -79,7 +79,7 @@ class Job:
 
     def end(self, reason):
         self.view.finish(
-            Outcome(reason=reason, exit_code=0, seconds=1.0, run_id="r", log_dir=self.file.parent, tasks=())
+            LaunchOutcome(reason=reason, exit_code=0, seconds=1.0, run_id="r", log_dir=self.file.parent, tasks=())
         )
         return parsed(self.file.read_text())
 
@@ -173,7 +173,7 @@ def test_a_command_that_is_started_again(tmp_path):
         [sys.executable, "-c", program],
         log_dir=tmp_path / "logs",
         run_id="r",
-        limits=Limits(max_restarts=1, backoff=0.01),
+        limits=RestartLimits(max_restarts=1, backoff=0.01),
         metrics=tmp_path / "digits.prom",
         timeout=50.0,
     )

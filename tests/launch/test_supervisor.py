@@ -17,7 +17,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from estimator_pipeline.launch import Deadlines, Limits, Outcome, Shape, new_run_id, run_local, supervise_local
+from estimator_pipeline.launch import (
+    Deadlines,
+    LaunchOutcome,
+    LaunchShape,
+    RestartLimits,
+    new_run_id,
+    run_local,
+    supervise_local,
+)
 from estimator_pipeline.launch.history import History
 from estimator_pipeline.launch.local.orphan_guard import survivors
 from estimator_pipeline.launch.local.task import Heartbeats
@@ -36,7 +44,7 @@ from estimator_pipeline.progress.progress_file import (
 
 
 def _decisions(ends, **limits):
-    policy = Policy(Limits(**{"max_restarts": 3, "backoff": 1.0, **limits}))
+    policy = Policy(RestartLimits(**{"max_restarts": 3, "backoff": 1.0, **limits}))
     return [policy.decide(end) for end in ends]
 
 
@@ -93,7 +101,7 @@ def test_where_nobody_tells_of_checkpoints_a_later_step_is_progress():
 def test_no_pause_is_longer_than_the_longest():
     decisions = _decisions([_crash(5, 5)] * 2000, max_restarts=5000, backoff=7.0, longest_pause=60.0)
     assert max(one.after for one in decisions) == 60.0
-    assert Limits(backoff=100.0, longest_pause=60.0).pause(5) == 100.0
+    assert RestartLimits(backoff=100.0, longest_pause=60.0).pause(5) == 100.0
 
 
 def test_a_preemption_is_not_counted_while_there_is_progress():
@@ -399,15 +407,15 @@ def _program(tmp_path: Path, body: str) -> list[str]:
     return [sys.executable, str(path)]
 
 
-def _supervised(tmp_path, body, *, workers=1, limits=None, evaluator=False, foreign=False, **options) -> Outcome:
+def _supervised(tmp_path, body, *, workers=1, limits=None, evaluator=False, foreign=False, **options) -> LaunchOutcome:
     run_id = new_run_id()
     outcome = supervise_local(
         # One of ours that comes to its end tells its result.
         _program(tmp_path, textwrap.dedent(body) + ("" if foreign else "\nemit('result')\n")),
-        shape=Shape(workers=workers, evaluator=evaluator),
+        shape=LaunchShape(workers=workers, evaluator=evaluator),
         log_dir=tmp_path / "logs",
         run_id=run_id,
-        limits=limits or Limits(max_restarts=2, backoff=0.01),
+        limits=limits or RestartLimits(max_restarts=2, backoff=0.01),
         foreign=foreign,
         timeout=50.0,
         **options,
@@ -436,7 +444,7 @@ def test_a_task_that_is_killed_is_started_again_with_all_others(tmp_path):
         print(json.dumps([os.environ["ESTIMATOR_PIPELINE_RUN_ID"], config["cluster"]["worker"]]))
         """,
         workers=2,
-        limits=Limits(max_restarts=1, backoff=0.01),
+        limits=RestartLimits(max_restarts=1, backoff=0.01),
     )
     assert (outcome.reason, outcome.exit_code, outcome.gave_up) == ("done", 0, "")
     assert [one.reason for one in outcome.attempts] == ["failed", "failed", "done"]
@@ -466,7 +474,7 @@ def test_a_task_that_is_killed_is_started_again_with_all_others(tmp_path):
 def test_a_refusal_counts_whatever_code_its_command_ends_with(tmp_path):
     """srun ends with that of a task which it has ended because of the one that refused."""
     body = """
-    refusal = {"what": "no such data", "found": None, "mend": None}
+    refusal = {"what": "no such data", "found": None, "hint": None}
     emit("end", status="failed", task="worker:1", error="no such data", refusal=refusal)
     sys.exit(143)
     """
@@ -474,7 +482,7 @@ def test_a_refusal_counts_whatever_code_its_command_ends_with(tmp_path):
         _program(tmp_path, body),
         log_dir=tmp_path / "logs",
         run_id=new_run_id(),
-        limits=Limits(max_restarts=2, backoff=0.01),
+        limits=RestartLimits(max_restarts=2, backoff=0.01),
         timeout=50.0,
     )
     assert (outcome.exit_code, outcome.gave_up) == (2, "bad input (exit code 2) comes again with every attempt")
@@ -487,7 +495,7 @@ def test_where_an_attempt_goes_on_from_is_a_checkpoint_even_if_nobody_told_of_it
     if attempt < 4:
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    outcome = _supervised(tmp_path, body, limits=Limits(max_restarts=1, backoff=0.01))
+    outcome = _supervised(tmp_path, body, limits=RestartLimits(max_restarts=1, backoff=0.01))
     assert outcome.ok, "each went on from a later place than the one before"
     assert [one.from_step for one in outcome.attempts] == [0, 100, 200, 300]
     restarts = [one for one in _events(tmp_path) if one["event"] == "restart_in"]
@@ -504,17 +512,17 @@ def test_bad_input_is_not_tried_again(tmp_path):
 def test_a_program_that_is_not_there_is_not_tried_again(tmp_path):
     outcome = supervise_local(
         ["no-such-program"],
-        shape=Shape(workers=1),
+        shape=LaunchShape(workers=1),
         log_dir=tmp_path / "logs",
         run_id=new_run_id(),
-        limits=Limits(max_restarts=5, backoff=0.01),
+        limits=RestartLimits(max_restarts=5, backoff=0.01),
     )
     assert len(outcome.attempts) == 1
     assert outcome.gave_up == "the program cannot be run (exit code 127)"
 
 
 def test_failures_before_the_first_step_are_given_up_early(tmp_path):
-    outcome = _supervised(tmp_path, "emit('start'); sys.exit(7)", limits=Limits(max_restarts=50, backoff=0.01))
+    outcome = _supervised(tmp_path, "emit('start'); sys.exit(7)", limits=RestartLimits(max_restarts=50, backoff=0.01))
     assert len(outcome.attempts) == 3
     assert outcome.gave_up.startswith("it fails before its first step each time")
     assert outcome.failure.exit_code == 7
@@ -559,7 +567,7 @@ def test_a_task_that_hangs_tells_where_it_stood(tmp_path):
         waits_for_godot()
         """,
         workers=2,
-        limits=Limits(max_restarts=0),
+        limits=RestartLimits(max_restarts=0),
         deadlines=Deadlines(step=1.0),
     )
     assert (outcome.reason, outcome.exit_code) == ("hung", 1)
@@ -646,7 +654,7 @@ def test_a_foreign_program_whose_log_stands_still_hangs(tmp_path):
 
 @pytest.mark.parametrize("how", ["emit('end', status='diverged'); sys.exit(3)", "sys.exit(3)"])
 def test_a_divergence_at_the_same_step_is_tried_once_more(tmp_path, how):
-    outcome = _supervised(tmp_path, f"emit('step', step=25); {how}", limits=Limits(max_restarts=9, backoff=0.01))
+    outcome = _supervised(tmp_path, f"emit('step', step=25); {how}", limits=RestartLimits(max_restarts=9, backoff=0.01))
     assert [one.reason for one in outcome.attempts] == ["diverged", "diverged"]
     assert outcome.exit_code == 3
     assert "diverges again at step 25" in outcome.gave_up
@@ -677,7 +685,7 @@ def test_a_preempted_task_is_started_again_and_the_others_may_finish_their_check
             sys.exit(75)
         """,
         workers=2,
-        limits=Limits(max_restarts=1, backoff=30.0),  # a pause would not end in time
+        limits=RestartLimits(max_restarts=1, backoff=30.0),  # a pause would not end in time
     )
     assert [one.reason for one in outcome.attempts] == ["preempted"] * 2 + ["done"]
     for number in (1, 2):
@@ -687,10 +695,10 @@ def test_a_preempted_task_is_started_again_and_the_others_may_finish_their_check
 def test_time_that_runs_out_counts_for_all_attempts(tmp_path):
     outcome = supervise_local(
         _program(tmp_path, "sys.exit(1)"),
-        shape=Shape(workers=1),
+        shape=LaunchShape(workers=1),
         log_dir=tmp_path / "logs",
         run_id=new_run_id(),
-        limits=Limits(max_restarts=9, backoff=600.0),
+        limits=RestartLimits(max_restarts=9, backoff=600.0),
         timeout=0.5,
     )
     assert (outcome.reason, outcome.exit_code, len(outcome.attempts)) == ("timeout", 1, 1)
@@ -779,7 +787,7 @@ def test_a_command_whose_training_has_no_end_is_run_again(tmp_path):
         _program(tmp_path, body),
         log_dir=tmp_path / "logs",
         run_id=new_run_id(),
-        limits=Limits(max_restarts=1, backoff=0.01),
+        limits=RestartLimits(max_restarts=1, backoff=0.01),
         timeout=50.0,
     )
     assert [one.reason for one in outcome.attempts] == ["failed", "done"] and outcome.exit_code == 0
@@ -835,7 +843,7 @@ def test_a_file_that_must_change_and_does_not(tmp_path):
         _program(tmp_path, body),
         log_dir=tmp_path / "logs",
         run_id=new_run_id(),
-        limits=Limits(max_restarts=1, backoff=0.01),
+        limits=RestartLimits(max_restarts=1, backoff=0.01),
         deadlines=Deadlines(step=1.0),
         watch_path=watched,
         timeout=50.0,
@@ -876,7 +884,7 @@ def test_one_of_several_tasks_of_a_command_that_stands_still(tmp_path):
         [*_program(tmp_path, _SEVERAL), str(tmp_path)],
         log_dir=tmp_path / "logs",
         run_id=new_run_id(),
-        limits=Limits(max_restarts=1, backoff=0.01),
+        limits=RestartLimits(max_restarts=1, backoff=0.01),
         deadlines=Deadlines(heartbeat=15.0),
         grace=1.0,
         timeout=300.0,

@@ -238,7 +238,7 @@ def test_moving_averages_of_tensorflow_1(tmp_path):
     with pytest.raises(ConfigError, match="out/weights/ExponentialMovingAverage of the checkpoint is nothing in"):
         migrate_checkpoint(path, to="keras", model=table_model, output=tmp_path / "keras")
     done = migrate_checkpoint(path, to="keras", model=table_model, output=tmp_path / "averages.weights.h5",
-                              use_averages=True, drop_slots=True)  # fmt: skip
+                              use_ema_weights=True, drop_optimizer_state=True)  # fmt: skip
     model = table_model()
     model.load_weights(done.output)
     old = values(tf, path)
@@ -322,7 +322,9 @@ def test_a_recorded_canned_estimator_needs_a_mapping(tmp_path):
         return model
 
     with pytest.raises(ConfigError) as caught:
-        migrate_checkpoint(RECORDED / "dnn_classifier", to="keras", model=model, output=tmp_path / "x", drop_slots=True)
+        migrate_checkpoint(
+            RECORDED / "dnn_classifier", to="keras", model=model, output=tmp_path / "x", drop_optimizer_state=True
+        )
     assert "dnn/" in str(caught.value) and "--mapping" in str(caught.value)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.checkpoints.draft import Choices
-from estimator_pipeline.migrate.checkpoints.mapping import Variable, match_variables
+from estimator_pipeline.migrate.checkpoints.mapping import MappedVariable, match_variables
 from estimator_pipeline.migrate.checkpoints.optimizer_slots import power_after
 from estimator_pipeline.migrate.checkpoints.plan import plan
 from estimator_pipeline.migrate.checkpoints.state import state_of
@@ -80,7 +80,7 @@ def test_names_of_every_optimizer(case):
 
 
 def described(**shapes):
-    return {name: Variable(shape, "float32") for name, shape in shapes.items()}
+    return {name: MappedVariable(shape, "float32") for name, shape in shapes.items()}
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,9 @@ FAULTS = {
                               "SGD/learning_rate is 0.1 in the checkpoint, and 0.01 in the target"),
     "averages": (weights(K, f"{K}/ExponentialMovingAverage"), {}, weights(K), {},
                  "dense/kernel/ExponentialMovingAverage of the checkpoint is nothing in the target"),
-    "averages without slots": (weights(K, f"{K}/ExponentialMovingAverage", f"{K}/Momentum"), {"use_averages": True},
-                               weights(K, f"{K}/momentum"), {"style": "v1"}, "give --drop-slots as well"),
-    "no averages": (weights(K), {"use_averages": True}, weights(K), {}, "the checkpoint has no moving averages"),
+    "averages without slots": (weights(K, f"{K}/ExponentialMovingAverage", f"{K}/Momentum"), {"use_ema_weights": True},
+                               weights(K, f"{K}/momentum"), {"style": "v1"}, "give --drop-optimizer-state as well"),
+    "no averages": (weights(K), {"use_ema_weights": True}, weights(K), {}, "the checkpoint has no moving averages"),
     "momentum of another kind": (MOMENTUM, {}, weights(K, f"{K}/momentum"), {},
                                  "sums up gradients (tf.compat.v1.train), the target's steps (Keras): the learning"),
     "momentum and a schedule": (MOMENTUM, {"learning_rate": 0.1}, weights(K, f"{K}/momentum"),
@@ -204,7 +204,7 @@ def test_planted_faults_are_refused_by_name(case):
             plan(source({**theirs, **STEP}), target(ours), Choices(step=8), hyper={}, reverse=False)
         return
     text = refused(theirs, ours, **options, **choices)
-    assert text.startswith("SRC cannot go on as the model: ") and "to mend it: " in text
+    assert text.startswith("SRC cannot go on as the model: ") and "hint: " in text
     assert told in text
 
 
@@ -233,14 +233,16 @@ def test_explicit_choices():
 
 
 def test_dropped_slots_are_said():
-    done = moved(ADAM, weights(K, f"{K}/momentum"), drop_slots=True)
+    done = moved(ADAM, weights(K, f"{K}/momentum"), drop_optimizer_state=True)
     assert set(done.values) == {"iter", K}
-    assert done.notes == ("the optimizer begins anew: 2 slots of the checkpoint are left behind (--drop-slots)",)
+    assert done.notes == (
+        "the optimizer begins anew: 2 slots of the checkpoint are left behind (--drop-optimizer-state)",
+    )
 
 
 def test_averages_in_the_place_of_weights():
     theirs = weights(K, B, f"{K}/ExponentialMovingAverage")
-    done = moved(theirs, weights(K, B), use_averages=True)
+    done = moved(theirs, weights(K, B), use_ema_weights=True)
     assert done.values[K].tobytes() == theirs[f"{K}/ExponentialMovingAverage"].tobytes()
     assert done.values[B].tobytes() == theirs[B].tobytes()
     assert done.notes == ("1 weights have no moving average, and are as they were trained",)

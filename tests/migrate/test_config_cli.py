@@ -65,7 +65,7 @@ def test_written_and_never_over_another_file(run, tmp_path):
     path.write_text("mine")
     done = run(CENSUS, "--output", path, code=2)
     assert done.stderr == (
-        f"error: {path} is there already.\n  to mend it: say --overwrite, or name another file with --output.\n"
+        f"error: {path} is there already.\n  hint: say --overwrite, or name another file with --output.\n"
     )
     assert path.read_text() == "mine"
     run(CENSUS, "--output", path, "--overwrite")
@@ -136,7 +136,7 @@ def test_bad_input_is_one_message(run, tmp_path):
     done = run(path, code=2)
     assert done.stdout == "" and done.stderr == (
         f"error: {path}, line 2, column 1: this is not JSON: a key in double quotes is missing.\n"
-        "  found: the line '}'\n  to mend it: correct it there or just above.\n"
+        "  found: the line '}'\n  hint: correct it there or just above.\n"
     )
     assert "error: --format 'x': there is no such format." in run(path, "--format", "x", code=2).stderr
 

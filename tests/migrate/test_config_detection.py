@@ -43,7 +43,7 @@ def test_hyperparameters_and_flags_look_alike(file):
     assert refused(path) == (
         "config may be HParams as JSON (hparams_json) or values of flags as JSON (flags_json).\n"
         "  found: the fields learning_rate, hidden\n"
-        "  to mend it: say which: --format hparams_json or --format flags_json."
+        "  hint: say which: --format hparams_json or --format flags_json."
     )
     taken = converted(path, wanted="hparams_json").job["model"]["params"]
     assert taken == {"hidden": [10, 20]}
@@ -75,7 +75,7 @@ def test_no_format(file):
     said = refused(file({"a": {"b": 1}}))
     assert said == (
         f"config is of no format that is known here.\n  found: the fields a; known: {KNOWN}\n"
-        "  to mend it: say which it is: --format NAME."
+        "  hint: say which it is: --format NAME."
     )
     assert "no mapping of names and values" in refused(file("[1, 2]"))
     assert "no mapping of names and values" in refused(file("just words\n"))

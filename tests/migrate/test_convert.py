@@ -65,9 +65,9 @@ def test_a_converted_program_has_nothing_left_that_does_not_run(golden, tmp_path
     before.write_text(of_tensorflow_1(name))
     after.write_text(golden(name))
     old, new = scan(before), scan(after)
-    assert old.count("automatic") > 10 and old.count("by hand") == 0
+    assert old.count("automatic") > 10 and old.count("manual") == 0
     # What is automatic still is what goes to Keras.
-    assert new.count("by hand") == 0 and convert(after, to="estimator").files[0].after == after.read_text()
+    assert new.count("manual") == 0 and convert(after, to="estimator").files[0].after == after.read_text()
     # Nothing was lost on the way: the switch of behaviour is the one that is new.
     lost = len(old.findings) - len(new.findings)
     assert lost == -1 and [one.name for one in new.findings if one.kind == "behavior"] == [
@@ -75,8 +75,8 @@ def test_a_converted_program_has_nothing_left_that_does_not_run(golden, tmp_path
     ]
 
 
-@pytest.mark.gate("left-by-hand", "left-all", "left-none", "mnist_tf1-all")
-@pytest.mark.parametrize("notes", ["by-hand", "all", "none"])
+@pytest.mark.gate("left-manual", "left-all", "left-none", "mnist_tf1-all")
+@pytest.mark.parametrize("notes", ["manual", "all", "none"])
 @pytest.mark.parametrize("name", [*GOLDEN, "left"])
 def test_converting_twice_changes_nothing(tmp_path, name, notes):
     text = LEFT if name == "left" else of_tensorflow_1(name)
@@ -332,7 +332,7 @@ def test_the_command(program, tmp_path, capsys):
     assert {name for name in after if after[name] != before[name]} == {"old.py", "run"}
     assert os.access(tmp_path / "new" / "out" / "run", os.X_OK)
     assert out.startswith(f"{program}: 2 changes in 2 of 5 files; 3 left to be written by hand, 0 constructs stay\n")
-    for line in ("  old.py:2:5  tf.log -> tf.math.log", "  old.py:3:1  by hand: tf.contrib.slim.g: tf.contrib is gone",
+    for line in ("  old.py:2:5  tf.log -> tf.math.log", "  old.py:3:1  manual: tf.contrib.slim.g: tf.contrib is gone",
                  "book.ipynb: copied as it is: notebooks are not converted",
                  "models/two.py: copied as it is: it cannot be read"):  # fmt: skip
         assert line in out
@@ -342,7 +342,7 @@ def test_json(program, tmp_path, capsys):
     code, out, _ = run(["migrate", "convert", program, "--output", tmp_path / "out", "--json"], capsys)
     document = json.loads(out)
     assert code == 0 and document["schema"] == "estimator-pipeline/migrate-convert/1"
-    assert (document["changes"], document["by_hand"], document["stays"]) == (2, 3, 0)
+    assert (document["changes"], document["manual"], document["unchanged"]) == (2, 3, 0)
     assert document["output"] == str(tmp_path / "out") and [one["path"] for one in document["files"]] == sorted(
         set(files_of(program)) - {"data.csv"}
     )
@@ -350,7 +350,7 @@ def test_json(program, tmp_path, capsys):
     assert old["changes"] == [
         {"line": 2, "column": 5, "before": "tf.log", "after": "tf.math.log", "rule": "tensorflow-1-name"}
     ]
-    assert old["by_hand"][0]["name"] == "tf.contrib.slim.g" and old["by_hand"][0]["successor"]
+    assert old["manual"][0]["name"] == "tf.contrib.slim.g" and old["manual"][0]["successor"]
 
 
 def test_a_dry_run_prints_a_diff_and_writes_nothing(program, tmp_path, capsys):

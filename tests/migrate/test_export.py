@@ -347,7 +347,7 @@ def test_weights_of_another_training(exports, tmp_path):
     assert {("predict", "logits"), ("predict", "probabilities"), ("classification", "scores")} <= wrong
     assert ("classification", "classes") not in wrong and ("predict", "all_classes") not in wrong
     assert "predict/logits: " in str(done) and "elements beyond" in str(done)
-    kept = migrate(source, tmp_path / "new", "multi_class", checkpoint=other, keep_unequal=True)
+    kept = migrate(source, tmp_path / "new", "multi_class", checkpoint=other, allow_mismatch=True)
     assert not kept.equal and (tmp_path / "new" / "saved_model.pb").exists()
 
 
@@ -482,7 +482,7 @@ def test_a_function_makes_what_the_model_takes(exports, tmp_path):
         return tf.keras.Model([size, weight, colour], model({"size": weight, "weight": size, "colour": colour}))
 
     options = {"model": plain, "checkpoint": None}
-    done = migrate(source, tmp_path / "first", "regression", keep_unequal=True,
+    done = migrate(source, tmp_path / "first", "regression", allow_mismatch=True,
                    features=lambda given: [given["weight"], given["size"], given["colour"]], **options)  # fmt: skip
     assert not done.equal, "its weights are the first ones"
     with_weights = migrate(source, tmp_path / "second", "regression", sparse=False)

@@ -80,7 +80,7 @@ def converted(tmp_path, change: dict[str, str] | None = None):
 def test_the_class_is_the_model(tmp_path):
     """Its methods stay methods; what it was made with goes to what makes it, and only what it needs."""
     made = converted(tmp_path)
-    assert made.keras and not made.left and not made.stays, made.kept_as_estimator
+    assert made.keras and not made.left and not made.unchanged, made.kept_as_estimator
     for text in (
         'class Deep(tf.keras.Model):\n    """A network, and how it is tried.\n\n    Two lines more.\n    """\n',
         "    # The first layer.\n    @staticmethod\n    def _hidden(x, width, activation):\n"

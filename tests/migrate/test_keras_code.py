@@ -42,7 +42,7 @@ KERAS = {
     "wine_keras_layers": 0,
 }
 # The other one stays an Estimator program, for this.
-STAYS = "inputs/npz.py, line 17: tf, which is of TensorFlow and comes from another file"
+UNCHANGED = "inputs/npz.py, line 17: tf, which is of TensorFlow and comes from another file"
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_nothing_of_an_estimator_is_left(name, tmp_path):
     assert not promised & {one.name for one in after.findings if one.kind not in ("input_fn", "serving input")}
     # Functions that are called as such ones are by name.
     assert kinds <= {"input_fn", "serving input", "tf_config", "strategy"}
-    assert before.count("stays") == KERAS[name] and before.count("by hand") == 0
+    assert before.count("unchanged") == KERAS[name] and before.count("manual") == 0
 
 
 def _code(path: Path) -> str:
@@ -93,7 +93,7 @@ def test_what_stays_says_why():
     program = HERE / "corpus" / "digit_service"
     files = convert(program).files
     assert not any(made.keras or made.before != made.after for made in files)
-    (why,) = (made.kept_as_estimator for made in files if STAYS in made.kept_as_estimator)
+    (why,) = (made.kept_as_estimator for made in files if UNCHANGED in made.kept_as_estimator)
     found = scan(program)
     assert found.count("automatic") == 0
     assert any(f"not converted: {why}" in one.reason for one in found.findings)
@@ -180,7 +180,7 @@ def test_the_scan_says_what_the_conversion_does(tmp_path):
 def test_a_program_of_tensorflow_1(tmp_path):
     """Its names first, then all of it to Keras: nothing is left, and comments are kept."""
     made = old(tmp_path)
-    assert made.keras and not made.left and not made.stays and "compat" not in re.sub("#.*", "", made.after)
+    assert made.keras and not made.left and not made.unchanged and "compat" not in re.sub("#.*", "", made.after)
     for line in (
         "    # Two layers.\n    net = tf.keras.layers.Dense(16, tf.nn.relu, name='hidden')(features['x'])  # wide\n",
         "    net = tf.keras.layers.Dropout(0.2)(net)\n",

@@ -201,54 +201,58 @@ def test_circles_of_data_sets_and_conditions_end(tmp_path):
     [
         ("import tensorflow as tf\ntf.layers.dense(x, 1)\n", "tf.compat.v1.layers.dense", "automatic",
          "writes tf.compat.v1.layers.dense"),
-        ("from tensorflow.layers import dense\ndense(x, 1)\n", "tf.compat.v1.layers.dense", "by hand",
+        ("from tensorflow.layers import dense\ndense(x, 1)\n", "tf.compat.v1.layers.dense", "manual",
          "TensorFlow 2 has no tf.layers.dense"),
-        ("import tensorflow.compat.v1 as tf\ntf.layers.dense(x, 1)\n", "tf.compat.v1.layers.dense", "stays", "runs"),
+        ("import tensorflow.compat.v1 as tf\ntf.layers.dense(x, 1)\n", "tf.compat.v1.layers.dense",
+         "unchanged", "runs"),
         ("import tensorflow as tf\ntf.log(x)\n", "tf.compat.v1.log", "automatic", "writes tf.math.log"),
         ("import tensorflow as tf\ntf.train.SessionRunHook()\n", "tf.estimator.SessionRunHook", "automatic",
          "writes tf.estimator.SessionRunHook"),
-        ("import tensorflow as tf\ntf.estimator.SessionRunHook()\n", "tf.estimator.SessionRunHook", "stays", "runs"),
+        ("import tensorflow as tf\ntf.estimator.SessionRunHook()\n", "tf.estimator.SessionRunHook",
+         "unchanged", "runs"),
         ("import tensorflow as tf\ntf.contrib.tpu.TPUEstimator()\n", "tf.compat.v1.estimator.tpu.TPUEstimator",
          "automatic", "writes tf.compat.v1.estimator.tpu.TPUEstimator"),
-        ("import tensorflow as tf\ntf.contrib.crf.crf_decode()\n", "tf.contrib.crf.crf_decode", "by hand",
+        ("import tensorflow as tf\ntf.contrib.crf.crf_decode()\n", "tf.contrib.crf.crf_decode", "manual",
          "tf.contrib is gone"),
-        ("from tensorflow.contrib import slim\n", "tf.contrib.slim", "by hand", "tf.contrib is gone"),
+        ("from tensorflow.contrib import slim\n", "tf.contrib.slim", "manual", "tf.contrib is gone"),
         ("import tensorflow as tf\ntf.estimator.inputs.numpy_input_fn(x)\n",
          "tf.compat.v1.estimator.inputs.numpy_input_fn", "automatic", "tf.compat.v1.estimator.inputs.numpy_input_fn"),
         ("import tensorflow as tf\ntf.layers.dense(x, 1)\ntf.summary.scalar('a', x)\n",
          "tf.compat.v1.summary.scalar", "automatic", "writes tf.compat.v1.summary.scalar"),
-        ("import tensorflow as tf\ntf.summary.scalar('a', x)\n", "tf.compat.v1.summary.scalar", "stays", "runs"),
+        ("import tensorflow as tf\ntf.summary.scalar('a', x)\n", "tf.compat.v1.summary.scalar", "unchanged", "runs"),
         ("import tensorflow as tf\ntf.get_variable('a')\ntf.losses.mean_squared_error(a, b)\n",
          "tf.compat.v1.losses.mean_squared_error", "automatic", "tf.compat.v1.losses.mean_squared_error"),
         ("from tensorflow.layers import dense\nfrom tensorflow.losses import mean_squared_error\n"
          "mean_squared_error(a, b)\n",
-         "tf.compat.v1.losses.mean_squared_error", "by hand", "another thing"),
+         "tf.compat.v1.losses.mean_squared_error", "manual", "another thing"),
         ("import tensorflow as tf\ntf.log(tf.data.Dataset.range(3).make_one_shot_iterator())\n",
          "make_one_shot_iterator", "automatic", "writes tf.compat.v1.data.Dataset"),
         ("try:\n  import tensorflow as tf\n  f = tf.log\nexcept AttributeError:\n  f = tf.math.log\n",
-         "tf.compat.v1.log", "stays", "reached on a TensorFlow that has it"),
+         "tf.compat.v1.log", "unchanged", "reached on a TensorFlow that has it"),
         ("import tensorflow as tf\nif tf.__version__ < '2':\n  f = tf.log(x)\nelse:\n  f = tf.math.log(x)\n",
-         "tf.compat.v1.log", "stays", "reached on a TensorFlow that has it"),
-        ("from tensorflow.python.estimator.canned import head\n", "tensorflow.python.estimator.canned.head", "stays",
+         "tf.compat.v1.log", "unchanged", "reached on a TensorFlow that has it"),
+        ("from tensorflow.python.estimator.canned import head\n", "tensorflow.python.estimator.canned.head",
+         "unchanged",
          "runs"),
-        ("from tensorflow.python.ops import array_ops\n", "tensorflow.python.ops.array_ops", "stays", "runs"),
-        ("from tensorflow.python.ops import long_gone_ops\n", "tensorflow.python.ops.long_gone_ops", "by hand",
+        ("from tensorflow.python.ops import array_ops\n", "tensorflow.python.ops.array_ops", "unchanged", "runs"),
+        ("from tensorflow.python.ops import long_gone_ops\n", "tensorflow.python.ops.long_gone_ops", "manual",
          "a private module"),
         ("import tensorflow as tf\ntf.data.Dataset.range(3).map(f).make_one_shot_iterator()\n",
-         "make_one_shot_iterator", "by hand", "no such method"),
+         "make_one_shot_iterator", "manual", "no such method"),
         ("import tensorflow.compat.v1 as tf\nd = tf.data.Dataset.range(3)\nd = d.batch(2)\n"
          "d.make_one_shot_iterator()\n",
-         "tf.compat.v1.data.make_one_shot_iterator", "stays", "runs"),
-        ("import tensorflow as tf\ntf.contrib.training.HParams(a=1)\n", "tf.contrib.training.HParams", "by hand",
+         "tf.compat.v1.data.make_one_shot_iterator", "unchanged", "runs"),
+        ("import tensorflow as tf\ntf.contrib.training.HParams(a=1)\n", "tf.contrib.training.HParams", "manual",
          "tf.contrib is gone"),
-        ("import tensorflow.compat.v1 as tf\ntf.disable_v2_behavior()\n", "tf.compat.v1.disable_v2_behavior", "stays",
+        ("import tensorflow.compat.v1 as tf\ntf.disable_v2_behavior()\n", "tf.compat.v1.disable_v2_behavior",
+         "unchanged",
          "runs"),
     ],
 )  # fmt: skip
 def test_treatment(tmp_path, text, name, treatment, says):
     finding = one(scanned(tmp_path, text), name)
     assert finding.treatment == treatment and says in finding.reason
-    assert finding.treatment != "by hand" or finding.keep or "contrib" in finding.name or "contrib" in finding.spelled
+    assert finding.treatment != "manual" or finding.keep or "contrib" in finding.name or "contrib" in finding.spelled
 
 
 def test_what_to_write_to_keep_it(tmp_path):
@@ -269,11 +273,11 @@ def test_a_rule_that_is_registered_makes_it_automatic(tmp_path, monkeypatch):
 
     text = "import tensorflow.compat.v1 as tf\ntf.layers.dense(x, 1)\ntf.layers.dense(x)\n"
     before = scanned(tmp_path, text)
-    assert [each.treatment for each in before.findings] == ["stays", "stays"]
+    assert [each.treatment for each in before.findings] == ["unchanged", "unchanged"]
     monkeypatch.setattr(rules, "RULES", rules.RULES)
     monkeypatch.setitem(rules.RULES, "layer:dense", Rule())
     after = scan(tmp_path)
-    assert [each.treatment for each in after.findings] == ["automatic", "stays"]
+    assert [each.treatment for each in after.findings] == ["automatic", "unchanged"]
     assert after.findings[0].rule == "layer:dense" and "it has no units" in after.findings[1].reason
 
 
@@ -472,10 +476,10 @@ def test_own_hooks_exporters_and_listeners(tmp_path):
     assert told == [
         ("SessionRunHook subclass", "Base", "automatic"),  # tf.train.SessionRunHook is TensorFlow 1's name
         ("SessionRunHook subclass", "Mine", "automatic"),
-        ("SessionRunHook subclass", "Timed", "stays"),
-        ("CheckpointSaverListener subclass", "After", "stays"),
-        ("Exporter subclass", "Export", "stays"),
-        ("Optimizer subclass", "Opt", "stays"),
+        ("SessionRunHook subclass", "Timed", "unchanged"),
+        ("CheckpointSaverListener subclass", "After", "unchanged"),
+        ("Exporter subclass", "Export", "unchanged"),
+        ("Optimizer subclass", "Opt", "unchanged"),
     ]
     assert found.findings[1].details["methods"] == ["after_run"]
 

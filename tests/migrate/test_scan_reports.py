@@ -137,7 +137,7 @@ def test_a_file_that_the_scan_fails_at_leaves_the_others(tmp_path, monkeypatch):
     assert (bad.path, bad.name, good.path, good.name) == (
         "bad.py", "unreadable file", "good.py", "tf.estimator.RunConfig"
     )  # fmt: skip
-    assert bad.treatment == "by hand" and "the scan fails at it: RuntimeError: a defect" in bad.reason
+    assert bad.treatment == "manual" and "the scan fails at it: RuntimeError: a defect" in bad.reason
 
 
 @pytest.mark.nightly
@@ -186,7 +186,7 @@ def test_bad_input(tmp_path):
     (tmp_path / "data.csv").write_text("1,2\n")
     with pytest.raises(ConfigError) as missing:
         scan(tmp_path / "nowhere")
-    assert "there is no such file or folder" in str(missing.value) and "to mend it" in str(missing.value)
+    assert "there is no such file or folder" in str(missing.value) and "hint: " in str(missing.value)
     with pytest.raises(ConfigError) as other:
         scan(tmp_path / "data.csv")
     assert "is no Python file" in str(other.value) and "'.csv'" in str(other.value)
@@ -205,7 +205,7 @@ def test_json_has_the_documented_form(program):
     jsonschema.validate(document, schema)
     assert document["schema"] == SCHEMA and len(document["findings"]) == 9
     assert sum(one["findings"] for one in document["treatments"].values()) == 9
-    assert schema["$defs"]["treatment"]["enum"] == ["stays", "automatic", "by hand"]
+    assert schema["$defs"]["treatment"]["enum"] == ["unchanged", "automatic", "manual"]
     properties = schema["properties"]["findings"]["items"]["properties"]
     assert set(properties) == set(document["findings"][0])
     broken = document | {"findings": [document["findings"][0] | {"treatment": "perhaps"}]}
@@ -244,7 +244,7 @@ def test_sarif_has_what_code_scanning_asks_for(program):
         place = result["locations"][0]["physicalLocation"]
         assert place["artifactLocation"]["uri"] in ("a%20b/pr%C3%B6gram.py", "old.py", "book.ipynb")
         assert place["region"]["startLine"] == finding.line and place["region"]["startColumn"] == finding.column
-        assert result["level"] == ("warning" if finding.treatment == "by hand" else "note")
+        assert result["level"] == ("warning" if finding.treatment == "manual" else "note")
     prints = [result["partialFingerprints"]["construct/v1"] for result in run["results"]]
     assert len(set(prints)) == len(prints)
 
@@ -352,10 +352,10 @@ def test_fail_on(tmp_path, capsys):
     codes = {
         (name, gate): run(["migrate", "scan", tmp_path / f"{name}.py", *gate], capsys)[0]
         for name in ("runs", "gone", "lost", "keras")
-        for gate in ((), *(("--fail-on", treatment) for treatment in ("by-hand", "automatic", "stays")))
+        for gate in ((), *(("--fail-on", treatment) for treatment in ("manual", "automatic", "unchanged")))
     }
     assert [name for (name, gate), code in codes.items() if code] == ["runs", *["gone"] * 2, *["lost"] * 3]
-    assert set(codes.values()) == {0, 1} and codes["runs", ("--fail-on", "stays")] == 1
+    assert set(codes.values()) == {0, 1} and codes["runs", ("--fail-on", "unchanged")] == 1
 
 
 @pytest.mark.parametrize(
@@ -371,5 +371,5 @@ def test_bad_input_of_the_command(tmp_path, monkeypatch, capsys, arguments, says
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.py").write_text("import tensorflow\n")
     code, printed = run(["migrate", "scan", *arguments], capsys)
-    assert code == 2 and printed.err.startswith(f"error: {says}") and "to mend it" in printed.err
+    assert code == 2 and printed.err.startswith(f"error: {says}") and "hint: " in printed.err
     assert "Traceback" not in printed.err and sys.getrecursionlimit() < 10_000

@@ -59,7 +59,7 @@ def test_parameter_servers_are_refused_on_each_task(task):
         assert "a cluster with parameter servers" in raised.value.what and "no counterpart" in raised.value.what
         assert raised.value.found.endswith(f"this task is {task}:0") and "1 ps" in raised.value.found
         for said in ("without the job ps", "synchronously", "of 3 batches at once", "max_steps / 3", "learning rate"):
-            assert said in raised.value.mend
+            assert said in raised.value.hint
 
 
 def data():
@@ -76,7 +76,7 @@ def test_such_a_cluster_is_told_whatever_else_is_wrong_with_it():
 def test_an_evaluator_is_refused():
     with pytest.raises(ClusterError, match="this task is evaluator:0") as raised:
         keras_cluster.of_workers(environ=environ("evaluator", worker=["a:1", "b:1"]))
-    assert "they evaluate while they train" in raised.value.mend
+    assert "they evaluate while they train" in raised.value.hint
 
 
 def test_the_chief_keeps_the_weights(tmp_path):

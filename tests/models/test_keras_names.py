@@ -210,17 +210,19 @@ def test_a_file_has_a_value_for_each_of_two_that_are_called_alike(monkeypatch, t
     """Zeros fit each other: as many as are wanted have to be there."""
     from estimator_pipeline.migrate.checkpoints import pipeline as checkpoint_steps
     from estimator_pipeline.migrate.checkpoints import read as checkpoint_reading
-    from estimator_pipeline.migrate.checkpoints.draft import Plan
-    from estimator_pipeline.migrate.checkpoints.state import Entry, State
+    from estimator_pipeline.migrate.checkpoints.draft import MigrationPlan
+    from estimator_pipeline.migrate.checkpoints.state import StateEntry, TrainingState
 
     zeros = np.zeros(3, "float32")
 
     def state(names):
         none = {"slots": {}, "settings": {}, "averages": {}, "steps": {"global_step": 4}}
-        return State(source="it", kind="keras", weights={name: Entry(name, zeros) for name in names}, **none)
+        return TrainingState(
+            source="it", kind="keras", weights={name: StateEntry(name, zeros) for name in names}, **none
+        )
 
     names = frozenset({"n/kernel", "n/kernel_1"})
-    done = Plan(step=4, values=dict.fromkeys(names, zeros), rows=(), weights={}, notes=())
+    done = MigrationPlan(step=4, values=dict.fromkeys(names, zeros), rows=(), weights={}, notes=())
     monkeypatch.setattr(checkpoint_reading, "read_state", lambda path: state([f"place_{n}" for n in range(there)]))
     lacks = pytest.raises(TaskFailedError, match="reads back otherwise") if there < 2 else contextlib.nullcontext()
     with lacks:

@@ -38,7 +38,7 @@ def test_code_in_the_file(tmp_path):
     assert caught.value.what == (
         f"{path} holds Python code, which Keras does not run from a file: that of the Lambda layer twice"
     )
-    assert "safe_mode=False" in caught.value.mend and caught.value.exit_code == 2
+    assert "safe_mode=False" in caught.value.hint and caught.value.exit_code == 2
 
 
 def test_a_class_that_nobody_knows(tmp_path):

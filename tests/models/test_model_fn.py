@@ -492,12 +492,12 @@ def test_a_model_object_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("returned", "mend"), [([1, 2], "tf.keras.Sequential"), (None, "a Keras model"), (print, "a Keras model")]
+    ("returned", "hint"), [([1, 2], "tf.keras.Sequential"), (None, "a Keras model"), (print, "a Keras model")]
 )
-def test_layers_that_return_no_model(returned, mend):
+def test_layers_that_return_no_model(returned, hint):
     """The Keras path asks the same."""
     model_fn = ep.build_model_fn(lambda: returned, loss="mean_squared_error", optimizer="sgd")
-    with pytest.raises(ConfigError, match=f"returned a {type(returned).__name__}(.|\n)*{mend}"):
+    with pytest.raises(ConfigError, match=f"returned a {type(returned).__name__}(.|\n)*{hint}"):
         model_fn({}, None, tf.estimator.ModeKeys.PREDICT)
     with pytest.raises(ConfigError, match=f"returned a {type(returned).__name__}"):
         ep.build_keras_model(lambda: returned, loss="mean_squared_error", optimizer="sgd")

@@ -95,12 +95,12 @@ def test_what_own_code_does_wrong_is_told_once(own, run_environment):
     assert message == (
         "error: the engine keras cannot run this job: input.train: data_here.py:train fails: KeyError: 'of no record'\n"
         f'  found: {own}/data_here.py, line 7: return {{}}["of no record"]; its logs: {own}/out/keras/logs\n'
-        "  to mend it: correct it there\n"
+        "  hint: correct it there\n"
     )
     assert not (own / "report").exists()
     events = (own / "out" / "keras" / "logs" / "worker-0.progress.jsonl").read_text().splitlines()
     end = json.loads(events[-1])
-    assert end["event"] == "end" and end["refusal"]["mend"] == "correct it there"
+    assert end["event"] == "end" and end["refusal"]["hint"] == "correct it there"
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGINT") or os.name == "nt", reason="signals of POSIX")

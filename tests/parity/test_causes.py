@@ -382,7 +382,7 @@ def test_a_planted_fault_has_its_name(compared, fault):
 def test_of_all_else_the_first_difference_is_told(compared, fault):
     faulty, right, facts, step, kind, variable, says = NO_CAUSE[fault]
     finding = only(compared(faulty, right, facts))
-    assert (finding.name, finding.step, finding.mend) == (FIRST, step, ""), finding
+    assert (finding.name, finding.step, finding.hint) == (FIRST, step, ""), finding
     assert kind in (None, finding.kind) and variable in (None, finding.variable) and says in finding.message, finding
     assert finding.message.startswith(f"step {step}, {finding.kind}") and finding.size > 0
 

@@ -38,7 +38,7 @@ def test_then_shapes_then_types():
 @pytest.mark.parametrize(("small", "equal"), [(0.5, False), (1e-5, True)])
 def test_a_small_column_beside_a_large_one_is_not_waived(small, equal):
     """A price and a score: what is little for the one is all of the other."""
-    allowed = Tolerance(of_largest=1e-4, reason="sums in another order")
+    allowed = Tolerance(rtol_of_max=1e-4, reason="sums in another order")
     one = np.array([[9e3, 0.2], [1e4, 0.9]], F)
     other = one + np.array([[0.0, small], [0.0, 0.0]], F)
     assert compare({"answers": one}, {"answers": other}, tolerance=allowed).equal == equal
@@ -82,8 +82,8 @@ def test_ulps_count_the_numbers_between(dtype):
         (Tolerance(rtol=1e-8, reason="r"), False),
         (Tolerance(atol=1e-6, reason="r"), True),
         (Tolerance(atol=1e-8, reason="r"), False),
-        (Tolerance(of_largest=1e-9, reason="r"), True),
-        (Tolerance(of_largest=1e-11, reason="r"), False),
+        (Tolerance(rtol_of_max=1e-9, reason="r"), True),
+        (Tolerance(rtol_of_max=1e-11, reason="r"), False),
     ],
 )
 def test_any_limit_that_is_met_will_do(tolerance, equal):

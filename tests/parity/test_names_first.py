@@ -151,7 +151,7 @@ def refused(tmp_path, monkeypatch):
 )
 def test_names_are_refused_first(refused, options, says):
     found = refused(**options)
-    assert says in found and "to mend it: " in found, found
+    assert says in found and "hint: " in found, found
 
 
 def test_a_metric_that_would_take_the_place_of_another(refused):
@@ -322,20 +322,20 @@ def failing_input_fn():
     ("options", "says"),
     [
         ({"estimator": "x"}, "estimator is no tf.estimator.Estimator\n  found: a builtins.str"),
-        ({"estimator": make_estimator}, "to mend it: call it, and give what it returns: estimator=make_estimator()"),
-        ({"model": make_model}, "to mend it: call it, and give what it returns: model=make_model()"),
+        ({"estimator": make_estimator}, "hint: call it, and give what it returns: estimator=make_estimator()"),
+        ({"model": make_model}, "hint: call it, and give what it returns: model=make_model()"),
         (
             {"model": tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(6,))])},
             "the Keras model is not compiled",
         ),
-        ({"steps": 0}, "steps is 0\n  found: allowed: whole numbers from 1 on\n  to mend it: give steps"),
+        ({"steps": 0}, "steps is 0\n  found: allowed: whole numbers from 1 on\n  hint: give steps"),
         ({"steps": -2}, "steps is -2"),
         ({"steps": 2.5}, "steps is 2.5"),
         ({"steps": True}, "steps is True"),
         ({"eval_steps": 0}, "eval_steps is 0\n  found: allowed: whole numbers from 1 on"),
         (
             {"eval_steps": 3, "eval_input_fn": None, "metric_names": None},
-            "eval_steps=3 batches were to be evaluated, and nothing is evaluated\n  to mend it: give eval_input_fn",
+            "eval_steps=3 batches were to be evaluated, and nothing is evaluated\n  hint: give eval_input_fn",
         ),
         ({"mapping": "a: b"}, "mapping is no mapping of names to names\n  found: 'a: b'"),
         ({"metric_names": ["mae"]}, "metric_names is no mapping of names to names\n  found: ['mae']"),
@@ -344,7 +344,7 @@ def failing_input_fn():
         ({"input_fn": "train_input_fn"}, "input_fn is no function\n  found: a str"),
         (
             {"input_fn": train_input_fn()},
-            "found: a _BatchDataset\n  to mend it: give a function that makes the dataset",
+            "found: a _BatchDataset\n  hint: give a function that makes the dataset",
         ),
         ({"eval_input_fn": lambda: None}, "eval_input_fn (<lambda>) returns nothing"),
         ({"input_fn": lambda: (X, Y)}, "input_fn (<lambda>) returns a tuple of ndarray, ndarray"),
@@ -532,7 +532,7 @@ def test_eval_steps_where_they_do_not_apply(program):
     assert done.exit_code == 2 and done.stderr == (
         "error: --eval-steps is for the functions of a program, and a job file was given\n"
         "  found: the job file job.yaml\n"
-        "  to mend it: --set eval.steps=5: a job file says itself how many batches are evaluated\n"
+        "  hint: --set eval.steps=5: a job file says itself how many batches are evaluated\n"
     )
     done = CliRunner().invoke(app, ["parity", "--eval-steps", "5"])
     assert done.exit_code == 2 and "parity needs a job file, or --estimator, --model" in done.stderr
@@ -570,11 +570,11 @@ def test_a_program_of_several_files(program):
         ({"eval_input_fn": "{train}:nothing"}, [], "eval_input_fn (nothing) returns nothing"),
         ({"estimator": "{folder}/broken.py:f"}, [], "cannot be loaded: ModuleNotFoundError: No module named 'not_inst"),
         ({"mapping": "twice.yaml"}, [], "twice.yaml, line 2, column 1: the key 'dense/kernel' stands twice"),
-        ({"mapping": "absent.yaml"}, [], "absent.yaml cannot be read: No such file or directory\n  to mend it: "),
+        ({"mapping": "absent.yaml"}, [], "absent.yaml cannot be read: No such file or directory\n  hint: "),
         (
             {"metric_names": "empty.yaml"},
             [],
-            "no mapping of names to names\n  found: nothing\n  to mend it: a line for",
+            "no mapping of names to names\n  found: nothing\n  hint: a line for",
         ),
         (
             {},

@@ -40,7 +40,7 @@ def test_every_cell_was_measured_and_is_within_its_tolerance(recorded):
         differs = cell.kind == parity_table.V1_KERAS and cell.optimizer == "rmsprop"
         assert one["equal"] != differs, (key, one)
         assert (one["steps"], one["tolerance"]) == (50, cell.tolerance), key
-        assert differs or one["largest"] <= NAMED[cell.tolerance].of_largest, (key, one["largest"])
+        assert differs or one["largest"] <= NAMED[cell.tolerance].rtol_of_max, (key, one["largest"])
         # The one that BatchNormalization is in; its statistics have a tolerance of their own.
         assert (one["statistics"] is not None) == (cell.model == "resnet"), key
         assert (one["statistics"] or 0.0) <= 1e-5, (key, one["statistics"])

@@ -209,7 +209,7 @@ def test_a_clipping_that_one_side_forgets(compared, side):
 def test_biases_that_the_mapping_mixes_up(compared):
     turned = {**MAPPING, "one/bias": "fc2/bias", "two/bias": "fc1/bias"}
     (finding,) = compared(mapping=turned).findings
-    assert (finding.name, finding.mend) == ("variables", "the mapping of variables")
+    assert (finding.name, finding.hint) == ("variables", "the mapping of variables")
     assert "one/bias and two/bias are mixed up" in finding.message
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import Tolerance, compare, text
-from estimator_pipeline.parity.diagnosis.diagnose import Finding
+from estimator_pipeline.parity.diagnosis.diagnose import ParityFinding
 from estimator_pipeline.parity.report.html import prepare, write_report
 from estimator_pipeline.parity.report.sections import MOST_ROWS
 from estimator_pipeline.parity.result import ENGINES, Parity, StepParity
@@ -431,7 +431,9 @@ def test_slots_that_were_not_compared_stand_in_the_table(report):
 
 def test_findings_notes_and_answers(report):
     """What a difference comes from stands first; the exports' answers after the metrics."""
-    finding = Finding(name="loss scaling", message="2 times <the> other's", step=1, side="keras", mend="divide by it")
+    finding = ParityFinding(
+        name="loss scaling", message="2 times <the> other's", step=1, side="keras", hint="divide by it"
+    )
     name = "signature predict, output logits"
     answers = compare({name: np.float32([1, 2])}, {name: np.float32([1, 2.5])}, sides=ENGINES)
     page = report(made(findings=(finding,), notes=("random layers (dropout)",), answers=answers))
@@ -550,7 +552,7 @@ def test_a_place_that_is_none(tmp_path):
             prepare(folder)
         assert str(error.value) == (
             f"--report {folder}: the report cannot be written there\n"
-            f"  found: {found}\n  to mend it: name a folder that can be written to"
+            f"  found: {found}\n  hint: name a folder that can be written to"
         )
     assert prepare(tmp_path / "new" / "folder").is_dir() and not list((tmp_path / "new" / "folder").iterdir())
 

@@ -211,7 +211,7 @@ def test_a_side_that_was_trained_before(tmp_path):
         for step, values in enumerate(after, start + 1):
             writer.step(step, loss=0.5, variables={**values, "global_step": np.int64(step)})
     found = compare_records(tmp_path, metrics={engine: {} for engine in ENGINES}, steps=6)
-    assert "keras begins at step 3" in found.findings[-1].message and "trained before" in found.findings[-1].mend
+    assert "keras begins at step 3" in found.findings[-1].message and "trained before" in found.findings[-1].hint
 
 
 def test_predictions(compared):

@@ -21,7 +21,7 @@ JOB = ROOT / "legacy_configs" / "single.yaml"
 REFUSAL = {
     "what": "the model 'cnn' has 3 classes, and the data more",
     "found": "labels from 0 to 9",
-    "mend": "leave model.params.classes out,\nor set it to 10 at least",
+    "hint": "leave model.params.classes out,\nor set it to 10 at least",
 }
 
 
@@ -29,7 +29,7 @@ def outcome(code, *, tail=(), reason="failed", refusal=None, signal=None):
     failure = None
     if reason not in ("interrupted", "timeout"):
         failure = launch.Failure("worker:0", code, Path("logs/worker-0.log"), tuple(tail), refusal=refusal)
-    return launch.Outcome(reason, code, 3.0, "run", Path("logs"), (), failure=failure, signal=signal)
+    return launch.LaunchOutcome(reason, code, 3.0, "run", Path("logs"), (), failure=failure, signal=signal)
 
 
 def test_what_an_engine_refuses_is_bad_input():
@@ -38,16 +38,16 @@ def test_what_an_engine_refuses_is_bad_input():
     assert str(error) == (
         "the engine keras cannot run this job: the model 'cnn' has 3 classes, and the data more\n"
         "  found: labels from 0 to 9; its logs: logs\n"
-        "  to mend it: leave model.params.classes out,\nor set it to 10 at least"
+        "  hint: leave model.params.classes out,\nor set it to 10 at least"
     )
-    short = _failed("keras", outcome(2, refusal={"what": "no", "found": None, "mend": None}))
+    short = _failed("keras", outcome(2, refusal={"what": "no", "found": None, "hint": None}))
     assert str(short) == "the engine keras cannot run this job: no\n  found: its logs: logs"
 
 
 def test_a_task_tells_its_refusal_in_its_last_event():
     state = TaskState("worker:0")
-    state.apply({"event": "end", "status": "failed", "refusal": {"what": "a\nb", "found": None, "mend": 3}})
-    assert state.refusal == {"what": "a\nb", "found": None, "mend": "3"} and state.ended_as == "failed"
+    state.apply({"event": "end", "status": "failed", "refusal": {"what": "a\nb", "found": None, "hint": 3}})
+    assert state.refusal == {"what": "a\nb", "found": None, "hint": "3"} and state.ended_as == "failed"
     for odd in (None, "text", {}, {"found": "x"}):
         state = TaskState("worker:0")
         state.apply({"event": "end", "status": "failed", "refusal": odd})
@@ -102,7 +102,7 @@ def test_engines_that_are_none(engines):
 def test_two_engines_must_be_named(engines, named):
     with pytest.raises(ConfigError, match="compares two engines, and two must be named") as error:
         run_parity("nowhere.yaml", engines=engines)
-    assert f"named: {named}" in str(error.value) and "--engines keras,keras3" in error.value.mend
+    assert f"named: {named}" in str(error.value) and "--engines keras,keras3" in error.value.hint
 
 
 def test_one_list_of_engines():
@@ -140,7 +140,7 @@ def test_workers_and_a_strategy_of_one_process(tmp_path):
         with pytest.raises(ConfigError) as error:
             run_parity(JOB, settings=[f"run.train_distribute={strategy}"], workers=2, folder=tmp_path / "runs")
         assert f"train_distribute '{strategy}' trains in one process, and 2 workers are to train" in str(error.value)
-        assert "--set run.train_distribute=multi_worker_mirrored" in error.value.mend
+        assert "--set run.train_distribute=multi_worker_mirrored" in error.value.hint
     job = load_job(JOB, overrides=["run.seed=1"])
     changed = "run.train_distribute=multi_worker_mirrored"
     assert changed in _changes(job, [], workers=2, steps=3)

@@ -7,7 +7,7 @@ import typing
 import pytest
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job import load_job, make_job
+from estimator_pipeline.job import dump_job, load_job, make_job
 from estimator_pipeline.job.sections import parity as parity_section
 from estimator_pipeline.job.tolerances import KINDS, NAMED, Tolerances, kind_of
 from estimator_pipeline.parity.jobs import default_tolerances as defaults
@@ -112,7 +112,7 @@ def test_moving_statistics_are_made_otherwise():
 def test_where_the_kernels_are_others_it_is_rounding_with_its_reason(options, why):
     found = job_defaults(*options.pop("settings", []), **options)
     for one in (found.variable("dense/kernel"), found.number("loss"), found.number("predictions")):
-        assert (one.rtol, one.of_largest) == (1e-4, 1e-4) and one.reason.startswith(why)
+        assert (one.rtol, one.rtol_of_max) == (1e-4, 1e-4) and one.reason.startswith(why)
     assert found.number("learning_rate") == Tolerances.of(None).number("learning_rate")
 
 
@@ -122,7 +122,7 @@ def test_where_the_kernels_are_others_it_is_rounding_with_its_reason(options, wh
         ({"loss": "roundin"}, "'roundin' is the name of no tolerance(.|\n)*did you mean 'rounding'"),
         ({"loss": {"rtol": 0.1}}, "tolerances.loss: a tolerance other than bit-equal needs its reason"),
         ({"loss": {"rtl": 0.1, "reason": "r"}}, "tolerances.loss: a tolerance has no field 'rtl'(.|\n)*mean 'rtol'"),
-        ({"loss": {1: 0.1, "reason": "r"}}, "has no field 1(.|\n)*the fields: ulp, rtol, of_largest, atol, reason\n"),
+        ({"loss": {1: 0.1, "reason": "r"}}, "has no field 1(.|\n)*the fields: ulp, rtol, rtol_of_max, atol, reason\n"),
         ({"loss": {"atol": 1, "atol_share": 0.1, "reason": "r"}}, "has no field 'atol_share'"),
         (3, "tolerances.all is a int"),
     ],
@@ -140,7 +140,7 @@ def test_a_job_file_is_told_the_same(name, tmp_path):
     with pytest.raises(ConfigError) as there:
         load_job(JOB, overrides=[f"parity.tolerances={{weights: {name}}}"])
     assert here.value.what.removeprefix("tolerances.weights: ") in there.value.what
-    assert there.value.found == here.value.found and there.value.mend.rstrip(".") == here.value.mend
+    assert there.value.found == here.value.found and there.value.hint.rstrip(".") == here.value.hint
 
 
 @pytest.mark.parametrize(
@@ -159,6 +159,11 @@ def test_limits_in_a_job_file(value, says):
         load_job(JOB, overrides=[f"parity.tolerances={{weights: {value}}}"])
     assert all(one in str(error.value) for one in says)
     assert "Literal" not in str(error.value) and "mistakes" not in str(error.value)
+
+
+def test_a_limit_by_its_old_name_is_read():
+    job = load_job(JOB, overrides=["parity.tolerances={loss: {of_largest: 0.1, reason: x}}"])
+    assert job.parity.tolerances["loss"].rtol_of_max == 0.1 and "of_largest" not in dump_job(job)
 
 
 def test_tolerances_of_a_job_file_are_kept():

@@ -267,7 +267,7 @@ def test_checksums_are_counted_and_not_measured(other, says):
     assert found.first_fault[1].message == f"{RECORDS}: {says}"
     assert tally.verdict(found) == f"Not equal: estimator and keras part at step 2 of 5, in the {RECORDS}: {says}."
     document = json.loads(json.dumps(text.document(found)))
-    sizes = ("absolute", "relative", "of_largest", "ulp", "largest_absolute", "largest_relative", "largest_ulp")
+    sizes = ("absolute", "relative", "rtol_of_max", "ulp", "largest_absolute", "largest_relative", "largest_ulp")
     for told in (document["first_fault"], *document["steps"][1]["records"]["differences"]):
         assert {told[size] for size in sizes} == {None} and told["count"] == int(says.partition(" ")[0])
     assert "absolute 8" not in render(found)
@@ -364,7 +364,7 @@ def test_a_misspelt_kind_is_refused(given, meant):
         Tolerances.of({"loss": "rounding", given: "rounding"})
     assert f"tolerances.{given}: {given!r} is none of what is compared" in str(error.value)
     assert "compared are: loss, learning_rate" in error.value.found
-    assert error.value.mend == f"did you mean {meant!r}? For a variable of that name write {given + '*'!r}"
+    assert error.value.hint == f"did you mean {meant!r}? For a variable of that name write {given + '*'!r}"
     assert error.value.exit_code == 2
     # As the message says.
     assert Tolerances.of({f"{given}*": "rounding"}).given
@@ -379,7 +379,7 @@ def test_names_of_variables_are_none(name):
 def test_a_whole_section_is_told_to_be_one(section):
     with pytest.raises(ConfigError, match=f"tolerances.{section}: this is the name of the section") as error:
         Tolerances.of({section: {"weights": "rounding"}})
-    assert "below it: weights" in str(error.value) and "alone" in error.value.mend
+    assert "below it: weights" in str(error.value) and "alone" in error.value.hint
 
 
 def test_a_job_is_told_before_it_runs(tmp_path):

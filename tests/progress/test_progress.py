@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from estimator_pipeline.cluster.spec import Task
-from estimator_pipeline.launch import LineView, Outcome, Shape, TaskEnd, plan_local
+from estimator_pipeline.launch import LaunchOutcome, LaunchShape, LineView, TaskEnd, plan_local
 from estimator_pipeline.launch.local.outcome import Failure, combined_result, last_lines
 from estimator_pipeline.launch.local.plan import TaskPlan
 from estimator_pipeline.launch.local.task import Running
@@ -306,7 +306,7 @@ def test_plain_lines_are_calm_about_steps_and_prompt_about_evaluations():
     clock, stream = _Clock(), io.StringIO()
     view = LineView(stream, every=5.0, clock=clock)
     plan = plan_local(
-        ["train"], shape=Shape(workers=1), ports=[1], log_dir="/logs", run_id="r1", environ={}, available=[0]
+        ["train"], shape=LaunchShape(workers=1), ports=[1], log_dir="/logs", run_id="r1", environ={}, available=[0]
     )
     state = TaskState("worker:0", pid=17, state="running")
     view.start(plan, [state])
@@ -340,7 +340,7 @@ def test_plain_lines_are_calm_about_steps_and_prompt_about_evaluations():
 def test_evaluations_that_come_in_one_look_are_told_each_with_its_own_step(tmp_path):
     """As those of an evaluator that did not wait for the launcher's next look; one without metrics tells nothing."""
     plan = plan_local(
-        ["train"], shape=Shape(workers=1), ports=[1], log_dir=tmp_path, run_id="r1", environ={}, available=[0]
+        ["train"], shape=LaunchShape(workers=1), ports=[1], log_dir=tmp_path, run_id="r1", environ={}, available=[0]
     )
     one, stream = Running(plan.tasks[0]), io.StringIO()
     view = LineView(stream, clock=_Clock())
@@ -369,8 +369,8 @@ def test_a_view_whose_reader_went_away_keeps_quiet():
     assert "nobody reads this" in stream.getvalue()
 
 
-def _outcome() -> Outcome:
-    return Outcome(
+def _outcome() -> LaunchOutcome:
+    return LaunchOutcome(
         reason="failed",
         exit_code=1,
         seconds=12.34,

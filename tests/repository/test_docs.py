@@ -181,21 +181,21 @@ def fields() -> set[str]:
                 add(dotted + inner[0], inner[1], {})
 
     j = job_module
-    add("model", j.Model, {"optimizer": ("", j.Optimizer), "export": ("", j.Export)})
+    add("model", j.ModelSection, {"optimizer": ("", j.OptimizerSection), "export": ("", j.ExportSection)})
     for source in (j.TfdsInput, j.TFRecordInput, j.CsvInput, j.ArraysInput, j.FunctionInput):
-        add("input", source, {"features": (".NAME", j.Feature)})
-    add("train", j.Training, {})
-    add("eval", j.Evaluation, {"exporters": (".N", j.Exporter)})
-    add("run", j.Run, {"communication": ("", j.Communication), "threads": ("", j.Threads)})
+        add("input", source, {"features": (".NAME", j.FeatureSection)})
+    add("train", j.TrainingSection, {})
+    add("eval", j.EvalSection, {"exporters": (".N", j.ExporterSection)})
+    add("run", j.RunSection, {"communication": ("", j.CommunicationSection), "threads": ("", j.ThreadsSection)})
     add("keras", j.Keras, {
-        "backup": ("", j.Backup), "model_checkpoint": ("", j.ModelCheckpoint),
+        "backup": ("", j.BackupSection), "model_checkpoint": ("", j.ModelCheckpoint),
         "chief_checkpoint": ("", j.ChiefCheckpoint), "learning_rate_by_epoch": ("", j.RateByEpoch),
     })  # fmt: skip
     add("kubernetes", j.Kubernetes, {
         "volumes": (".N", j.Volume), "pods": ("", j.Pods), "roles": (".ROLE", j.RolePods),
         "scheduling_policy": ("", j.SchedulingPolicy),
     })  # fmt: skip
-    add("cluster", j.Cluster, {})
+    add("cluster", j.ClusterSection, {})
     add("parity", j.ParitySection, {})
     add("slurm", j.SlurmSection, {})
     return found

@@ -246,6 +246,17 @@ def test_nothing_is_imported_in_a_circle():
     assert circles(_files()) == []
 
 
+def test_no_two_classes_have_one_name():
+    """What a search finds is the one that is meant. Names with an underscore are their module's own."""
+    classes = Counter(
+        node.name
+        for path, text in _files().items()
+        for node in ast.parse(text).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert not [name for name, count in classes.items() if count > 1]
+
+
 def test_every_room_that_is_named_is_there():
     """A name in FLOORS that no module bears would let a misspelt rule pass for a kept one."""
     modules = {_module_of(path) for path in _files()}

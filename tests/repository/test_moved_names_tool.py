@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from estimator_pipeline.compat.moved_names.table import FILE, Table
+from estimator_pipeline.compat.moved_names.table import FILE, MovedNamesTable
 from tests.support.processes import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -159,7 +159,7 @@ def test_the_table_is_well_formed():
     assert len(lines) > 1000 and len(lines) == len(set(lines))
     for line in lines:
         assert re.fullmatch(r"[\w.]+ (1\.15|2\.\d{1,2}) ([=] [\w.]+|> [\w.]+( \w+(=\w+)?)+|!( \w+)+)", line), line
-    read = Table(FILE.read_text())
+    read = MovedNamesTable(FILE.read_text())
     for module in read:
         entry = read[module]
         assert not set(entry.homes) & set(entry.gone), module
@@ -168,7 +168,7 @@ def test_the_table_is_well_formed():
 
 def test_the_page_tells_what_the_table_has():
     """Both come of one run of the tool: the modules, and how many names are gone."""
-    read, text = Table(FILE.read_text()), PAGE.read_text()
+    read, text = MovedNamesTable(FILE.read_text()), PAGE.read_text()
     for module in read:
         if read[module].whole:
             assert f"| `{module.removeprefix('tensorflow.python.')}` | {read[module].since} |" in text

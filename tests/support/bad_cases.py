@@ -267,7 +267,7 @@ _JOBS: list[tuple[str, str, tuple[str, ...]]] = [
     (
         "type_of_a_column",
         _input("  source: csv\n  train: a.csv\n  eval: b.csv\n  columns: {x: {dtype: float}, label: int64}\n"),
-        ("input.columns.x.dtype: this value is not allowed", "float32, float64, int32", "to mend it"),
+        ("input.columns.x.dtype: this value is not allowed", "float32, float64, int32", "hint: "),
     ),
     (
         "weight_not_a_column",

@@ -291,8 +291,8 @@ BROKEN = {
     "none": (lambda: None, {}, "returns_batches", "features is None", "return a tf.data.Dataset"),
     "numbers": (lambda: {"x": np.zeros(3)}, {}, "returns_batches", r"features\['x'\] is ndarray", "tf.data.Dataset"),
     "raises": (raises, {}, "returns_batches", r"FileNotFoundError: no such file: clicks.csv \(line \d+ of test_check_input_fn.py, in raises\)",
-               "mend what the input_fn raises"),
-    "raises_later": (raises_for_some, {}, "returns_batches", "NotFoundError: .*clicks.tfrecord", "mend what"),
+               "correct what the input_fn raises"),
+    "raises_later": (raises_for_some, {}, "returns_batches", "NotFoundError: .*clicks.tfrecord", "correct what"),
     "other_structure": (other_structure, {}, "same_structure_in_each_call",
                         r"gives features\['x'\].*; pipeline 0 of 2 pipelines gives .*features\['worker'\]: int64", "same features"),
     "changing": (Changing(), ONE, "same_structure_in_each_call", r"labels: int64 .*; another call gives .*labels: int32", "same"),
@@ -347,7 +347,7 @@ FIRST = {check: name for name, (_, _, check, _, _) in reversed(BROKEN.items())}
 @pytest.mark.gate(*(name for name in BROKEN if name not in ("undivided", "by_pipelines_untold", "neighbours")))
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_fault_fails_its_check_alone(name):
-    input_fn, options, check, found, mend = BROKEN[name]
+    input_fn, options, check, found, hint = BROKEN[name]
     if "mode" not in options:
         options = {**TWO, **options}
     if FIRST[check] != name:
@@ -357,7 +357,7 @@ def test_each_fault_fails_its_check_alone(name):
     report = caught.value.report
     (outcome,) = report.failed
     assert outcome.name == check
-    assert re.search(found, outcome.found) and re.search(mend, outcome.mend), outcome
+    assert re.search(found, outcome.found) and re.search(hint, outcome.hint), outcome
     assert str(outcome) in str(caught.value) and f"1 check of {len(report.outcomes)} failed" in str(caught.value)
     assert len(report.outcomes) == (1 if FIRST[check] != name else 11 if options.get("mode") == "eval" else 12)
 

@@ -361,7 +361,7 @@ BROKEN = {
     "params": (make(), DATA, {"params": {"a": 1}}, "parameters_are_known", "params were given", "take the parameter params"),
     "no_file": (make(), no_file, {}, "sample_is_readable", "FileNotFoundError: no such file", "input_fn that works"),
     "uneven": (make(), ({"x": X}, Y[:5]), {}, "sample_is_readable", "the sample is no batch", "an input_fn that works"),
-    "no_train_op": (no_train_op, DATA, {}, "train_spec_is_complete", "ValueError: Missing train_op", "mend what the model_fn raises"),
+    "no_train_op": (no_train_op, DATA, {}, "train_spec_is_complete", "ValueError: Missing train_op", "correct what the model_fn raises"),
     "forgets_train": (forgets_train, DATA, {}, "train_spec_is_complete", "returned None in mode train", "EstimatorSpec"),
     "evaluates_as_train": (evaluates_as_train, DATA, {}, "eval_spec_is_complete", "in mode eval .* a spec of mode train", "pass the mode on"),
     "no_metric": (make(), DATA, {"metrics": ["auc"]}, "eval_spec_is_complete", "EVAL gives the metrics mse; missing: auc", "eval_metric_ops"),
@@ -403,14 +403,14 @@ BROKEN = {
 
 def failed(name, **more):
     """The report on a fault, whose one failure is what BROKEN says."""
-    model_fn, data, options, check, found, mend = BROKEN[name]
+    model_fn, data, options, check, found, hint = BROKEN[name]
     with pytest.raises(testing.ComplianceError) as caught:
         # A copy, for one of them is at fault by what it keeps.
         testing.check_model_fn(copy.copy(model_fn), data, config=QUICK, **options, **more)
     report = caught.value.report
     (outcome,) = report.failed
     assert outcome.name == check, outcome
-    assert re.search(found, outcome.found) and re.search(mend, outcome.mend), outcome
+    assert re.search(found, outcome.found) and re.search(hint, outcome.hint), outcome
     assert str(outcome) in str(caught.value)
     return report
 

@@ -60,7 +60,7 @@ def _copies(checkpoint: str, count: int) -> list[str]:
     return found
 
 
-def _plain_estimator(spec: Mapping[str, Any], model: work.Model) -> Callable[[int], Mapping[str, Any]]:
+def _plain_estimator(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int], Mapping[str, Any]]:
     from estimator_pipeline import compat
 
     tf = compat.install("none")
@@ -75,7 +75,7 @@ def _plain_estimator(spec: Mapping[str, Any], model: work.Model) -> Callable[[in
     return lambda number: estimator.evaluate(input_fn, checkpoint_path=copies[number])
 
 
-def _estimator(spec: Mapping[str, Any], model: work.Model) -> Callable[[int], Mapping[str, Any]]:
+def _estimator(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int], Mapping[str, Any]]:
     import estimator_pipeline as ep
 
     tf = ep.compat.install()
@@ -97,7 +97,7 @@ def _estimator(spec: Mapping[str, Any], model: work.Model) -> Callable[[int], Ma
     return lambda number: evaluator.evaluate(copies[number], final=False).metrics
 
 
-def _plain_keras(spec: Mapping[str, Any], model: work.Model) -> Callable[[int], Mapping[str, Any]]:
+def _plain_keras(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int], Mapping[str, Any]]:
     plain_layers.import_tensorflow()
     network = plain_keras.compiled(spec["model"])
     data = plain_data.dataset(spec["data"], model.data, work.BATCH)
@@ -114,7 +114,7 @@ def _plain_keras(spec: Mapping[str, Any], model: work.Model) -> Callable[[int], 
     return cycle
 
 
-def _keras(spec: Mapping[str, Any], model: work.Model) -> Callable[[int], Mapping[str, Any]]:
+def _keras(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int], Mapping[str, Any]]:
     from estimator_pipeline import compat
     from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
     from estimator_pipeline.engines.keras import engine as keras

@@ -11,7 +11,7 @@ from benchmarks.suite.clock import Clock
 STRATEGIES = {"workers": "multi_worker_mirrored", "ps": "parameter_server"}
 
 
-def inputs_of(spec: Mapping[str, Any], model: work.Model, **options: Any) -> Any:
+def inputs_of(spec: Mapping[str, Any], model: work.BenchModel, **options: Any) -> Any:
     """The data by `inputs.from_tfrecord`."""
     from pathlib import Path
 
@@ -29,7 +29,7 @@ def inputs_of(spec: Mapping[str, Any], model: work.Model, **options: Any) -> Any
     )
 
 
-def make_estimator(spec: Mapping[str, Any], model: work.Model) -> Any:
+def make_estimator(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
     """The Estimator."""
     import estimator_pipeline as ep
     import model_fns

@@ -12,7 +12,7 @@ from benchmarks.suite import work
 from benchmarks.suite.clock import Clock
 
 
-def job_of(spec: Mapping[str, Any], model: work.Model, *, engine: str) -> dict[str, Any]:
+def job_of(spec: Mapping[str, Any], model: work.BenchModel, *, engine: str) -> dict[str, Any]:
     """The job, as plain values of a job file."""
     images = model.data == "images"
     together = spec["workers"] if spec["kind"] == "workers" else 1
@@ -51,7 +51,7 @@ def _plain(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in params.items()}
 
 
-def plan_of(spec: Mapping[str, Any], model: work.Model) -> Any:
+def plan_of(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
     """What the Keras engine makes of the job, in this process's task; without summaries, as plain `fit` has none."""
     from estimator_pipeline.cluster import from_environ
     from estimator_pipeline.engines.jobs import common, runner

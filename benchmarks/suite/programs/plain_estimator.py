@@ -58,7 +58,7 @@ def make_estimator(spec: Mapping[str, Any]) -> Any:
     return tf.estimator.Estimator(make_model_fn(spec["model"]), config=config)
 
 
-def train_input_fn_of(spec: Mapping[str, Any], model: work.Model) -> Any:
+def train_input_fn_of(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
     """`input_fn(input_context)` of the training data."""
 
     def train_input_fn(input_context: Any = None) -> Any:

@@ -65,12 +65,12 @@ def command(
             metavar="NAME", help="Take it although it fits neither step nor settings.", rich_help_panel=_CHOICES
         ),
     ] = None,
-    drop_slots: Annotated[
-        bool, typer.Option("--drop-slots", help="Begin the optimizer anew.", rich_help_panel=_CHOICES)
+    drop_optimizer_state: Annotated[
+        bool, typer.Option("--drop-optimizer-state", help="Begin the optimizer anew.", rich_help_panel=_CHOICES)
     ] = False,
-    use_averages: Annotated[
+    use_ema_weights: Annotated[
         bool,
-        typer.Option("--use-averages", help="Weights are their moving averages.", rich_help_panel=_CHOICES),
+        typer.Option("--use-ema-weights", help="Weights are their moving averages.", rich_help_panel=_CHOICES),
     ] = False,
     learning_rate: Annotated[
         float | None,
@@ -119,8 +119,8 @@ def command(
         allow_leftover=allow_leftover or (),
         initialize=initialize or (),
         accept=accept or (),
-        drop_slots=drop_slots,
-        use_averages=use_averages,
+        drop_optimizer_state=drop_optimizer_state,
+        use_ema_weights=use_ema_weights,
         learning_rate=learning_rate,
         momentum=momentum,
         step=step,

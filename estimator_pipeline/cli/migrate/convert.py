@@ -23,8 +23,8 @@ def command(
         bool, typer.Option("--overwrite", help="Write into a folder that is there; its other files stay.")
     ] = False,
     notes: Annotated[
-        str, typer.Option(metavar="by-hand|all|none", help="What of the code that is left gets a marked comment.")
-    ] = "by-hand",
+        str, typer.Option(metavar="manual|all|none", help="What of the code that is left gets a marked comment.")
+    ] = "manual",
     to: Annotated[
         str, typer.Option(metavar="keras|estimator", help="What it becomes: Keras, file by file; or Estimators still.")
     ] = "keras",
@@ -52,7 +52,7 @@ def command(
     from estimator_pipeline.migrate.code.write import check_output, write
 
     if output is None and not dry_run:
-        raise ConfigError("there is no --output", mend="name a new folder for the program, or say --dry-run")
+        raise ConfigError("there is no --output", hint="name a new folder for the program, or say --dry-run")
     if parity is not None:
         from estimator_pipeline.parity.models.conversion import check_proof
 

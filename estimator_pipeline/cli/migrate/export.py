@@ -27,8 +27,8 @@ def command(
     ] = None,
     engine: Annotated[str | None, typer.Option(help="keras (Keras 2) or keras3.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
-    keep_unequal: Annotated[
-        bool, typer.Option("--keep-unequal", help="Write it although it answers otherwise.")
+    allow_mismatch: Annotated[
+        bool, typer.Option("--allow-mismatch", help="Write it although it answers otherwise.")
     ] = False,
     checkpoint: Annotated[
         str | None,
@@ -42,8 +42,8 @@ def command(
         list[str] | None,
         typer.Option(metavar="NAME", help="Do without this variable of it.", rich_help_panel=_WEIGHTS),
     ] = None,
-    use_averages: Annotated[
-        bool, typer.Option("--use-averages", help="Weights are their moving averages.", rich_help_panel=_WEIGHTS)
+    use_ema_weights: Annotated[
+        bool, typer.Option("--use-ema-weights", help="Weights are their moving averages.", rich_help_panel=_WEIGHTS)
     ] = False,
     signature: Annotated[
         Path | None,
@@ -106,7 +106,7 @@ def command(
         engine=engine,
         checkpoint=checkpoint,
         mapping=mapping,
-        use_averages=use_averages,
+        use_ema_weights=use_ema_weights,
         allow_leftover=allow_leftover or (),
         signature=signature,
         head=head,
@@ -118,7 +118,7 @@ def command(
         seed=seed,
         tolerance=tolerance,
         overwrite=overwrite,
-        keep_unequal=keep_unequal,
+        allow_mismatch=allow_mismatch,
     )
     typer.echo(json.dumps(finite(done.to_dict()), indent=2) if as_json else str(done))
     raise typer.Exit(0 if done.equal else 1)

@@ -14,9 +14,9 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils import durable_files as durable
 
 _FAIL_ON = {
-    "by-hand": ("by hand",),
-    "automatic": ("by hand", "automatic"),
-    "stays": ("by hand", "automatic", "stays"),
+    "manual": ("manual",),
+    "automatic": ("manual", "automatic"),
+    "unchanged": ("manual", "automatic", "unchanged"),
 }
 
 
@@ -32,7 +32,8 @@ def command(
     fail_on: Annotated[
         str | None,
         typer.Option(
-            metavar="by-hand|automatic|stays", help="Exit code 1 where a finding has this treatment, or a harder one."
+            metavar="manual|automatic|unchanged",
+            help="Exit code 1 where a finding has this treatment, or a harder one.",
         ),
     ] = None,
 ) -> None:
@@ -46,8 +47,8 @@ def command(
     if fail_on is not None and fail_on not in _FAIL_ON:
         raise ConfigError(
             f"--fail-on {fail_on} is no treatment to fail on",
-            found="by-hand, automatic, stays",
-            mend="name one of the three",
+            found="manual, automatic, unchanged",
+            hint="name one of the three",
         )
     found = scan(path)
     if sarif is not None:
@@ -72,5 +73,5 @@ def _write(path: Path, content: str, option: str) -> None:
         raise ConfigError(
             f"{option} {path}: the file cannot be written",
             found=error.strerror or str(error),
-            mend="name a file in a folder that can be written to",
+            hint="name a file in a folder that can be written to",
         ) from error

@@ -51,17 +51,17 @@ def command(
     if task is not None and task not in known:
         raise ConfigError(f"--task {task}: the job has no such task.", found=f"its tasks: {', '.join(known)}")
     if submission.array is None and element is not None:
-        raise ConfigError(f"--element {element}: the job is no array.", mend="leave it out.")
+        raise ConfigError(f"--element {element}: the job is no array.", hint="leave it out.")
     if submission.array is not None and not (element is not None and element < submission.array):
         raise ConfigError(
             "the job is an array, whose elements have logs of their own.",
             found=f"{submission.array} elements" + ("" if element is None else f", and --element {element}"),
-            mend=f"name one of them: --element 0 to {submission.array - 1}.",
+            hint=f"name one of them: --element 0 to {submission.array - 1}.",
         )
     folder = submission.log_folders[element or 0]
     if failed:
         if task is not None or follow:
-            raise ConfigError("--failed shows one log to its end.", mend="leave --task and --follow out.")
+            raise ConfigError("--failed shows one log to its end.", hint="leave --task and --follow out.")
         _show_failed(folder, submission.tasks, lines)
         return
     readers = LogReaders(folder, submission.tasks, wanted=task, last=lines if lines else None)

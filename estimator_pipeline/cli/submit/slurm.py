@@ -54,7 +54,7 @@ def command(
     from estimator_pipeline.utils.version import __version__
 
     if at_once is not None and array is None:
-        raise ConfigError("--at-once is for an array, and there is none.", mend="name a sweep: --array SWEEP.yaml.")
+        raise ConfigError("--at-once is for an array, and there is none.", hint="name a sweep: --array SWEEP.yaml.")
     loaded, elements = _jobs(job, list(settings or []), array)
     plan = slurm.plan_slurm(
         loaded,
@@ -103,7 +103,7 @@ def submissions_folder(job: Job) -> Path:
         raise ConfigError(
             "scripts and logs of Slurm jobs need a folder that all nodes share.",
             found=f"run.model_dir {job.run.model_dir}, which is none, and no slurm.dir",
-            mend="set slurm.dir.",
+            hint="set slurm.dir.",
         )
     return Path(job.run.model_dir).absolute() / "slurm"
 
@@ -122,7 +122,7 @@ def _jobs(path: Path, settings: list[str], sweep: Path | None) -> tuple[Job, lis
             raise ConfigError(
                 f"element {i} of the sweep {sweep} changes the sections cluster or slurm.",
                 found=", ".join(changes),
-                mend="all elements of an array have the same tasks and resources; submit such a job by itself.",
+                hint="all elements of an array have the same tasks and resources; submit such a job by itself.",
             )
         elements.append(element)
     folders = [element.run.model_dir for element in elements]
@@ -131,6 +131,6 @@ def _jobs(path: Path, settings: list[str], sweep: Path | None) -> tuple[Job, lis
         raise ConfigError(
             f"several elements of the sweep {sweep} would train in one model directory.",
             found=twice,
-            mend="give each a run.model_dir of its own, or none: the element's number is appended then.",
+            hint="give each a run.model_dir of its own, or none: the element's number is appended then.",
         )
     return loaded, elements

@@ -74,7 +74,7 @@ def _place(job: str, settings: list[str] | None, element: int | None) -> tuple[P
     if in_pods is not None and (launched is None or time.time() - _beat(launched) > _OLD_SECS):
         raise ConfigError(
             f"{in_pods}: the tasks of a job in Kubernetes cannot be asked from here, for their logs are in their pods.",
-            mend="ask in a pod, where kubernetes.step_timeout has started a supervisor: "
+            hint="ask in a pod, where kubernetes.step_timeout has started a supervisor: "
             f"`kubectl{in_pods.flags} exec POD -- sh -c 'estimator-pipeline stacks /tmp/estimator-pipeline-*'`.",
         )
     if launched is not None and in_pods is not None:
@@ -90,7 +90,7 @@ def _place(job: str, settings: list[str] | None, element: int | None) -> tuple[P
         raise ConfigError(
             "the job is an array, whose elements have tasks of their own.",
             found=f"{submission.array} elements",
-            mend=f"name one of them: --element 0 to {submission.array - 1}.",
+            hint=f"name one of them: --element 0 to {submission.array - 1}.",
         )
     runs = runs_of(folders[element or 0])
     newest = runs[-1] if runs else folders[element or 0]
@@ -117,6 +117,6 @@ def _never_started(job: str, loaded: Job) -> ConfigError:
     return ConfigError(
         f"{job}: nothing was launched or submitted with this job file.",
         found=f"no logs of `launch` in {loaded.run.model_dir}/logs, and no submission to Slurm",
-        mend="name the log folder (--log-dir) of `launch` or `supervise`; a task by `train` alone has none, and only "
+        hint="name the log folder (--log-dir) of `launch` or `supervise`; a task by `train` alone has none, and only "
         "`py-spy dump --pid N` asks it.",
     )

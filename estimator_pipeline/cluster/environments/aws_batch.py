@@ -40,7 +40,7 @@ class AWSBatch:
                 self.name,
                 f"AWS_BATCH_JOB_MAIN_NODE_INDEX={main} is not one of AWS_BATCH_JOB_NUM_NODES={size}",
                 found=f"the nodes 0 to {size - 1}",
-                mend="leave both variables as AWS Batch sets them.",
+                hint="leave both variables as AWS Batch sets them.",
             )
         attempt = whole_number(environ, "AWS_BATCH_JOB_ATTEMPT", source=self.name, default=1)
         # The main node ends the job when it ends, as the chief does.

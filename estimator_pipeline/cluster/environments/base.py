@@ -63,14 +63,14 @@ class Allocation:
                 self.environment,
                 f"the rank {self.rank} is not one of {self.size} tasks",
                 found=f"ranks 0 to {self.size - 1}" if self.size else "no task at all",
-                mend="start all tasks by one call of the scheduler's launcher, which sets these variables itself.",
+                hint="start all tasks by one call of the scheduler's launcher, which sets these variables itself.",
             )
         if self.hosts is not None and len(self.hosts) != self.size:
             raise contradiction(
                 self.environment,
                 f"there are {self.size} tasks, and the hosts of {len(self.hosts)}",
                 found=f"the hosts {', '.join(self.hosts) or 'of none'}",
-                mend="start all tasks by one call of the scheduler's launcher, which sets these variables itself.",
+                hint="start all tasks by one call of the scheduler's launcher, which sets these variables itself.",
             )
 
 
@@ -100,9 +100,9 @@ class Environment(Protocol):
         """
 
 
-def contradiction(source: str, what: str, *, found: str, mend: str) -> ClusterError:
+def contradiction(source: str, what: str, *, found: str, hint: str) -> ClusterError:
     """The error of an environment: what is wrong, with the values, and what to change."""
-    return ClusterError(f"{source}: {what}.", found=found, mend=mend)
+    return ClusterError(f"{source}: {what}.", found=found, hint=hint)
 
 
 def required(environ: Mapping[str, str], name: str, *, source: str) -> str:
@@ -117,7 +117,7 @@ def required(environ: Mapping[str, str], name: str, *, source: str) -> str:
             source,
             f"the variable {name} is {'empty' if name in environ else 'not set'}",
             found=f"an environment that looks like a task of {source} otherwise",
-            mend=f"start the task so that {name} reaches it, or say --environment none if it is none.",
+            hint=f"start the task so that {name} reaches it, or say --environment none if it is none.",
         )
     return text
 
@@ -136,7 +136,7 @@ def whole_number(environ: Mapping[str, str], name: str, *, source: str, default:
             source,
             f"{name}={text!r} is no whole number from 0 on",
             found=repr(text),
-            mend=f"leave {name} as {source} sets it.",
+            hint=f"leave {name} as {source} sets it.",
         )
     return int(text)
 
@@ -156,10 +156,10 @@ def in_file(environ: Mapping[str, str], name: str, *, source: str) -> list[list[
             source,
             f"{name}={path} cannot be read",
             found=str(error),
-            mend="run on a host of the job, where the scheduler has written this file.",
+            hint="run on a host of the job, where the scheduler has written this file.",
         ) from error
     if not lines:
-        raise contradiction(source, f"{name}={path} is empty", found="no host", mend="ask the scheduler for a host.")
+        raise contradiction(source, f"{name}={path} is empty", found="no host", hint="ask the scheduler for a host.")
     return lines
 
 
@@ -177,7 +177,7 @@ def own_place(hosts: Sequence[str], hostname: str, *, source: str, variable: str
         source,
         f"this host {hostname!r} is {'more than once' if places else 'not'} in {variable}",
         found=f"the hosts {', '.join(hosts)}",
-        mend="start one task on each host of the job, or say --environment none to train alone.",
+        hint="start one task on each host of the job, or say --environment none to train alone.",
     )
 
 

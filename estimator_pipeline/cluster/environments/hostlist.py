@@ -67,7 +67,7 @@ def expand_counts(text: str, *, source: str = "slurm", variable: str = "the coun
                 source,
                 f"{variable}={text!r} is no list of tasks for each node",
                 found=f"the part {item!r}",
-                mend=f'leave {variable} as Slurm sets it, such as "2(x3),1".',
+                hint=f'leave {variable} as Slurm sets it, such as "2(x3),1".',
             )
         counts += [int(match[1])] * repeated
     return counts
@@ -119,7 +119,7 @@ def _malformed(text: str, *, source: str, variable: str, part: str) -> ClusterEr
         source,
         f"{variable}={text!r} is no host list",
         found=f"the part {part!r}; allowed: names with ranges such as n[001-003,7],gpu1",
-        mend=f"leave {variable} as Slurm sets it.",
+        hint=f"leave {variable} as Slurm sets it.",
     )
 
 
@@ -128,5 +128,5 @@ def _too_many(text: str, *, source: str, variable: str) -> ClusterError:
         source,
         f"{variable}={text[:80]!r} names more than {MAX_HOSTS} hosts",
         found="a range that is far too wide",
-        mend=f"leave {variable} as Slurm sets it.",
+        hint=f"leave {variable} as Slurm sets it.",
     )

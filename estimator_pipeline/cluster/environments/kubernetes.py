@@ -89,7 +89,7 @@ class StatefulSet:
                 self.name,
                 f"HOSTNAME={name!r} does not end in the pod's ordinal",
                 found=repr(name),
-                mend="leave HOSTNAME as Kubernetes sets it, such as train-0.",
+                hint="leave HOSTNAME as Kubernetes sets it, such as train-0.",
             )
         return Allocation(
             environment=self.name,
@@ -112,7 +112,7 @@ class JobSet:
     def read(self, environ: Mapping[str, str], *, hostname: str) -> Allocation:
         jobset = required(environ, JOBSET, source=self.name)
         role = required(environ, ROLE, source=self.name)
-        _check_role(role, source=self.name, mend="name each replicated job of the JobSet for what its pods do.")
+        _check_role(role, source=self.name, hint="name each replicated job of the JobSet for what its pods do.")
         index = whole_number(environ, "JOB_COMPLETION_INDEX", source=self.name)
         restart = whole_number(environ, RESTART, source=self.name, default=0)
         service = environ.get(SERVICE, "").strip() or jobset
@@ -127,26 +127,26 @@ class JobSet:
         )
 
 
-def _check_role(role: str, *, source: str, mend: str) -> None:
+def _check_role(role: str, *, source: str, hint: str) -> None:
     if role not in TASK_TYPES:
         raise contradiction(
             source,
             f"{ROLE}={role!r} is no task type",
             found=f"{role!r}; allowed: {', '.join(TASK_TYPES)}",
-            mend=mend,
+            hint=hint,
         )
 
 
 def _without_role(base: str, role: str, *, source: str) -> str:
     """The name that the Jobs of all roles have in common."""
-    _check_role(role, source=source, mend="set it to what the Job's pods do.")
+    _check_role(role, source=source, hint="set it to what the Job's pods do.")
     stem = base.removesuffix(f"-{role}")
     if stem == base or not stem:
         raise contradiction(
             source,
             f"the Job is called {base!r}, and {ROLE} is {role!r}",
             found=f"a name that does not end in -{role}",
-            mend=f"call the Jobs NAME-chief, NAME-worker, NAME-ps and NAME-evaluator, or leave {ROLE} out.",
+            hint=f"call the Jobs NAME-chief, NAME-worker, NAME-ps and NAME-evaluator, or leave {ROLE} out.",
         )
     return stem
 
@@ -160,7 +160,7 @@ def _base_of(name: str, index: int, *, source: str, variable: str) -> str:
             source,
             f"HOSTNAME={name!r} does not end in {variable}={index}",
             found=repr(name),
-            mend="leave the pod's host name to the Job controller (no `hostname` in the template), "
+            hint="leave the pod's host name to the Job controller (no `hostname` in the template), "
             "and completionMode: Indexed.",
         )
     return match[1]

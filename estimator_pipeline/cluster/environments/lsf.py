@@ -70,19 +70,19 @@ class LSF:
                 self.name,
                 f"LSB_MCPU_HOSTS={text!r} is not made of hosts and numbers of slots",
                 found=repr(text),
-                mend='leave LSB_MCPU_HOSTS as LSF sets it, such as "hostA 2 hostB 2".',
+                hint='leave LSB_MCPU_HOSTS as LSF sets it, such as "hostA 2 hostB 2".',
             )
         return [host for host, count in pairs for _ in range(int(count))]
 
     def _check_own(self, environ: Mapping[str, str], hosts: list[str], rank: int, hostname: str) -> None:
-        mend = 'call blaunch without host names (it starts one task for each slot), and ask for slots by "-n N -R '
-        mend += 'span[ptile=1]" for one on each host.'
+        hint = 'call blaunch without host names (it starts one task for each slot), and ask for slots by "-n N -R '
+        hint += 'span[ptile=1]" for one on each host.'
         if not 0 <= rank < len(hosts):
             raise contradiction(
                 self.name,
                 f"LSF_PM_TASKID={environ['LSF_PM_TASKID']} is not the number of a slot",
                 found=f"the slots 1 to {len(hosts)} of LSB_MCPU_HOSTS={environ['LSB_MCPU_HOSTS']!r}",
-                mend=mend,
+                hint=hint,
             )
         try:
             own_place([hosts[rank]], hostname, source=self.name, variable="LSB_MCPU_HOSTS")
@@ -91,5 +91,5 @@ class LSF:
                 self.name,
                 f"LSF_PM_TASKID={environ['LSF_PM_TASKID']} is a slot of {hosts[rank]!r}, and this host is {hostname!r}",
                 found=f"LSB_MCPU_HOSTS={environ['LSB_MCPU_HOSTS']!r}",
-                mend=mend,
+                hint=hint,
             ) from None

@@ -76,7 +76,7 @@ def _allocation(
             source,
             f"{local_size}={here} is more than {size}={count}",
             found=f"{here} tasks on this host of {count} in all",
-            mend="start all tasks by one mpirun.",
+            hint="start all tasks by one mpirun.",
         )
     job = next((environ[name] for name in _JOB_IDS if environ.get(name)), "")
     return Allocation(

@@ -35,7 +35,7 @@ class SageMaker:
                 self.name,
                 f"SM_HOSTS={text!r} is no JSON list of names",
                 found=repr(text),
-                mend='leave SM_HOSTS as SageMaker sets it, such as ["algo-1","algo-2"].',
+                hint='leave SM_HOSTS as SageMaker sets it, such as ["algo-1","algo-2"].',
             )
         own = required(environ, "SM_CURRENT_HOST", source=self.name)
         if hosts.count(own) != 1:
@@ -43,7 +43,7 @@ class SageMaker:
                 self.name,
                 f"SM_CURRENT_HOST={own!r} is not one of SM_HOSTS",
                 found=f"the hosts {', '.join(hosts)}",
-                mend="leave both variables as SageMaker sets them.",
+                hint="leave both variables as SageMaker sets them.",
             )
         return Allocation(
             environment=self.name,

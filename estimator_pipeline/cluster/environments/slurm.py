@@ -103,7 +103,7 @@ class Slurm:
                 f"SLURM_STEP_NUM_TASKS={size} is not the sum of "
                 f"SLURM_STEP_TASKS_PER_NODE={environ['SLURM_STEP_TASKS_PER_NODE']!r}",
                 found=f"{sum(counts)} tasks on {len(nodes)} nodes",
-                mend="unset SLURM_* variables that you have exported yourself, and start the tasks by one srun.",
+                hint="unset SLURM_* variables that you have exported yourself, and start the tasks by one srun.",
             )
         kind = environ.get("SLURM_DISTRIBUTION", "").lower().split(",")[0].split(":")[0] or "block"
         groups = _het_groups(environ, nodes, source=self.name)
@@ -131,7 +131,7 @@ class Slurm:
                 f"SLURM_HOSTFILE={environ['SLURM_HOSTFILE']} does not place the tasks of this step",
                 found=f"{', '.join(listed)} in the file, {environ['SLURM_STEP_TASKS_PER_NODE']} tasks on "
                 f"{environ['SLURM_STEP_NODELIST']}",
-                mend="set cluster.ports: agreed, or start the step with the file that SLURM_HOSTFILE names.",
+                hint="set cluster.ports: agreed, or start the step with the file that SLURM_HOSTFILE names.",
             )
         return tuple(listed)
 
@@ -150,7 +150,7 @@ class Slurm:
                 found=f"the ranks {','.join(map(str, own))} on {hosts[rank]}, worked out from "
                 f"SLURM_STEP_NODELIST={environ['SLURM_STEP_NODELIST']!r} and "
                 f"SLURM_STEP_TASKS_PER_NODE={environ['SLURM_STEP_TASKS_PER_NODE']!r}",
-                mend="set cluster.ports: agreed, by which the tasks tell each other where they are.",
+                hint="set cluster.ports: agreed, by which the tasks tell each other where they are.",
             )
 
 
@@ -186,7 +186,7 @@ def _step_nodes(environ: Mapping[str, str], *, source: str) -> tuple[list[str], 
             source,
             f"SLURM_STEP_NODELIST={text!r} and SLURM_STEP_TASKS_PER_NODE={per_node!r} are of different lengths",
             found=f"{len(nodes)} nodes and the tasks of {len(counts)}",
-            mend="unset SLURM_* variables that you have exported yourself, and start the tasks by one srun.",
+            hint="unset SLURM_* variables that you have exported yourself, and start the tasks by one srun.",
         )
     return nodes, counts
 

@@ -41,7 +41,7 @@ class Vertex:
                 self.name,
                 f"CLUSTER_SPEC is not JSON: {error.msg} at column {error.colno}",
                 found=repr(text[:120]),
-                mend="leave CLUSTER_SPEC as Vertex AI sets it.",
+                hint="leave CLUSTER_SPEC as Vertex AI sets it.",
             ) from None
         pools = document.get("cluster") if isinstance(document, dict) else None
         task = document.get("task") if isinstance(document, dict) else None
@@ -50,7 +50,7 @@ class Vertex:
                 self.name,
                 "CLUSTER_SPEC lacks its cluster or its task",
                 found=repr(text[:200]),
-                mend="leave CLUSTER_SPEC as Vertex AI sets it.",
+                hint="leave CLUSTER_SPEC as Vertex AI sets it.",
             )
         unknown = sorted(set(pools) - set(POOLS))
         if unknown:
@@ -58,7 +58,7 @@ class Vertex:
                 self.name,
                 f"CLUSTER_SPEC has the pool {unknown[0]!r}",
                 found=f"the pools {', '.join(pools)}; known: {', '.join(POOLS)}",
-                mend="set TF_CONFIG by hand.",
+                hint="set TF_CONFIG by hand.",
             )
         jobs: dict[str, Any] = {POOLS[pool]: addresses for pool, addresses in pools.items() if addresses}
         # A single primary replica is no cluster: nobody listens at its address.

@@ -42,26 +42,26 @@ def resolve() -> ModuleType:
         raise CompatError(
             "the engine keras3 needs TensorFlow 2.16 or later: tf.keras of an older one is Keras 2",
             found=f"TensorFlow {version}",
-            mend="install a later TensorFlow, or keep the engine keras, which is Keras 2",
+            hint="install a later TensorFlow, or keep the engine keras, which is Keras 2",
         )
     keras = versions.installed("keras")
     if keras is None or not keras.startswith("3."):
         raise CompatError(
             "the engine keras3 needs Keras 3",
             found=f"keras {keras}" if keras else "no keras",
-            mend="pip install 'keras>=3,<4'",
+            hint="pip install 'keras>=3,<4'",
         )
     backend = os.environ.get(BACKEND, "tensorflow")
     if backend != "tensorflow":
         raise CompatError(
             f"{BACKEND}={backend} is set, and the engine keras3 trains with TensorFlow",
-            mend=f"unset {BACKEND}, or set it to tensorflow",
+            hint=f"unset {BACKEND}, or set it to tensorflow",
         )
     loaded = sys.modules.get("tensorflow")
     if loaded is not None and getattr(loaded, "_tf_uses_legacy_keras", os.environ.get(LEGACY_KERAS) in _TRUE):
         raise CompatError(
             f"TensorFlow {version} is already loaded in this process, with Keras 2, and the choice cannot be changed",
-            mend="run the job with the engine keras3 in a process of its own",
+            hint="run the job with the engine keras3 in a process of its own",
         )
     # Said rather than left out: a configuration file of Keras may name another backend, and a child is to agree.
     os.environ[BACKEND] = "tensorflow"

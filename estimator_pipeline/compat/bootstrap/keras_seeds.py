@@ -19,7 +19,7 @@ from estimator_pipeline.compat.bootstrap import versions
 _HIGHEST = 10**9
 
 
-def mend() -> bool:
+def apply() -> bool:
     """Has seeds drawn as integers where that is needed; says whether it was."""
     keras = versions.installed("tf-keras")
     if sys.version_info < (3, 12) or keras is None or versions.minor(keras) >= (2, 19):

@@ -28,7 +28,7 @@ def _error(name: str, purpose: str) -> CompatError:
     return CompatError(
         f"{name} was used, and TensorFlow no longer has it ({purpose})",
         found="TensorFlow 2.16 or later, where it was removed together with the code below it",
-        mend="run this program on TensorFlow 2.15, or on CPU or GPU with tf.estimator.Estimator",
+        hint="run this program on TensorFlow 2.15, or on CPU or GPU with tf.estimator.Estimator",
     )
 
 

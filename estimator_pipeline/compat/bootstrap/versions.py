@@ -60,14 +60,14 @@ def tensorflow_version() -> str:
             raise CompatError(
                 "TensorFlow is not installed in this Python",
                 found=f"Python {sys.version.split()[0]} at {sys.executable}",
-                mend=f"pip install 'tensorflow=={NEWEST[0]}.{NEWEST[1]}.*' (supported: {supported_range()})",
+                hint=f"pip install 'tensorflow=={NEWEST[0]}.{NEWEST[1]}.*' (supported: {supported_range()})",
             )
         version = found[0]
     if minor(version) < OLDEST:
         raise CompatError(
             f"TensorFlow {version} is older than what estimator_pipeline supports",
             found=f"TensorFlow {version}; supported: {supported_range()}",
-            mend="install a supported TensorFlow; 2.15 is the last one that brings its own tf.estimator",
+            hint="install a supported TensorFlow; 2.15 is the last one that brings its own tf.estimator",
         )
     return version
 

@@ -50,7 +50,7 @@ def exchange(key: str, value: str, *, own: str, tasks: list[str], timeout: float
             raise WaitError(
                 f"{own} waited up to {timeout:.0f} s for {task} to say its {key}: {error.message.splitlines()[0]}",
                 found=f"heard from: {', '.join(values) or 'nobody'}",
-                mend=f"see the log of {task}; every task must run the same program",
+                hint=f"see the log of {task}; every task must run the same program",
             ) from error
     return values
 
@@ -112,7 +112,7 @@ def receive(key: str, *, timeout: float, what: str) -> str:
     except tf.errors.DeadlineExceededError as error:
         raise WaitError(
             f"waited {timeout:.0f} s for {what}, and it did not come",
-            mend="see the log of the chief; every task must run the same program",
+            hint="see the log of the chief; every task must run the same program",
         ) from error
 
 

@@ -36,11 +36,11 @@ from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.errors import CompatError
 
 __all__ = [
-    "Entry",
     "GoneImportError",
     "GoneModuleError",
     "GoneNameError",
-    "Table",
+    "MovedName",
+    "MovedNamesTable",
     "install",
     "installed",
     "read",
@@ -69,7 +69,7 @@ class GoneModuleError(CompatError, ModuleNotFoundError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class MovedName:
     """What the table says of one module of old.
 
     Attributes:
@@ -85,8 +85,8 @@ class Entry:
     gone: Mapping[str, str] = field(default_factory=dict)
 
 
-class Table:
-    """The table of a file: module of old -> :class:`Entry`. A line is taken apart when its module is asked for.
+class MovedNamesTable:
+    """The table of a file: module of old -> :class:`MovedName`. A line is taken apart when its module is asked for.
 
     Args:
         text: of the file.
@@ -100,7 +100,7 @@ class Table:
             if not line.startswith("#"):
                 module, _, rest = line.partition(" ")
                 self._lines.setdefault(self._full(module), []).append(rest)
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, MovedName] = {}
         # What lies above a module that is gone may be gone as well: an empty package then.
         self.packages = {
             ".".join(parts[:depth])
@@ -114,7 +114,7 @@ class Table:
     def __iter__(self):
         return iter(self._lines)
 
-    def __getitem__(self, module: str) -> Entry:
+    def __getitem__(self, module: str) -> MovedName:
         """An empty entry for a module that is not in the table."""
         if module not in self._entries:
             self._entries[module] = self._read(self._lines.get(module, []))
@@ -130,7 +130,7 @@ class Table:
             return ROOT + (module if len(module) > 1 else "")
         return self._keras + module[len("keras") :] if module == "keras" or module.startswith("keras.") else module
 
-    def _read(self, lines: list[str]) -> Entry:
+    def _read(self, lines: list[str]) -> MovedName:
         whole, since = None, ""
         homes: dict[str, list[tuple[str, str]]] = {}
         gone: dict[str, str] = {}
@@ -146,7 +146,7 @@ class Table:
                     homes.setdefault(old, []).append((home, new or old))
             else:
                 gone |= dict.fromkeys(words, first)
-        return Entry(whole, since, {name: tuple(places) for name, places in homes.items()}, gone)
+        return MovedName(whole, since, {name: tuple(places) for name, places in homes.items()}, gone)
 
 
 _lock = threading.Lock()
@@ -164,7 +164,7 @@ def _note(old: str, new: str) -> None:
         _used.setdefault(old, new)
 
 
-def install() -> Table:
+def install() -> MovedNamesTable:
     """Puts the table to use in this process, in which TensorFlow has been imported. Returns it."""
     for finder in sys.meta_path:
         if isinstance(finder, _Finder):
@@ -184,9 +184,9 @@ def installed() -> bool:
     return any(isinstance(finder, _Finder) for finder in sys.meta_path)
 
 
-def read() -> Table:
+def read() -> MovedNamesTable:
     """The table as it is for this process. TensorFlow has been imported."""
-    return Table(FILE.read_text(encoding="utf-8"), keras=f"{_keras_package()}.src")
+    return MovedNamesTable(FILE.read_text(encoding="utf-8"), keras=f"{_keras_package()}.src")
 
 
 def _keras_package() -> str:
@@ -194,7 +194,7 @@ def _keras_package() -> str:
     return sys.modules["tensorflow"].keras.layers.Layer.__module__.split(".")[0]
 
 
-def _teach(module: types.ModuleType, old: str, table: Table) -> None:
+def _teach(module: types.ModuleType, old: str, table: MovedNamesTable) -> None:
     """Has a module look up the names that the table has for `old`, after those that it has itself."""
     known: list[str] | None = module.__dict__.get("__moved_names__")
     if known is not None:
@@ -226,7 +226,7 @@ def _teach(module: types.ModuleType, old: str, table: Table) -> None:
 _NOWHERE = object()
 
 
-def _looked_up(entry: Entry, old: str, name: str) -> Any:
+def _looked_up(entry: MovedName, old: str, name: str) -> Any:
     for home, new in entry.homes.get(name, ()):
         try:
             module = importlib.import_module(home)
@@ -242,19 +242,19 @@ def _looked_up(entry: Entry, old: str, name: str) -> Any:
 def _gone(module: str, name: str, since: str) -> CompatError:
     """The error of a name without a successor, of the kind that the asking statement is prepared for."""
     what = f"{module}.{name} is gone since TensorFlow {since}, and nothing stands for it"
-    mend = _mend(since)
+    hint = _hint(since)
     # `from module import name` turns an AttributeError into a message of its own, and lets an ImportError through.
     if _is_from_import(sys._getframe(2)):
-        error: CompatError = GoneImportError(what, mend=mend)
+        error: CompatError = GoneImportError(what, hint=hint)
         error.path = None  # type: ignore[attr-defined]
     else:
-        error = GoneNameError(what, mend=mend)
+        error = GoneNameError(what, hint=hint)
         error.obj = sys.modules.get(module)  # type: ignore[attr-defined]
     error.name = name  # type: ignore[attr-defined]
     return error
 
 
-def _mend(since: str) -> str:
+def _hint(since: str) -> str:
     major, minor = map(int, since.split("."))
     before = f", or run the program on TensorFlow {major}.{minor - 1}" if (major, minor) > versions.OLDEST else ""
     return f"take it out of the program{before}"
@@ -269,7 +269,7 @@ def _is_from_import(frame: types.FrameType) -> bool:
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds modules of the table, and of `tf_keras.legacy_tf_layers`; answers for nothing else."""
 
-    def __init__(self, table: Table, keras: str) -> None:
+    def __init__(self, table: MovedNamesTable, keras: str) -> None:
         self.table = table
         self.layers = f"{keras}.legacy_tf_layers"
 
@@ -297,7 +297,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             return importlib.machinery.ModuleSpec(fullname, _NamesLoader(self.table), is_package=package)
         error = GoneModuleError(
             f"the module {fullname} is gone since TensorFlow {entry.since}, and nothing stands for it",
-            mend=_mend(entry.since),
+            hint=_hint(entry.since),
         )
         error.name = fullname
         raise error
@@ -317,7 +317,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return _alias(fullname, f"{parent.__name__}.{name}")
 
 
-def _alias(old: str, home: str, table: Table | None = None) -> importlib.machinery.ModuleSpec | None:
+def _alias(old: str, home: str, table: MovedNamesTable | None = None) -> importlib.machinery.ModuleSpec | None:
     spec = aliases.spec_of(home)
     if spec is None:
         return None
@@ -328,7 +328,7 @@ def _alias(old: str, home: str, table: Table | None = None) -> importlib.machine
 class _AliasLoader(aliases.AliasLoader):
     """The module of today itself, which learns the names that only the old one had."""
 
-    def __init__(self, old: str, home: str, table: Table | None) -> None:
+    def __init__(self, old: str, home: str, table: MovedNamesTable | None) -> None:
         super().__init__(home)
         self.old, self.table = old, table
 
@@ -342,7 +342,7 @@ class _AliasLoader(aliases.AliasLoader):
 class _NamesLoader(importlib.abc.Loader):
     """A module with nothing but the names of the table."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: MovedNamesTable) -> None:
         self.table = table
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
@@ -355,7 +355,7 @@ class _NamesLoader(importlib.abc.Loader):
 class _TeachingLoader(importlib.abc.Loader):
     """A module's own loader, after which the module learns the names that it has lost."""
 
-    def __init__(self, own: importlib.abc.Loader, table: Table) -> None:
+    def __init__(self, own: importlib.abc.Loader, table: MovedNamesTable) -> None:
         self.own, self.table = own, table
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:

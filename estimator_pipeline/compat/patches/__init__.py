@@ -146,7 +146,7 @@ def chosen(repairs: str | Sequence[str] | None, environ: Mapping[str, str] | Non
     if without and len(without) < len(words):
         raise CompatError(
             f"{source}={','.join(words)} mixes names to keep and names to leave out",
-            mend="either NAME,NAME (these alone) or -NAME,-NAME (all but these)",
+            hint="either NAME,NAME (these alone) or -NAME,-NAME (all but these)",
         )
     if without:
         return frozenset(NAMES) - {word[1:] for word in without}

@@ -82,7 +82,7 @@ def _to_the_end_hook() -> Any:
                     raise InputError(
                         "the evaluation reads its data to the end (steps=None), and they have none",
                         found="a dataset that is repeated for ever",
-                        mend="leave repeat() out of the evaluation's input_fn, or set EvalSpec(steps=...) (eval.steps "
+                        hint="leave repeat() out of the evaluation's input_fn, or set EvalSpec(steps=...) (eval.steps "
                         "in a job file)",
                     )
 

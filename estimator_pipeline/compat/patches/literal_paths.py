@@ -121,6 +121,6 @@ def _link(path: str) -> str:
         raise CompatError(
             f"TensorFlow takes the path {path} for a pattern, and a link to it cannot be made",
             found=problem or f"the folder for temporary files is {links}",
-            mend="name the folder without [ ] * ? and \\, or set TMPDIR to a folder that can be written",
+            hint="name the folder without [ ] * ? and \\, or set TMPDIR to a folder that can be written",
         )
     return link

@@ -302,7 +302,7 @@ class _Wait:
         else:
             error = PreemptedError(
                 f"{self._calls.own} was asked to end ({by}): {where}",
-                mend="give the same command again: it goes on from the last checkpoint, if there is one",
+                hint="give the same command again: it goes on from the last checkpoint, if there is one",
             )
             self._end(str(error), progress.code_of_preemption(os.environ, error.exit_code), status="preempted")
 

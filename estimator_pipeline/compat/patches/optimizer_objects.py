@@ -141,6 +141,6 @@ def _check_settings(kind: type, settings: Mapping[str, Any]) -> Any:
         raise CompatError(
             f"the optimizer {kind.__name__} was given to a canned Estimator",
             found=", ".join(more) or f"tf.keras.optimizers.legacy has no {kind.__name__}",
-            mend="use an optimizer of tf.keras.optimizers.legacy, or of tf.compat.v1.train in a tf.compat.v1.estimator",
+            hint="use an optimizer of tf.keras.optimizers.legacy, or of tf.compat.v1.train in a tf.compat.v1.estimator",
         )
     return twin

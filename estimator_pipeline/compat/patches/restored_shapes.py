@@ -30,8 +30,8 @@ def apply() -> None:
     class RestoredShapeError(CompatError, tf.errors.InvalidArgumentError):
         """The checkpoint's variables have other shapes than the model's."""
 
-        def __init__(self, what: str, *, found: str | None = None, mend: str | None = None) -> None:
-            self.what, self.found, self.mend = what, found, mend
+        def __init__(self, what: str, *, found: str | None = None, hint: str | None = None) -> None:
+            self.what, self.found, self.hint = what, found, hint
             tf.errors.InvalidArgumentError.__init__(self, None, None, str(self))
 
     saver = tf.compat.v1.train.Saver
@@ -45,7 +45,7 @@ def apply() -> None:
             raise RestoredShapeError(
                 f"the checkpoint {tf.compat.as_text(save_path)} is of another model",
                 found="; ".join(differ[:_SHOWN]) + more,
-                mend="give the changed model a model_dir of its own. tf.estimator.WarmStartSettings("
+                hint="give the changed model a model_dir of its own. tf.estimator.WarmStartSettings("
                 "ckpt_to_initialize_from=..., vars_to_warm_start=...) takes along what still fits",
             )
         return original(self, sess, save_path)

@@ -49,7 +49,7 @@ def run_script(path: str, args: Sequence[str] = (), *, repairs: str | None = Non
         raise ConfigError(
             f"the program {path!r} does not exist",
             found=f"working directory {os.getcwd()}",
-            mend="give the path of a Python file, or -m MODULE for an importable module",
+            hint="give the path of a Python file, or -m MODULE for an importable module",
         )
     compat.install(repairs)
     sys.argv = [path, *args]

@@ -14,7 +14,7 @@ from estimator_pipeline.cluster import EVALUATOR
 from estimator_pipeline.compat.bootstrap import versions
 from estimator_pipeline.doctor.cluster.rendezvous import Meeting, Seat, skew_bounds
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, ok, warning
+from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, error, ok, warning
 from estimator_pipeline.doctor.gpus import visible_gpus
 from estimator_pipeline.doctor.job.data_files import NotPrepared, files_of
 from estimator_pipeline.doctor.storage import PREFIX
@@ -117,7 +117,7 @@ def _digest(value: Any) -> str:
 # What came of it -----------------------------------------------------------------------------------------------------
 
 
-def compare(meeting: Meeting, folder: Path) -> Iterator[Finding]:
+def compare(meeting: Meeting, folder: Path) -> Iterator[DoctorFinding]:
     """What the tasks are not of one mind about."""
     found = [finding for check in _COMPARED for finding in check(meeting)]
     hosts = {str(one["host"]) for one in meeting.facts.values()}
@@ -150,7 +150,7 @@ def _told(values: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def _clusters(meeting: Meeting) -> Iterator[Finding]:
+def _clusters(meeting: Meeting) -> Iterator[DoctorFinding]:
     known = _values(meeting, lambda one: one["cluster"])
     if len(known) > 1:
         yield error(
@@ -160,7 +160,7 @@ def _clusters(meeting: Meeting) -> Iterator[Finding]:
         )
 
 
-def _versions(meeting: Meeting) -> Iterator[Finding]:
+def _versions(meeting: Meeting) -> Iterator[DoctorFinding]:
     names = sorted({name for one in meeting.facts.values() for name in one["versions"]})
     for name in names:
         values = _values(meeting, _item("versions", name, "none"))
@@ -173,7 +173,7 @@ def _versions(meeting: Meeting) -> Iterator[Finding]:
             )
 
 
-def _jobs(meeting: Meeting) -> Iterator[Finding]:
+def _jobs(meeting: Meeting) -> Iterator[DoctorFinding]:
     sections = {name for one in meeting.facts.values() for name in one["job"]}
     differ = sorted(s for s in sections if len(_values(meeting, _item("job", s))) > 1)
     if differ:
@@ -186,7 +186,7 @@ def _jobs(meeting: Meeting) -> Iterator[Finding]:
         )
 
 
-def _devices(meeting: Meeting) -> Iterator[Finding]:
+def _devices(meeting: Meeting) -> Iterator[DoctorFinding]:
     training = {rank: one for rank, one in meeting.facts.items() if one["trains"]}
     counts: dict[str, list[str]] = {}
     for rank, one in training.items():
@@ -212,7 +212,7 @@ def _devices(meeting: Meeting) -> Iterator[Finding]:
                 return
 
 
-def _variables(meeting: Meeting) -> Iterator[Finding]:
+def _variables(meeting: Meeting) -> Iterator[DoctorFinding]:
     names = sorted({name for one in meeting.facts.values() for name in one["environ"]})
     differ = [n for n in names if len(_values(meeting, _item("environ", n))) > 1]
     if differ:
@@ -224,7 +224,7 @@ def _variables(meeting: Meeting) -> Iterator[Finding]:
         )
 
 
-def _data(meeting: Meeting) -> Iterator[Finding]:
+def _data(meeting: Meeting) -> Iterator[DoctorFinding]:
     values = _values(meeting, lambda one: one["data"])
     if len(values) > 1:
         yield error(
@@ -234,7 +234,7 @@ def _data(meeting: Meeting) -> Iterator[Finding]:
         )
 
 
-def _ports(meeting: Meeting) -> Iterator[Finding]:
+def _ports(meeting: Meeting) -> Iterator[DoctorFinding]:
     by_target: dict[str, dict[str, list[str]]] = {}
     for rank, one in meeting.told.items():
         for target, why in one["silent"].items():
@@ -251,7 +251,7 @@ def _ports(meeting: Meeting) -> Iterator[Finding]:
             )
 
 
-def _locks(meeting: Meeting) -> Iterator[Finding]:
+def _locks(meeting: Meeting) -> Iterator[DoctorFinding]:
     wrong = [meeting.name(rank) for rank, one in meeting.told.items() if one["lock"] == "not kept"]
     if wrong:
         yield warning(
@@ -267,7 +267,7 @@ def _bounds(meeting: Meeting) -> dict[tuple[int, int], tuple[float, float]]:
     return {pair: bounds for pair, bounds in found.items() if bounds is not None}
 
 
-def _skew(meeting: Meeting) -> Iterator[Finding]:
+def _skew(meeting: Meeting) -> Iterator[DoctorFinding]:
     for (one, other), (least, most) in _bounds(meeting).items():
         if least > SKEW_SECS or most < -SKEW_SECS:
             ahead, behind = (one, other) if least > 0 else (other, one)

@@ -15,7 +15,7 @@ from estimator_pipeline.cluster import Task
 from estimator_pipeline.cluster.addresses import host_of, is_loopback
 from estimator_pipeline.doctor.cluster.tf_config import few
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, ok, warning
+from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, error, info, ok, warning
 
 __all__ = ["check_addresses", "check_ports", "connected", "in_parallel", "own_ips", "resolved"]
 
@@ -97,7 +97,7 @@ def is_own(ips: Sequence[str], own: frozenset[str]) -> bool:
     return any(ip.partition("%")[0] in own or ip.startswith("127.") for ip in ips)
 
 
-def check_addresses(context: Context) -> Iterator[Finding]:
+def check_addresses(context: Context) -> Iterator[DoctorFinding]:
     """Every host name of the cluster."""
     part = context.part
     addresses = part.addresses
@@ -126,7 +126,7 @@ def check_addresses(context: Context) -> Iterator[Finding]:
         yield ok(f"{good} of {len(hosts)} host name(s) resolved: {shown}{', ...' if len(hosts) > 4 else ''}")
 
 
-def _same_place(addresses: dict[Task, str], found: dict[str, tuple[tuple[str, ...], str]]) -> Iterator[Finding]:
+def _same_place(addresses: dict[Task, str], found: dict[str, tuple[tuple[str, ...], str]]) -> Iterator[DoctorFinding]:
     seen: dict[tuple[str, str], Task] = {}
     for task, address in addresses.items():
         if task.type == "evaluator":
@@ -146,7 +146,7 @@ def _same_place(addresses: dict[Task, str], found: dict[str, tuple[tuple[str, ..
 
 def _loopback_of_own(
     context: Context, addresses: dict[Task, str], found: dict[str, tuple[tuple[str, ...], str]]
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """A host's own name that /etc/hosts leads to 127.0.1.1 there: Debian does so."""
     several = len({host_of(address) for address in addresses.values()}) > 1
     for host, (ips, _) in found.items():
@@ -158,7 +158,7 @@ def _loopback_of_own(
             )
 
 
-def check_ports(context: Context) -> Iterator[Finding]:
+def check_ports(context: Context) -> Iterator[DoctorFinding]:
     """Whether this task can listen at its port; with `connect` whether the others' ports answer."""
     part = context.part
     addresses = part.addresses
@@ -184,10 +184,10 @@ def check_ports(context: Context) -> Iterator[Finding]:
     if context.connect:
         yield from _others(context, addresses)
     elif part.here and len(addresses) > 1 and not context.shared:
-        yield info("the ports of the other tasks were not tried", mend="--connect tries them, once the others listen")
+        yield info("the ports of the other tasks were not tried", hint="--connect tries them, once the others listen")
 
 
-def _own_port(task: Task, address: str, *, here: bool) -> Iterator[Finding]:
+def _own_port(task: Task, address: str, *, here: bool) -> Iterator[DoctorFinding]:
     port = address.rpartition(":")[2]
     why = _taken(address)
     if why:
@@ -240,7 +240,7 @@ def _listener(port: int) -> str:
     return ""
 
 
-def _others(context: Context, addresses: dict[Task, str]) -> Iterator[Finding]:
+def _others(context: Context, addresses: dict[Task, str]) -> Iterator[DoctorFinding]:
     own = context.part.task if context.part.here else None
     # An evaluator has no server.
     others = [task for task in addresses if task != own and task.type != "evaluator"]

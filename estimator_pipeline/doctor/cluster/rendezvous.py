@@ -219,7 +219,7 @@ class _Table:
                 f"{self.seat.name} is one of {self.seat.size} tasks, and {found[other].get('name')} of "
                 f"{found[other].get('size')}",
                 found=f"the files in {self.folder}",
-                mend="start every task with the same job file, TF_CONFIG and options",
+                hint="start every task with the same job file, TF_CONFIG and options",
             )
 
     def try_lock(self) -> str:
@@ -269,7 +269,7 @@ class _Table:
             raise ClusterError(
                 f"two processes are {self.seat.name} (rank {self.seat.rank} of {self.seat.size})",
                 found=f"this one on {socket.gethostname()}, and another one that writes to {self.folder}",
-                mend="give each task a TF_CONFIG of its own, or start each task once",
+                hint="give each task a TF_CONFIG of its own, or start each task once",
             )
 
     def _missing(self, ranks: list[int]) -> WaitError:
@@ -277,7 +277,7 @@ class _Table:
         return WaitError(
             f"{there} of {self.seat.size} tasks came to {self.folder} within {self.timeout:.0f} s",
             found=f"missing: rank {', '.join(map(str, ranks[:16]))}{', ...' if len(ranks) > 16 else ''}",
-            mend="start `doctor --shared` on every task at about the same time, with the same arguments; if all were "
+            hint="start `doctor --shared` on every task at about the same time, with the same arguments; if all were "
             "started, they do not share this folder: mount it on every host",
         )
 
@@ -285,7 +285,7 @@ class _Table:
         return ClusterError(
             f"the tasks cannot meet in {self.folder}",
             found=str(error),
-            mend="give a model_dir that every task can write",
+            hint="give a model_dir that every task can write",
         )
 
 

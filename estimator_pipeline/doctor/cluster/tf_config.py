@@ -10,8 +10,8 @@ from estimator_pipeline.cluster.addresses import host_of, is_loopback
 from estimator_pipeline.cluster.detection import NO_ENVIRONMENT, lone_task
 from estimator_pipeline.cluster.parsing import tf_config_problems
 from estimator_pipeline.cluster.tasks import listed
-from estimator_pipeline.doctor.context import Context, Part
-from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, of_error, ok, warning
+from estimator_pipeline.doctor.context import Context, JobPart
+from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, error, info, of_error, ok, warning
 from estimator_pipeline.errors import PipelineError
 
 __all__ = ["check_environment", "check_strategy", "check_tf_config", "few"]
@@ -28,7 +28,7 @@ def few(names: Iterable[object], most: int = 4) -> str:
 # The environment -------------------------------------------------------------------------------------------------
 
 
-def check_environment(context: Context) -> Iterator[Finding]:
+def check_environment(context: Context) -> Iterator[DoctorFinding]:
     """Which scheduler speaks, what else matches, and what comes of it."""
     part = context.part
     if context.document is not None:
@@ -64,7 +64,7 @@ def check_environment(context: Context) -> Iterator[Finding]:
         )
 
 
-def _nobody(context: Context) -> Finding:
+def _nobody(context: Context) -> DoctorFinding:
     partly = [e.name for e in ENVIRONMENTS if any(name in context.environ for name in e.variables[:1])]
     seen = f"; variables of {', '.join(partly)} are there, but not those of a task" if partly else ""
     shape = context.job.cluster if context.job is not None else None
@@ -83,7 +83,7 @@ def _nobody(context: Context) -> Finding:
     return ok(f"no TF_CONFIG and no scheduler: one process{seen}")
 
 
-def _resolved(context: Context, part: Part) -> str:
+def _resolved(context: Context, part: JobPart) -> str:
     assert part.detection is not None
     allocation = part.detection.allocation
     parts = [part.detection.environment.name]
@@ -103,7 +103,7 @@ def _resolved(context: Context, part: Part) -> str:
     return "; ".join(parts)
 
 
-def _others(context: Context, name: str, others: tuple[str, ...]) -> Iterator[Finding]:
+def _others(context: Context, name: str, others: tuple[str, ...]) -> Iterator[DoctorFinding]:
     if name != "tf_config":
         yield info(f"{name} speaks; {', '.join(others)} would match as well, and comes later in the order")
         return
@@ -131,7 +131,7 @@ def _others(context: Context, name: str, others: tuple[str, ...]) -> Iterator[Fi
 # TF_CONFIG -------------------------------------------------------------------------------------------------------
 
 
-def check_tf_config(context: Context) -> Iterator[Finding]:
+def check_tf_config(context: Context) -> Iterator[DoctorFinding]:
     """The document: whether it can be read, and what is odd about it although it can."""
     part = context.part
     if part.error is not None:
@@ -169,7 +169,7 @@ def _told(config: TFConfig, source: str) -> str:
     )
 
 
-def _odd(context: Context, config: TFConfig) -> Iterator[Finding]:
+def _odd(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
     yield from _odd_document(context, config)
     if config.cluster is None:
         return
@@ -192,18 +192,18 @@ def _odd(context: Context, config: TFConfig) -> Iterator[Finding]:
         )
 
 
-def _odd_document(context: Context, config: TFConfig) -> Iterator[Finding]:
+def _odd_document(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
     plain = "`train`, `launch` and `exec` read it; " if context.job is None else ""
     severity = "warning" if context.job is None else "info"
     if config.dialect == "master":
-        yield Finding(
+        yield DoctorFinding(
             severity,
             "the chief is called master, as before TensorFlow 1.4",
             f"{plain}TensorFlow's own strategies know no task of that name",
             "call it chief, if anything else than this package reads the document",
         )
     if config.evaluator_in_cluster:
-        yield Finding(
+        yield DoctorFinding(
             severity,
             "the evaluator's address is inside the cluster",
             f"{plain}a strategy that a program makes from TF_CONFIG by itself waits for it as for a worker",
@@ -222,7 +222,7 @@ def _odd_document(context: Context, config: TFConfig) -> Iterator[Finding]:
         )
 
 
-def _local_hosts(addresses: dict[Task, str]) -> Iterator[Finding]:
+def _local_hosts(addresses: dict[Task, str]) -> Iterator[DoctorFinding]:
     hosts = {task: host_of(address) for task, address in addresses.items()}
     anywhere = [task for task, host in hosts.items() if host in _ANY]
     local = [task for task, host in hosts.items() if is_loopback(host)]
@@ -242,7 +242,7 @@ def _local_hosts(addresses: dict[Task, str]) -> Iterator[Finding]:
         )
 
 
-def _ports(addresses: dict[Task, str], config: TFConfig) -> Iterator[Finding]:
+def _ports(addresses: dict[Task, str], config: TFConfig) -> Iterator[DoctorFinding]:
     first = _number_in("/proc/sys/net/ipv4/ip_unprivileged_port_start", 1024)
     low = [task for task, address in addresses.items() if int(address.rpartition(":")[2]) < min(first, 1024)]
     if low:
@@ -277,7 +277,7 @@ def _number_in(path: str, default: int) -> int:
 # Strategy --------------------------------------------------------------------------------------------------------
 
 
-def check_strategy(context: Context) -> Iterator[Finding]:
+def check_strategy(context: Context) -> Iterator[DoctorFinding]:
     """Strategy, engine and evaluation against the cluster that there really is."""
     job = context.needed_job()
     config = context.part.tf_config
@@ -294,7 +294,7 @@ def check_strategy(context: Context) -> Iterator[Finding]:
     ]
 
 
-def _strategy_and_cluster(context: Context, config: TFConfig) -> Iterator[Finding]:
+def _strategy_and_cluster(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
     job, cluster = context.needed_job(), config.cluster
     assert cluster is not None
     strategy, engine = job.run.train_distribute, job.run.engine
@@ -329,7 +329,7 @@ def _strategy_and_cluster(context: Context, config: TFConfig) -> Iterator[Findin
         yield from _batch(context, config)
 
 
-def _batch(context: Context, config: TFConfig) -> Iterator[Finding]:
+def _batch(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
     job = context.needed_job()
     replicas = config.num_training_tasks * context.devices_per_task
     size = job.input.global_batch_size
@@ -343,7 +343,7 @@ def _batch(context: Context, config: TFConfig) -> Iterator[Finding]:
         )
 
 
-def _shape(context: Context, config: TFConfig) -> Iterator[Finding]:
+def _shape(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
     job, cluster = context.needed_job(), config.cluster
     assert cluster is not None
     said, is_there = job.cluster, cluster.jobs

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, of_error, ok, warning
+from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, error, of_error, ok, warning
 from estimator_pipeline.doctor.job import functions
 from estimator_pipeline.doctor.job.data_files import (
     NotPrepared,
@@ -30,7 +30,7 @@ __all__ = ["check_data", "check_shards"]
 _UNEVEN = 1.05  # From this ratio on a person should know.
 
 
-def check_data(context: Context) -> Iterator[Finding]:
+def check_data(context: Context) -> Iterator[DoctorFinding]:
     """Whether the data is there."""
     job = context.needed_job()
     if context.other_files:
@@ -63,7 +63,7 @@ def check_data(context: Context) -> Iterator[Finding]:
         yield ok(one.told)
 
 
-def _in_catalogue(context: Context) -> Iterator[Finding]:
+def _in_catalogue(context: Context) -> Iterator[DoctorFinding]:
     """Whether a data set can be had where its files are not seen from here."""
     section = context.needed_job().input
     if not isinstance(section, TfdsInput):
@@ -74,7 +74,7 @@ def _in_catalogue(context: Context) -> Iterator[Finding]:
     yield unknown or ok(f"the data set {name} is known")
 
 
-def check_shards(context: Context) -> Iterator[Finding]:
+def check_shards(context: Context) -> Iterator[DoctorFinding]:
     """Whether each worker gets about as many records as the others, and at least a batch."""
     job = context.needed_job()
     try:
@@ -138,7 +138,7 @@ def _endless(job: Job) -> bool:
 # Own functions, and TensorFlow's say ---------------------------------------------------------------------------------
 
 
-def _called(context: Context) -> Iterator[Finding]:
+def _called(context: Context) -> Iterator[DoctorFinding]:
     """What the input functions give, looked at as the job does."""
     from estimator_pipeline.doctor.machine import import_tensorflow
     from estimator_pipeline.engines.jobs.common import job_inputs

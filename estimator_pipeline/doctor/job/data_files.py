@@ -11,7 +11,7 @@ import zipfile
 from dataclasses import dataclass
 
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, info, of_error, warning
+from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, error, info, of_error, warning
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.sources import csv as csv_files
 from estimator_pipeline.inputs.sources.paths import find_files
@@ -105,7 +105,7 @@ def array_shapes(use: str, path: str) -> dict[str, tuple[int, ...]]:
     import numpy as np
 
     if not os.path.isfile(path):
-        raise InputError(f"The file of the {use} data is missing", found=path, mend="check the path")
+        raise InputError(f"The file of the {use} data is missing", found=path, hint="check the path")
     shapes: dict[str, tuple[int, ...]] = {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -120,7 +120,7 @@ def array_shapes(use: str, path: str) -> dict[str, tuple[int, ...]]:
                     shapes[name.removesuffix(".npy")] = read(file)[0]
     except (zipfile.BadZipFile, ValueError, OSError) as problem:
         raise InputError(
-            f"The file of the {use} data cannot be read", found=f"{path}: {problem}", mend="write it with numpy.savez"
+            f"The file of the {use} data cannot be read", found=f"{path}: {problem}", hint="write it with numpy.savez"
         ) from problem
     return shapes
 
@@ -132,7 +132,7 @@ def _arrays(use: str, path: str) -> Files:
         raise InputError(
             f"The arrays of the {use} data are not of one length",
             found=f"{path}: {told}",
-            mend="the first axis of each array are the records",
+            hint="the first axis of each array are the records",
         )
     count = next(iter(lengths.values()))
     return Files(use, f"{path}, arrays {', '.join(lengths)}", (path,), (count,), in_files=False)
@@ -141,7 +141,7 @@ def _arrays(use: str, path: str) -> Files:
 class NotPrepared(Exception):
     """The data set is not there yet, which need not be an error."""
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: DoctorFinding) -> None:
         super().__init__(finding.what)
         self.finding = finding
 
@@ -159,7 +159,7 @@ def _prepared(context: Context, section: TfdsInput) -> list[Files]:
         raise InputError(
             f"The description of the data set {name} cannot be read",
             found=f"{folder}: {problem}",
-            mend="prepare it anew",
+            hint="prepare it anew",
         ) from problem
     found = []
     for use, given in (("training", section.train_split), ("evaluation", section.eval_split)):
@@ -168,7 +168,7 @@ def _prepared(context: Context, section: TfdsInput) -> list[Files]:
             raise InputError(
                 f"The data set {name} has no split {split!r}",
                 found=f"splits: {', '.join(splits)}",
-                mend="correct input.train_split or input.eval_split",
+                hint="correct input.train_split or input.eval_split",
             )
         lengths = splits[split]
         _check_files(folder, name, split, len(lengths))
@@ -207,14 +207,14 @@ def _version_folder(folder: str, version: str) -> str | None:
     return _version_folder(below[0], version) if len(below) == 1 else None
 
 
-def unknown_data_set(context: Context, name: str, base: str) -> Finding | None:
+def unknown_data_set(context: Context, name: str, base: str) -> DoctorFinding | None:
     """Of a data set that is nowhere, whether it cannot be made either."""
     if context.other_python or ":" in name or not (names := catalogue()) or name.split("/")[0] in names:
         return None
     return of_error(no_such_data_set(name, base, names), "every task that reads it ends with this error")
 
 
-def _not_prepared(context: Context, name: str, base: str) -> Finding:
+def _not_prepared(context: Context, name: str, base: str) -> DoctorFinding:
     if name == "digits":
         place = base
         while not os.path.isdir(place) and os.path.dirname(place) != place:
@@ -271,5 +271,5 @@ def _check_files(folder: str, name: str, split: str, count: int) -> None:
         raise InputError(
             f"Files of the data set {name} are missing",
             found=f"{there} of {count} files of the split {split} in {folder}",
-            mend="copy it again, or prepare it anew",
+            hint="copy it again, or prepare it anew",
         )

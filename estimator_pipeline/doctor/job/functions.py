@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import Finding, error, ok, warning
+from estimator_pipeline.doctor.findings import DoctorFinding, error, ok, warning
 from estimator_pipeline.job import FunctionInput
 
 __all__ = ["check"]
@@ -19,7 +19,7 @@ _WHY = "every task ends with this error"
 _UNKNOWN = ("globals", "setattr", "exec", "vars", "locals")
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: Context) -> Iterator[DoctorFinding]:
     """Whether the files, the modules, and the functions in them are there, and what they import at their top."""
     job = context.needed_job()
     named = [("model.function", job.model.function)]
@@ -31,7 +31,7 @@ def check(context: Context) -> Iterator[Finding]:
             yield found or ok(f"{field}: {reference} is there")
 
 
-def _problem(context: Context, field: str, reference: str) -> Finding | None:
+def _problem(context: Context, field: str, reference: str) -> DoctorFinding | None:
     where, _, name = reference.rpartition(":")
     if where.endswith(".py"):
         if not os.path.isfile(where):
@@ -101,14 +101,14 @@ def _listed(folder: str) -> list[str]:
     return []
 
 
-def _in_file(context: Context, field: str, path: str, name: str) -> Finding | None:
+def _in_file(context: Context, field: str, path: str, name: str) -> DoctorFinding | None:
     try:
         with open(path, encoding="utf-8") as file:
             tree = ast.parse(file.read())
     except SyntaxError as problem:
         return error(f"{field}: {path}, line {problem.lineno}, is no Python: {problem.msg}", _WHY, "correct it there")
     except (OSError, ValueError) as problem:
-        return error(f"{field}: {path} cannot be read: {problem}", _WHY, "mend the file")
+        return error(f"{field}: {path} cannot be read: {problem}", _WHY, "correct the file")
     if not context.other_python:
         missing = _missing_import(tree, os.path.dirname(os.path.abspath(path)))
         if missing is not None:
@@ -130,7 +130,7 @@ def _in_file(context: Context, field: str, path: str, name: str) -> Finding | No
     return _without_context(tree, field, path, name) if field.startswith("input.") else None
 
 
-def _without_context(tree: ast.Module, field: str, path: str, name: str) -> Finding | None:
+def _without_context(tree: ast.Module, field: str, path: str, name: str) -> DoctorFinding | None:
     found = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
     if found is None:
         return None

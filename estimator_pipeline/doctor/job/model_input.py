@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import Finding, NotLookedAt, of_error, ok
+from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, of_error, ok
 from estimator_pipeline.doctor.job.data_files import array_shapes, data_set_folder
 from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.inputs.sources import digits
@@ -35,7 +35,7 @@ class _Records:
     text: Sequence[str] = ()
 
 
-def check_model(context: Context) -> Iterator[Finding]:
+def check_model(context: Context) -> Iterator[DoctorFinding]:
     """Whether a model of `model_fns/` takes what the job's data give."""
     job = context.needed_job()
     name = job.model.name

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import Finding, of_error, ok, warning
+from estimator_pipeline.doctor.findings import DoctorFinding, of_error, ok, warning
 from estimator_pipeline.doctor.job.data_files import COUNTED_BYTES, NotPrepared, files_of
 from estimator_pipeline.errors import InputError, PipelineError
 from estimator_pipeline.inputs.sources.tfrecord_index import RecordFiles
@@ -15,7 +15,7 @@ from estimator_pipeline.job import TfdsInput, TFRecordInput
 __all__ = ["check", "whole"]
 
 
-def check(context: Context) -> Iterator[Finding]:
+def check(context: Context) -> Iterator[DoctorFinding]:
     """The data as the job itself opens it, and who reads what."""
     job = context.needed_job()
     if isinstance(job.input, TfdsInput):
@@ -53,7 +53,7 @@ def check(context: Context) -> Iterator[Finding]:
     yield from whole(context)
 
 
-def whole(context: Context) -> Iterator[Finding]:
+def whole(context: Context) -> Iterator[DoctorFinding]:
     """Every record of the TFRecord files against its checksum, up to COUNTED_BYTES."""
     section = context.needed_job().input
     if not isinstance(section, TfdsInput | TFRecordInput):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from estimator_pipeline.cluster.roles import tasks_of
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import Finding, NotLookedAt, error, ok, warning
+from estimator_pipeline.doctor.findings import DoctorFinding, NotLookedAt, error, ok, warning
 from estimator_pipeline.doctor.resources import given_by_slurm
 from estimator_pipeline.job import SlurmSection
 from estimator_pipeline.job.sections.slurm import seconds_of
@@ -20,7 +20,7 @@ __all__ = ["check_slurm"]
 _EARLY_SECS = 60
 
 
-def check_slurm(context: Context) -> Iterator[Finding]:
+def check_slurm(context: Context) -> Iterator[DoctorFinding]:
     """The time limit against the signal before it, memory, and whether the shell lines can be read as such."""
     job = context.needed_job()
     slurm = job.slurm
@@ -33,7 +33,7 @@ def check_slurm(context: Context) -> Iterator[Finding]:
     yield from found or [ok(f"time {slurm.time or 'of the partition'}, signal {slurm.signal_seconds} s before")]
 
 
-def _time(slurm: SlurmSection) -> Iterator[Finding]:
+def _time(slurm: SlurmSection) -> Iterator[DoctorFinding]:
     limit = seconds_of(slurm.time)
     if limit is None:
         return
@@ -53,7 +53,7 @@ def _time(slurm: SlurmSection) -> Iterator[Finding]:
         )
 
 
-def _shell(field: str, lines: list[str]) -> Iterator[Finding]:
+def _shell(field: str, lines: list[str]) -> Iterator[DoctorFinding]:
     bash = shutil.which("bash")
     if not lines or bash is None:
         return

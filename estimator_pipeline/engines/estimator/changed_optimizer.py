@@ -132,7 +132,7 @@ def refused(path: str, missing: Iterable[str]) -> ConfigError:
     return ConfigError(
         f"the checkpoint {path} was written with another optimizer",
         found=f"it does not have {_shown(missing)}",
-        mend="give the optimizer that it was trained with, give a model_dir of its own, or go on with this one: "
+        hint="give the optimizer that it was trained with, give a model_dir of its own, or go on with this one: "
         "--accept-changes (run.accept_changes)",
     )
 

@@ -43,12 +43,12 @@ from estimator_pipeline.engines.estimator.multi_step import SeveralSteps, checke
 from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator, EstimatorEvaluator
 from estimator_pipeline.engines.lifecycle.rendezvous import same_graph, same_job
 from estimator_pipeline.engines.lifecycle.result import TrainResult
-from estimator_pipeline.engines.lifecycle.settings import Settings, Trained
+from estimator_pipeline.engines.lifecycle.settings import Trained, TrainOptions
 from estimator_pipeline.engines.lifecycle.stopping.last_steps import last_steps_hook
 from estimator_pipeline.engines.lifecycle.task import TaskLife
 from estimator_pipeline.engines.model_dir.run_identity import Identity, of_inputs, of_model_fn
 from estimator_pipeline.engines.recording.ledger import TaskLedger
-from estimator_pipeline.engines.recording.pace import Pace
+from estimator_pipeline.engines.recording.pace import WorkerPace
 from estimator_pipeline.errors import ConfigError, DivergedError
 
 __all__ = ["TrainResult", "train_and_evaluate"]
@@ -137,7 +137,7 @@ def train_and_evaluate(
         eval_spec,
         tf_config=tf_config,
         environ=environ,
-        settings=Settings(
+        settings=TrainOptions(
             evaluator=evaluator,
             evaluate_during_training=evaluate_during_training,
             result_timeout=result_timeout,
@@ -166,7 +166,7 @@ def _check(tf: Any, estimator: Any, train_spec: Any, eval_spec: Any, tf_config: 
     ):
         if not isinstance(value, kind):
             expected = kind[0] if isinstance(kind, tuple) else kind
-            raise ConfigError(f"{name} is a {type(value).__name__}", mend=f"give a tf.estimator.{expected.__name__}")
+            raise ConfigError(f"{name} is a {type(value).__name__}", hint=f"give a tf.estimator.{expected.__name__}")
     if tf_config.is_single_process or not tf_config.is_training_task:
         return
     if estimator._config.train_distribute is None and not _is_classic(estimator, tf_config):
@@ -174,7 +174,7 @@ def _check(tf: Any, estimator: Any, train_spec: Any, eval_spec: Any, tf_config: 
             f"{tf_config.task} is one of {tf_config.num_training_tasks} training tasks, and the RunConfig has no "
             "training strategy: each would train a model of its own in the same model_dir",
             found="train_distribute: none",
-            mend="train_distribute='multi_worker_mirrored', or 'parameter_server' where the cluster has a ps job",
+            hint="train_distribute='multi_worker_mirrored', or 'parameter_server' where the cluster has a ps job",
         )
 
 
@@ -197,7 +197,7 @@ class _EstimatorTask(TaskLife):
         *,
         tf_config: TFConfig,
         environ: Mapping[str, str],
-        settings: Settings,
+        settings: TrainOptions,
         keep_evaluation: bool,
         literal_delays: bool,
         needs_evaluation_data: bool,
@@ -230,7 +230,7 @@ class _EstimatorTask(TaskLife):
             self.preemption.joins()
         config = self.estimator._config
         together = not (self.tf_config.is_single_process or self._is_asynchronous)
-        hook = progress_hook(self.progress, pace=Pace(self.progress, task=str(self.task)) if together else None)
+        hook = progress_hook(self.progress, pace=WorkerPace(self.progress, task=str(self.task)) if together else None)
         self.reached = lambda: hook.global_step
         hooks = [hook, stop_hook(self._after_step, self.preemption.rearm), *self.train_spec.hooks]
         accept = self.settings.accept_changes

@@ -64,7 +64,7 @@ def make_exporter(
     """The `tf.estimator` exporter that a job file's section describes.
 
     Args:
-        section: an :class:`estimator_pipeline.job.Exporter`.
+        section: an :class:`estimator_pipeline.job.ExporterSection`.
         features_spec: see :func:`serving_receiver`.
         single: see :func:`serving_receiver`.
         examples: see :func:`serving_receiver`.
@@ -76,7 +76,7 @@ def make_exporter(
     spec = require_features_spec(
         section,
         features_spec,
-        mend="export from Python with tf.estimator.FinalExporter and your own serving_input_receiver_fn",
+        hint="export from Python with tf.estimator.FinalExporter and your own serving_input_receiver_fn",
     )
     receiver = serving_receiver(spec, single=single, examples=examples)
     if section.kind == "final":
@@ -91,7 +91,7 @@ def make_exporter(
     )
 
 
-def require_features_spec(section: Any, features_spec: Mapping[str, Any] | None, *, mend: str) -> Mapping[str, Any]:
+def require_features_spec(section: Any, features_spec: Mapping[str, Any] | None, *, hint: str) -> Mapping[str, Any]:
     """What the model takes, which an exporter must know.
 
     Raises:
@@ -100,7 +100,7 @@ def require_features_spec(section: Any, features_spec: Mapping[str, Any] | None,
     if features_spec is None:
         raise ConfigError(
             f"eval.exporters: {section.folder} cannot be made, for what an own input function gives is not known",
-            mend=mend,
+            hint=hint,
         )
     return features_spec
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals.data_end import own_work
-from estimator_pipeline.engines.recording.pace import Pace
+from estimator_pipeline.engines.recording.pace import WorkerPace
 from estimator_pipeline.errors import DivergedError
 from estimator_pipeline.progress.progress_file import ProgressWriter
 
 
-def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace: Pace | None = None) -> Any:
+def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace: WorkerPace | None = None) -> Any:
     """A hook that counts this task's own steps and tells the launcher how far it is.
 
     The loss and the global step are fetched once in `interval_secs`, not at every step: a fetch costs a copy.
@@ -262,7 +262,7 @@ def diverged(what: str) -> DivergedError:
     """
     return DivergedError(
         f"training has diverged: {what}",
-        mend="lower the learning rate, clip gradients, or look at the records of that step; the checkpoints from "
+        hint="lower the learning rate, clip gradients, or look at the records of that step; the checkpoints from "
         "before are kept",
     )
 

@@ -24,7 +24,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.sections.training import check_steps
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["Pace", "SeveralSteps", "checked_steps"]
+__all__ = ["MultiStepProgress", "SeveralSteps", "checked_steps"]
 
 # Tasks reach the first step within a session's creation of each other.
 _AGREE_SECS = 600.0
@@ -77,7 +77,7 @@ class SeveralSteps:
         session_hooks.tell_train_op(estimator, hook.takes)
         return [hook]
 
-    def pace(self, ends: Iterable[Every] = (), reason: str = "", *, call: str) -> Pace:
+    def pace(self, ends: Iterable[Every] = (), reason: str = "", *, call: str) -> MultiStepProgress:
         """How long calls are; agreed upon with the other workers, so to be asked for by all of them.
 
         Args:
@@ -88,7 +88,7 @@ class SeveralSteps:
         most = 1 if self.steps == AUTO else int(self.steps)
         own = Schedule(tuple(ends), most, reason or self.reason)
         schedule = Schedule.of_all(self._exchange("schedule", own.to_json()).values())
-        return Pace(schedule, Finder(self.decided) if self.steps == AUTO else None, call=call)
+        return MultiStepProgress(schedule, Finder(self.decided) if self.steps == AUTO else None, call=call)
 
     def decided(self, name: str, own: int) -> int:
         """What the chief has measured stands for all workers."""
@@ -102,7 +102,7 @@ class SeveralSteps:
         return found
 
 
-class Pace:
+class MultiStepProgress:
     """How long the calls of a training are, and what the log hears of it.
 
     Args:

@@ -145,13 +145,13 @@ def job_model_fn(job: Job, data: Any) -> Callable[..., Any]:
             raise ConfigError(
                 f"run.histograms is {job.run.histograms}, and model.function {model.function} is a model_fn",
                 found="a model_fn of one's own writes its own summaries",
-                mend="leave run.histograms out; in the model_fn, call tf.compat.v1.summary.histogram(name, values)",
+                hint="leave run.histograms out; in the model_fn, call tf.compat.v1.summary.histogram(name, values)",
             )
         if model.params and "params" not in inspect.signature(own).parameters:
             raise ConfigError(
                 f"model.params are given, and model.function {model.function} has no parameter `params`",
                 found=f"{(model.function or '').rpartition(':')[2]}{inspect.signature(own)}",
-                mend="add the parameter to it, or leave model.params out",
+                hint="add the parameter to it, or leave model.params out",
             )
         return own
     require_loss(job)
@@ -200,7 +200,7 @@ def require_loss(job: Job) -> None:
     if job.model.loss is None and not job.model.outputs:
         raise ConfigError(
             f"model.function {job.model.function} builds layers, and model.loss is not given",
-            mend="add model.loss, such as sparse_categorical_crossentropy; or name a model_fn(features, labels, mode)",
+            hint="add model.loss, such as sparse_categorical_crossentropy; or name a model_fn(features, labels, mode)",
         )
 
 
@@ -275,7 +275,7 @@ def max_steps_of(job: Job, data: Any) -> int | None:
     if data.num_train_records is None:
         raise ConfigError(
             f"train.epochs is {epochs:g}, and how many records an own input function has is not known",
-            mend="give train.max_steps",
+            hint="give train.max_steps",
         )
     return max(1, round(epochs * data.num_train_records / job.input.global_batch_size))
 
@@ -302,7 +302,7 @@ def _npz(path: str, label_key: str | list[str], weight_key: str | None) -> Any:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"the file {path} cannot be read: {error}", mend="give an .npz file of plain arrays"
+            f"the file {path} cannot be read: {error}", hint="give an .npz file of plain arrays"
         ) from error
     labels = [label_key] if isinstance(label_key, str) else label_key
     for key in (*labels, weight_key):

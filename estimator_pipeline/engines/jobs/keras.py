@@ -20,7 +20,7 @@ from estimator_pipeline.engines.keras import engine as keras
 from estimator_pipeline.engines.keras.backup import Backup
 from estimator_pipeline.engines.keras.serving import KerasServing
 from estimator_pipeline.engines.lifecycle.result import TrainResult
-from estimator_pipeline.engines.lifecycle.settings import Settings
+from estimator_pipeline.engines.lifecycle.settings import TrainOptions
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import Job
 from estimator_pipeline.job.sections.keras import path_fields
@@ -74,18 +74,18 @@ def run(
 
 def settings_of(
     job: Job, data: Any, tf_config: TFConfig, *, evaluator: bool | None, evaluate_during_training: bool | None
-) -> Settings:
+) -> TrainOptions:
     """What a job says of its run beside the plan, the same for Keras 2 and Keras 3.
 
     Args:
         job: the job.
         data: its data, from :func:`estimator_pipeline.engines.jobs.common.job_inputs`.
         tf_config: which task this is.
-        evaluator: see :class:`Settings`.
+        evaluator: see :class:`TrainOptions`.
         evaluate_during_training: the same.
     """
     max_steps = common.max_steps_of(job, data)
-    return Settings(
+    return TrainOptions(
         evaluator=evaluator,
         evaluate_during_training=evaluate_during_training,
         identity=identity_of(job, data, tf_config, max_steps=max_steps),
@@ -253,14 +253,14 @@ def _check_model_checkpoint(job: Job, *, validated: bool) -> None:
         raise ConfigError(
             f"keras.model_checkpoint.monitor is {section.monitor!r}, and no such value is there when it is saved",
             found=f"values: {', '.join(values)}",
-            mend=(f"did you mean {close!r}? " if close else "name one of these; ")
+            hint=(f"did you mean {close!r}? " if close else "name one of these; ")
             + "val_ ones are there where checkpoints are evaluated during training",
         )
     if unknown := [name for name in path_fields(section.path or "") if name not in known]:
         raise ConfigError(
             f"keras.model_checkpoint.path names {{{unknown[0]}}}, and no such value is there when it is saved",
             found=f"path {section.path!r}; values: {', '.join(known)}",
-            mend="name some of these; val_ ones are there where checkpoints are evaluated during training",
+            hint="name some of these; val_ ones are there where checkpoints are evaluated during training",
         )
 
 
@@ -297,7 +297,7 @@ def _own_callbacks(reference: str) -> list[Any]:
             raise ConfigError(
                 f"keras.callbacks: {reference} did not return callbacks",
                 found=_told_type(callback),
-                mend="return a tf.keras.callbacks.Callback, or a list of them",
+                hint="return a tf.keras.callbacks.Callback, or a list of them",
             )
     return made
 
@@ -328,7 +328,7 @@ def job_keras_model(job: Job, data: Any) -> functools.partial[Any]:
         if common.is_model_fn(layers):
             raise ConfigError(
                 f"model.function {model.function} is a model_fn, and Keras trains layers",
-                mend="name the function that builds the layers, and give model.loss; or keep the engine estimator",
+                hint="name the function that builds the layers, and give model.loss; or keep the engine estimator",
             )
         common.require_loss(job)
     return functools.partial(build_keras_model, layers, params=params, **options)

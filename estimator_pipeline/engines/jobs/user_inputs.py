@@ -47,7 +47,7 @@ class OwnInputs:
             raise ConfigError(
                 f"{field}: {reference} has no parameter `input_context`",
                 found=name,
-                mend="add `input_context=None` and shard by it: without it every worker reads the same records",
+                hint="add `input_context=None` and shard by it: without it every worker reads the same records",
             )
         try:
             signature.bind(input_context=None, **self._params)
@@ -55,7 +55,7 @@ class OwnInputs:
             raise ConfigError(
                 f"{field}: {reference} cannot be called with input.params: {error}",
                 found=f"{name}; input.params: {', '.join(self._params) or 'none'}",
-                mend="give input.params the names of its parameters, for training and evaluation alike",
+                hint="give input.params the names of its parameters, for training and evaluation alike",
             ) from error
 
         # TensorFlow gives the context by the parameter's name, and to no function that hides it behind **kwargs.
@@ -70,35 +70,35 @@ class OwnInputs:
     def _check(self, found: Any, who: str, *, to_the_end: bool) -> None:
         tf = compat.install()
         labelled, pair = self._labelled(), isinstance(found, tuple) and len(found) == 2
-        mend = "return a tf.data.Dataset of (features, labels)"
+        hint = "return a tf.data.Dataset of (features, labels)"
         if isinstance(found, tf.data.Dataset):
             spec = found.element_spec
             if labelled and not (isinstance(spec, tuple) and len(spec) == 2):
                 raise ConfigError(
                     f"{who} gives no labels" if not isinstance(spec, tuple) else f"{who} gives other than two things",
                     found=f"elements {_short(spec)}",
-                    mend=f"{mend}; weights of records go into them, see input.weight_key",
+                    hint=f"{hint}; weights of records go into them, see input.weight_key",
                 )
             if to_the_end and tf.executing_eagerly() and int(found.cardinality()) == tf.data.INFINITE_CARDINALITY:
                 raise ConfigError(
                     f"{who} gives data without an end, and an evaluation reads to the end",
                     found="a dataset that is repeated for ever, and eval.steps null",
-                    mend="leave repeat() out of it, or set eval.steps",
+                    hint="leave repeat() out of it, or set eval.steps",
                 )
             return
         if self._engine != "estimator":
             raise ConfigError(
                 f"{who} returns {type_told(found)}, and the engine {self._engine} reads a tf.data.Dataset",
                 found=_short(found),
-                mend=mend,
+                hint=hint,
             )
         if not (pair if labelled else pair or tf.is_tensor(found) or isinstance(found, Mapping)):
-            raise ConfigError(f"{who} returns {type_told(found)}", found=_short(found), mend=mend)
+            raise ConfigError(f"{who} returns {type_told(found)}", found=_short(found), hint=hint)
         if to_the_end and _never_ends(found):
             raise ConfigError(
                 f"{who} gives the same tensors again and again, and an evaluation reads to the end",
                 found="tensors that nothing is read for, and eval.steps null",
-                mend=f"{mend}, or set eval.steps",
+                hint=f"{hint}, or set eval.steps",
             )
 
 

@@ -67,7 +67,7 @@ def refuse_others(model_dir: str, *, engine: str) -> None:
             raise ConfigError(
                 f"the {_NAMES[engine]} engine cannot go on from {_WHOSE[other]}: names and optimizer slots differ",
                 found=latest,
-                mend=f"estimator-pipeline migrate checkpoint {model_dir} --to {engine} --job JOB.yaml, and this run "
+                hint=f"estimator-pipeline migrate checkpoint {model_dir} --to {engine} --job JOB.yaml, and this run "
                 f"goes on from it; or give the {_NAMES[engine]} run a model_dir of its own: --set run.model_dir=...",
             )
 
@@ -108,7 +108,7 @@ def restore(checkpoint: Any, path: str, *, whole: bool) -> None:
         raise ConfigError(
             f"the checkpoint {path} is not this model's: {str(error).strip().splitlines()[0]}",
             found=", ".join(f"{name} {shape}" for name, shape in tf.train.list_variables(path)[:12]),
-            mend="give the parameters of the model that was trained there, or another model_dir",
+            hint="give the parameters of the model that was trained there, or another model_dir",
         ) from error
     if not whole:
         status.expect_partial()

@@ -35,7 +35,7 @@ def distributed(
     return strategy.distribute_datasets_from_function(lambda context: made_of(input_fn(context)))
 
 
-def steps_of(strategy: Any, input_fn: Callable[..., Any], *, mend: str) -> int | None:
+def steps_of(strategy: Any, input_fn: Callable[..., Any], *, hint: str) -> int | None:
     """In how many steps all workers together read their datasets; None without a strategy, where Keras sees the end.
 
     Raises:
@@ -57,6 +57,6 @@ def steps_of(strategy: Any, input_fn: Callable[..., Any], *, mend: str) -> int |
             f"how many batches the input function {getattr(input_fn, '__name__', input_fn)} gives is not known, and "
             "under a strategy Keras must be told the number of steps",
             found="a dataset without an end" if tf.data.INFINITE_CARDINALITY in sizes else "an unknown cardinality",
-            mend=mend,
+            hint=hint,
         )
     return -(-max(sizes) // local)

@@ -39,7 +39,7 @@ from estimator_pipeline.engines.keras.evaluator import KerasEvaluator
 from estimator_pipeline.engines.keras.multi_step import executions_callback, noting_endless, wanted_by
 from estimator_pipeline.engines.keras.plan import KerasPlan
 from estimator_pipeline.engines.lifecycle.result import TrainResult
-from estimator_pipeline.engines.lifecycle.settings import Settings, Trained
+from estimator_pipeline.engines.lifecycle.settings import Trained, TrainOptions
 from estimator_pipeline.engines.lifecycle.startup import optimizer_changes
 from estimator_pipeline.engines.lifecycle.step_schedule import Every
 from estimator_pipeline.engines.lifecycle.task import TaskLife
@@ -55,7 +55,7 @@ def train_and_evaluate(
     plan: KerasPlan,
     *,
     tf_config: TFConfig,
-    settings: Settings | None = None,
+    settings: TrainOptions | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> TrainResult:
     """Runs this process's task of a job with `Model.fit`, and returns the job's result, the same on every task.
@@ -63,7 +63,7 @@ def train_and_evaluate(
     Args:
         plan: what to do.
         tf_config: which task this is.
-        settings: see :class:`~estimator_pipeline.engines.lifecycle.task.Settings`.
+        settings: see :class:`~estimator_pipeline.engines.lifecycle.task.TrainOptions`.
         environ: for the board and the launcher's progress file; `os.environ` by default.
 
     Returns:
@@ -76,7 +76,10 @@ def train_and_evaluate(
         WaitError: something waited for did not come in time.
     """
     return KerasTask(
-        plan, tf_config=tf_config, settings=settings or Settings(), environ=os.environ if environ is None else environ
+        plan,
+        tf_config=tf_config,
+        settings=settings or TrainOptions(),
+        environ=os.environ if environ is None else environ,
     ).live()
 
 
@@ -90,7 +93,9 @@ class KerasTask(TaskLife):
 
     engine = "keras"
 
-    def __init__(self, plan: KerasPlan, *, tf_config: TFConfig, settings: Settings, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, plan: KerasPlan, *, tf_config: TFConfig, settings: TrainOptions, environ: Mapping[str, str]
+    ) -> None:
         compat.install()
         keras_checkpoints.refuse_others(plan.model_dir, engine=self.engine)
         super().__init__(
@@ -182,7 +187,7 @@ class KerasTask(TaskLife):
             raise ClusterError(
                 "keras.backup needs a folder that all tasks share: all workers restore from it",
                 found=f"{self.task} and the chief have each a model_dir of their own",
-                mend="give a run.model_dir that all tasks share, or leave keras.backup out",
+                hint="give a run.model_dir that all tasks share, or leave keras.backup out",
             )
         if backup is not None:
             newer = backup.step_after(saved, max_steps=self.max_steps, epoch_steps=self.plan.epoch_steps or 0)
@@ -297,7 +302,7 @@ class KerasTask(TaskLife):
             return self.plan.epoch_steps
         if self.max_steps is not None:
             return self.max_steps - start
-        return steps_of(self.strategy, self.input_fn, mend="give train.max_steps, or save_checkpoints_steps")
+        return steps_of(self.strategy, self.input_fn, hint="give train.max_steps, or save_checkpoints_steps")
 
     def _callbacks(self, model: Any, manager: Any, progress: Any, start: int, *, restored: bool) -> list[Any]:
         own = list(self.plan.callbacks())
@@ -384,7 +389,7 @@ class KerasTask(TaskLife):
         spec = self.plan.eval_spec
         return {
             "validation_data": distributed(self.strategy, spec.input_fn, self.plan.weighted),
-            "validation_steps": spec.steps or steps_of(self.strategy, spec.input_fn, mend="give eval.steps"),
+            "validation_steps": spec.steps or steps_of(self.strategy, spec.input_fn, hint="give eval.steps"),
         }
 
     def _watching(self, progress: Any) -> Any:
@@ -403,6 +408,6 @@ class KerasTask(TaskLife):
     def start_server(self) -> Any:
         raise ConfigError(
             f"{self.task} is a parameter server, and Model.fit has none",
-            mend="engine keras trains with none, one_device, mirrored or multi_worker_mirrored; for parameter "
+            hint="engine keras trains with none, one_device, mirrored or multi_worker_mirrored; for parameter "
             "servers keep the engine estimator",
         )

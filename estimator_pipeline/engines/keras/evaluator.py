@@ -11,7 +11,7 @@ from estimator_pipeline.engines.estimator.hooks import checkpoint_step
 from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
 from estimator_pipeline.engines.keras.data import distributed, scope, steps_of
 from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator
-from estimator_pipeline.engines.lifecycle.result import Evaluation
+from estimator_pipeline.engines.lifecycle.result import EvaluationResult
 from estimator_pipeline.models import summaries as event_files
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.models.optimizers import moving_averages
@@ -50,7 +50,7 @@ class KerasEvaluator(CheckpointEvaluator):
                 self._checkpoint = self.checkpoint_of(self._model)
             self._data = distributed(self._plan.eval_strategy, self._spec.input_fn, self._plan.weighted)
             self._steps = self._spec.steps or steps_of(
-                self._plan.eval_strategy, self._spec.input_fn, mend="give eval.steps"
+                self._plan.eval_strategy, self._spec.input_fn, hint="give eval.steps"
             )
         keras_checkpoints.restore(self._checkpoint, checkpoint, whole=False)
         moving_averages.take(self._model)
@@ -70,7 +70,7 @@ class KerasEvaluator(CheckpointEvaluator):
             keras_optimizers.create_slots(model)
         return keras_checkpoints.of(model)
 
-    def evaluate(self, checkpoint: str, *, final: bool) -> Evaluation:
+    def evaluate(self, checkpoint: str, *, final: bool) -> EvaluationResult:
         found = super().evaluate(checkpoint, final=final)
         if final:
             self._save_keras_file(checkpoint)

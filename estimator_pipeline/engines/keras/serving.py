@@ -69,7 +69,7 @@ class KerasServing:
         if self._spec is None:
             raise ConfigError(
                 "the model cannot be exported, for what an own input function gives is not known",
-                mend="export from Python: tf.saved_model.save(model, path)",
+                hint="export from Python: tf.saved_model.save(model, path)",
             )
         model = self.model_of(checkpoint_path)
         module = tf.Module()

@@ -22,7 +22,7 @@ from estimator_pipeline.engines.keras.plan import KerasPlan
 from estimator_pipeline.engines.keras.serving import KerasServing
 from estimator_pipeline.engines.keras3 import loop as keras3_loop
 from estimator_pipeline.engines.lifecycle.result import TrainResult
-from estimator_pipeline.engines.lifecycle.settings import Settings
+from estimator_pipeline.engines.lifecycle.settings import TrainOptions
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.keras3_variables import ModelVariables, optimizer_in
 from estimator_pipeline.models.optimizers import moving_averages
@@ -34,7 +34,7 @@ def train_and_evaluate(
     plan: KerasPlan,
     *,
     tf_config: TFConfig,
-    settings: Settings | None = None,
+    settings: TrainOptions | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> TrainResult:
     """Runs this process's task of a job with Keras 3; see
@@ -43,7 +43,10 @@ def train_and_evaluate(
     The process has Keras 3 (`compat.use_keras_3()`), and `plan.build_model` gives a built model.
     """
     return _Keras3Task(
-        plan, tf_config=tf_config, settings=settings or Settings(), environ=os.environ if environ is None else environ
+        plan,
+        tf_config=tf_config,
+        settings=settings or TrainOptions(),
+        environ=os.environ if environ is None else environ,
     ).live()
 
 
@@ -139,7 +142,7 @@ class _Keras3Task(KerasTask):
     def start_server(self) -> Any:
         raise ConfigError(
             f"{self.task} is a parameter server, and the training loop for Keras 3 has none",
-            mend="engine keras3 trains with none, one_device, mirrored or multi_worker_mirrored; for parameter "
+            hint="engine keras3 trains with none, one_device, mirrored or multi_worker_mirrored; for parameter "
             "servers keep the engine estimator",
         )
 

@@ -19,7 +19,7 @@ from estimator_pipeline.utils import durable_files as durable
 from estimator_pipeline.utils.best_results import is_number
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["BestExporter", "EvaluationSpec", "FinalExporter", "LatestExporter", "make_exporter"]
+__all__ = ["EvaluationSpec", "Keras3BestExporter", "Keras3FinalExporter", "Keras3LatestExporter", "make_exporter"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class EvaluationSpec:
     exporters: tuple[Any, ...] = ()
 
 
-class FinalExporter:
+class Keras3FinalExporter:
     """Exports once, when training has ended.
 
     Args:
@@ -67,7 +67,7 @@ class FinalExporter:
         return path
 
 
-class LatestExporter(FinalExporter):
+class Keras3LatestExporter(Keras3FinalExporter):
     """Exports each checkpoint that is evaluated.
 
     Args:
@@ -96,7 +96,7 @@ class LatestExporter(FinalExporter):
         return path
 
 
-class BestExporter(LatestExporter):
+class Keras3BestExporter(Keras3LatestExporter):
     """Exports a checkpoint that is better than all before it, over restarts as well.
 
     The best result is in the file `export/NAME.best.json` beside the exports, written whole and after them.
@@ -139,23 +139,23 @@ class BestExporter(LatestExporter):
         return path
 
 
-def make_exporter(section: Any, features_spec: Mapping[str, Any] | None) -> FinalExporter:
+def make_exporter(section: Any, features_spec: Mapping[str, Any] | None) -> Keras3FinalExporter:
     """The exporter that a job file's section describes.
 
     Args:
-        section: an :class:`estimator_pipeline.job.Exporter`.
+        section: an :class:`estimator_pipeline.job.ExporterSection`.
         features_spec: feature name -> `tf.TensorSpec` of one record; None: not known.
 
     Raises:
         ConfigError: what the model takes is not known (own input functions).
     """
-    require_features_spec(section, features_spec, mend="export from Python: load model.keras, and Model.export(path)")
+    require_features_spec(section, features_spec, hint="export from Python: load model.keras, and Model.export(path)")
     if section.kind == "final":
-        return FinalExporter(section.folder)
+        return Keras3FinalExporter(section.folder)
     keep = section.exports_to_keep or None
     if section.kind == "latest":
-        return LatestExporter(section.folder, exports_to_keep=keep)
-    return BestExporter(
+        return Keras3LatestExporter(section.folder, exports_to_keep=keep)
+    return Keras3BestExporter(
         section.folder, metric=section.metric or "loss", mode=section.mode or "min", exports_to_keep=keep
     )
 

@@ -18,7 +18,7 @@ from estimator_pipeline.engines.estimator.hooks import checkpoint_step
 from estimator_pipeline.engines.lifecycle.even_batches import UNEVEN, in_whole_rounds
 from estimator_pipeline.engines.lifecycle.rendezvous.board import POLL_SECS, Board
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import in_state, raise_if_over
-from estimator_pipeline.engines.lifecycle.result import Evaluation, TrainResult, plain_metrics
+from estimator_pipeline.engines.lifecycle.result import EvaluationResult, TrainResult, plain_metrics
 from estimator_pipeline.errors import InputError, TaskFailedError, WaitError
 from estimator_pipeline.inputs.input_fn import InputFn
 from estimator_pipeline.progress.progress_file import ProgressWriter
@@ -67,7 +67,7 @@ class CheckpointEvaluator(abc.ABC):
         self._last_start = float("-inf")
         self.checkpoint_steps = checkpoint_steps
         self.literal_delays = literal_delays
-        self.evaluations: list[Evaluation] = []
+        self.evaluations: list[EvaluationResult] = []
         self.exports: list[str] = []
         self.exporters: dict[str, str] = {}
 
@@ -114,7 +114,7 @@ class CheckpointEvaluator(abc.ABC):
         """How long EvalSpec.throttle_secs asks to wait before the next evaluation may start."""
         return max(0.0, self._last_start + self.throttle_secs - time.monotonic())
 
-    def evaluate(self, checkpoint: str, *, final: bool) -> Evaluation:
+    def evaluate(self, checkpoint: str, *, final: bool) -> EvaluationResult:
         """Evaluates one checkpoint, unless it was the last one evaluated, and lets the exporters see it."""
         step = checkpoint_step(checkpoint)
         if step != self.last_step:
@@ -133,7 +133,7 @@ class CheckpointEvaluator(abc.ABC):
         if metrics is None:
             logger.warning("the evaluation of %s gave no metrics", checkpoint)
             metrics = {}
-        evaluation = Evaluation(global_step=step, metrics=plain_metrics(metrics), checkpoint=checkpoint)
+        evaluation = EvaluationResult(global_step=step, metrics=plain_metrics(metrics), checkpoint=checkpoint)
         self.evaluations.append(evaluation)
         self._progress.emit("evaluation", step=step, metrics=dict(evaluation.metrics))
         self._raw_metrics = metrics
@@ -222,7 +222,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
                 f"the evaluation of {checkpoint} could not deal out its batches to the replicas",
                 found="data that end in the middle of a round, with batches of one size (drop_remainder=True), or with "
                 "fewer records than replicas",
-                mend="give a number of batches that the replicas can share, leave drop_remainder out, take larger "
+                hint="give a number of batches that the replicas can share, leave drop_remainder out, take larger "
                 "batches, or set eval_distribute to none",
             ) from error
         if not batches:
@@ -232,7 +232,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
                 raise InputError(
                     what,
                     found="an input that ended at once",
-                    mend="check what EvalSpec.input_fn reads: its files, a filter, drop_remainder with fewer records "
+                    hint="check what EvalSpec.input_fn reads: its files, a filter, drop_remainder with fewer records "
                     "than a batch, a generator that was used up before",
                 )
             logger.warning("%s", what)
@@ -283,7 +283,7 @@ def conclude(evaluator: CheckpointEvaluator, training: Mapping[str, Any], *, mod
         raise TaskFailedError(
             "training ended without a checkpoint, so there is nothing to evaluate",
             found=f"no checkpoint in {model_dir}",
-            mend="see whether the input has any records, and whether save_checkpoints_steps is set",
+            hint="see whether the input has any records, and whether save_checkpoints_steps is set",
         )
     checkpoint = seen_here(training["checkpoint"], model_dir)
     final = evaluator.evaluate(checkpoint, final=True)
@@ -363,7 +363,7 @@ def follow_training(
             raise WaitError(
                 f"{board.tf_config.task} saw no new checkpoint for {checkpoint_timeout:.0f} s",
                 found=f"none in {model_dir}" if not last else f"latest in {model_dir}: step {last}",
-                mend="see the chief's log; where checkpoints are farther apart, raise checkpoint_timeout",
+                hint="see the chief's log; where checkpoints are farther apart, raise checkpoint_timeout",
             )
         time.sleep(POLL_SECS)
 
@@ -422,7 +422,7 @@ class _Queue:
         if steps:
             self._seen.update(steps)
             self.last_step = steps[-1]
-            logger.warning("The checkpoints of steps %s were deleted before their evaluation; %s", steps, _MEND)
+            logger.warning("The checkpoints of steps %s were deleted before their evaluation; %s", steps, _HINT)
 
     def _tell_of_gap(self, step: int) -> None:
         """Of checkpoints that came and went during one evaluation, only the steps without one tell."""
@@ -431,11 +431,11 @@ class _Queue:
             logger.warning(
                 "There is no checkpoint between steps %d and %d, though one is written every %d steps: they were "
                 "deleted before their evaluation; %s",
-                *(self.last_step, step, every, _MEND),
+                *(self.last_step, step, every, _HINT),
             )
 
 
-_MEND = (
+_HINT = (
     "evaluation is slower than training. Raise keep_checkpoint_max to keep them until then, or write fewer "
     "(save_checkpoints_steps)"
 )
@@ -449,4 +449,4 @@ def _evaluate_if_there(evaluator: CheckpointEvaluator, path: str) -> None:
     except (tf.errors.NotFoundError, tf.errors.DataLossError, ValueError):
         if tf.io.gfile.exists(path + ".index"):
             raise
-        logger.warning("%s was deleted before its evaluation; %s", path, _MEND)
+        logger.warning("%s was deleted before its evaluation; %s", path, _HINT)

@@ -16,7 +16,7 @@ STOPPED = "stopped"  # a hook asked for it: early stopping, a time limit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class EvaluationResult:
     """One checkpoint's evaluation. `metrics` holds plain floats (and lists, for metrics that are arrays)."""
 
     global_step: int
@@ -61,7 +61,7 @@ class TrainResult:
     exports: tuple[str, ...] = ()
     exporters: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ended: str = REACHED
-    evaluations: tuple[Evaluation, ...] = ()
+    evaluations: tuple[EvaluationResult, ...] = ()
     tasks: Mapping[str, TaskReport] = dataclasses.field(default_factory=dict)
     evaluated_by: str = ""
     model_dir: str = ""
@@ -89,7 +89,7 @@ class TrainResult:
     def from_dict(cls, plain: Mapping[str, Any], task: str = "") -> TrainResult:
         values = dict(plain)
         values["exports"] = tuple(values["exports"])
-        values["evaluations"] = tuple(Evaluation(**e) for e in values["evaluations"])
+        values["evaluations"] = tuple(EvaluationResult(**e) for e in values["evaluations"])
         values["tasks"] = {name: TaskReport(**report) for name, report in values["tasks"].items()}
         return cls(**values, task=task)
 

@@ -9,7 +9,7 @@ from typing import Any
 from estimator_pipeline.cluster.peers import start_secs
 from estimator_pipeline.engines.model_dir.run_identity import Identity
 
-__all__ = ["Settings", "Trained"]
+__all__ = ["TrainOptions", "Trained"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class Trained:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
+class TrainOptions:
     """What every engine lets its caller say.
 
     Attributes:

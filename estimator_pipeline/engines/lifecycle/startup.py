@@ -115,7 +115,7 @@ def _refuse_to_begin_anew(model_dir: str, known: str) -> None:
     raise ConfigError(
         f"the checkpoints of {model_dir} are gone: training had written {os.path.basename(known)}, and there is none",
         found="an empty folder, or one that is not mounted" if os.path.isdir(model_dir) else "no such folder",
-        mend="bring the folder back (a file system that is not mounted, a folder that was moved) and start the job "
+        hint="bring the folder back (a file system that is not mounted, a folder that was moved) and start the job "
         "again; where it is to begin at step 0, start it again as it is",
     )
 
@@ -219,7 +219,7 @@ def agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> in
         raise ClusterError(
             f"{tf_config.task} and {cluster.chief} do not see the same checkpoints in {model_dir}",
             found=f"the latest here: step {own}; there: step {step}",
-            mend="give a model_dir that all tasks share, by the same path; clear copies that a task has of its own",
+            hint="give a model_dir that all tasks share, by the same path; clear copies that a task has of its own",
         )
     return step
 
@@ -282,5 +282,5 @@ def check_devices(strategy: Any, tf_config: TFConfig, *, timeout: float) -> None
         raise ClusterError(
             "the workers have different numbers of devices; synchronous training would never finish a step",
             found=", ".join(f"{task}: {count}" for task, count in counts.items()),
-            mend="give every worker the same number (CUDA_VISIBLE_DEVICES, num_devices, the scheduler's request)",
+            hint="give every worker the same number (CUDA_VISIBLE_DEVICES, num_devices, the scheduler's request)",
         )

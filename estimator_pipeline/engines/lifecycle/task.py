@@ -29,7 +29,7 @@ from estimator_pipeline.engines.lifecycle.rendezvous.board import POLL_SECS, Boa
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_server import ChiefsServer
 from estimator_pipeline.engines.lifecycle.rendezvous.result_exchange import Handover, told_of_evaluator
 from estimator_pipeline.engines.lifecycle.result import TrainResult
-from estimator_pipeline.engines.lifecycle.settings import Settings, Trained
+from estimator_pipeline.engines.lifecycle.settings import Trained, TrainOptions
 from estimator_pipeline.engines.lifecycle.stopping import shutdown as farewell
 from estimator_pipeline.engines.lifecycle.stopping.preemption import Preemption, seconds_of, signals_of
 from estimator_pipeline.engines.lifecycle.stopping.synchronized_stop import Alone, BoardMail, stopping_for
@@ -62,7 +62,7 @@ class TaskLife(abc.ABC):
         input_fn: of training.
         max_steps: the global step to stop at, if any.
         strategy: the training strategy, if any.
-        settings: see :class:`Settings`.
+        settings: see :class:`TrainOptions`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class TaskLife(abc.ABC):
         input_fn: Any,
         max_steps: int | None,
         strategy: Any,
-        settings: Settings,
+        settings: TrainOptions,
     ) -> None:
         self.model_dir = model_dir
         self.tf_config, self.task = tf_config, tf_config.task

@@ -22,7 +22,7 @@ from estimator_pipeline.utils.logger import logger
 __all__ = [
     "KINDS",
     "STATE",
-    "State",
+    "CheckpointState",
     "files_of",
     "is_there",
     "kind_of",
@@ -47,7 +47,7 @@ _STATE_LEFTOVER = re.compile(rf"^{STATE}\.(?:\d+\.tmp|tmp[0-9a-f]{{32}})$")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
+class CheckpointState:
     """What the state file of a directory says.
 
     Attributes:
@@ -108,12 +108,12 @@ def kinds_on_disk(model_dir: str) -> dict[str, list[str]]:
     return kinds
 
 
-def read_state(model_dir: str) -> State:
+def read_state(model_dir: str) -> CheckpointState:
     """What the directory's state file says; a file that is torn says nothing."""
     tf = compat.install()
     path = os.path.join(model_dir, STATE)
     if not tf.io.gfile.exists(path):
-        return State()
+        return CheckpointState()
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             whole = b"model_checkpoint_path" in file.read()
@@ -121,12 +121,12 @@ def read_state(model_dir: str) -> State:
     except (tf.errors.OpError, ValueError):
         state = None
     if state is None or not state.model_checkpoint_path:
-        return State(is_there=True)
+        return CheckpointState(is_there=True)
     latest = state.model_checkpoint_path
     named = list(dict.fromkeys([*state.all_model_checkpoint_paths, latest]))
     found = {one: _where(model_dir, one) for one in named}
     stamps = zip(state.all_model_checkpoint_paths, state.all_model_checkpoint_timestamps, strict=False)
-    return State(
+    return CheckpointState(
         is_there=True,
         latest=latest,
         newest=found[latest],
@@ -142,7 +142,7 @@ def _where(model_dir: str, path: str) -> str:
     return here if here != path and not is_there(path) and is_there(here) else path
 
 
-def write_state(model_dir: str, *, newest: str, paths: Iterable[str], before: State) -> None:
+def write_state(model_dir: str, *, newest: str, paths: Iterable[str], before: CheckpointState) -> None:
     """Names `newest` as the latest checkpoint of a directory.
 
     Args:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from estimator_pipeline import compat
 from estimator_pipeline.engines.estimator.hooks import checkpoint_step
 from estimator_pipeline.engines.model_dir import checkpoint_files as files
-from estimator_pipeline.engines.model_dir.checkpoint_files import State, is_there
+from estimator_pipeline.engines.model_dir.checkpoint_files import CheckpointState, is_there
 from estimator_pipeline.errors import TaskFailedError
 from estimator_pipeline.utils.logger import logger
 
@@ -87,7 +87,7 @@ def rescue(model_dir: str, *, finite: bool = False) -> str | None:
         raise TaskFailedError(
             f"no checkpoint in {model_dir} can be restored",
             found="; ".join(f"{os.path.basename(path)}: {reason}" for path, reason in bad),
-            mend="put a copy of a good one back, or give another model_dir to train from the start",
+            hint="put a copy of a good one back, or give another model_dir to train from the start",
         )
     later = _later(state) if good == state.newest else ()
     bad += [(path, why) for path in later if is_there(path) and (why := damage(path, finite=finite)) is not None]
@@ -98,7 +98,7 @@ def rescue(model_dir: str, *, finite: bool = False) -> str | None:
     return good
 
 
-def _candidates(model_dir: str, state: State) -> list[str]:
+def _candidates(model_dir: str, state: CheckpointState) -> list[str]:
     """The checkpoints that a run may go on from, the first choice first: those that are named, then others like them.
 
     Of those that are named the newest is the first, and then the one before it: one of a later step is there only
@@ -116,7 +116,7 @@ def _candidates(model_dir: str, state: State) -> list[str]:
     return [*there, *(path for path in reversed(like_it) if os.path.basename(path) not in known)]
 
 
-def _guessed(model_dir: str, state: State) -> list[str]:
+def _guessed(model_dir: str, state: CheckpointState) -> list[str]:
     """The checkpoints of a directory, oldest first, where the state file names none that is there.
 
     Raises:
@@ -135,7 +135,7 @@ def _guessed(model_dir: str, state: State) -> list[str]:
     raise TaskFailedError(
         f"the file {os.path.join(model_dir, files.STATE)} {says}, and nobody can tell which checkpoint is this run's",
         found=", ".join(newest),
-        mend=f'let that file name the one to go on from (model_checkpoint_path: "{newest[-1]}"), or remove it to train '
+        hint=f'let that file name the one to go on from (model_checkpoint_path: "{newest[-1]}"), or remove it to train '
         "from the start",
     )
 
@@ -151,13 +151,13 @@ def _first_good(paths: Iterable[str], *, finite: bool) -> tuple[str | None, list
     return None, bad
 
 
-def _later(state: State) -> tuple[str, ...]:
+def _later(state: CheckpointState) -> tuple[str, ...]:
     """What the state file names after the newest one: what a killed rescue() was about to set aside, or what somebody
     went back behind."""
     return state.paths[state.paths.index(state.newest) + 1 :] if state.newest is not None else ()
 
 
-def _leave(model_dir: str, good: str, kept: list[str], bad: list[tuple[str, str]], state: State) -> None:
+def _leave(model_dir: str, good: str, kept: list[str], bad: list[tuple[str, str]], state: CheckpointState) -> None:
     """Names `good` as the latest one, and sets the damaged ones aside.
 
     The state file goes first: whoever is killed after a move and before its new state would leave a state that names

@@ -57,12 +57,12 @@ def explained(error: BaseException, *, model_dir: str) -> DiskError | None:
         return DiskError(
             f"{place or f'a file of {model_dir}'} cannot be read or written: {why}",
             found=f"the last checkpoint that is whole stands at {stands}",
-            mend=io_errors.MEND,
+            hint=io_errors.HINT,
         )
     return DiskError(
         f"training cannot write to {place if elsewhere else model_dir}: {why}",
         found=f"{f'{place}; ' if place else ''}the last checkpoint that is whole stands at {stands}",
-        mend="make room, or let the directory be written; the same command then goes on from that checkpoint",
+        hint="make room, or let the directory be written; the same command then goes on from that checkpoint",
     )
 
 

@@ -244,7 +244,7 @@ def _lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> Iter
         raise ConfigError(
             f"the lock on {model_dir} was not renewed for {LEASE_SECS:.0f} s, and another job has taken it",
             found=_owner(taken[0]),
-            mend="this job has stopped, and the other goes on; where machines stand still for so long, give each job a "
+            hint="this job has stopped, and the other goes on; where machines stand still for so long, give each job a "
             "model_dir of its own",
         )
 
@@ -332,7 +332,7 @@ def _in_use(model_dir: str, told: dict[str, Any], more: str) -> ConfigError:
     return ConfigError(
         f"another job trains in {model_dir}, and two would spoil each other's checkpoints",
         found=_owner(told) + more,
-        mend="wait for its end or end it, or give this job a model_dir of its own",
+        hint="wait for its end or end it, or give this job a model_dir of its own",
     )
 
 
@@ -342,5 +342,5 @@ def _not_writable(model_dir: str, why: str) -> PipelineError:
     return kind(
         f"the model directory {model_dir} cannot be written",
         found=why,
-        mend="give a model_dir that every task can write, and that has room for the checkpoints",
+        hint="give a model_dir that every task can write, and that has room for the checkpoints",
     )

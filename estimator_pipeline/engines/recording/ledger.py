@@ -270,12 +270,12 @@ def _batches(tf: Any, input_fn: Callable[..., Any], context: Any, *, endless: bo
         raise ConfigError(
             "the input function gives no dataset, and can be looked at in a training alone",
             found=f"a {type(data).__name__}",
-            mend="train with a ledger: exec --ledger DIR",
+            hint="train with a ledger: exec --ledger DIR",
         )
     if not endless and int(data.cardinality()) == tf.data.INFINITE_CARDINALITY:
         raise ConfigError(
             "the data of the input function have no end, so they cannot be counted",
-            mend="say how many records an epoch has: --epoch-records N",
+            hint="say how many records an epoch has: --epoch-records N",
         )
     for element in data:
         leaves = []

@@ -7,13 +7,13 @@ from collections import deque
 
 from estimator_pipeline.progress.progress_file import ProgressWriter
 
-__all__ = ["Pace"]
+__all__ = ["WorkerPace"]
 
 # So many steps are looked at for one word, one a second: a checkpoint or a neighbour on the machine makes a step slow.
 SAMPLES = 10
 
 
-class Pace:
+class WorkerPace:
     """Tells the launcher the medians of the last steps that were looked at, which finds who is waited for.
 
     Args:

@@ -255,7 +255,7 @@ def keras_callback(writer: Writer, *, canonical: Canonical, start: Mapping[str, 
                 raise ConfigError(
                     "a step of the Keras model does not tell its loss",
                     found=f"it tells: {', '.join(logs or ()) or 'nothing'}",
-                    mend="let train_step return {'loss': ...} of the batch",
+                    hint="let train_step return {'loss': ...} of the batch",
                 )
             writer.step(step, loss=float(logs["loss"]), learning_rate=self._rate, variables=self._values())
 

@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING
 
 from estimator_pipeline.utils import lazy
 
-__all__ = ["Finding", "Ledger", "LedgerReport", "LedgerWriter", "check", "fingerprints", "read"]
+__all__ = ["Ledger", "LedgerFinding", "LedgerReport", "LedgerWriter", "check", "fingerprints", "read"]
 
 if TYPE_CHECKING:
     from estimator_pipeline.inputs.ledger.checking import check
     from estimator_pipeline.inputs.ledger.hashing import fingerprints
     from estimator_pipeline.inputs.ledger.reading import Ledger, read
-    from estimator_pipeline.inputs.ledger.report import Finding, LedgerReport
+    from estimator_pipeline.inputs.ledger.report import LedgerFinding, LedgerReport
     from estimator_pipeline.inputs.ledger.writing import LedgerWriter
 
 _PUBLIC = {
-    "Finding": "estimator_pipeline.inputs.ledger.report:Finding",
+    "LedgerFinding": "estimator_pipeline.inputs.ledger.report:LedgerFinding",
     "Ledger": "estimator_pipeline.inputs.ledger.reading:Ledger",
     "LedgerReport": "estimator_pipeline.inputs.ledger.report:LedgerReport",
     "LedgerWriter": "estimator_pipeline.inputs.ledger.writing:LedgerWriter",

@@ -17,7 +17,7 @@ import numpy as np
 
 from estimator_pipeline.inputs.ledger.epochs import Epochs
 from estimator_pipeline.inputs.ledger.plans import differences, global_ids, plan_of, step_ids
-from estimator_pipeline.inputs.ledger.reading import Ledger, Run, Segment, read
+from estimator_pipeline.inputs.ledger.reading import Ledger, LedgerRun, Segment, read
 from estimator_pipeline.inputs.ledger.record_counts import check_fingerprints
 from estimator_pipeline.inputs.ledger.report import LedgerReport, Share, ranges
 
@@ -168,7 +168,7 @@ def _check_plans(ledger: Ledger, report: LedgerReport, facts: Mapping[str, Any] 
         report.find("data", text)
 
 
-def _moved(run: Run, task: str, facts: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
+def _moved(run: LedgerRun, task: str, facts: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
     """Steps at which a worker read something else than its plan says, and what."""
     part_records, pipelines = facts["part_records"], facts["pipelines"]
     plans = [plan_of({**facts, "pipeline": p}) for p in range(pipelines)]

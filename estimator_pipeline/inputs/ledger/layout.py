@@ -11,13 +11,13 @@ import numpy as np
 from estimator_pipeline.inputs.ledger.plans import plan_of, step_ids
 from estimator_pipeline.inputs.ledger.reading import Ledger
 
-__all__ = ["Layout", "consumed", "planned", "row_of"]
+__all__ = ["LedgerLayout", "consumed", "planned", "row_of"]
 
 _SHOWN = 5  # Runs of ids named in a cell; more are counted.
 
 
 @dataclass
-class Layout:
+class LedgerLayout:
     """Who reads what at some steps.
 
     Attributes:
@@ -92,7 +92,7 @@ class Layout:
         }
 
 
-def planned(facts: Sequence[Mapping[str, Any]], tasks: Sequence[str], steps: Iterable[int]) -> Layout:
+def planned(facts: Sequence[Mapping[str, Any]], tasks: Sequence[str], steps: Iterable[int]) -> LedgerLayout:
     """What tasks would read.
 
     Args:
@@ -108,10 +108,10 @@ def planned(facts: Sequence[Mapping[str, Any]], tasks: Sequence[str], steps: Ite
         }
         if any(ids is not None and len(ids) for ids in parts.values()):
             found[step] = parts
-    return Layout(tuple(tasks), found, facts[0]["records"], _per_epoch(facts[0]))
+    return LedgerLayout(tuple(tasks), found, facts[0]["records"], _per_epoch(facts[0]))
 
 
-def consumed(ledger: Ledger, steps: Callable[[int], bool] = lambda step: True) -> Layout:
+def consumed(ledger: Ledger, steps: Callable[[int], bool] = lambda step: True) -> LedgerLayout:
     """What tasks have consumed, of the steps that count.
 
     Args:
@@ -126,10 +126,10 @@ def consumed(ledger: Ledger, steps: Callable[[int], bool] = lambda step: True) -
     records = max((plan["records"] for plan in plans), default=None)
     alike = {_per_epoch(plan) for plan in plans} if not ledger.asynchronous else set()
     per_epoch = alike.pop() if len(alike) == 1 else None
-    return Layout(ledger.tasks, dict(sorted(found.items())), records, per_epoch, ledger.kind == "fingerprints")
+    return LedgerLayout(ledger.tasks, dict(sorted(found.items())), records, per_epoch, ledger.kind == "fingerprints")
 
 
-def row_of(layout: Layout) -> tuple[Callable[[np.ndarray], np.ndarray], int]:
+def row_of(layout: LedgerLayout) -> tuple[Callable[[np.ndarray], np.ndarray], int]:
     """From ids to rows of a picture, and how many rows there are: numbers, or fingerprints in the order of coming."""
     if not layout.fingerprints and layout.records is not None:
         return lambda ids: ids, layout.records

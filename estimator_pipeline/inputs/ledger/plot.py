@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.inputs.ledger.layout import Layout, row_of
+from estimator_pipeline.inputs.ledger.layout import LedgerLayout, row_of
 
 __all__ = ["draw"]
 
@@ -23,7 +23,7 @@ _CELLS = (640, 900)  # At most: rows of records, columns of steps. More share a 
 _MANY = 12  # Epoch borders that are drawn; of more only some.
 
 
-def draw(layout: Layout, path: Path, *, title: str) -> None:
+def draw(layout: LedgerLayout, path: Path, *, title: str) -> None:
     """Writes the picture.
 
     Args:
@@ -35,9 +35,9 @@ def draw(layout: Layout, path: Path, *, title: str) -> None:
         ConfigError: another ending, no steps, or a file that cannot be written.
     """
     if path.suffix.lower() not in _ENDINGS:
-        raise ConfigError(f"a picture cannot be written as {path.name}", mend=f"end its name in {', '.join(_ENDINGS)}")
+        raise ConfigError(f"a picture cannot be written as {path.name}", hint=f"end its name in {', '.join(_ENDINGS)}")
     if not layout.steps:
-        raise ConfigError("there is no step to draw", mend="ask for steps that there are: --steps FIRST:LAST")
+        raise ConfigError("there is no step to draw", hint="ask for steps that there are: --steps FIRST:LAST")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 6.2), dpi=130, layout="constrained")
@@ -55,10 +55,10 @@ def draw(layout: Layout, path: Path, *, title: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     except OSError as error:
-        raise ConfigError(f"the picture cannot be written: {error}", mend="name another file") from error
+        raise ConfigError(f"the picture cannot be written: {error}", hint="name another file") from error
 
 
-def _draw_cells(axes: Any, layout: Layout) -> set[str]:
+def _draw_cells(axes: Any, layout: LedgerLayout) -> set[str]:
     """Coloured cells; gives what else than workers is to be seen."""
     from matplotlib.colors import to_rgb
 
@@ -98,7 +98,7 @@ def _draw_cells(axes: Any, layout: Layout) -> set[str]:
     return {name for name, found in (("twice", bad.any()), ("lost", lost.any())) if found}
 
 
-def _mark_twice(layout: Layout, step: int, told: Any, rows: Any, epochs: np.ndarray, column: np.ndarray) -> None:
+def _mark_twice(layout: LedgerLayout, step: int, told: Any, rows: Any, epochs: np.ndarray, column: np.ndarray) -> None:
     """Marks records that come again within an epoch, as far as the steps that are drawn show it."""
     assert layout.per_epoch is not None
     parts = [ids for ids in told.values() if ids is not None]
@@ -117,7 +117,7 @@ def _mark_twice(layout: Layout, step: int, told: Any, rows: Any, epochs: np.ndar
     epochs[ids] = epoch
 
 
-def _draw_epochs(axes: Any, layout: Layout) -> None:
+def _draw_epochs(axes: Any, layout: LedgerLayout) -> None:
     if layout.per_epoch is None:
         return
     first, last = min(layout.steps), max(layout.steps)
@@ -127,7 +127,7 @@ def _draw_epochs(axes: Any, layout: Layout) -> None:
         axes.axvline(border + 0.5, color="#24292f", linewidth=0.8, linestyle=(0, (4, 3)))
 
 
-def _draw_reads(axes: Any, layout: Layout) -> None:
+def _draw_reads(axes: Any, layout: LedgerLayout) -> None:
     """How often each record is read in these steps."""
     rows, records = row_of(layout)
     parts = [rows(ids) for told in layout.steps.values() for ids in told.values() if ids is not None]
@@ -149,7 +149,7 @@ def _draw_reads(axes: Any, layout: Layout) -> None:
     axes.set_title(f"{counts.min()} to {counts.max()} times" + (f", {never} not" if never else ""), fontsize=9)
 
 
-def _legend(figure: Any, axes: Any, layout: Layout, shown: set[str]) -> None:
+def _legend(figure: Any, axes: Any, layout: LedgerLayout, shown: set[str]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

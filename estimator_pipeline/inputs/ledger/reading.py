@@ -27,7 +27,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.inputs.ledger import file_format as blocks
 from estimator_pipeline.inputs.ledger.writing import FILE
 
-__all__ = ["Attempt", "Generation", "Ledger", "Run", "Segment", "read"]
+__all__ = ["Generation", "Ledger", "LedgerAttempt", "LedgerRun", "Segment", "read"]
 
 
 class Generation:
@@ -141,7 +141,7 @@ class Segment:
 
 
 @dataclass
-class Attempt:
+class LedgerAttempt:
     """One file of the ledger.
 
     Attributes:
@@ -164,7 +164,7 @@ class Attempt:
 
 
 @dataclass
-class Run:
+class LedgerRun:
     """One time that all tasks trained together; of asynchronous workers, one time that one of them trained.
 
     Attributes:
@@ -221,8 +221,8 @@ class Ledger:
     """
 
     folder: Path
-    attempts: list[Attempt]
-    runs: list[Run]
+    attempts: list[LedgerAttempt]
+    runs: list[LedgerRun]
     unreadable: dict[Path, str] = field(default_factory=dict)
     unbegun: tuple[Path, ...] = ()
 
@@ -247,7 +247,7 @@ class Ledger:
         """The last step that counts, 0 without any."""
         return max((run.counts for run in self.runs if run.counts > run.start), default=0)
 
-    def counted(self) -> Iterator[tuple[Run, int]]:
+    def counted(self) -> Iterator[tuple[LedgerRun, int]]:
         """Each step that counts, with the run that made it."""
         for run in self.runs:
             for step in range(run.start + 1, run.counts + 1):
@@ -280,9 +280,9 @@ def read(folder: str | os.PathLike[str]) -> Ledger:
         raise ConfigError(
             f"there is no ledger in {path}",
             found="no such folder",
-            mend="train with --ledger, or name the folder that it was written to",
+            hint="train with --ledger, or name the folder that it was written to",
         )
-    attempts: list[Attempt] = []
+    attempts: list[LedgerAttempt] = []
     unreadable: dict[Path, str] = {}
     unbegun = []
     for name in sorted(os.listdir(path)):
@@ -299,7 +299,7 @@ def read(folder: str | os.PathLike[str]) -> Ledger:
         raise ConfigError(
             f"there is no ledger in {path}",
             found="no file named like worker-0.1.ledger",
-            mend="train with --ledger, or name the folder that it was written to",
+            hint="train with --ledger, or name the folder that it was written to",
         )
     attempts.sort(key=lambda attempt: (attempt.task, attempt.number))
     return Ledger(path, attempts, _runs(attempts), unreadable, tuple(unbegun))
@@ -317,7 +317,7 @@ class _NoHeader(ValueError):
         self.steps = steps
 
 
-def _read_file(path: Path, task: str, number: int) -> Attempt:
+def _read_file(path: Path, task: str, number: int) -> LedgerAttempt:
     data = path.read_bytes()
     if len(data) < blocks.BEGIN or not data.startswith(blocks.MAGIC):
         # What begins otherwise was a file of something else, or was spoilt.
@@ -369,25 +369,25 @@ def _read_file(path: Path, task: str, number: int) -> Attempt:
                 run_id=told.get("run"),
             )
         )
-    return Attempt(path, about["task"], number, tuple(about["tasks"]), about["asynchronous"], segments, torn)
+    return LedgerAttempt(path, about["task"], number, tuple(about["tasks"]), about["asynchronous"], segments, torn)
 
 
-_Made = tuple[Segment, Attempt]
+_Made = tuple[Segment, LedgerAttempt]
 """A segment, and the file that it stands in."""
 
 
-def _runs(attempts: Sequence[Attempt]) -> list[Run]:
+def _runs(attempts: Sequence[LedgerAttempt]) -> list[LedgerRun]:
     """Segments that were trained together, and how far each run counts."""
     asynchronous = any(attempt.asynchronous for attempt in attempts)
     queues: dict[str, list[_Made]] = {attempt.task: [] for attempt in attempts}
     for attempt in attempts:
         queues[attempt.task] += [(segment, attempt) for segment in attempt.segments]
-    runs: list[Run] = []
+    runs: list[LedgerRun] = []
     while any(queues.values()):
         made = _next(queues)
         first, attempt = made
         queues[first.task].pop(0)
-        run = Run(0, (first.task,) if attempt.asynchronous else attempt.tasks, {first.task: first})
+        run = LedgerRun(0, (first.task,) if attempt.asynchronous else attempt.tasks, {first.task: first})
         later = _alike(queues[first.task], made)
         for task in run.tasks:
             if task == first.task or not queues.get(task) or not _together(queues[task][0], made):
@@ -419,7 +419,7 @@ def _runs(attempts: Sequence[Attempt]) -> list[Run]:
     return runs
 
 
-def _leave_out_what_others_did_again(runs: Sequence[Run]) -> None:
+def _leave_out_what_others_did_again(runs: Sequence[LedgerRun]) -> None:
     """Of workers that step on their own: one may have made no step in the start that went on from a checkpoint.
 
     Then its own next step is of a later start, and says nothing of what was lost before. All tasks of a start begin at
@@ -440,7 +440,7 @@ def _leave_out_what_others_did_again(runs: Sequence[Run]) -> None:
         run.counts = max(run.start, min(run.counts, limit))
 
 
-def _in_order(runs: Sequence[Run], run_ids: Sequence[str]) -> list[str]:
+def _in_order(runs: Sequence[LedgerRun], run_ids: Sequence[str]) -> list[str]:
     """The starts of a job in their order: that in which each task's own files have them, whatever the clocks say."""
     before: dict[str, set[str]] = {run_id: set() for run_id in run_ids}
     last: dict[str, str] = {}

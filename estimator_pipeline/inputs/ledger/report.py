@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Finding", "LedgerReport", "Share", "listed", "ranges"]
+__all__ = ["LedgerFinding", "LedgerReport", "Share", "listed", "ranges"]
 
 _LISTED = 8
 
 
 @dataclass(frozen=True)
-class Finding:
+class LedgerFinding:
     """Something that is not as it should be.
 
     Attributes:
@@ -58,7 +58,7 @@ class LedgerReport:
 
     about: list[str] = field(default_factory=list)
     shares: list[Share] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[LedgerFinding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -67,7 +67,7 @@ class LedgerReport:
         return not self.findings
 
     def find(self, kind: str, text: str) -> None:
-        self.findings.append(Finding(kind, text))
+        self.findings.append(LedgerFinding(kind, text))
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -71,7 +71,7 @@ class LedgerWriter:
         if "://" in str(folder):
             raise ConfigError(
                 f"the ledger cannot be written to {folder}: it is appended to, and an object store cannot do that",
-                mend="name a folder of a file system: run.ledger in a job file, --ledger for exec",
+                hint="name a folder of a file system: run.ledger in a job file, --ledger for exec",
             )
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ class LedgerWriter:
                 return
             raise ConfigError(
                 f"the ledger cannot be written to {folder}: {error.strerror or error}",
-                mend="name a folder that can be written to: run.ledger in a job file, --ledger for exec",
+                hint="name a folder that can be written to: run.ledger in a job file, --ledger for exec",
             ) from error
 
     # -- where steps are finished ---------------------------------------------------------------------------------

@@ -45,14 +45,14 @@ def from_arrays(
             continue
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise InputError(
-                f"The {kind} data must be (features, labels)", found=type(pair).__name__, mend="give a pair"
+                f"The {kind} data must be (features, labels)", found=type(pair).__name__, hint="give a pair"
             )
         features, single = _named(pair[0], features_key, kind)
         labels, single_label = _named(pair[1], label_key, kind)
         both = sorted(set(features) & set(labels))
         if both:
             raise InputError(
-                f"{both[0]!r} names a feature and a label", found=f"{kind} data", mend="rename one of them"
+                f"{both[0]!r} names a feature and a label", found=f"{kind} data", hint="rename one of them"
             )
         arrays = {**features, **labels}
         lengths = {name: len(array) for name, array in arrays.items()}
@@ -60,7 +60,7 @@ def from_arrays(
             raise InputError(
                 f"The arrays of the {kind} data hold different numbers of records",
                 found=", ".join(f"{name}: {count}" for name, count in lengths.items()),
-                mend="give each the same first axis",
+                hint="give each the same first axis",
             )
         sources[kind] = ArraySource(arrays, what=f"{kind} arrays")
         keys[kind] = (
@@ -71,10 +71,10 @@ def from_arrays(
         raise InputError(
             "Training and evaluation data do not look alike",
             found=f"features and labels {keys['training']} against {keys['evaluation']}",
-            mend="give both the same names",
+            hint="give both the same names",
         )
     if not keys:
-        raise InputError("from_arrays got no data", mend="give train=(features, labels), eval=..., or both")
+        raise InputError("from_arrays got no data", hint="give train=(features, labels), eval=..., or both")
     chosen_features, chosen_labels = next(iter(keys.values()))
     return Inputs(
         train=sources.get("training"),
@@ -93,11 +93,11 @@ def _named(value: Any, name: str, kind: str) -> tuple[dict[str, np.ndarray], boo
             raise InputError(
                 f"The {kind} array {key!r} is no array of records",
                 found=f"{array.dtype} of shape {array.shape}",
-                mend="give an array of numbers or text whose first axis counts the records",
+                hint="give an array of numbers or text whose first axis counts the records",
             )
         if array.dtype.kind in "OSU":  # TensorFlow's strings are bytes.
             text = [item.encode() if isinstance(item, str) else bytes(item) for item in array.ravel().tolist()]
             arrays[key] = np.array([*text, None], dtype=object)[:-1].reshape(array.shape)
     if not arrays:
-        raise InputError(f"The {kind} data has no arrays", found="an empty dict", mend="give at least one")
+        raise InputError(f"The {kind} data has no arrays", found="an empty dict", hint="give at least one")
     return arrays, single

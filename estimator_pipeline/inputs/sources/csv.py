@@ -69,17 +69,17 @@ def from_csv(
     """
     settings = make_options("from_csv", options)
     if not isinstance(delimiter, str) or len(delimiter) != 1:
-        raise InputError("A delimiter is one character", found=repr(delimiter), mend="use ',' or '\\t'")
+        raise InputError("A delimiter is one character", found=repr(delimiter), hint="use ',' or '\\t'")
     found = {
         kind: find_files(files, what=kind)
         for kind, files in (("training", train), ("evaluation", eval))
         if files is not None
     }
     if not found:
-        raise InputError("from_csv got no files", mend="give train=, eval=, or both")
+        raise InputError("from_csv got no files", hint="give train=, eval=, or both")
     if columns is None:
         if not header:
-            raise InputError("CSV files without a header need columns", mend="give columns={name: type, ...}")
+            raise InputError("CSV files without a header need columns", hint="give columns={name: type, ...}")
         columns = dict.fromkeys(_header(next(iter(found.values()))[0], delimiter), "float32")
     wanted = tuple(_column(name, kind) for name, kind in columns.items())
     sources: dict[str, Source] = {}
@@ -239,7 +239,7 @@ class CsvSource(Source):
             raise InputError(
                 "A row has a wrong number of cells",
                 found=f"{path}, line {number}: {len(cells)} cells, {len(names)} columns",
-                mend="correct the line, or the delimiter",
+                hint="correct the line, or the delimiter",
             )
         return [_value(cells[i], column, path, number) for i, column in zip(places, self._columns, strict=True)]
 
@@ -250,7 +250,7 @@ class CsvSource(Source):
                 raise InputError(
                     f"The column {column.name!r} is {often}",
                     found=f"{path}, line 1: {', '.join(names)}",
-                    mend="correct columns= or the file's header (header=False if it has none)",
+                    hint="correct columns= or the file's header (header=False if it has none)",
                 )
 
     def _rows(self, path: str, records: np.ndarray) -> list[list[Any]]:
@@ -273,12 +273,12 @@ def _broken_line(path: str, number: int) -> InputError:
     return InputError(
         "A cell in quotes runs over the end of its line, which cannot be read by record",
         found=f"{path}, line {number}",
-        mend="replace the line breaks within cells",
+        hint="replace the line breaks within cells",
     )
 
 
 def _no_header(path: str) -> InputError:
-    return InputError("A CSV file has no header", found=f"{path}: empty", mend="remove the file, or pass header=False")
+    return InputError("A CSV file has no header", found=f"{path}: empty", hint="remove the file, or pass header=False")
 
 
 def examine(
@@ -314,7 +314,7 @@ def _header(path: str, delimiter: str) -> list[str]:
     raise InputError(
         "A CSV file has no header",
         found=f"{path}: empty",
-        mend="check the file, or give columns= and header=False",
+        hint="check the file, or give columns= and header=False",
     )
 
 
@@ -326,7 +326,7 @@ def _cells(line: bytes, delimiter: str, path: str, number: int, *, first: bool =
         raise InputError(
             "A line is no UTF-8 text",
             found=f"{path}, line {number}: {error.reason}",
-            mend="save the file as UTF-8",
+            hint="save the file as UTF-8",
         ) from error
     return next(csv.reader([text], delimiter=delimiter, skipinitialspace=True), [])
 
@@ -337,13 +337,13 @@ def _column(name: str, kind: Any) -> _Column:
         raise InputError(
             f"The type of the column {name!r} is not known",
             found=repr(kind),
-            mend=f"use {', '.join(_TYPES)}, or (type, default)",
+            hint=f"use {', '.join(_TYPES)}, or (type, default)",
         )
     if default is not None and (isinstance(default, str) != (dtype == "string")):
         raise InputError(
             f"The default of the column {name!r} is no value of its type",
             found=repr(kind),
-            mend="give text for a string column, and a number for another",
+            hint="give text for a string column, and a number for another",
         )
     return _Column(name, dtype, default)
 
@@ -358,7 +358,7 @@ def _value(cell: str, column: _Column, path: str, number: int) -> Any:
         raise InputError(
             f"A cell of the column {column.name!r} is empty",
             found=f"{path}, line {number}",
-            mend=f"fill it, or give a default: columns={{{column.name!r}: ({column.dtype!r}, 0)}}; in a job file "
+            hint=f"fill it, or give a default: columns={{{column.name!r}: ({column.dtype!r}, 0)}}; in a job file "
             f"columns: {{{column.name}: [{column.dtype}, 0]}}",
         )
     try:
@@ -369,7 +369,7 @@ def _value(cell: str, column: _Column, path: str, number: int) -> Any:
         raise InputError(
             f"A cell of the column {column.name!r} is no {column.dtype}",
             found=f"{path}, line {number}: {cell!r}",
-            mend=f"correct the cell, or give the column another type: columns={{{column.name!r}: 'string'}}; in a job "
+            hint=f"correct the cell, or give the column another type: columns={{{column.name!r}: 'string'}}; in a job "
             f"file columns: {{{column.name}: string}}",
         ) from None
     return value

@@ -86,7 +86,7 @@ def locked(data_dir: Path, name: str) -> Iterator[None]:
         raise InputError(
             f"The data set {name} cannot be prepared",
             found=f"{data_dir}: {error.strerror}",
-            mend="give a data_dir that can be written",
+            hint="give a data_dir that can be written",
         ) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -170,7 +170,7 @@ def _builder_class() -> type[Any]:
                 raise InputError(
                     "The data set digits comes with scikit-learn, which is not installed",
                     found=str(error),
-                    mend="pip install scikit-learn",
+                    hint="pip install scikit-learn",
                 ) from error
             bunch = load_digits()
             images = bunch.images.astype(np.uint8)[..., np.newaxis]

@@ -27,7 +27,7 @@ def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     """
     given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
     if not given:
-        raise InputError(f"No {what} files were given", mend="give at least one path or pattern")
+        raise InputError(f"No {what} files were given", hint="give at least one path or pattern")
     found: list[str] = []
     for entry in given:
         path = os.fspath(entry)
@@ -42,7 +42,7 @@ def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
                 raise InputError(
                     f"A pattern for {what} files matches none",
                     found=f"{path}; {there}",
-                    mend="check the pattern",
+                    hint="check the pattern",
                 )
             found += matches
         else:
@@ -53,6 +53,6 @@ def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         raise InputError(
             f"A {what} file is named twice, and its records would be read twice",
             found=twice[0],
-            mend="name each file once",
+            hint="name each file once",
         )
     return tuple(found)

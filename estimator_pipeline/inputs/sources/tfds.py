@@ -177,7 +177,7 @@ def _source(
         raise InputError(
             f"The data set {name} has no split {split!r}",
             found=f"splits {', '.join(builder.info.splits)}",
-            mend="use one of these, or a slice such as 'train[:80%]'",
+            hint="use one of these, or a slice such as 'train[:80%]'",
         ) from error
     runs = [
         (str(one.filename), one.skip, one.examples_in_shard - one.skip if one.take < 0 else one.take)
@@ -198,7 +198,7 @@ def _keys(name: str, builder: Any, features_key: Any, label_key: Any, weight_key
             raise InputError(
                 f"The data set {name} does not say what its features and labels are",
                 found=f"features {', '.join(builder.info.features)}",
-                mend=f"give {option}",
+                hint=f"give {option}",
             )
     features_key = supervised[0] if features_key is None else features_key
     label_key = labels_of(supervised[1] if label_key is None else label_key, weight_key)
@@ -208,7 +208,7 @@ def _keys(name: str, builder: Any, features_key: Any, label_key: Any, weight_key
                 raise InputError(
                     f"The data set {name} has no feature {key!r}",
                     found=f"features {', '.join(builder.info.features)}",
-                    mend="use one of these",
+                    hint="use one of these",
                 )
     return features_key, label_key
 
@@ -226,7 +226,7 @@ def _import_tfds() -> Any:
         raise InputError(
             "tensorflow_datasets cannot be imported",
             found=str(error.__cause__ or error),
-            mend="pip install 'tensorflow-datasets>=4.9' importlib_resources, with TensorFlow 2.15 to "
+            hint="pip install 'tensorflow-datasets>=4.9' importlib_resources, with TensorFlow 2.15 to "
             "2.19 also 'tensorflow-metadata<1.18'",
         ) from error
     return tfds
@@ -248,7 +248,7 @@ def _prepared(name: str, data_dir: Any, download: bool, environ: Mapping[str, st
         raise InputError(
             f"The data set {name} cannot be opened",
             found=str(error).splitlines()[0],
-            mend="check its name and data_dir",
+            hint="check its name and data_dir",
         ) from error
     if not _is_there(builder):
         if not download:
@@ -258,7 +258,7 @@ def _prepared(name: str, data_dir: Any, download: bool, environ: Mapping[str, st
         raise InputError(
             f"The files of the data set {name} are of a format that is not read here",
             found=builder.info.file_format.value,
-            mend="prepare it as tfrecord: tfds build --file_format=tfrecord",
+            hint="prepare it as tfrecord: tfds build --file_format=tfrecord",
         )
     return builder
 
@@ -287,7 +287,7 @@ def no_such_data_set(name: str, where: str, names: Sequence[str]) -> InputError:
     return InputError(
         f"There is no TensorFlow Datasets data set {name!r}",
         found=f"neither in the catalogue nor under {where}",
-        mend=f"did you mean {' or '.join(close)}?" if close else "check the name",
+        hint=f"did you mean {' or '.join(close)}?" if close else "check the name",
     )
 
 
@@ -316,7 +316,7 @@ def _not_there(name: str, builder: Any, why: str) -> InputError:
     return InputError(
         f"The data set {name} is not prepared, and cannot be downloaded here",
         found=f"nothing at {builder.data_path}; {why}",
-        mend=prepare_elsewhere(name, base),
+        hint=prepare_elsewhere(name, base),
     )
 
 

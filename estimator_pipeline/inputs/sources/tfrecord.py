@@ -87,7 +87,7 @@ def from_tfrecord(
         )
         sources[kind].check_first()
     if not sources:
-        raise InputError("from_tfrecord got no files", mend="give train=, eval=, or both")
+        raise InputError("from_tfrecord got no files", hint="give train=, eval=, or both")
     return Inputs(
         train=sources.get("training"),
         evaluation=sources.get("evaluation"),
@@ -181,7 +181,7 @@ class ExampleSource(Source):
             raise InputError(
                 "A record is no tf.train.Example",
                 found=f"{self.place(0)}: {error}",
-                mend="write records with tf.train.Example(...).SerializeToString()",
+                hint="write records with tf.train.Example(...).SerializeToString()",
             ) from error
         self._check_lists(tf, serialized, held)
         for name, field in self._fields.items():
@@ -196,7 +196,7 @@ class ExampleSource(Source):
             raise InputError(
                 "The records are tf.train.SequenceExample, and tf.train.Example are read here",
                 found=f"{self.place(0)} has {', '.join(sorted(lost))} in its feature_lists, which would be empty",
-                mend="write each list as a feature of a tf.train.Example (read as 'varlen' or with its shape), or read "
+                hint="write each list as a feature of a tf.train.Example (read as 'varlen' or with its shape), or read "
                 "the files in an input function of your own with tf.io.parse_sequence_example",
             )
 
@@ -207,7 +207,7 @@ class ExampleSource(Source):
                 raise InputError(
                     f"A record has no feature {name!r}",
                     found=f"{self.place(0)} has {', '.join(sorted(held)) or 'no features'}",
-                    mend="correct the name, or give tf.io.FixedLenFeature(..., default_value=...)",
+                    hint="correct the name, or give tf.io.FixedLenFeature(..., default_value=...)",
                 )
             return
         kind = held[name].WhichOneof("kind")
@@ -220,14 +220,14 @@ class ExampleSource(Source):
             raise InputError(
                 f"The feature {name!r} is of another type",
                 found=f"{self.place(0)} holds {_KINDS[kind]}, the spec says {wanted}",
-                mend="correct the type in features",
+                hint="correct the type in features",
             )
         count = len(getattr(held[name], kind).value)
         if fixed and count != int(np.prod(spec.shape, dtype=np.int64)):
             raise InputError(
                 f"The feature {name!r} is of another size",
                 found=f"{self.place(0)} holds {count} value(s), the spec's shape is {list(spec.shape)}",
-                mend="correct the shape in features",
+                hint="correct the shape in features",
             )
 
 
@@ -250,11 +250,11 @@ def _reader(
             raise InputError(
                 "Some files are compressed and some are not",
                 found=f"{paths[packed.index(True)]} and {paths[packed.index(False)]}",
-                mend="write them alike",
+                hint="write them alike",
             )
         compression = "GZIP" if all(packed) else ""
     if compression not in ("", "GZIP"):
-        raise InputError("An unknown compression", found=repr(compression), mend="use '' or 'GZIP'")
+        raise InputError("An unknown compression", found=repr(compression), hint="use '' or 'GZIP'")
     return RecordFiles(
         paths, compression=compression, cache=cache_dir(environ) / "index", memory_limit=settings.memory_limit
     )
@@ -291,7 +291,7 @@ def _bad_spec(name: str, spec: Any) -> InputError:
     return InputError(
         f"The spec of the feature {name!r} is not understood",
         found=repr(spec),
-        mend="use tf.io.FixedLenFeature and its kin, or text: 'float32[4]', 'int64', 'string', "
+        hint="use tf.io.FixedLenFeature and its kin, or text: 'float32[4]', 'int64', 'string', "
         "'image uint8[28,28,1]', 'raw float32[28,28]', 'varlen int64'",
     )
 

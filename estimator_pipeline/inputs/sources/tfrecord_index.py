@@ -74,14 +74,14 @@ def check_file(path: str) -> None:
         raise InputError(
             "Files are read by record, which needs a file system of this machine",
             found=path,
-            mend="mount the store, or copy the files to a local disk, and give that path",
+            hint="mount the store, or copy the files to a local disk, and give that path",
         )
     if not os.path.isfile(path):
         there = "a directory" if os.path.isdir(path) else "nothing there"
-        raise InputError("A data file is missing", found=f"{path}: {there}", mend="check the path")
+        raise InputError("A data file is missing", found=f"{path}: {there}", hint="check the path")
     if not os.access(path, os.R_OK):
         raise InputError(
-            "A data file cannot be read", found=f"{path}: no permission", mend="give this user read access"
+            "A data file cannot be read", found=f"{path}: no permission", hint="give this user read access"
         )
 
 
@@ -192,7 +192,7 @@ def write_index(path: str) -> tuple[int, bool]:
         raise InputError(
             "A compressed TFRecord file is not read by record, and has no use for an index",
             found=path,
-            mend="leave it out, or write it uncompressed",
+            hint="leave it out, or write it uncompressed",
         )
     index, _ = _walk(path, _read(path))
     rows = np.stack([index[:, 0] - _HEADER.size, index[:, 1] + _FRAME], axis=1).tolist()
@@ -205,7 +205,7 @@ def write_index(path: str) -> tuple[int, bool]:
         _write_aside(there, lambda file: file.write(text.encode()), mode=os.stat(path).st_mode & 0o666)
     except OSError as error:
         raise InputError(
-            "An index cannot be written", found=f"{there}: {error.strerror}", mend="write it as a user who may"
+            "An index cannot be written", found=f"{there}: {error.strerror}", hint="write it as a user who may"
         ) from error
     return len(index), True
 
@@ -219,7 +219,7 @@ def _beside(path: str) -> np.ndarray | None:
         return None
     except OSError as error:
         raise InputError(
-            "The index of a TFRecord file cannot be read", found=f"{there}: {error.strerror}", mend="remove it"
+            "The index of a TFRecord file cannot be read", found=f"{there}: {error.strerror}", hint="remove it"
         ) from error
     try:
         rows = np.array(text.split(), dtype=np.int64).reshape(-1, 2)
@@ -237,7 +237,7 @@ def _not_its_index(path: str, why: str) -> InputError:
     return InputError(
         "An index beside a TFRecord file is not that file's",
         found=f"{path}{INDEX_SUFFIX}: {why}",
-        mend=f"make it anew with `estimator-pipeline index {path}`, or remove it",
+        hint=f"make it anew with `estimator-pipeline index {path}`, or remove it",
     )
 
 
@@ -321,7 +321,7 @@ def _damaged(path: str, record: int, position: int, why: str) -> InputError:
     return InputError(
         "A TFRecord file cannot be read",
         found=f"{path}, record {record}, at byte {position}: {why}",
-        mend="write the file anew; if it is compressed, name it .gz or pass compression='GZIP'",
+        hint="write the file anew; if it is compressed, name it .gz or pass compression='GZIP'",
     )
 
 
@@ -454,12 +454,12 @@ class RecordFiles:
                         raise InputError(
                             "A compressed TFRecord file is too large to be unpacked into memory",
                             found=f"{path}: more than {self._memory_limit} bytes",
-                            mend="write it uncompressed (it is then read by record), or raise memory_limit",
+                            hint="write it uncompressed (it is then read by record), or raise memory_limit",
                         )
         except (OSError, EOFError) as error:
             raise InputError(
                 "A compressed TFRecord file cannot be read",
                 found=f"{path}: {error}",
-                mend="write the file anew; if it is not compressed, pass compression=''",
+                hint="write the file anew; if it is not compressed, pass compression=''",
             ) from error
         return buffer.getvalue()

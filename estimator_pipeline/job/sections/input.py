@@ -13,7 +13,7 @@ from estimator_pipeline.utils.text import nearest
 __all__ = [
     "ArraysInput",
     "CsvInput",
-    "Feature",
+    "FeatureSection",
     "FunctionInput",
     "InputCommon",
     "InputSource",
@@ -115,7 +115,7 @@ class TfdsInput(InputCommon):
     scale: Factor | None = None
 
 
-class Feature(Section):
+class FeatureSection(Section):
     """One feature of a tf.train.Example.
 
     Fields:
@@ -169,7 +169,7 @@ class TFRecordInput(InputCommon):
     source: Literal["tfrecord"]
     train: Paths
     eval: Paths
-    features: Annotated[dict[str, Feature], Field(min_length=1)]
+    features: Annotated[dict[str, FeatureSection], Field(min_length=1)]
     label_key: _Labels = "label"
     features_key: _Text | list[_Text] | None = None
     compression: Literal["none", "gzip"] = "none"

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from estimator_pipeline.job.base import FunctionRef, Problem, Section
 
-__all__ = ["Backup", "ChiefCheckpoint", "Keras", "ModelCheckpoint", "RateByEpoch", "path_fields"]
+__all__ = ["BackupSection", "ChiefCheckpoint", "Keras", "ModelCheckpoint", "RateByEpoch", "path_fields"]
 
 _Text = Annotated[str, Field(min_length=1)]
 
@@ -66,7 +66,7 @@ def _path_problems(path: str | None, *, counted: str, others: str = "") -> Itera
             )
 
 
-class Backup(Section):
+class BackupSection(Section):
     """`tf.keras.callbacks.BackupAndRestore`: a run that was killed goes on from its last backup.
 
     Fields:
@@ -146,7 +146,7 @@ class Keras(Section):
     """Callbacks of `Model.fit`. An epoch is the stretch from one checkpoint of the engine to the next.
 
     Fields:
-        backup: See :class:`Backup`; null makes none.
+        backup: See :class:`BackupSection`; null makes none.
         model_checkpoint: See :class:`ModelCheckpoint`.
         chief_checkpoint: See :class:`ChiefCheckpoint`.
         learning_rate_by_epoch: See :class:`RateByEpoch`.
@@ -154,7 +154,7 @@ class Keras(Section):
         callbacks: Own functions without arguments, each of which returns a callback or a list of them.
     """
 
-    backup: Backup | None = None
+    backup: BackupSection | None = None
     model_checkpoint: ModelCheckpoint | None = None
     chief_checkpoint: ChiefCheckpoint | None = None
     learning_rate_by_epoch: RateByEpoch | None = None

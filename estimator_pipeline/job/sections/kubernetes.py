@@ -46,13 +46,13 @@ OWN_VARIABLES = (
 _Text = Annotated[str, Field(min_length=1)]
 
 
-def _pattern(regex: str, *, what: str, allowed: str, mend: str, longest: int = 253) -> Any:
+def _pattern(regex: str, *, what: str, allowed: str, hint: str, longest: int = 253) -> Any:
     """A text that must be of a form, with an error that says which."""
 
     def check(value: str) -> str:
         if len(value) <= longest and re.fullmatch(regex, value):
             return value
-        problem = Problem((), f"this is no {what}.", f"{value!r}; allowed: {allowed}", mend)
+        problem = Problem((), f"this is no {what}.", f"{value!r}; allowed: {allowed}", hint)
         raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
 
     return AfterValidator(check)
@@ -66,7 +66,7 @@ ObjectName = Annotated[
         _NAME,
         what="name of Kubernetes",
         allowed="lower-case letters, digits, - and ., with a letter or digit at both ends",
-        mend="write the name as `kubectl get` shows it.",
+        hint="write the name as `kubectl get` shows it.",
     ),
 ]
 Label = Annotated[
@@ -75,7 +75,7 @@ Label = Annotated[
         r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
         what="key of a label",
         allowed="a name such as team, or example.com/team",
-        mend="leave other characters out.",
+        hint="leave other characters out.",
         longest=317,
     ),
 ]
@@ -85,7 +85,7 @@ LabelValue = Annotated[
         r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?",
         what="value of a label",
         allowed="up to 63 letters, digits, -, _ and .",
-        mend="shorten it, or make it an annotation.",
+        hint="shorten it, or make it an annotation.",
         longest=63,
     ),
 ]
@@ -95,7 +95,7 @@ Variable = Annotated[
         r"[A-Za-z_][A-Za-z0-9_]*",
         what="name of a variable",
         allowed="letters, digits and _",
-        mend="leave other characters out.",
+        hint="leave other characters out.",
     ),
 ]
 
@@ -113,7 +113,7 @@ Quantity = Annotated[
         r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?",
         what="quantity",
         allowed="a number, or one with a unit such as 500m, 4Gi or 512Mi",
-        mend="write for example cpu: 2 and memory: 4Gi.",
+        hint="write for example cpu: 2 and memory: 4Gi.",
     ),
 ]
 MountPath = Annotated[
@@ -122,7 +122,7 @@ MountPath = Annotated[
         r"/[^:]*[^:/]",
         what="folder of a container",
         allowed="an absolute path, without :",
-        mend="begin it with a slash, as in /models.",
+        hint="begin it with a slash, as in /models.",
         longest=4096,
     ),
 ]
@@ -209,7 +209,7 @@ class Volume(Section):
     nfs: Annotated[
         str | None,
         _pattern(
-            r"[^:/]+:/.*", what="NFS export", allowed="SERVER:/PATH", mend="write for example nas1:/export/models."
+            r"[^:/]+:/.*", what="NFS export", allowed="SERVER:/PATH", hint="write for example nas1:/export/models."
         ),
     ] = None
     secret: ObjectName | None = None

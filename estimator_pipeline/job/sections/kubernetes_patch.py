@@ -86,8 +86,8 @@ class PodPatch(Section):
                 yield Problem(("spec", name), text, f"{name}: {self.spec[name]!r}", _NOT[name])
             elif name not in POD_FIELDS:
                 close = nearest(name, POD_FIELDS)
-                mend = f"did you mean {close!r}?" if close else "see `kubectl explain pod.spec`."
-                yield Problem(("spec", name), "a pod's spec has no such field.", repr(name), mend)
+                hint = f"did you mean {close!r}?" if close else "see `kubectl explain pod.spec`."
+                yield Problem(("spec", name), "a pod's spec has no such field.", repr(name), hint)
         yield from _unnamed(self.spec, ("spec",))
         for i, volume in enumerate(self.spec.get("volumes") or ()):
             if isinstance(volume, dict) and volume.get("name") == "job":
@@ -152,7 +152,7 @@ def _merged(base: Mapping[str, Any], patch: Mapping[str, Any], path: str) -> dic
             raise ConfigError(
                 f"{here} is no {_kind(old)}, which it is in the pod.",
                 found=f"{value!r}; in the pod: {old!r}",
-                mend=f"write a {_kind(old)}, or null to take the field away.",
+                hint=f"write a {_kind(old)}, or null to take the field away.",
             )
         if isinstance(value, dict):
             result[name] = _merged(old or {}, value, here)

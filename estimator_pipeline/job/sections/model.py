@@ -14,10 +14,10 @@ __all__ = [
     "Constant",
     "Cosine",
     "Exponential",
-    "Export",
+    "ExportSection",
     "InverseTime",
-    "Model",
-    "Optimizer",
+    "ModelSection",
+    "OptimizerSection",
     "Piecewise",
     "Polynomial",
     "Schedule",
@@ -175,7 +175,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-class Optimizer(Section):
+class OptimizerSection(Section):
     """How gradients change the variables.
 
     Fields:
@@ -263,7 +263,7 @@ _ClassWeights = Annotated[
 ]
 
 
-class Export(Section):
+class ExportSection(Section):
     """What a SavedModel of the job can be asked for, besides `predict` under the default signature."""
 
     signatures: Annotated[list[Literal["predict", "classify", "regress"]], Field(min_length=1)] = ["predict"]
@@ -296,7 +296,7 @@ def _class_problems(weights: Any, names: Sequence[str]) -> Iterator[Problem]:
         yield Problem(("label_vocabulary",), "a class is named twice.", f"{names}", "name each class once.")
 
 
-class Output(Section):
+class OutputSection(Section):
     """What one of several outputs of a model means; the labels of the same name are for it.
 
     Fields:
@@ -326,7 +326,7 @@ class Output(Section):
         yield from _class_problems(self.class_weights, self.label_vocabulary)
 
 
-class Model(Section):
+class ModelSection(Section):
     """The network, by name or as an own function, its loss, its optimizer and its metrics.
 
     Fields:
@@ -351,16 +351,16 @@ class Model(Section):
     params: dict[str, Any] = {}
     loss: Annotated[str, Field(min_length=1)] | None = None
     head: _HeadName | None = None
-    optimizer: Optimizer = Optimizer()
+    optimizer: OptimizerSection = OptimizerSection()
     metrics: list[Annotated[str, Field(min_length=1)]] = []
     clip_norm: _Positive | None = None
     clip_value: _Positive | None = None
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     class_weights: _ClassWeights = None
     label_vocabulary: list[Annotated[str, Field(min_length=1)]] = []
-    outputs: dict[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")], Output] = {}
+    outputs: dict[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")], OutputSection] = {}
     mixed_precision: bool = False
-    export: Export = Export()
+    export: ExportSection = ExportSection()
 
     @property
     def weights_of_classes(self) -> list[float] | dict[int, float] | None:

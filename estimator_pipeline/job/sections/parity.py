@@ -5,38 +5,46 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from estimator_pipeline.job.base import Problem, Section
 from estimator_pipeline.utils.text import nearest
 
-__all__ = ["TOLERANCE_NAMES", "Limits", "ParitySection"]
+__all__ = ["TOLERANCE_NAMES", "LimitsSection", "ParitySection"]
 
 # What each allows is said in estimator_pipeline/job/tolerances.py.
 ToleranceName = Literal["bit_equal", "rounding", "amplified"]
 TOLERANCE_NAMES: tuple[ToleranceName, ...] = get_args(ToleranceName)
 
 
-class Limits(Section):
+class LimitsSection(Section):
     """A tolerance of one's own. It is met where any of its limits is.
 
     Fields:
         ulp: Numbers of the type between the two values.
         rtol: The error relative to the larger of the two.
-        of_largest: The error relative to the largest value of the array.
+        rtol_of_max: The error relative to the largest value of the array.
         atol: The absolute error.
         reason: Why the two need not be the same.
     """
 
     ulp: Annotated[int, Field(ge=0)] = 0
     rtol: Annotated[float, Field(ge=0)] = 0.0
-    of_largest: Annotated[float, Field(ge=0)] = 0.0
+    rtol_of_max: Annotated[float, Field(ge=0)] = 0.0
     atol: Annotated[float, Field(ge=0)] = 0.0
     reason: Annotated[str, Field(min_length=1)]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _old_name(cls, data: Any) -> Any:
+        """Job files of before call `rtol_of_max` `of_largest`."""
+        if not isinstance(data, dict) or "of_largest" not in data or "rtol_of_max" in data:
+            return data
+        return {"rtol_of_max" if key == "of_largest" else key: value for key, value in data.items()}
+
     def problems(self) -> Iterator[Problem]:
-        if not (self.ulp or self.rtol or self.of_largest or self.atol):
+        if not (self.ulp or self.rtol or self.rtol_of_max or self.atol):
             yield Problem(
                 (), "a tolerance allows nothing.", "all of its limits are 0", "give a limit, or say bit_equal."
             )
@@ -44,7 +52,7 @@ class Limits(Section):
 
 def _tag(value: Any) -> str:
     """A tag begins with "~", so that the place of an error can be told from the tags on the way to it."""
-    return "~limits" if isinstance(value, dict | Limits) else "~name"
+    return "~limits" if isinstance(value, dict | LimitsSection) else "~name"
 
 
 def _name(value: Any) -> Any:
@@ -63,7 +71,7 @@ def _name(value: Any) -> Any:
 
 # A mapping is meant as limits, anything else as a name: the message is about what was meant, not about both.
 ToleranceValue = Annotated[
-    Annotated[Limits, Tag("~limits")] | Annotated[Any, AfterValidator(_name), Tag("~name")], Discriminator(_tag)
+    Annotated[LimitsSection, Tag("~limits")] | Annotated[Any, AfterValidator(_name), Tag("~name")], Discriminator(_tag)
 ]
 
 

@@ -11,7 +11,16 @@ from estimator_pipeline.job.base import Problem, Section
 from estimator_pipeline.job.sections.training import _Count, _Text
 from estimator_pipeline.utils.text import nearest
 
-__all__ = ["Cluster", "Communication", "ENGINE_NAMES", "EngineName", "Run", "SESSION_FIELDS", "StrategyName", "Threads"]
+__all__ = [
+    "ENGINE_NAMES",
+    "SESSION_FIELDS",
+    "ClusterSection",
+    "CommunicationSection",
+    "EngineName",
+    "RunSection",
+    "StrategyName",
+    "ThreadsSection",
+]
 
 StrategyName = Literal["none", "mirrored", "multi_worker_mirrored", "parameter_server", "one_device"]
 
@@ -44,7 +53,7 @@ SESSION_FIELDS = (
 )
 
 
-class Communication(Section):
+class CommunicationSection(Section):
     """How workers of multi_worker_mirrored exchange gradients.
 
     Fields:
@@ -58,14 +67,14 @@ class Communication(Section):
     timeout_secs: Annotated[float, Field(gt=0)] | None = None
 
 
-class Threads(Section):
+class ThreadsSection(Section):
     """Threads of one task's TensorFlow session; 0 or null leaves the number to TensorFlow."""
 
     inter_op: Annotated[int, Field(ge=0)] | None = None
     intra_op: Annotated[int, Field(ge=0)] | None = None
 
 
-class Run(Section):
+class RunSection(Section):
     """Where the job writes, how training is distributed, and tf.estimator.RunConfig's fields.
 
     Fields:
@@ -95,8 +104,8 @@ class Run(Section):
     eval_distribute: StrategyName = "none"
     devices: Annotated[list[_Text], Field(min_length=1)] | None = None
     num_devices: _Count | None = None
-    communication: Communication = Communication()
-    threads: Threads = Threads()
+    communication: CommunicationSection = CommunicationSection()
+    threads: ThreadsSection = ThreadsSection()
     save_checkpoints_steps: _Count | None = None
     save_checkpoints_secs: _Count | None = None
     save_summary_steps: _Count = 100
@@ -174,7 +183,7 @@ class Run(Section):
                 )
 
 
-class Cluster(Section):
+class ClusterSection(Section):
     """The job's processes, as a launcher or a scheduler starts them. One that finds a TF_CONFIG follows that instead.
 
     Fields:

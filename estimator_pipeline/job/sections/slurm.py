@@ -44,7 +44,7 @@ def _amount(value: str) -> str:
         raise explained(
             "this is no amount of memory.",
             found=f"{value!r}; allowed: a whole number and K, M, G or T",
-            mend='write for example "64G".',
+            hint='write for example "64G".',
         )
     return value
 
@@ -54,7 +54,7 @@ def _limit(value: int | str) -> int | str:
         raise explained(
             "this is no time limit of Slurm.",
             found=f'{value!r}; allowed: minutes, "HH:MM:SS", "D-HH:MM:SS"',
-            mend='write for example "4:00:00", in quotes.',
+            hint='write for example "4:00:00", in quotes.',
         )
     return value
 

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from estimator_pipeline.job.base import Problem, Section
 
-__all__ = ["Evaluation", "Exporter", "Training", "check_steps"]
+__all__ = ["EvalSection", "ExporterSection", "TrainingSection", "check_steps"]
 
 _Text = Annotated[str, Field(min_length=1)]
 
@@ -38,7 +38,7 @@ def _steps(value: Any) -> Any:
     raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
 
 
-class Training(Section):
+class TrainingSection(Section):
     """How long to train, and in what portions. Without an end: until the input ends or a hook stops it.
 
     Fields:
@@ -62,7 +62,7 @@ class Training(Section):
             )
 
 
-class Exporter(Section):
+class ExporterSection(Section):
     """A SavedModel written during the job.
 
     Fields:
@@ -96,7 +96,7 @@ class Exporter(Section):
                 )
 
 
-class Evaluation(Section):
+class EvalSection(Section):
     """When and how often to evaluate.
 
     Fields:
@@ -113,7 +113,7 @@ class Evaluation(Section):
     throttle_secs: _Seconds = 0
     name: _Text | None = None
     during_training: bool = False
-    exporters: list[Exporter] = []
+    exporters: list[ExporterSection] = []
 
     def problems(self) -> Iterator[Problem]:
         seen: set[str] = set()

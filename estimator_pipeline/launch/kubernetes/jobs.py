@@ -45,7 +45,7 @@ _AT_ONCE = 8
 _SHOWN = 5
 
 
-class Look(NamedTuple):
+class JobObjects(NamedTuple):
     """What is there of a job.
 
     Attributes:
@@ -68,7 +68,7 @@ def job_name(manifests: Manifests) -> JobName:
     return JobName(manifests.kind, manifests.name, manifests.namespace)
 
 
-def look(job: JobName, *, environ: Mapping[str, str]) -> Look | None:
+def look(job: JobName, *, environ: Mapping[str, str]) -> JobObjects | None:
     """What is there of a job; None where nothing runs, and nothing is left.
 
     Raises:
@@ -98,10 +98,10 @@ def _looked(
     workloads: Sequence[Mapping[str, Any]],
     others: Sequence[str],
     pods: Sequence[Mapping[str, Any]],
-) -> Look:
+) -> JobObjects:
     status, every = status_of(str(job), workloads, pods)
     grace = max((float(one["spec"].get("terminationGracePeriodSeconds") or 0) for one in pods), default=0.0)
-    return Look(workloads, others, status, every, grace)
+    return JobObjects(workloads, others, status, every, grace)
 
 
 # Submitting ------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def submit(manifests: Manifests, *, environ: Mapping[str, str]) -> str | None:
     if made is None:
         there = look(job, environ=environ)
         if there is None:
-            raise ConfigError(f"{job} was there a moment ago, and is gone.", mend="submit it again.")
+            raise ConfigError(f"{job} was there a moment ago, and is gone.", hint="submit it again.")
         _check_same(manifests, there, environ)
         return None
     return said + made
@@ -142,7 +142,7 @@ def _split(manifests: Manifests, chosen: Callable[[dict[str, Any]], bool]) -> tu
     return dataclasses.replace(manifests, objects=rest), dataclasses.replace(manifests, objects=own)
 
 
-def _check_same(manifests: Manifests, there: Look, environ: Mapping[str, str]) -> None:
+def _check_same(manifests: Manifests, there: JobObjects, environ: Mapping[str, str]) -> None:
     """Whether the job that is there is the one of the manifests, and runs."""
     job = job_name(manifests)
     other = f"give this one another name: --name {_next_name(job.name)}"
@@ -151,28 +151,28 @@ def _check_same(manifests: Manifests, there: Look, environ: Mapping[str, str]) -
         raise ConfigError(
             f"there is another kind of job of the name {job.name}, and nothing was submitted.",
             found=", ".join(there.others[:_SHOWN]),
-            mend=f"end that one, or {other}.",
+            hint=f"end that one, or {other}.",
         )
     if status.state == "Terminating":
         left = len([pod for pod in there.pods if pod.state == "Terminating"]) or len(there.pods)
         raise ConfigError(
             f"a job of the name {job.name} is still ending, and nothing was submitted.",
             found=f"{left} pod{'s'[: left != 1]} of it, which have {there.grace:.0f} s to stop with a checkpoint",
-            mend=f"wait for them (`kubectl{job.flags} wait --for=delete pod -l {job.selector} --timeout=10m`), "
+            hint=f"wait for them (`kubectl{job.flags} wait --for=delete pod -l {job.selector} --timeout=10m`), "
             f"or {other}.",
         )
     if status.over:
         raise ConfigError(
             f"{job} was submitted before and has ended ({status.text}); nothing was submitted.",
             found="Kubernetes keeps a job that has ended, and starts it no second time",
-            mend=f"delete it, with its logs: `{job.delete}`; or {other}. "
+            hint=f"delete it, with its logs: `{job.delete}`; or {other}. "
             "Either goes on from the checkpoint in run.model_dir.",
         )
     if manifests_of(there.workloads) != manifests_of(one for one in manifests.objects if one["kind"] in KINDS.values()):
         raise ConfigError(
             f"{job} runs already, and is another job than this; nothing was submitted.",
             found="; ".join(_differences(manifests, there, environ)),
-            mend=f"end it with a checkpoint (`estimator-pipeline cancel {job}{job.flags}`) and submit again, "
+            hint=f"end it with a checkpoint (`estimator-pipeline cancel {job}{job.flags}`) and submit again, "
             f"or {other} and another run.model_dir.",
         )
 
@@ -183,7 +183,7 @@ def _next_name(name: str) -> str:
     return f"{match[1]}-{int(match[2]) + 1}" if match else f"{name}-2"
 
 
-def _differences(manifests: Manifests, there: Look, environ: Mapping[str, str]) -> Iterator[str]:
+def _differences(manifests: Manifests, there: JobObjects, environ: Mapping[str, str]) -> Iterator[str]:
     """Which fields of the job file are others than those of the job that runs."""
     new = next(made["data"][JOB_FILE] for made in manifests.objects if made["kind"] == "ConfigMap")
     try:
@@ -243,7 +243,7 @@ def list_jobs(namespace: str | None, *, environ: Mapping[str, str]) -> list[tupl
     """
     everything = JobName("job", "", namespace)
     pods = kubectl.items("pods", job=everything, environ=environ)
-    found: list[tuple[str, JobName, Look]] = []
+    found: list[tuple[str, JobName, JobObjects]] = []
     for kind, resource in RESOURCES.items():
         try:
             workloads = kubectl.items(resource, job=everything._replace(kind=kind), environ=environ)
@@ -266,7 +266,7 @@ def _instance(made: Mapping[str, Any]) -> str:
     return str((made["metadata"].get("labels") or {}).get(INSTANCE_LABEL, ""))
 
 
-def _with_logs(there: Look, job: JobName, environ: Mapping[str, str]) -> KubernetesStatus:
+def _with_logs(there: JobObjects, job: JobName, environ: Mapping[str, str]) -> KubernetesStatus:
     """How a job stands, with what its logs say."""
     status = there.status
     changes: dict[str, Any] = {}
@@ -286,14 +286,14 @@ def _with_logs(there: Look, job: JobName, environ: Mapping[str, str]) -> Kuberne
     return dataclasses.replace(status, **changes)
 
 
-def _there(job: JobName, environ: Mapping[str, str]) -> Look:
+def _there(job: JobName, environ: Mapping[str, str]) -> JobObjects:
     there = look(job, environ=environ)
     if there is None or (there.others and not there.workloads):
         where = f"the namespace {job.namespace}" if job.namespace else "the namespace of kubectl's context"
         raise ConfigError(
             f"there is no {job} in the cluster.",
             found=f"nothing with its labels in {where}: not submitted, or deleted since",
-            mend="name the job file that was submitted (with the same --set), or KIND/NAME, as job/digits; -n names "
+            hint="name the job file that was submitted (with the same --set), or KIND/NAME, as job/digits; -n names "
             "the namespace.",
         )
     return there
@@ -368,7 +368,7 @@ def cancel(
             raise WaitError(
                 f"{job} is deleted, and {len(left)} of its pods are still there.",
                 found=", ".join(sorted(one["metadata"]["name"] for one in left)),
-                mend="see whether their nodes answer: `kubectl get nodes`; "
+                hint="see whether their nodes answer: `kubectl get nodes`; "
                 f"`estimator-pipeline cancel --now {job}{job.flags}` asks again.",
             )
         time.sleep(poll)

@@ -79,7 +79,7 @@ def program(environ: Mapping[str, str]) -> str:
         raise ConfigError(
             "kubectl cannot be run, and nothing was done.",
             found="no kubectl on PATH",
-            mend="install and configure it; or write the manifests with `submit kubernetes --dry-run` and apply them "
+            hint="install and configure it; or write the manifests with `submit kubernetes --dry-run` and apply them "
             "where it is: `kubectl apply -f FILE`.",
         )
     return found
@@ -122,7 +122,7 @@ def run(
         raise WaitError(
             f"kubectl {arguments[0]} did not end within {timeout:g} s; it may have done a part of it.",
             found=_last(error.stderr) or "no word of it",
-            mend=f"see whether the cluster answers (`kubectl get nodes`), and how the job stands: "
+            hint=f"see whether the cluster answers (`kubectl get nodes`), and how the job stands: "
             f"`estimator-pipeline status{f' {job}' if job.name else ''}{job.flags}`.",
         ) from None
 
@@ -175,16 +175,16 @@ def items(resources: str, *, job: JobName, environ: Mapping[str, str]) -> list[d
         raise TaskFailedError(
             f"kubectl get {resources} printed something else than a list in JSON.",
             found=f"{type(error).__name__}: {error}; it printed {text[:200]!r}",
-            mend="see which kubectl is first on PATH: `kubectl version`.",
+            hint="see which kubectl is first on PATH: `kubectl version`.",
         ) from None
 
 
 def _refusal(verb: str, done: subprocess.CompletedProcess[str], job: JobName) -> TaskFailedError:
     unknown = any(words in done.stderr for words in _UNKNOWN_KIND)
     if unknown and job.kind in _CONTROLLERS:
-        mend = f"install {_CONTROLLERS[job.kind]} in the cluster, or use --kind job."
+        hint = f"install {_CONTROLLERS[job.kind]} in the cluster, or use --kind job."
     else:
-        mend = (
+        hint = (
             "see `kubectl config current-context`, and your rights in the namespace: "
             f"`kubectl{job.flags} auth can-i {verb} {RESOURCES[job.kind]}`."
         )
@@ -192,7 +192,7 @@ def _refusal(verb: str, done: subprocess.CompletedProcess[str], job: JobName) ->
     return kind(
         f"kubectl {verb} failed with exit code {done.returncode}.",
         found=_last(done.stderr) or _last(done.stdout) or "no word of it",
-        mend=mend,
+        hint=hint,
     )
 
 

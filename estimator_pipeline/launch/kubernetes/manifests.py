@@ -108,7 +108,7 @@ def render(job: Job, *, name: str | None = None) -> Manifests:
         raise ConfigError(
             "the job file does not say which image the pods run.",
             found="no kubernetes.image",
-            mend="build one from the Dockerfile, push it to a registry, and name it: --set kubernetes.image=IMAGE.",
+            hint="build one from the Dockerfile, push it to a registry, and name it: --set kubernetes.image=IMAGE.",
         )
     _check_model_dir(job)
     own = _checked(name) if name is not None else kubernetes_name(job.name)
@@ -158,7 +158,7 @@ def kubernetes_name(text: str) -> str:
         raise ConfigError(
             f"the job's name {text!r} has no character that Kubernetes takes.",
             found="allowed: letters of the Latin alphabet, digits and dashes",
-            mend="give the job another one: --name NAME.",
+            hint="give the job another one: --name NAME.",
         )
     return name if name[0].isalpha() else f"job-{name}"
 
@@ -168,7 +168,7 @@ def _checked(name: str) -> str:
         raise ConfigError(
             f"--name {name!r} is no name that Kubernetes takes for a Service.",
             found=f"{name!r}; allowed: lower-case letters, digits and dashes, a letter first and no dash at the end",
-            mend=f"write for example {kubernetes_name(name) if re.search('[a-z0-9]', name.lower()) else 'train-1'}.",
+            hint=f"write for example {kubernetes_name(name) if re.search('[a-z0-9]', name.lower()) else 'train-1'}.",
         )
     return name
 
@@ -198,7 +198,7 @@ def _check_length(name: str, job: Job) -> None:
             f"the name {name!r} is too long: the pod's host name {longest!r} would have {len(longest)} characters.",
             found=f"allowed: {allowed} for kind {job.kubernetes.kind}, so {allowed - len(longest) + len(name)} for the "
             "name itself",
-            mend="give a shorter one: --name NAME.",
+            hint="give a shorter one: --name NAME.",
         )
 
 
@@ -212,7 +212,7 @@ def _check_model_dir(job: Job) -> None:
     raise ConfigError(
         f"run.model_dir {folder!r} is in no volume: checkpoints would be gone with their pod.",
         found=f"writable volumes at {', '.join(writable)}" if writable else "no writable volume",
-        mend="name a claim that all pods can mount (ReadWriteMany) in kubernetes.volumes, and a folder in it: --set "
+        hint="name a claim that all pods can mount (ReadWriteMany) in kubernetes.volumes, and a folder in it: --set "
         f"run.model_dir={writable[0] if writable else '/models'}/NAME; or a bucket, as gs://BUCKET/NAME.",
     )
 

@@ -256,8 +256,8 @@ def _pod_text(phase: str, status: Mapping[str, Any], own: Mapping[str, Any], fai
     if waiting:
         reason = waiting.get("reason", "")
         words = _joined(_WAITING.get(reason, reason), waiting.get("message"))
-        mend = _RUN_AS_USER if "runAsNonRoot" in words else ""
-        return f"{init}{'starting' if reason in _NO_FAULT else 'waiting'}: {words}{mend}"
+        hint = _RUN_AS_USER if "runAsNonRoot" in words else ""
+        return f"{init}{'starting' if reason in _NO_FAULT else 'waiting'}: {words}{hint}"
     if phase == "Running":
         return "running"
     for condition in status.get("conditions", ()):

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.launch.local.outcome import Failure, Outcome
-from estimator_pipeline.launch.local.plan import Plan
+from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome
+from estimator_pipeline.launch.local.plan import LaunchPlan
 from estimator_pipeline.launch.local.view import SilentView, View
 from estimator_pipeline.progress.progress_file import TaskState
 from estimator_pipeline.utils import durable_files as durable
@@ -68,12 +68,12 @@ class MetricsView(View):
             raise ConfigError(
                 f"--metrics {path}: the file cannot be written.",
                 found=error.strerror or str(error),
-                mend="name a file in a folder that is there and can be written to.",
+                hint="name a file in a folder that is there and can be written to.",
             )
 
     # -- what the view is told --------------------------------------------------------------------------------------
 
-    def start(self, plan: Plan, states: Sequence[TaskState]) -> None:
+    def start(self, plan: LaunchPlan, states: Sequence[TaskState]) -> None:
         self._states = states
         self._attempts += 1
         self._inner.start(plan, states)
@@ -99,7 +99,7 @@ class MetricsView(View):
         if self._clock() - self._written >= self._every:
             self._update()
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: LaunchOutcome) -> None:
         self._reason = outcome.reason
         self._update()
         self._inner.finish(outcome)

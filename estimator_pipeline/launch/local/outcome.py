@@ -14,7 +14,7 @@ from estimator_pipeline.launch.logs.noise import is_noise
 from estimator_pipeline.progress.progress_file import TaskState
 from estimator_pipeline.utils.jsonable import finite
 
-__all__ = ["Failure", "Outcome", "TaskEnd", "combined_result", "end_of", "last_lines"]
+__all__ = ["Failure", "LaunchOutcome", "TaskEnd", "combined_result", "end_of", "last_lines"]
 
 _CHIEF_FIRST = ("chief:0", "worker:0")
 
@@ -51,7 +51,7 @@ class Failure:
         log: Its log file.
         tail: The last lines of it.
         what: What it did, where the exit code does not say it: "made no step for 60.1 s".
-        refusal: The error of a task of ours that refused its input, as it told it: what, found, mend.
+        refusal: The error of a task of ours that refused its input, as it told it: what, found, hint.
         where: Of a task that hung, and of those that made no step with it: where the job's own code stood, see
             :func:`stacks.own_lines`.
         error: The exception that ended it, in one line, as it told it or as the last traceback of its log has it.
@@ -92,7 +92,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LaunchOutcome:
     """How a launch ended.
 
     Attributes:

@@ -21,13 +21,13 @@ from estimator_pipeline.launch.local.orphan_guard import RUN_ID_VARIABLE
 from estimator_pipeline.progress.progress_file import HEARTBEAT_FOLDER_VARIABLE, HEARTBEAT_VARIABLE, PROGRESS_VARIABLE
 from estimator_pipeline.utils.text import counted
 
-__all__ = ["TASK_VARIABLE", "Plan", "Shape", "TaskPlan", "new_run_id", "plan_local"]
+__all__ = ["TASK_VARIABLE", "LaunchPlan", "LaunchShape", "TaskPlan", "new_run_id", "plan_local"]
 
 TASK_VARIABLE = "ESTIMATOR_PIPELINE_TASK"
 
 
 @dataclass(frozen=True)
-class Shape:
+class LaunchShape:
     """How many tasks of each kind a local cluster has, and the dialect that tells them.
 
     Attributes:
@@ -45,7 +45,7 @@ class Shape:
     dialect: str = "canonical"
 
     @classmethod
-    def of(cls, config: TFConfig) -> Shape:
+    def of(cls, config: TFConfig) -> LaunchShape:
         """The shape of the cluster that a TF_CONFIG document describes, wherever its hosts are.
 
         An evaluator counts when the document names it, inside the cluster or as its own task.
@@ -57,7 +57,7 @@ class Shape:
             raise ClusterError(
                 "The TF_CONFIG document describes no cluster, so there is no shape to rehearse.",
                 found="no `cluster`, or an empty one",
-                mend='Add "cluster" with its jobs, or leave --tf-config out and give --workers.',
+                hint='Add "cluster" with its jobs, or leave --tf-config out and give --workers.',
             )
         jobs = config.cluster.jobs
         written = "evaluator_in_cluster" if config.evaluator_in_cluster else "canonical"
@@ -119,7 +119,7 @@ class TaskPlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """All processes of a launch.
 
     Attributes:
@@ -197,7 +197,7 @@ def _addresses(document: Mapping[str, Any]) -> list[str]:
 def plan_local(
     command: Sequence[str],
     *,
-    shape: Shape,
+    shape: LaunchShape,
     ports: Sequence[int],
     log_dir: str | Path,
     run_id: str,
@@ -207,7 +207,7 @@ def plan_local(
     cores: str = "split",
     available: Sequence[int] | None = None,
     heartbeat: float | None = None,
-) -> Plan:
+) -> LaunchPlan:
     """Lay down which process a local cluster starts for each task. Starts, writes and picks nothing.
 
     Args:
@@ -230,9 +230,9 @@ def plan_local(
         ConfigError: `cores` is neither word, or the command is empty.
     """
     if cores not in ("split", "share"):
-        raise ConfigError(f"cores is {cores!r}.", found="allowed: split, share", mend="Give one of the two.")
+        raise ConfigError(f"cores is {cores!r}.", found="allowed: split, share", hint="Give one of the two.")
     if not command:
-        raise ConfigError("The command is empty.", mend="Name the program that each task runs.")
+        raise ConfigError("The command is empty.", hint="Name the program that each task runs.")
     documents = shape.documents(ports)
     folder = Path(log_dir).absolute()
     pinned: dict[Task, tuple[int, ...]] = dict.fromkeys(documents, ())
@@ -273,7 +273,7 @@ def plan_local(
                 progress=progress,
             )
         )
-    return Plan(
+    return LaunchPlan(
         run_id=run_id,
         tasks=tuple(tasks),
         ports=tuple(ports)[: shape.ports],

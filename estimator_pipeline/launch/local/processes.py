@@ -165,7 +165,7 @@ def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         raise ConfigError(
             f"no further process can be started here: {error.strerror}",
             found=system_limits.in_words(),
-            mend=system_limits.MEND,
+            hint=system_limits.HINT,
         ) from error
 
 

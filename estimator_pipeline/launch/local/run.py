@@ -23,8 +23,8 @@ from typing import Any
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.local import orphan_guard as guard_module
 from estimator_pipeline.launch.local.failure import failure_of
-from estimator_pipeline.launch.local.outcome import Failure, Outcome, TaskEnd, combined_result, last_lines
-from estimator_pipeline.launch.local.plan import Plan
+from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome, TaskEnd, combined_result, last_lines
+from estimator_pipeline.launch.local.plan import LaunchPlan
 from estimator_pipeline.launch.local.processes import Guard, Interruptions, interruptions
 from estimator_pipeline.launch.local.task import Room, Running, changed
 from estimator_pipeline.launch.local.timeouts import Deadlines, Silence
@@ -53,7 +53,7 @@ _DIVERGED = ("NaN loss during training", "NanLossDuringTrainingError", "training
 
 
 def run_local(
-    plan: Plan,
+    plan: LaunchPlan,
     *,
     view: View | None = None,
     environ: Mapping[str, str] | None = None,
@@ -62,7 +62,7 @@ def run_local(
     linger: float = 120.0,
     deadlines: Deadlines | None = None,
     watch_path: Path | None = None,
-) -> Outcome:
+) -> LaunchOutcome:
     """Start the processes of a plan and stay with them to their end.
 
     Signals can be handled on the main thread only; elsewhere they do what they always do.
@@ -94,7 +94,7 @@ def run_local(
         raise ConfigError(
             f"The logs cannot be written to {plan.log_dir}.",
             found=str(error),
-            mend="Give a folder that can be written with --log-dir.",
+            hint="Give a folder that can be written with --log-dir.",
         ) from error
     base = dict(os.environ if environ is None else environ)
     limits = deadlines or Deadlines()
@@ -117,7 +117,7 @@ class _Job:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: LaunchPlan,
         running: list[Running],
         view: View,
         *,
@@ -436,7 +436,7 @@ class _Job:
             if one.started:
                 one.process.reap()
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> LaunchOutcome:
         """How it all ended."""
         self._tell_news()
         if self._failure is not None and self._reason == "hung":
@@ -451,7 +451,7 @@ class _Job:
         if self._exit_code == 128 + signal.SIGTERM and codes <= {0, PREEMPTED} and PREEMPTED in codes:
             # Whoever sent SIGTERM, and no person's Ctrl-C, is told that the job goes on from where it stands.
             self._reason, self._exit_code = "preempted", PREEMPTED
-        return Outcome(
+        return LaunchOutcome(
             reason=self._reason,
             exit_code=self._exit_code,
             seconds=time.monotonic() - self._started,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from estimator_pipeline.launch.history import attempts_text
-from estimator_pipeline.launch.local.outcome import Failure, Outcome, TaskEnd
-from estimator_pipeline.launch.local.plan import Plan
+from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome, TaskEnd
+from estimator_pipeline.launch.local.plan import LaunchPlan
 from estimator_pipeline.launch.local.processes import end_name
 from estimator_pipeline.launch.logs.terminal import harmless
 from estimator_pipeline.launch.remaining_time import percent, seconds_left, step_text, time_text
@@ -31,7 +31,7 @@ def view_for(stream: TextIO) -> View:
 class View:
     """What the launcher tells a view. This one shows nothing; the others override what they show."""
 
-    def start(self, plan: Plan, states: Sequence[TaskState]) -> None:
+    def start(self, plan: LaunchPlan, states: Sequence[TaskState]) -> None:
         """All tasks are started. The states change as the job goes on."""
 
     def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
@@ -49,7 +49,7 @@ class View:
     def refresh(self) -> None:
         """Called several times a second."""
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: LaunchOutcome) -> None:
         """The launch is over."""
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class LineView(View):
         with contextlib.suppress(OSError):
             print(f"{self._clock() - self._began:7.1f}s  {harmless(text)}", file=self._stream, flush=True)
 
-    def start(self, plan: Plan, states: Sequence[TaskState]) -> None:
+    def start(self, plan: LaunchPlan, states: Sequence[TaskState]) -> None:
         self._shown.clear()
         self._write(f"run {plan.run_id}: {counted(len(states), 'task')}, logs in {plan.log_dir}")
         for state in states:
@@ -126,7 +126,7 @@ class LineView(View):
     def note(self, text: str) -> None:
         self._write(text)
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: LaunchOutcome) -> None:
         with contextlib.suppress(OSError):
             print(f"\n{harmless(summary(outcome))}", file=self._stream, flush=True)
 
@@ -146,7 +146,7 @@ class LiveView(View):
         self._live: Live | None = None
         self._drawn = 0.0
 
-    def start(self, plan: Plan, states: Sequence[TaskState]) -> None:
+    def start(self, plan: LaunchPlan, states: Sequence[TaskState]) -> None:
         from rich.live import Live
 
         self._states = states
@@ -170,7 +170,7 @@ class LiveView(View):
                 self._live.update(self._table(), refresh=True)
             self._drawn = time.monotonic()
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: LaunchOutcome) -> None:
         self.close()
         self.note(summary(outcome))
 
@@ -205,7 +205,7 @@ class LiveView(View):
         return table
 
 
-def summary(outcome: Outcome) -> str:
+def summary(outcome: LaunchOutcome) -> str:
     """The end of a launch for people: each task, and what the job came to."""
     header = ("task", "end", "time", "step", "log")
     rows = [

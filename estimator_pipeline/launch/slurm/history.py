@@ -13,7 +13,7 @@ from estimator_pipeline.launch.local.outcome import end_of
 from estimator_pipeline.launch.slurm.logs import runs_of
 from estimator_pipeline.launch.slurm.script import OUTPUT
 
-__all__ = ["TaskFailure", "JobHistory", "history_of", "was_asked"]
+__all__ = ["JobHistory", "TaskFailure", "history_of", "was_asked"]
 
 _FAILURES = ("failed", "hung", "diverged")
 _ENDS = ("done", "gave_up", "interrupted", "timeout")

@@ -116,7 +116,7 @@ def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[
         raise ConfigError(
             f"the submission cannot be written to {folder}",
             found=f"{error.strerror}: {error.filename}",
-            mend="set slurm.dir to a folder that can be written to and that all nodes share.",
+            hint="set slurm.dir to a folder that can be written to and that all nodes share.",
         ) from None
     done = _ran(["sbatch", "--parsable", str(folder / SCRIPT)], _clean(environ))
     job_id = done.stdout.strip().splitlines()[-1].partition(";")[0] if done.stdout.strip() else ""
@@ -125,7 +125,7 @@ def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[
         raise ConfigError(
             "Slurm refused the job.",
             found=_said(done),
-            mend="change the section slurm of the job file (--set slurm.partition=..., slurm.time=...); "
+            hint="change the section slurm of the job file (--set slurm.partition=..., slurm.time=...); "
             "`--dry-run` shows the script.",
         )
     submission = Submission(
@@ -161,7 +161,7 @@ def find_submission(target: str, *, folder: Path | None = None, environ: Mapping
         raise ConfigError(
             f"{target}: Slurm knows no such job of estimator-pipeline.",
             found=f"its script is {script}" if found else "no such job, or it ended some minutes ago",
-            mend="name the job file, or the submission's folder.",
+            hint="name the job file, or the submission's folder.",
         )
     place = folder if folder is not None else Path(target)
     for base in (place, place / "slurm"):
@@ -173,7 +173,7 @@ def find_submission(target: str, *, folder: Path | None = None, environ: Mapping
     raise ConfigError(
         f"{target}: nothing has been submitted to Slurm here.",
         found=f"no {RECORD} in {place}, or in folders in it",
-        mend="name a job file that was submitted (with the same --set), a submission's folder or a job's id.",
+        hint="name a job file that was submitted (with the same --set), a submission's folder or a job's id.",
     )
 
 
@@ -294,7 +294,7 @@ def _program(name: str, environ: Mapping[str, str]) -> None:
         raise ConfigError(
             f"there is no {name} on this machine.",
             found="no such program on PATH",
-            mend="run this where Slurm's commands are (a login node), or `module load slurm`; "
+            hint="run this where Slurm's commands are (a login node), or `module load slurm`; "
             "`--dry-run` prints the script anywhere.",
         )
 
@@ -322,7 +322,7 @@ def _ran(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Compl
     except subprocess.TimeoutExpired:
         raise TaskFailedError(
             f"{command[0]} did not answer within {_COMMAND_SECS:.0f} seconds.",
-            mend="see whether Slurm's controller is up: `scontrol ping`.",
+            hint="see whether Slurm's controller is up: `scontrol ping`.",
         ) from None
 
 
@@ -348,7 +348,7 @@ def _show_job(job_id: str | None, environ: Mapping[str, str]) -> str:
     raise TaskFailedError(
         f"Slurm does not say how {'jobs stand' if job_id is None else f'job {job_id} stands'}.",
         found=_said(done),
-        mend="see whether Slurm's controller is up: `scontrol ping`.",
+        hint="see whether Slurm's controller is up: `scontrol ping`.",
     )
 
 
@@ -487,5 +487,5 @@ def _read(path: Path) -> Submission:
         raise ConfigError(
             f"{path} is no record of a submission.",
             found=f"{type(error).__name__}: {error}",
-            mend="name a submission's folder whose record is whole, or use Slurm's own commands.",
+            hint="name a submission's folder whose record is whole, or use Slurm's own commands.",
         ) from None

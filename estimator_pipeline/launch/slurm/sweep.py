@@ -34,7 +34,7 @@ def read_sweep(path: str | Path) -> list[list[str]]:
         raise ConfigError(
             f"the sweep {path} cannot be read.",
             found=" ".join(str(error).split()),
-            mend="name a YAML file.",
+            hint="name a YAML file.",
         ) from None
     if isinstance(found, dict) and found and all(isinstance(values, list) and values for values in found.values()):
         found = [dict(zip(found, values, strict=True)) for values in itertools.product(*found.values())]
@@ -42,14 +42,14 @@ def read_sweep(path: str | Path) -> list[list[str]]:
         raise ConfigError(
             f"the sweep {path} names no elements.",
             found=f"{found!r:.80}",
-            mend="write a list of mappings (- {train.max_steps: 100}), or one mapping of lists "
+            hint="write a list of mappings (- {train.max_steps: 100}), or one mapping of lists "
             "(model.optimizer.learning_rate: [0.1, 0.01]).",
         )
     if len(found) > MOST_ELEMENTS:
         raise ConfigError(
             f"the sweep {path} has {len(found)} elements.",
             found=f"allowed: up to {MOST_ELEMENTS}",
-            mend="split it into several files.",
+            hint="split it into several files.",
         )
     return [[f"{key}={_yaml(value)}" for key, value in one.items()] for one in found]
 

@@ -125,7 +125,7 @@ def request_stacks(
         raise ConfigError(
             f"the tasks cannot be asked for their stacks: {folder} cannot be written to.",
             found=error.strerror or str(error),
-            mend="run this as the job's user, where the job's log folder is.",
+            hint="run this as the job's user, where the job's log folder is.",
         ) from None
     hearts = _hearts(folder)
     _name(hearts, folder)
@@ -232,7 +232,7 @@ def _nothing_runs(folder: Path, found: str) -> ConfigError:
     return ConfigError(
         f"no task runs that could be asked for its stacks, by {folder}.",
         found=found,
-        mend="name a running job, or its log folder; `py-spy dump --pid N` on the task's machine asks any Python.",
+        hint="name a running job, or its log folder; `py-spy dump --pid N` on the task's machine asks any Python.",
     )
 
 

@@ -14,13 +14,13 @@ from estimator_pipeline.cluster.spec import Task
 from estimator_pipeline.launch.history import attempts_text
 from estimator_pipeline.launch.local.metrics import MetricsView
 from estimator_pipeline.launch.local.orphan_guard import RUN_ID_VARIABLE, SUPERVISOR_VARIABLE
-from estimator_pipeline.launch.local.outcome import Failure, Outcome
-from estimator_pipeline.launch.local.plan import Plan, Shape, TaskPlan, plan_local
+from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome
+from estimator_pipeline.launch.local.plan import LaunchPlan, LaunchShape, TaskPlan, plan_local
 from estimator_pipeline.launch.local.run import HEARTBEAT_SECS, run_local
 from estimator_pipeline.launch.local.task import size
 from estimator_pipeline.launch.local.timeouts import Deadlines
 from estimator_pipeline.launch.local.view import View
-from estimator_pipeline.launch.supervisor.restart_policy import Limits
+from estimator_pipeline.launch.supervisor.restart_policy import RestartLimits
 from estimator_pipeline.launch.supervisor.supervisor import ATTEMPT_VARIABLE, attempt_run_id, supervise
 from estimator_pipeline.progress.progress_file import (
     HEARTBEAT_FOLDER_VARIABLE,
@@ -38,10 +38,10 @@ _COMMAND = "command"
 def supervise_local(
     command: Sequence[str],
     *,
-    shape: Shape,
+    shape: LaunchShape,
     log_dir: Path,
     run_id: str,
-    limits: Limits,
+    limits: RestartLimits,
     environ: Mapping[str, str] | None = None,
     foreign: bool = True,
     hold: bool = True,
@@ -51,7 +51,7 @@ def supervise_local(
     timeout: float | None = None,
     linger: float = 120.0,
     deadlines: Deadlines | None = None,
-) -> Outcome:
+) -> LaunchOutcome:
     """Run a program as every task of a local cluster, and all of it again where it fails and that makes sense.
 
     Each attempt has ports and a run id of its own, and its logs in `attempt-N` of `log_dir`. The arguments are those
@@ -69,7 +69,7 @@ def supervise_local(
 
     def attempt(
         number: int, own: str, folder: Path, left: float | None, shown: View, told: Mapping[str, str]
-    ) -> Outcome:
+    ) -> LaunchOutcome:
         with hold_ports(shape.ports) as held:
             plan = plan_local(
                 command,
@@ -100,7 +100,7 @@ def supervise_local(
 
 def plan_command(
     command: Sequence[str], *, log_dir: Path, run_id: str, number: int, environ: Mapping[str, str]
-) -> Plan:
+) -> LaunchPlan:
     """A plan of one process that runs a command as it is: all CPUs, no TF_CONFIG, no ports.
 
     ESTIMATOR_PIPELINE_RUN_ID is left alone, for the tasks of a job on several machines must agree upon it, each under a
@@ -131,7 +131,7 @@ def plan_command(
         progress=progress,
         label=_COMMAND,
     )
-    return Plan(run_id=run_id, tasks=(task,), ports=(), log_dir=folder, foreign=True)
+    return LaunchPlan(run_id=run_id, tasks=(task,), ports=(), log_dir=folder, foreign=True)
 
 
 def supervise_command(
@@ -139,7 +139,7 @@ def supervise_command(
     *,
     log_dir: Path,
     run_id: str,
-    limits: Limits,
+    limits: RestartLimits,
     environ: Mapping[str, str] | None = None,
     view: View | None = None,
     grace: float = 30.0,
@@ -147,7 +147,7 @@ def supervise_command(
     deadlines: Deadlines | None = None,
     watch_path: Path | None = None,
     metrics: Path | None = None,
-) -> Outcome:
+) -> LaunchOutcome:
     """Run a command as one process with all its children, and again where it fails and that makes sense.
 
     Args:
@@ -172,7 +172,7 @@ def supervise_command(
 
     def attempt(
         number: int, own: str, folder: Path, left: float | None, shown: View, told: Mapping[str, str]
-    ) -> Outcome:
+    ) -> LaunchOutcome:
         plan = plan_command(command, log_dir=folder, run_id=own, number=number, environ=base)
         if isinstance(view, CommandView):
             view.before(plan)
@@ -191,7 +191,7 @@ def supervise_command(
     return supervise(attempt, run_id=run_id, log_dir=log_dir, limits=limits, timeout=timeout, view=shown)
 
 
-def _with_own_code(outcome: Outcome) -> Outcome:
+def _with_own_code(outcome: LaunchOutcome) -> LaunchOutcome:
     """The command's own exit code, where it ended by itself or in its own way after a signal.
 
     Of a command that started several tasks, that of the first one that failed: srun has the highest of all, which may
@@ -220,7 +220,7 @@ class CommandView(View):
         self._log: Path | None = None
         self._offset = 0
 
-    def before(self, plan: Plan) -> None:
+    def before(self, plan: LaunchPlan) -> None:
         """An attempt is about to start: its output comes after what is in its log now."""
         self.refresh()
         self._log = plan.tasks[0].log
@@ -250,7 +250,7 @@ class CommandView(View):
         except OSError:
             return
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: LaunchOutcome) -> None:
         self.refresh()
         if len(outcome.attempts) > 1:
             for line in attempts_text(outcome.attempts).splitlines():

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["AttemptEnd", "Decision", "Limits", "Policy"]
+__all__ = ["AttemptEnd", "Decision", "Policy", "RestartLimits"]
 
 BAD_INPUT = 2
 NOT_RUNNABLE = (126, 127)
@@ -29,7 +29,7 @@ PREEMPTED = 75
 
 
 @dataclass(frozen=True)
-class Limits:
+class RestartLimits:
     """How much is tried.
 
     Attributes:
@@ -61,7 +61,7 @@ class AttemptEnd:
     """How an attempt ended, and how far it came.
 
     Attributes:
-        reason: As in `outcome.Outcome`: "done", "failed", "hung", "diverged", "preempted", "interrupted", "timeout".
+        reason: As in `LaunchOutcome`: "done", "failed", "hung", "diverged", "preempted", "interrupted", "timeout".
         task: The task that was the reason, if there is one.
         exit_code: Its exit code, as subprocess gives it.
         step: The last step that a training task told.
@@ -104,7 +104,7 @@ class Policy:
         limits: How much is tried.
     """
 
-    limits: Limits
+    limits: RestartLimits
     _restarts: int = field(default=0, init=False)
     _preemptions: int = field(default=0, init=False)
     _checkpoint: int | None = field(default=None, init=False)

@@ -18,11 +18,11 @@ from typing import Any
 
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.launch.history import SUMMARY_FILE, Attempt, History
-from estimator_pipeline.launch.local.outcome import Failure, Outcome
-from estimator_pipeline.launch.local.plan import Plan
+from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome
+from estimator_pipeline.launch.local.plan import LaunchPlan
 from estimator_pipeline.launch.local.processes import Interruptions, interruptions
 from estimator_pipeline.launch.local.view import SilentView, View
-from estimator_pipeline.launch.supervisor.restart_policy import AttemptEnd, Limits, Policy
+from estimator_pipeline.launch.supervisor.restart_policy import AttemptEnd, Policy, RestartLimits
 from estimator_pipeline.progress.progress_file import CHECKPOINT_VARIABLE, TaskState
 
 __all__ = ["ATTEMPT_VARIABLE", "AttemptRunner", "attempt_run_id", "supervise"]
@@ -30,7 +30,7 @@ __all__ = ["ATTEMPT_VARIABLE", "AttemptRunner", "attempt_run_id", "supervise"]
 ATTEMPT_VARIABLE = "ESTIMATOR_PIPELINE_ATTEMPT"
 _POLL = 0.1
 
-AttemptRunner = Callable[[int, str, Path, float | None, View, Mapping[str, str]], Outcome]
+AttemptRunner = Callable[[int, str, Path, float | None, View, Mapping[str, str]], LaunchOutcome]
 """`run(number, run_id, log_dir, timeout, view, environ)`: one attempt, from fresh ports to the last process's end.
 `environ` is what its processes are told of the attempts before."""
 
@@ -48,10 +48,10 @@ def supervise(
     *,
     run_id: str,
     log_dir: Path,
-    limits: Limits,
+    limits: RestartLimits,
     timeout: float | None = None,
     view: View | None = None,
-) -> Outcome:
+) -> LaunchOutcome:
     """Run a job, and run it again as long as that makes sense.
 
     On the main thread SIGINT, SIGTERM and SIGHUP end it at any time, the pauses between attempts included.
@@ -149,10 +149,10 @@ def _tell_end(history: History, attempts: list[Attempt], attempt: Attempt) -> No
     )
 
 
-def _broken_off(error: BaseException, run_id: str, log_dir: Path, seconds: float) -> Outcome:
+def _broken_off(error: BaseException, run_id: str, log_dir: Path, seconds: float) -> LaunchOutcome:
     """The outcome where an error of the supervisor's own ends it, or a person who does not wait."""
     interrupted = isinstance(error, KeyboardInterrupt)
-    return Outcome(
+    return LaunchOutcome(
         reason="interrupted" if interrupted else "failed",
         exit_code=128 + signal.SIGINT if interrupted else error.exit_code if isinstance(error, PipelineError) else 1,
         seconds=seconds,
@@ -179,7 +179,7 @@ def _pause(seconds: float, signals: Interruptions, deadline: float | None) -> st
         time.sleep(min(_POLL, until - now))
 
 
-def _stopped(outcome: Outcome, signals: Interruptions) -> Outcome:
+def _stopped(outcome: LaunchOutcome, signals: Interruptions) -> LaunchOutcome:
     """The outcome where the end came between two attempts."""
     if signals.received:
         number = signals.received[0]
@@ -189,7 +189,7 @@ def _stopped(outcome: Outcome, signals: Interruptions) -> Outcome:
     return replace(outcome, reason="timeout", exit_code=1)
 
 
-def _conclude(history: History, shown: View, outcome: Outcome, why: str) -> None:
+def _conclude(history: History, shown: View, outcome: LaunchOutcome, why: str) -> None:
     last = len(outcome.attempts)
     seconds = round(outcome.seconds, 3)
     if outcome.reason in ("done", "interrupted", "timeout"):
@@ -237,7 +237,7 @@ class _Seen(View):
 
     # -- what the view is told ----------------------------------------------------------------------------------
 
-    def start(self, plan: Plan, states: Sequence[TaskState]) -> None:
+    def start(self, plan: LaunchPlan, states: Sequence[TaskState]) -> None:
         self._states, self._foreign = states, plan.foreign
         self._asynchronous = any(state.task.startswith("ps:") for state in states)
         if self.number > 1:
@@ -313,7 +313,7 @@ class _Seen(View):
         known = [step for one in attempts for step in (one.checkpoint, one.from_step) if step]
         return max(known, default=None)
 
-    def end(self, outcome: Outcome) -> AttemptEnd:
+    def end(self, outcome: LaunchOutcome) -> AttemptEnd:
         """What the policy needs to know."""
         failure = outcome.failure
         return AttemptEnd(
@@ -326,7 +326,7 @@ class _Seen(View):
             from_step=self._from_step,
         )
 
-    def attempt(self, outcome: Outcome, folder: Path) -> Attempt:
+    def attempt(self, outcome: LaunchOutcome, folder: Path) -> Attempt:
         """What the history keeps."""
         return Attempt(
             number=self.number,
@@ -341,6 +341,6 @@ class _Seen(View):
             lost=self._lost,
         )
 
-    def _why_with_place(self, outcome: Outcome) -> str:
+    def _why_with_place(self, outcome: LaunchOutcome) -> str:
         where = () if outcome.failure is None else outcome.failure.where
         return f"{self._why}; {where[0]}" if self._why and where else self._why

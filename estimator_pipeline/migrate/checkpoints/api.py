@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.checkpoints.draft import Choices, Plan
+from estimator_pipeline.migrate.checkpoints.draft import Choices, MigrationPlan
 from estimator_pipeline.migrate.checkpoints.result import MigratedCheckpoint
 
 __all__ = ["TARGETS", "migrate_checkpoint"]
@@ -42,8 +42,8 @@ def migrate_checkpoint(
     allow_leftover: Sequence[str] = (),
     initialize: Sequence[str] = (),
     accept: Sequence[str] = (),
-    drop_slots: bool = False,
-    use_averages: bool = False,
+    drop_optimizer_state: bool = False,
+    use_ema_weights: bool = False,
     learning_rate: float | None = None,
     momentum: str | None = None,
     step: int | None = None,
@@ -72,8 +72,8 @@ def migrate_checkpoint(
         allow_leftover: names (or patterns with `*`) of variables of the checkpoint that are left behind.
         initialize: names of variables of the target that begin anew.
         accept: names of variables of the checkpoint that do not fit the step or the target's settings, and are right.
-        drop_slots: the optimizer begins anew.
-        use_averages: weights are their moving averages.
+        drop_optimizer_state: the optimizer begins anew.
+        use_ema_weights: weights are their moving averages.
         learning_rate: the constant one that was trained with, where a momentum has to be converted.
         momentum: what the checkpoint's momentum sums up, "v1" or "keras", where its names do not say it.
         step: the global step, where the checkpoint does not say it.
@@ -87,7 +87,7 @@ def migrate_checkpoint(
     """
     from estimator_pipeline.migrate.checkpoints import pipeline as steps
 
-    asked = steps.Asked(
+    asked = steps.CheckpointRequest(
         source=os.fspath(source),
         to=to,
         job=None if job is None else os.fspath(job),
@@ -112,8 +112,8 @@ def migrate_checkpoint(
         allow_leftover=tuple(allow_leftover),
         initialize=tuple(initialize),
         accept=tuple(accept),
-        drop_slots=drop_slots,
-        use_averages=use_averages,
+        drop_optimizer_state=drop_optimizer_state,
+        use_ema_weights=use_ema_weights,
         learning_rate=learning_rate,
         momentum=momentum,
         step=step,
@@ -124,7 +124,7 @@ def migrate_checkpoint(
     return _told(asked.to, read, plan, *written)
 
 
-def _told(to: str, source: str, plan: Plan, output: str, mapping_file: str) -> MigratedCheckpoint:
+def _told(to: str, source: str, plan: MigrationPlan, output: str, mapping_file: str) -> MigratedCheckpoint:
     return MigratedCheckpoint(
         source=source,
         to=to,

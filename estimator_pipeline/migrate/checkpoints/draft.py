@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.checkpoints.state import Entry, State
+from estimator_pipeline.migrate.checkpoints.state import StateEntry, TrainingState
 
-__all__ = ["Choices", "Draft", "Plan", "Row"]
+__all__ = ["Choices", "MigrationPlan", "PlanDraft", "PlanRow"]
 
 _SHOWN = 8
 
@@ -25,8 +25,8 @@ class Choices:
         allow_leftover: names or patterns of what the checkpoint has and the target does not need.
         initialize: names or patterns of what the target begins anew with.
         accept: names or patterns of what does not fit the step, or the target's settings, and is right all the same.
-        drop_slots: the optimizer begins anew.
-        use_averages: weights are their moving averages.
+        drop_optimizer_state: the optimizer begins anew.
+        use_ema_weights: weights are their moving averages.
         learning_rate: the constant one that the checkpoint was trained with.
         momentum: what the checkpoint's momentum is a sum of, "v1" or "keras", where its names do not say it.
         step: where the checkpoint holds no step, or more than one.
@@ -36,15 +36,15 @@ class Choices:
     allow_leftover: tuple[str, ...] = ()
     initialize: tuple[str, ...] = ()
     accept: tuple[str, ...] = ()
-    drop_slots: bool = False
-    use_averages: bool = False
+    drop_optimizer_state: bool = False
+    use_ema_weights: bool = False
     learning_rate: float | None = None
     momentum: str | None = None
     step: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class PlanRow:
     """What became of one variable.
 
     Attributes:
@@ -63,7 +63,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class MigrationPlan:
     """What the target is given.
 
     Attributes:
@@ -76,28 +76,28 @@ class Plan:
 
     step: int
     values: Mapping[str, np.ndarray]
-    rows: tuple[Row, ...]
+    rows: tuple[PlanRow, ...]
     weights: Mapping[str, str]
     notes: tuple[str, ...]
 
 
-class Draft:
+class PlanDraft:
     """A plan in the making: values, rows, and all that stands against it."""
 
-    def __init__(self, source: State, target: State, choices: Choices) -> None:
+    def __init__(self, source: TrainingState, target: TrainingState, choices: Choices) -> None:
         self.source, self.target, self.choices = source, target, choices
         self.values: dict[str, np.ndarray] = {}
-        self.rows: list[Row] = []
+        self.rows: list[PlanRow] = []
         self.notes: list[str] = []
         self._problems: dict[str, str] = {}
         self._used: set[str] = set()
 
-    def give(self, entry: Entry, value: np.ndarray, *, source: str, how: str) -> None:
+    def give(self, entry: StateEntry, value: np.ndarray, *, source: str, how: str) -> None:
         """Gives a variable of the target its value."""
         self.values[entry.given] = value
-        self.rows.append(Row(entry.given, source, entry.shape, entry.dtype, how))
+        self.rows.append(PlanRow(entry.given, source, entry.shape, entry.dtype, how))
 
-    def take(self, entry: Entry, given: Entry, *, how: str) -> None:
+    def take(self, entry: StateEntry, given: StateEntry, *, how: str) -> None:
         """Gives a variable of the target the value of one of the checkpoint, of the same shape and type."""
         value = given.fitted(entry.shape)
         if tuple(value.shape) != entry.shape:
@@ -114,17 +114,17 @@ class Draft:
         else:
             self.give(entry, value, source=given.given, how=how)
 
-    def keep(self, entry: Entry, *, how: str) -> None:
+    def keep(self, entry: StateEntry, *, how: str) -> None:
         """Leaves a variable of the target as the target begins with it."""
-        self.rows.append(Row(entry.given, "", entry.shape, entry.dtype, how))
+        self.rows.append(PlanRow(entry.given, "", entry.shape, entry.dtype, how))
 
-    def leave(self, given: Entry, *, how: str) -> None:
+    def leave(self, given: StateEntry, *, how: str) -> None:
         """Leaves a variable of the checkpoint behind."""
-        self.rows.append(Row("", given.given, given.shape, given.dtype, how))
+        self.rows.append(PlanRow("", given.given, given.shape, given.dtype, how))
 
-    def refuse(self, what: str, mend: str) -> None:
+    def refuse(self, what: str, hint: str) -> None:
         """Notes what stands against it."""
-        self._problems.setdefault(what, mend)
+        self._problems.setdefault(what, hint)
 
     def may(self, option: str, *names: str) -> bool:
         """Whether an option names one of these names of a variable."""
@@ -133,7 +133,7 @@ class Draft:
         self._used.update(f"{option} {one}" for one in found)
         return bool(found)
 
-    def finish(self, step: int, weights: Mapping[str, str]) -> Plan:
+    def finish(self, step: int, weights: Mapping[str, str]) -> MigrationPlan:
         """The plan.
 
         Raises:
@@ -151,6 +151,8 @@ class Draft:
             raise ConfigError(
                 f"{self.source.source} cannot go on as {self.target.source}: {texts[0]}",
                 found="; ".join(more) or None,
-                mend="; ".join(dict.fromkeys(self._problems.values())),
+                hint="; ".join(dict.fromkeys(self._problems.values())),
             )
-        return Plan(step=step, values=self.values, rows=tuple(self.rows), weights=weights, notes=tuple(self.notes))
+        return MigrationPlan(
+            step=step, values=self.values, rows=tuple(self.rows), weights=weights, notes=tuple(self.notes)
+        )

@@ -8,7 +8,7 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.checkpoints.state import State
+from estimator_pipeline.migrate.checkpoints.state import TrainingState
 
 __all__ = ["save_file", "state_of_file"]
 
@@ -29,11 +29,11 @@ def save_file(model: Any, path: str) -> None:
     except (NotImplementedError, TypeError, ValueError) as error:
         raise ConfigError(
             f"Keras cannot write the model as {path.rpartition('.')[2]}: {str(error).strip().splitlines()[0]}",
-            mend="give a folder: a checkpoint needs no layers that can be described",
+            hint="give a folder: a checkpoint needs no layers that can be described",
         ) from error
 
 
-def state_of_file(path: str, *, model: str | None) -> State:
+def state_of_file(path: str, *, model: str | None) -> TrainingState:
     """The state in a file of Keras's.
 
     Args:
@@ -52,7 +52,7 @@ def state_of_file(path: str, *, model: str | None) -> State:
         return KerasTarget(load_keras_model(path), what=path).state
     if model is None:
         raise ConfigError(
-            f"{path} has weights without names", mend="name the function of its model: --source-model file.py:function"
+            f"{path} has weights without names", hint="name the function of its model: --source-model file.py:function"
         )
     made = load_function(model, field="--source-model")()
     try:
@@ -63,7 +63,9 @@ def state_of_file(path: str, *, model: str | None) -> State:
         ) from error
     state = KerasTarget(made, what=path).state
     # Its optimizer is a new one: the file has weights alone.
-    return State(source=path, kind=state.kind, steps={}, weights=state.weights, slots={}, settings={}, averages={})
+    return TrainingState(
+        source=path, kind=state.kind, steps={}, weights=state.weights, slots={}, settings={}, averages={}
+    )
 
 
 def _check_generation(path: str) -> None:
@@ -77,5 +79,5 @@ def _check_generation(path: str) -> None:
         name = "keras3" if generation == 3 else "keras"
         raise ConfigError(
             f"{path} was written by Keras {version}, and this target is made in a process with the other Keras",
-            mend=f"write a checkpoint of it first, and migrate that: --to {name} --model ... --output FOLDER",
+            hint=f"write a checkpoint of it first, and migrate that: --to {name} --model ... --output FOLDER",
         )

@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["Match", "Variable", "match_variables"]
+__all__ = ["MappedVariable", "VariableMatch", "match_variables"]
 
 _NUMBER = re.compile(r"_(\d+)(?=/|$)")
 # Endings of names -> what the variable is.
@@ -34,14 +34,14 @@ _ROLES = {
 }  # fmt: skip
 
 
-class Variable(NamedTuple):
+class MappedVariable(NamedTuple):
     """What a variable is matched by."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
-class Match(NamedTuple):
+class VariableMatch(NamedTuple):
     """The variable of the checkpoint that a target's is, and how that was found: "mapping", "name", "order", "scope"
     or "shape"."""
 
@@ -50,8 +50,11 @@ class Match(NamedTuple):
 
 
 def match_variables(
-    source: Mapping[str, Variable], target: Mapping[str, Variable], *, by_hand: Mapping[str, str] | None = None
-) -> dict[str, Match]:
+    source: Mapping[str, MappedVariable],
+    target: Mapping[str, MappedVariable],
+    *,
+    by_hand: Mapping[str, str] | None = None,
+) -> dict[str, VariableMatch]:
     """Target's name -> the variable of the checkpoint; what has no counterpart, or more than one, is left out.
 
     Args:
@@ -59,7 +62,7 @@ def match_variables(
         target: the same of the target.
         by_hand: target's name -> name in the checkpoint; both must be there.
     """
-    found = {name: Match(given, "mapping") for name, given in (by_hand or {}).items()}
+    found = {name: VariableMatch(given, "mapping") for name, given in (by_hand or {}).items()}
     left_source, left_target = _left(source, target, found)
     found |= _by_name(left_source, left_target, how="name")
     left_source, left_target = _left(source, target, found)
@@ -71,8 +74,8 @@ def match_variables(
 
 
 def _left(
-    source: Mapping[str, Variable], target: Mapping[str, Variable], found: Mapping[str, Match]
-) -> tuple[dict[str, Variable], dict[str, Variable]]:
+    source: Mapping[str, MappedVariable], target: Mapping[str, MappedVariable], found: Mapping[str, VariableMatch]
+) -> tuple[dict[str, MappedVariable], dict[str, MappedVariable]]:
     taken = {match.source for match in found.values()}
     return (
         {name: one for name, one in source.items() if name not in taken},
@@ -80,9 +83,11 @@ def _left(
     )
 
 
-def _by_name(source: Mapping[str, Variable], target: Mapping[str, Variable], *, how: str) -> dict[str, Match]:
+def _by_name(
+    source: Mapping[str, MappedVariable], target: Mapping[str, MappedVariable], *, how: str
+) -> dict[str, VariableMatch]:
     """By the same names, and numbered ones in the order of their numbers."""
-    found: dict[str, Match] = {}
+    found: dict[str, VariableMatch] = {}
     families: dict[str, tuple[list[str], list[str]]] = collections.defaultdict(lambda: ([], []))
     for side, names in enumerate((source, target)):
         for name in names:
@@ -90,12 +95,12 @@ def _by_name(source: Mapping[str, Variable], target: Mapping[str, Variable], *, 
     for theirs, ours in families.values():
         alone = (set(theirs) - set(ours), set(ours) - set(theirs))
         if not (alone[0] and alone[1]):
-            found |= {name: Match(name, how) for name in ours if name in source}
+            found |= {name: VariableMatch(name, how) for name in ours if name in source}
         elif len(theirs) == len(ours):
             pairs = list(zip(sorted(ours, key=_numbers), sorted(theirs, key=_numbers), strict=True))
             # One that does not fit says that the order is not the same: then it says nothing of the others.
             if all(source[given].shape == target[name].shape for name, given in pairs):
-                found |= {name: Match(given, "order") for name, given in pairs}
+                found |= {name: VariableMatch(given, "order") for name, given in pairs}
     return found
 
 
@@ -109,7 +114,9 @@ def _numbers(name: str) -> tuple[tuple[str, int], ...]:
     return tuple(parts)
 
 
-def _without_scope(source: Mapping[str, Variable], target: Mapping[str, Variable]) -> dict[str, Match]:
+def _without_scope(
+    source: Mapping[str, MappedVariable], target: Mapping[str, MappedVariable]
+) -> dict[str, VariableMatch]:
     theirs, ours = _scope(source), _scope(target)
     if not theirs and not ours:
         return {}
@@ -124,13 +131,15 @@ def _without_scope(source: Mapping[str, Variable], target: Mapping[str, Variable
         found = _by_name(one, other, how="scope")
         if len(found) == min(len(one), len(other)) and found:
             return {
-                before[1] + name: Match(before[0] + match.source, "scope" if match.how == "scope" else match.how)
+                before[1] + name: VariableMatch(
+                    before[0] + match.source, "scope" if match.how == "scope" else match.how
+                )
                 for name, match in found.items()
             }
     return {}
 
 
-def _scope(names: Mapping[str, Variable]) -> str:
+def _scope(names: Mapping[str, MappedVariable]) -> str:
     """What all names begin with, up to a slash: "tower/"."""
     split = [name.split("/")[:-1] for name in names]
     common: list[str] = []
@@ -141,8 +150,8 @@ def _scope(names: Mapping[str, Variable]) -> str:
     return "".join(f"{part}/" for part in common)
 
 
-def _by_shape(source: Mapping[str, Variable], target: Mapping[str, Variable]) -> dict[str, Match]:
-    found: dict[str, Match] = {}
+def _by_shape(source: Mapping[str, MappedVariable], target: Mapping[str, MappedVariable]) -> dict[str, VariableMatch]:
+    found: dict[str, VariableMatch] = {}
     for with_role in (True, False):
         groups: dict[tuple[str, ...], tuple[list[str], list[str]]] = collections.defaultdict(lambda: ([], []))
         left_source, left_target = _left(source, target, found)
@@ -152,7 +161,7 @@ def _by_shape(source: Mapping[str, Variable], target: Mapping[str, Variable]) ->
                 groups[(*key, str(one.shape), one.dtype)][side].append(name)
         for theirs, ours in groups.values():
             if len(theirs) == len(ours) == 1 and _may_be(theirs[0], ours[0]):
-                found[ours[0]] = Match(theirs[0], "shape")
+                found[ours[0]] = VariableMatch(theirs[0], "shape")
     return found
 
 

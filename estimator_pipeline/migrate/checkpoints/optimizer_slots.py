@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from estimator_pipeline.migrate.checkpoints.state import Entry
+from estimator_pipeline.migrate.checkpoints.state import StateEntry
 from estimator_pipeline.utils.variable_names import GRADIENT_SUM
 
 if TYPE_CHECKING:
-    from estimator_pipeline.migrate.checkpoints.draft import Draft
+    from estimator_pipeline.migrate.checkpoints.draft import PlanDraft
 
 __all__ = ["plan_settings", "plan_slots", "power_after"]
 
@@ -43,7 +43,7 @@ POWER_TOLERANCE = 1e-4
 SETTING_TOLERANCE = 1e-6
 
 
-def plan_slots(draft: Draft, pairs: Mapping[str, str], hyper: Mapping[str, Any]) -> None:
+def plan_slots(draft: PlanDraft, pairs: Mapping[str, str], hyper: Mapping[str, Any]) -> None:
     """Gives the target's slots their values.
 
     Args:
@@ -52,18 +52,20 @@ def plan_slots(draft: Draft, pairs: Mapping[str, str], hyper: Mapping[str, Any])
         hyper: numbers of the target's optimizer.
     """
     source, target = draft.source, draft.target
-    if draft.choices.drop_slots:
+    if draft.choices.drop_optimizer_state:
         for slots in target.slots.values():
             for entry in slots.values():
-                draft.keep(entry, how="its first value (--drop-slots)")
+                draft.keep(entry, how="its first value (--drop-optimizer-state)")
         count = sum(len(slots) for slots in source.slots.values())
-        draft.notes.append(f"the optimizer begins anew: {count} slots of the checkpoint are left behind (--drop-slots)")
+        draft.notes.append(
+            f"the optimizer begins anew: {count} slots of the checkpoint are left behind (--drop-optimizer-state)"
+        )
         return
     if source.family != target.family:
         draft.refuse(
             f"the checkpoint has the slots of {_told(source.slots, source.family)}, and the target's optimizer those "
             f"of {_told(target.slots, target.family)}",
-            "give the target the optimizer that was trained with, or let it begin anew with --drop-slots",
+            "give the target the optimizer that was trained with, or let it begin anew with --drop-optimizer-state",
         )
         return
     scale, how = _scale_of_momentum(draft, hyper)
@@ -87,7 +89,7 @@ def plan_slots(draft: Draft, pairs: Mapping[str, str], hyper: Mapping[str, Any])
             else:
                 draft.refuse(
                     f"the slot {entry.given} {list(entry.shape)} is missing in the checkpoint",
-                    f"--initialize {entry.given.partition(':')[0]} for this one, or --drop-slots for all of them",
+                    f"--initialize {entry.given.partition(':')[0]} for this one, or --drop-optimizer-state for all",
                 )
     backwards = {theirs: ours for ours, theirs in pairs.items()}
     for weight, slots in source.slots.items():
@@ -106,16 +108,16 @@ def plan_slots(draft: Draft, pairs: Mapping[str, str], hyper: Mapping[str, Any])
             else:
                 draft.refuse(
                     f"the slot {given.given} {list(given.shape)} of the checkpoint is nothing in the target",
-                    f"--allow-leftover {given.given} for this one, or --drop-slots for all of them",
+                    f"--allow-leftover {given.given} for this one, or --drop-optimizer-state for all of them",
                 )
 
 
-def _told(slots: Mapping[str, Mapping[str, Entry]], family: str) -> str:
+def _told(slots: Mapping[str, Mapping[str, StateEntry]], family: str) -> str:
     names = sorted({slot for of_weight in slots.values() for slot in of_weight})
     return f"{family} ({', '.join(names)})" if names else "an optimizer that keeps none"
 
 
-def _take(draft: Draft, entry: Entry, given: Entry, scale: float | None, how: str) -> None:
+def _take(draft: PlanDraft, entry: StateEntry, given: StateEntry, scale: float | None, how: str) -> None:
     if scale is None:
         draft.take(entry, given, how=how)
         return
@@ -127,7 +129,7 @@ def _take(draft: Draft, entry: Entry, given: Entry, scale: float | None, how: st
     draft.give(entry, scaled, source=given.given, how=f"{how}, times {scale:g}, rounded to {entry.dtype}")
 
 
-def _scale_of_momentum(draft: Draft, hyper: Mapping[str, Any]) -> tuple[float | None, str]:
+def _scale_of_momentum(draft: PlanDraft, hyper: Mapping[str, Any]) -> tuple[float | None, str]:
     """By what the checkpoint's momentum is multiplied; None where it is the same thing in both."""
     source, target, choices = draft.source, draft.target, draft.choices
     if target.family != "momentum":
@@ -153,13 +155,13 @@ def _scale_of_momentum(draft: Draft, hyper: Mapping[str, Any]) -> tuple[float | 
     if rate is not None and not isinstance(rate, float | int):
         draft.refuse(
             f"{why}, and the learning rate follows a schedule: no number turns the one into the other",
-            f"train on with the optimizer that was trained with (api: {theirs}), or --drop-slots",
+            f"train on with the optimizer that was trained with (api: {theirs}), or --drop-optimizer-state",
         )
         return None, "name"
     if choices.learning_rate is None:
         draft.refuse(
             f"{why}: the learning rate lies between them, if it was the same at all steps",
-            "say it: --learning-rate 0.1; or train on with the optimizer that was trained with, or --drop-slots",
+            "say it: --learning-rate 0.1; or train on with the same optimizer, or --drop-optimizer-state",
         )
         return None, "name"
     if choices.learning_rate <= 0:
@@ -168,7 +170,7 @@ def _scale_of_momentum(draft: Draft, hyper: Mapping[str, Any]) -> tuple[float | 
     if rate is not None and not np.isclose(rate, choices.learning_rate, rtol=SETTING_TOLERANCE, atol=0):
         draft.refuse(
             f"{why}, and the target's learning rate is {rate:g}, that of the checkpoint {choices.learning_rate:g}",
-            "train on with the same rate, or --drop-slots",
+            "train on with the same rate, or --drop-optimizer-state",
         )
     return (-choices.learning_rate if theirs == "v1" else -1.0 / choices.learning_rate), "name"
 
@@ -176,10 +178,10 @@ def _scale_of_momentum(draft: Draft, hyper: Mapping[str, Any]) -> tuple[float | 
 _SUMS = {"v1": "gradients (tf.compat.v1.train)", "keras": "steps (Keras)"}
 
 
-def plan_settings(draft: Draft, step: int, hyper: Mapping[str, Any]) -> None:
+def plan_settings(draft: PlanDraft, step: int, hyper: Mapping[str, Any]) -> None:
     """Powers of beta are taken or worked out; other settings are the target's own, held against the checkpoint's."""
     source, target = draft.source, draft.target
-    theirs: dict[str, list[Entry]] = {}
+    theirs: dict[str, list[StateEntry]] = {}
     for one in source.settings.values():
         theirs.setdefault(_kind(one), []).append(one)
     of_target = {_kind(one): one for one in target.settings.values()}
@@ -187,8 +189,8 @@ def plan_settings(draft: Draft, step: int, hyper: Mapping[str, Any]) -> None:
         kind = _kind(entry)
         if kind not in _POWERS:
             draft.keep(entry, how="the target's own")
-        elif draft.choices.drop_slots:
-            draft.keep(entry, how="its first value (--drop-slots)")
+        elif draft.choices.drop_optimizer_state:
+            draft.keep(entry, how="its first value (--drop-optimizer-state)")
         elif kind in theirs:
             _check_power(draft, theirs[kind], entry.value, step)
             draft.take(entry, theirs[kind][0], how="name")
@@ -196,7 +198,7 @@ def plan_settings(draft: Draft, step: int, hyper: Mapping[str, Any]) -> None:
             value = power_after(entry.value, step)
             draft.give(entry, value, source="", how=f"worked out: the power of step {step}")
     for kind, entries in theirs.items():
-        if kind in _POWERS and kind not in of_target and not draft.choices.drop_slots:
+        if kind in _POWERS and kind not in of_target and not draft.choices.drop_optimizer_state:
             beta = hyper.get(_POWERS[kind])
             if beta is not None:
                 _check_power(draft, entries, np.asarray(beta, entries[0].value.dtype), step)
@@ -225,7 +227,7 @@ def power_after(beta: np.ndarray, step: int) -> np.ndarray:
     return np.asarray(power)
 
 
-def _check_power(draft: Draft, entries: list[Entry], beta: np.ndarray, step: int) -> None:
+def _check_power(draft: PlanDraft, entries: list[StateEntry], beta: np.ndarray, step: int) -> None:
     wanted = float(power_after(beta, step))
     for one in entries:
         found = float(one.value)
@@ -238,7 +240,7 @@ def _check_power(draft: Draft, entries: list[Entry], beta: np.ndarray, step: int
         )
 
 
-def _check_setting(draft: Draft, one: Entry, ours: Any) -> None:
+def _check_setting(draft: PlanDraft, one: StateEntry, ours: Any) -> None:
     if not isinstance(ours, float | int | np.ndarray) or one.value.shape != () or one.value.dtype.kind != "f":
         return
     theirs = float(one.value)
@@ -249,6 +251,6 @@ def _check_setting(draft: Draft, one: Entry, ours: Any) -> None:
         )
 
 
-def _kind(one: Entry) -> str:
+def _kind(one: StateEntry) -> str:
     last = one.given.partition(":")[0].rpartition("/")[2]
     return _SAME.get(last, last)

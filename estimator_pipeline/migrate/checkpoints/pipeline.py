@@ -14,19 +14,19 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError, TaskFailedError
-from estimator_pipeline.migrate.checkpoints.draft import Choices, Plan
+from estimator_pipeline.migrate.checkpoints.draft import Choices, MigrationPlan
 from estimator_pipeline.migrate.checkpoints.plan import plan
-from estimator_pipeline.migrate.checkpoints.state import State
+from estimator_pipeline.migrate.checkpoints.state import TrainingState
 from estimator_pipeline.migrate.functions import named_function
 
-__all__ = ["Asked", "check", "in_a_process_of_its_own", "migrate", "needs_another_process"]
+__all__ = ["CheckpointRequest", "check", "in_a_process_of_its_own", "migrate", "needs_another_process"]
 
 _GENERATION = {"keras": 2, "estimator": 2, "keras3": 3}
 _SECS = 1800.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Asked:
+class CheckpointRequest:
     """What is to be migrated where; see :func:`estimator_pipeline.migrate.migrate_checkpoint`."""
 
     source: str
@@ -42,7 +42,7 @@ class Asked:
     overwrite: bool
 
 
-def check(asked: Asked) -> None:
+def check(asked: CheckpointRequest) -> None:
     """Refuses what does not go together, before TensorFlow is imported.
 
     Raises:
@@ -55,11 +55,11 @@ def check(asked: Asked) -> None:
     if asked.job is not None:
         if given:
             raise ConfigError(
-                f"{', '.join(given)} and the job file {asked.job} were both given", mend="say the target once"
+                f"{', '.join(given)} and the job file {asked.job} were both given", hint="say the target once"
             )
         return
     if asked.settings:
-        raise ConfigError("--set changes a job file, and none was given", mend="name the job file: --job JOB.yaml")
+        raise ConfigError("--set changes a job file, and none was given", hint="name the job file: --job JOB.yaml")
     needed = ["--estimator", "--input-fn"] if asked.to == "estimator" else ["--model"]
     if given != needed:
         raise ConfigError(
@@ -67,9 +67,9 @@ def check(asked: Asked) -> None:
             found=f"given: {', '.join(given) or 'none of them'}",
         )
     if asked.output is None:
-        raise ConfigError("where to write is not said", mend="--output, a folder or, for Keras, a .keras file")
+        raise ConfigError("where to write is not said", hint="--output, a folder or, for Keras, a .keras file")
     if asked.to == "estimator" and asked.output.endswith((".keras", ".h5")):
-        raise ConfigError(f"an Estimator reads no {asked.output}", mend="give a folder, its model_dir")
+        raise ConfigError(f"an Estimator reads no {asked.output}", hint="give a folder, its model_dir")
 
 
 def needs_another_process(to: str) -> bool:
@@ -78,7 +78,7 @@ def needs_another_process(to: str) -> bool:
     return compat.keras_generation() != _GENERATION[to] if decided else to == "keras3"
 
 
-def in_a_process_of_its_own(asked: Asked, choices: Choices) -> dict[str, Any]:
+def in_a_process_of_its_own(asked: CheckpointRequest, choices: Choices) -> dict[str, Any]:
     """Migrates in another process, and tells what :class:`MigratedCheckpoint` is made of.
 
     Raises:
@@ -90,7 +90,7 @@ def in_a_process_of_its_own(asked: Asked, choices: Choices) -> dict[str, Any]:
             raise ConfigError(
                 f"{name} is a function, and the target {asked.to} is made in a process of its own: this one has "
                 "the other Keras",
-                mend=f"name it as text: {name}='file.py:function'",
+                hint=f"name it as text: {name}='file.py:function'",
             )
     told = json.dumps({"asked": dataclasses.asdict(asked), "choices": dataclasses.asdict(choices)})
     command = [sys.executable, "-m", "estimator_pipeline.migrate.checkpoints.subprocess_main"]
@@ -111,7 +111,7 @@ def in_a_process_of_its_own(asked: Asked, choices: Choices) -> dict[str, Any]:
     return found
 
 
-def migrate(asked: Asked, choices: Choices) -> tuple[str, Plan, tuple[str, str]]:
+def migrate(asked: CheckpointRequest, choices: Choices) -> tuple[str, MigrationPlan, tuple[str, str]]:
     """Reads, plans and writes, in this process.
 
     Returns:
@@ -134,7 +134,9 @@ def migrate(asked: Asked, choices: Choices) -> tuple[str, Plan, tuple[str, str]]
     return source, *move(asked, choices, source, state)
 
 
-def _to_keras(asked: Asked, choices: Choices, source: str, state: State) -> tuple[Plan, tuple[str, str]]:
+def _to_keras(
+    asked: CheckpointRequest, choices: Choices, source: str, state: TrainingState
+) -> tuple[MigrationPlan, tuple[str, str]]:
     from estimator_pipeline.engines.keras.checkpoints import PREFIXES
     from estimator_pipeline.migrate.checkpoints import write as writing
     from estimator_pipeline.migrate.checkpoints.keras_files import save_file
@@ -144,10 +146,10 @@ def _to_keras(asked: Asked, choices: Choices, source: str, state: State) -> tupl
     into_file = output.endswith((".keras", ".h5"))
     if not into_file:
         writing.check_folder(output, prefix=prefix, source=source, overwrite=asked.overwrite)
-    elif not output.endswith(".keras") and not choices.drop_slots:
+    elif not output.endswith(".keras") and not choices.drop_optimizer_state:
         raise ConfigError(
             f"{output} would hold weights alone: no slots, no step",
-            mend="give a .keras file or a folder; or say that they are not needed with --drop-slots",
+            hint="give a .keras file or a folder; or say that they are not needed with --drop-optimizer-state",
         )
     found = plan(state, target.state, choices, hyper=target.hyper, reverse=False)
     found = dataclasses.replace(found, notes=(*found.notes, *_from_here_on(asked, state, target)))
@@ -165,15 +167,17 @@ def _to_keras(asked: Asked, choices: Choices, source: str, state: State) -> tupl
     return found, (placed, _write_mapping(asked, found, f"{placed}.mapping.yaml", reverse=False))
 
 
-def _to_estimator(asked: Asked, choices: Choices, source: str, state: State) -> tuple[Plan, tuple[str, str]]:
+def _to_estimator(
+    asked: CheckpointRequest, choices: Choices, source: str, state: TrainingState
+) -> tuple[MigrationPlan, tuple[str, str]]:
     from estimator_pipeline.engines.keras.checkpoints import PREFIXES
     from estimator_pipeline.migrate.checkpoints import write as writing
 
     target, output = _estimator_target(asked)
     writing.check_folder(output, prefix=PREFIXES["estimator"], source=source, overwrite=asked.overwrite)
-    planned: list[tuple[State, Plan]] = []
+    planned: list[tuple[TrainingState, MigrationPlan]] = []
 
-    def values(first: State, hyper: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
+    def values(first: TrainingState, hyper: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
         found = plan(state, first, choices, hyper=hyper, reverse=state.kind != "name-based")
         planned.append((first, found))
         return found.values
@@ -187,7 +191,7 @@ def _to_estimator(asked: Asked, choices: Choices, source: str, state: State) -> 
     return found, (placed, _write_mapping(asked, found, f"{placed}.mapping.yaml", reverse=reverse))
 
 
-def _from_here_on(asked: Asked, source: State, target: Any) -> list[str]:
+def _from_here_on(asked: CheckpointRequest, source: TrainingState, target: Any) -> list[str]:
     """What the target computes otherwise than what wrote the checkpoint, though its state is the same."""
     from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
     from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
@@ -207,7 +211,7 @@ def _from_here_on(asked: Asked, source: State, target: Any) -> list[str]:
     return notes
 
 
-def _record(asked: Asked, source: str, step: int) -> dict[str, Any]:
+def _record(asked: CheckpointRequest, source: str, step: int) -> dict[str, Any]:
     """What is written down of a migration, where its checkpoint is."""
     told: dict[str, Any] = {"source": source, "step": step}
     if asked.job is None:
@@ -220,7 +224,7 @@ def _run_of(source: str) -> str:
     return os.path.dirname(source) or "."
 
 
-def _verify(written: str, target: State, done: Plan, alike: frozenset[str] = frozenset()) -> None:
+def _verify(written: str, target: TrainingState, done: MigrationPlan, alike: frozenset[str] = frozenset()) -> None:
     """Reads what was written, and holds it against what it was to be.
 
     Args:
@@ -260,7 +264,7 @@ def _verify(written: str, target: State, done: Plan, alike: frozenset[str] = fro
         )
 
 
-def _write_mapping(asked: Asked, done: Plan, beside: str, *, reverse: bool) -> str:
+def _write_mapping(asked: CheckpointRequest, done: MigrationPlan, beside: str, *, reverse: bool) -> str:
     from estimator_pipeline.migrate.checkpoints.mapping_file import write_mapping
 
     path = asked.mapping_out or beside
@@ -268,7 +272,7 @@ def _write_mapping(asked: Asked, done: Plan, beside: str, *, reverse: bool) -> s
     return path
 
 
-def _keras_target(asked: Asked) -> tuple[Any, str]:
+def _keras_target(asked: CheckpointRequest) -> tuple[Any, str]:
     from estimator_pipeline.migrate.checkpoints.targets import KerasTarget
 
     if asked.job is None:
@@ -278,7 +282,7 @@ def _keras_target(asked: Asked) -> tuple[Any, str]:
         if not isinstance(model, base):
             raise ConfigError(
                 f"--model: {getattr(function, '__name__', asked.model)} returns a {type(model).__name__}",
-                mend=f"return a compiled tf.keras.Model of Keras {compat.keras_generation()}",
+                hint=f"return a compiled tf.keras.Model of Keras {compat.keras_generation()}",
             )
         return KerasTarget(model, what="the model"), str(asked.output)
     from estimator_pipeline.engines.jobs import common, runner
@@ -296,7 +300,7 @@ def _keras_target(asked: Asked) -> tuple[Any, str]:
     return KerasTarget(model, what=f"the job {asked.job}"), asked.output or job.run.model_dir
 
 
-def _estimator_target(asked: Asked) -> tuple[Any, str]:
+def _estimator_target(asked: CheckpointRequest) -> tuple[Any, str]:
     from estimator_pipeline.migrate.checkpoints.targets import EstimatorTarget
 
     tf: Any = compat.install()
@@ -306,7 +310,7 @@ def _estimator_target(asked: Asked) -> tuple[Any, str]:
         if not isinstance(estimator, tf.estimator.Estimator):
             raise ConfigError(
                 f"--estimator: {getattr(function, '__name__', asked.estimator)} returns a {type(estimator).__name__}",
-                mend="return a tf.estimator.Estimator",
+                hint="return a tf.estimator.Estimator",
             )
         input_fn = named_function(asked.input_fn, option="--input-fn")
         return EstimatorTarget(estimator=estimator, input_fn=input_fn, what="the Estimator"), str(asked.output)
@@ -325,7 +329,7 @@ def _estimator_target(asked: Asked) -> tuple[Any, str]:
     return EstimatorTarget(estimator=estimator, input_fn=data.train_input_fn, what=what, hyper=hyper), output
 
 
-def _job(asked: Asked) -> Any:
+def _job(asked: CheckpointRequest) -> Any:
     from estimator_pipeline.job import load_job
 
     return load_job(str(asked.job), overrides=[*asked.settings, f"run.engine={asked.to}"])

@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from estimator_pipeline.migrate.checkpoints.draft import _SHOWN, Choices, Draft, Plan, Row
-from estimator_pipeline.migrate.checkpoints.mapping import Variable, match_variables, role_of
+from estimator_pipeline.migrate.checkpoints.draft import _SHOWN, Choices, MigrationPlan, PlanDraft, PlanRow
+from estimator_pipeline.migrate.checkpoints.mapping import MappedVariable, match_variables, role_of
 from estimator_pipeline.migrate.checkpoints.optimizer_slots import plan_settings, plan_slots
-from estimator_pipeline.migrate.checkpoints.state import Entry, State
+from estimator_pipeline.migrate.checkpoints.state import StateEntry, TrainingState
 
 __all__ = ["plan"]
 
 
-def plan(source: State, target: State, choices: Choices, *, hyper: Mapping[str, Any], reverse: bool) -> Plan:
+def plan(
+    source: TrainingState, target: TrainingState, choices: Choices, *, hyper: Mapping[str, Any], reverse: bool
+) -> MigrationPlan:
     """What each variable of the target is given.
 
     Args:
@@ -31,7 +33,7 @@ def plan(source: State, target: State, choices: Choices, *, hyper: Mapping[str, 
     Raises:
         ConfigError: something stands against it; the message names all of it.
     """
-    draft = Draft(source, target, choices)
+    draft = PlanDraft(source, target, choices)
     step = _step(draft)
     pairs = _weights(draft, by_hand=_by_hand(draft, reverse=reverse))
     plan_slots(draft, pairs, hyper)
@@ -47,7 +49,7 @@ def plan(source: State, target: State, choices: Choices, *, hyper: Mapping[str, 
     return draft.finish(step, weights)
 
 
-def _step(draft: Draft) -> int:
+def _step(draft: PlanDraft) -> int:
     steps, choices = draft.source.steps, draft.choices
     told = ", ".join(f"{name} {value}" for name, value in steps.items())
     accepted = [value for name, value in steps.items() if draft.may("accept", name)]
@@ -63,11 +65,11 @@ def _step(draft: Draft) -> int:
     step = min(candidates, default=0)
     for name in draft.target.steps:
         draft.values[name] = np.asarray(step, np.int64)
-        draft.rows.append(Row(name, next(iter(steps), ""), (), "int64", "step"))
+        draft.rows.append(PlanRow(name, next(iter(steps), ""), (), "int64", "step"))
     return step
 
 
-def _by_hand(draft: Draft, *, reverse: bool) -> dict[str, str]:
+def _by_hand(draft: PlanDraft, *, reverse: bool) -> dict[str, str]:
     """Target's canonical name -> the checkpoint's, as the mapping has them."""
     found: dict[str, str] = {}
     for left, right in draft.choices.mapping.items():
@@ -90,14 +92,14 @@ def _by_hand(draft: Draft, *, reverse: bool) -> dict[str, str]:
     return found
 
 
-def _known(name: str, side: State) -> str | None:
+def _known(name: str, side: TrainingState) -> str | None:
     plain = name.partition(":")[0]
     if plain in side.weights:
         return plain
     return next((known for known, one in side.weights.items() if one.given.partition(":")[0] == plain), None)
 
 
-def _weights(draft: Draft, *, by_hand: Mapping[str, str]) -> dict[str, str]:
+def _weights(draft: PlanDraft, *, by_hand: Mapping[str, str]) -> dict[str, str]:
     """Gives the weights their values; the target's canonical name -> the checkpoint's."""
     source, target = draft.source, draft.target
     theirs = {
@@ -130,12 +132,12 @@ def _weights(draft: Draft, *, by_hand: Mapping[str, str]) -> dict[str, str]:
     return pairs
 
 
-def _described(entries: Mapping[str, Entry]) -> dict[str, Variable]:
-    return {name: Variable(one.shape, one.dtype) for name, one in entries.items()}
+def _described(entries: Mapping[str, StateEntry]) -> dict[str, MappedVariable]:
+    return {name: MappedVariable(one.shape, one.dtype) for name, one in entries.items()}
 
 
 def _refuse_unmatched(
-    draft: Draft, theirs: Mapping[str, Entry], ours: Mapping[str, Entry], pairs: Mapping[str, str]
+    draft: PlanDraft, theirs: Mapping[str, StateEntry], ours: Mapping[str, StateEntry], pairs: Mapping[str, str]
 ) -> None:
     missing = {name: one for name, one in ours.items() if name not in pairs}
     left = {name: one for name, one in theirs.items() if name not in pairs.values()}
@@ -163,16 +165,16 @@ def _refuse_unmatched(
             )
 
 
-def _averages(draft: Draft, used: Iterable[str]) -> Mapping[str, Entry]:
+def _averages(draft: PlanDraft, used: Iterable[str]) -> Mapping[str, StateEntry]:
     """The averages that take their weights' places, if they are to; those that nothing asks for are refused."""
     source, target = draft.source, draft.target
-    if draft.choices.use_averages:
+    if draft.choices.use_ema_weights:
         if not source.averages:
-            draft.refuse("the checkpoint has no moving averages", "leave --use-averages out")
-        elif target.slots and not draft.choices.drop_slots:
+            draft.refuse("the checkpoint has no moving averages", "leave --use-ema-weights out")
+        elif target.slots and not draft.choices.drop_optimizer_state:
             draft.refuse(
-                "--use-averages puts other weights in the place of those that the optimizer's slots belong to",
-                "give --drop-slots as well",
+                "--use-ema-weights puts other weights in the place of those that the optimizer's slots belong to",
+                "give --drop-optimizer-state as well",
             )
         without = [name for name in used if name not in source.averages]
         if without and source.averages:
@@ -185,13 +187,13 @@ def _averages(draft: Draft, used: Iterable[str]) -> Mapping[str, Entry]:
             else:
                 draft.refuse(
                     f"{one.given} of the checkpoint is nothing in the target",
-                    "--use-averages puts moving averages in their weights' places; "
+                    "--use-ema-weights puts moving averages in their weights' places; "
                     f"--allow-leftover {one.given} leaves it behind",
                 )
     return {}
 
 
-def _target_averages(draft: Draft, pairs: Mapping[str, str]) -> None:
+def _target_averages(draft: PlanDraft, pairs: Mapping[str, str]) -> None:
     for name, entry in draft.target.averages.items():
         given = draft.source.averages.get(pairs.get(name, ""))
         if given is not None:

@@ -27,7 +27,7 @@ from estimator_pipeline.compat.internals.saving import object_graph
 from estimator_pipeline.engines.lifecycle.rendezvous.board import DIRECTORY
 from estimator_pipeline.engines.model_dir import lock
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.checkpoints.state import State, state_of
+from estimator_pipeline.migrate.checkpoints.state import TrainingState, state_of
 from estimator_pipeline.utils.variable_names import AVERAGE, GRADIENT_SUM
 
 __all__ = ["MIGRATED", "is_keras_file", "prefix_of", "read_state", "run_directory"]
@@ -68,7 +68,7 @@ def prefix_of(source: str) -> str:
             raise ConfigError(
                 f"a training runs in {source}, and its latest checkpoint is not its last",
                 found=owner,
-                mend="wait for its end or end it, or name one of its checkpoints",
+                hint="wait for its end or end it, or name one of its checkpoints",
             )
         latest = tf.train.latest_checkpoint(source)
         if latest is None:
@@ -76,7 +76,7 @@ def prefix_of(source: str) -> str:
             raise ConfigError(
                 f"{source} has no checkpoint that its file 'checkpoint' names",
                 found=f"checkpoints: {', '.join(names[:8])}" if names else "no files of a checkpoint",
-                mend=f"name one: {os.path.join(source, names[-1])}" if names else "give the folder of a training",
+                hint=f"name one: {os.path.join(source, names[-1])}" if names else "give the folder of a training",
             )
         return str(latest)
     prefix = _FILES.sub("", source)
@@ -84,7 +84,7 @@ def prefix_of(source: str) -> str:
         raise ConfigError(
             f"there is no checkpoint {source}",
             found=f"working directory {os.getcwd()}",
-            mend="give a model directory, or a checkpoint as TensorFlow names it: model_dir/model.ckpt-200",
+            hint="give a model directory, or a checkpoint as TensorFlow names it: model_dir/model.ckpt-200",
         )
     return prefix
 
@@ -94,7 +94,7 @@ def run_directory(prefix: str) -> str:
     return os.path.dirname(prefix) or "."
 
 
-def read_state(prefix: str) -> State:
+def read_state(prefix: str) -> TrainingState:
     """The state that a checkpoint of TensorFlow holds.
 
     Args:
@@ -150,7 +150,7 @@ def _damaged(what: str, error: Exception) -> ConfigError:
     return ConfigError(
         f"the checkpoint {what} cannot be read",
         found=text[0][:300] if text else type(error).__name__,
-        mend="it is cut off or damaged: give another checkpoint of the run, or copy its files again",
+        hint="it is cut off or damaged: give another checkpoint of the run, or copy its files again",
     )
 
 

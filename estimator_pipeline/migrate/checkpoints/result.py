@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from estimator_pipeline.migrate.checkpoints.draft import Row
+from estimator_pipeline.migrate.checkpoints.draft import PlanRow
 
 __all__ = ["MigratedCheckpoint", "summary"]
 
@@ -30,7 +30,7 @@ class MigratedCheckpoint:
     to: str
     output: str
     step: int
-    rows: tuple[Row, ...]
+    rows: tuple[PlanRow, ...]
     mapping: Mapping[str, str]
     mapping_file: str
     notes: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class MigratedCheckpoint:
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> MigratedCheckpoint:
         """From what :meth:`to_dict` gave, also by way of JSON."""
-        rows = tuple(Row(**{**row, "shape": tuple(row["shape"])}) for row in told["rows"])
+        rows = tuple(PlanRow(**{**row, "shape": tuple(row["shape"])}) for row in told["rows"])
         return cls(**{**told, "rows": rows, "notes": tuple(told["notes"])})
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils.variable_names import AVERAGE, GLOBAL_STEP, GRADIENT_SUM, canonical
 
-__all__ = ["AVERAGE", "Entry", "State", "family_of", "state_of"]
+__all__ = ["AVERAGE", "StateEntry", "TrainingState", "family_of", "state_of"]
 
 _PART = re.compile(r"(?P<whole>.+)/part_(?P<number>\d+)(?P<slot>/[^/]+)?$")
 _V1_ENDINGS = re.compile(r"/(Momentum|Adam|Adam_1|Adagrad|RMSProp|RMSProp_1|RMSProp_2|Ftrl|Ftrl_1)(:0)?$")
@@ -31,7 +31,7 @@ _FAMILIES: tuple[tuple[str, frozenset[str]], ...] = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class StateEntry:
     """One variable.
 
     Attributes:
@@ -66,7 +66,7 @@ class Entry:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
+class TrainingState:
     """What a checkpoint holds.
 
     Attributes:
@@ -85,13 +85,13 @@ class State:
     source: str
     kind: str
     steps: Mapping[str, int]
-    weights: Mapping[str, Entry]
-    slots: Mapping[str, Mapping[str, Entry]]
-    settings: Mapping[str, Entry]
-    averages: Mapping[str, Entry]
+    weights: Mapping[str, StateEntry]
+    slots: Mapping[str, Mapping[str, StateEntry]]
+    settings: Mapping[str, StateEntry]
+    averages: Mapping[str, StateEntry]
     style: str | None = None
     optimizer: tuple[str, str] | None = None
-    seeds: Mapping[str, Entry] = dataclasses.field(default_factory=dict)
+    seeds: Mapping[str, StateEntry] = dataclasses.field(default_factory=dict)
 
     @property
     def family(self) -> str:
@@ -116,15 +116,15 @@ def state_of(
     style: str | None = None,
     optimizer: tuple[str, str] | None = None,
     settings: Collection[str] = (),
-) -> State:
+) -> TrainingState:
     """The state that variables of these names make up.
 
     Args:
         values: name -> value.
         source: where they are from.
-        kind: see :class:`State`.
+        kind: see :class:`TrainingState`.
         style: what a momentum means, where it is known; else the names tell it.
-        optimizer: see :class:`State`.
+        optimizer: see :class:`TrainingState`.
         settings: names of an optimizer's settings, where the names do not tell that they are.
 
     Raises:
@@ -142,10 +142,10 @@ def state_of(
     except ValueError as error:
         raise ConfigError(
             f"{source} holds one thing twice: {error}",
-            mend="it holds the slots of two optimizers, or of two runs; name one of them with --allow-leftover",
+            hint="it holds the slots of two optimizers, or of two runs; name one of them with --allow-leftover",
         ) from error
-    weights: dict[str, Entry] = {}
-    slots: dict[str, dict[str, Entry]] = {}
+    weights: dict[str, StateEntry] = {}
+    slots: dict[str, dict[str, StateEntry]] = {}
     for known, name in names.items():
         weight, at, slot = known.partition(" @")
         if known.endswith(f"/{AVERAGE}") and known.removesuffix(f"/{AVERAGE}") in names:
@@ -161,7 +161,7 @@ def state_of(
             continue
         # By its name alone a setting; one that is no number is a weight all the same.
         (known_settings if one.value.shape == () else weights)[name] = one
-    return State(
+    return TrainingState(
         source=source,
         kind=kind,
         steps=steps,
@@ -175,7 +175,7 @@ def state_of(
     )
 
 
-def _is_step(name: str, entries: Mapping[str, Entry]) -> bool:
+def _is_step(name: str, entries: Mapping[str, StateEntry]) -> bool:
     one = entries[name]
     if one.value.shape != () or one.value.dtype.kind not in "iu":
         return False
@@ -187,7 +187,7 @@ def _is_replica(name: str) -> bool:
     return re.fullmatch(r"replica_\d+", name.rpartition("/")[2]) is not None
 
 
-def _style(slots: Mapping[str, Mapping[str, Entry]]) -> str | None:
+def _style(slots: Mapping[str, Mapping[str, StateEntry]]) -> str | None:
     """What a momentum means, by the names of slots: an optimizer of tf.compat.v1.train puts its name at the end."""
     for weight, of_weight in slots.items():
         for slot, one in of_weight.items():
@@ -201,7 +201,7 @@ def _style(slots: Mapping[str, Mapping[str, Entry]]) -> str | None:
     return None
 
 
-def _averages(entries: dict[str, Entry]) -> dict[str, Entry]:
+def _averages(entries: dict[str, StateEntry]) -> dict[str, StateEntry]:
     """Takes the moving averages out of `entries`."""
     found = {}
     for name in [name for name in entries if name.endswith(f"/{AVERAGE}")]:
@@ -211,26 +211,26 @@ def _averages(entries: dict[str, Entry]) -> dict[str, Entry]:
     return found
 
 
-def _joined(values: dict[str, np.ndarray], source: str) -> dict[str, Entry]:
+def _joined(values: dict[str, np.ndarray], source: str) -> dict[str, StateEntry]:
     """Partitions that were saved as variables of their own, joined."""
     groups: dict[str, dict[int, tuple[str, np.ndarray]]] = {}
-    whole: dict[str, Entry] = {}
+    whole: dict[str, StateEntry] = {}
     for name, value in values.items():
         match = _PART.fullmatch(name)
         if match is None:
-            whole[name] = Entry(name, value)
+            whole[name] = StateEntry(name, value)
             continue
         joined = match["whole"] + (match["slot"] or "")
         if joined not in groups:
             # Keeps its place in the order.
-            whole[joined] = Entry(joined, value)
+            whole[joined] = StateEntry(joined, value)
         groups.setdefault(joined, {})[int(match["number"])] = (name, value)
     for joined, parts in groups.items():
         if sorted(parts) != list(range(len(parts))) or joined in values:
             raise ConfigError(
                 f"the partitions of {joined} in {source} are not whole",
                 found=", ".join(name for name, _ in parts.values()),
-                mend="give a checkpoint that has all of them, from part_0 on, and not the whole variable beside them",
+                hint="give a checkpoint that has all of them, from part_0 on, and not the whole variable beside them",
             )
         arrays = tuple(parts[number][1] for number in range(len(parts)))
         apart = [a for a in range(arrays[0].ndim) if len({one.shape[a] for one in arrays}) > 1]
@@ -241,5 +241,5 @@ def _joined(values: dict[str, np.ndarray], source: str) -> dict[str, Entry]:
                 f"the partitions of {joined} in {source} have shapes that do not belong together",
                 found=", ".join(f"{name} {list(one.shape)}" for name, one in parts.values()),
             ) from error
-        whole[joined] = Entry(joined, value, arrays)
+        whole[joined] = StateEntry(joined, value, arrays)
     return whole

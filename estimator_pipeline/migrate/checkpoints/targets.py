@@ -1,7 +1,8 @@
 """What a state is moved to: a compiled model of Keras 2 or Keras 3, or the training graph of an Estimator.
 
-A target is described as a :class:`~estimator_pipeline.migrate.checkpoints.state.State` of its own first values, so that
-the plan sees the same on both sides. Then it is given the plan's values, and writes itself the way its engine does.
+A target is described as a :class:`~estimator_pipeline.migrate.checkpoints.state.TrainingState` of its own first values,
+so that the plan sees the same on both sides. Then it is given the plan's values, and writes itself the way its engine
+does.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.checkpoints.state import State, state_of
+from estimator_pipeline.migrate.checkpoints.state import TrainingState, state_of
 from estimator_pipeline.models import keras_variable_names as keras_names
 from estimator_pipeline.models.keras3_variables import ModelVariables
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 
 __all__ = ["EstimatorTarget", "KerasTarget", "hyper_of"]
 
-Planned = Callable[[State, Mapping[str, Any]], Mapping[str, np.ndarray]]
+Planned = Callable[[TrainingState, Mapping[str, Any]], Mapping[str, np.ndarray]]
 
 
 class KerasTarget:
@@ -41,11 +42,11 @@ class KerasTarget:
 
     def __init__(self, model: Any, *, what: str) -> None:
         if getattr(model, "optimizer", None) is None:
-            raise ConfigError(f"{what} is not compiled", mend="model.compile(optimizer, loss, metrics)")
+            raise ConfigError(f"{what} is not compiled", hint="model.compile(optimizer, loss, metrics)")
         if not model.built or not model.variables:
             raise ConfigError(
                 f"{what} has no variables yet: its layers do not say what they take in",
-                mend="begin it with tf.keras.Input(shape), or call it on a batch before it is returned",
+                hint="begin it with tf.keras.Input(shape), or call it on a batch before it is returned",
             )
         self.model = model
         keras_optimizers.create_slots(model)
@@ -193,7 +194,7 @@ class EstimatorTarget:
             copy.train(self.input_fn, steps=1, hooks=[Writer()])
         except _Seen:
             return str(written[0])
-        raise ConfigError(f"{self.what} made no session to train in", mend="return a train_op in TRAIN")
+        raise ConfigError(f"{self.what} made no session to train in", hint="return a train_op in TRAIN")
 
 
 def _partitions(variables: list[Any]) -> dict[str, list[tuple[Any, Any]]]:
@@ -218,6 +219,6 @@ def _joined(parts: list[tuple[Any, Any]], values: list[Any]) -> Any:
     return whole
 
 
-def _settings(state: State) -> dict[str, Any]:
+def _settings(state: TrainingState) -> dict[str, Any]:
     """The settings that a graph keeps as variables."""
     return {name.rpartition("/")[2]: entry.value.item() for name, entry in state.settings.items()}

@@ -56,7 +56,7 @@ def check_folder(folder: str, *, prefix: str, source: str, overwrite: bool) -> N
         raise ConfigError(
             f"{folder} holds checkpoints already, and a training would go on from the migrated one",
             found=", ".join(others[:6]),
-            mend="give a folder of its own (--output, --set run.model_dir=...), or --overwrite to replace them",
+            hint="give a folder of its own (--output, --set run.model_dir=...), or --overwrite to replace them",
         )
 
 
@@ -124,7 +124,7 @@ def to_file(path: str, write: Callable[[str], Any], *, overwrite: bool) -> None:
     """
     gfile = compat.install().io.gfile
     if gfile.exists(path) and not overwrite:
-        raise ConfigError(f"{path} is there already", mend="give another --output, or --overwrite to replace it")
+        raise ConfigError(f"{path} is there already", hint="give another --output, or --overwrite to replace it")
     local = tempfile.mkdtemp(prefix="estimator-pipeline-migrate-")
     try:
         made = os.path.join(local, os.path.basename(path))

@@ -13,8 +13,8 @@ reports/                 how it is told: text, SARIF, HTML, a diff
 """
 
 from estimator_pipeline.migrate.code.converter import Converted, convert
-from estimator_pipeline.migrate.code.findings import Finding, Scan
+from estimator_pipeline.migrate.code.findings import CodeFinding, Scan
 from estimator_pipeline.migrate.code.reports import diff, page, sarif_document, summary, text
 from estimator_pipeline.migrate.code.scanner import scan
 
-__all__ = ["Converted", "Finding", "Scan", "convert", "diff", "page", "sarif_document", "scan", "summary", "text"]
+__all__ = ["CodeFinding", "Converted", "Scan", "convert", "diff", "page", "sarif_document", "scan", "summary", "text"]

@@ -17,9 +17,9 @@ import libcst as cst
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
-from estimator_pipeline.migrate.code.analysis.files import Skipped, Source
+from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
-from estimator_pipeline.migrate.code.findings import BY_HAND, STAYS, Finding
+from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding
 from estimator_pipeline.migrate.code.notes import MARK, note_lines
 from estimator_pipeline.migrate.code.renames import tf1_names as respelling
 from estimator_pipeline.migrate.code.renames.renamed_text import Change
@@ -32,7 +32,7 @@ __all__ = ["NOTES", "SCHEMA", "Change", "Converted", "ConvertedFile", "convert"]
 SCHEMA = "estimator-pipeline/migrate-convert/1"
 """The form of the JSON document. A new number where a field goes or changes its meaning; new fields are no change."""
 
-NOTES = {"by-hand": (BY_HAND,), "all": (BY_HAND, STAYS), "none": ()}
+NOTES = {"manual": (MANUAL,), "all": (MANUAL, UNCHANGED), "none": ()}
 """Which constructs that are left get a note in the code."""
 
 TARGETS = ("keras", "estimator")
@@ -47,7 +47,7 @@ class ConvertedFile:
         path: relative to the program's root, with slashes.
         before, after: its text.
         left: what no rule converts and what does not run as it stands: a person's work.
-        stays: what no rule converts, and what runs under compat as it is.
+        unchanged: what no rule converts, and what runs under compat as it is.
         kept: why a file is copied as it is, where it might have been converted.
         keras: whether it is a Keras program now.
         kept_as_estimator: why it stays an Estimator program, where it is one.
@@ -58,8 +58,8 @@ class ConvertedFile:
     after: str
     encoding: str = "utf-8"
     changes: list[Change] = field(default_factory=list)
-    left: list[Finding] = field(default_factory=list)
-    stays: list[Finding] = field(default_factory=list)
+    left: list[CodeFinding] = field(default_factory=list)
+    unchanged: list[CodeFinding] = field(default_factory=list)
     kept: str = ""
     keras: bool = False
     kept_as_estimator: str = ""
@@ -69,7 +69,7 @@ class ConvertedFile:
         return self.before != self.after
 
     def document(self) -> dict[str, Any]:
-        def told(finding: Finding) -> dict[str, Any]:
+        def told(finding: CodeFinding) -> dict[str, Any]:
             names = ("cell", "line", "column", "name", "spelled", "reason", "keep", "successor", "write")
             return {name: getattr(finding, name) for name in names}
 
@@ -80,8 +80,8 @@ class ConvertedFile:
             "keras": self.keras,
             "kept_as_estimator": self.kept_as_estimator or None,
             "changes": [vars(change) for change in self.changes],
-            "by_hand": [told(finding) for finding in self.left],
-            "stays": [told(finding) for finding in self.stays],
+            "manual": [told(finding) for finding in self.left],
+            "unchanged": [told(finding) for finding in self.unchanged],
         }
 
 
@@ -109,7 +109,7 @@ class Converted:
     def share(self) -> tuple[int, int]:
         """How many constructs were converted, and how many there were."""
         done = sum(len(one.changes) for one in self.files)
-        return done, done + sum(len(one.left) + len(one.stays) for one in self.files)
+        return done, done + sum(len(one.left) + len(one.unchanged) for one in self.files)
 
     def document(self) -> dict[str, Any]:
         """The document that `--json` prints."""
@@ -118,14 +118,14 @@ class Converted:
             "root": self.root,
             "files": [one.document() for one in self.files],
             "changes": sum(len(one.changes) for one in self.files),
-            "by_hand": sum(len(one.left) for one in self.files),
-            "stays": sum(len(one.stays) for one in self.files),
+            "manual": sum(len(one.left) for one in self.files),
+            "unchanged": sum(len(one.unchanged) for one in self.files),
             "keras": [one.path for one in self.files if one.keras],
             "not_read": [{"path": one.path, "why": one.why} for one in self.skipped],
         }
 
 
-def convert(root: str | os.PathLike[str], *, notes: str = "by-hand", to: str = "keras") -> Converted:
+def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "keras") -> Converted:
     """Converts a file or a folder; nothing is written.
 
     Args:
@@ -140,11 +140,11 @@ def convert(root: str | os.PathLike[str], *, notes: str = "by-hand", to: str = "
         ConfigError: there is no such path, no Python file in it, or no such kind of notes.
     """
     if notes not in NOTES:
-        raise ConfigError(f"notes {notes!r}: there are none of that kind", found=", ".join(NOTES), mend="name one")
+        raise ConfigError(f"notes {notes!r}: there are none of that kind", found=", ".join(NOTES), hint="name one")
     if to not in TARGETS:
-        raise ConfigError(f"to {to!r}: nothing of that kind is written", found=", ".join(TARGETS), mend="name one")
+        raise ConfigError(f"to {to!r}: nothing of that kind is written", found=", ".join(TARGETS), hint="name one")
     analysis = analyse(root, to_keras=to == "keras")
-    by_path: dict[str, list[Finding]] = analysis.scan.by_file()
+    by_path: dict[str, list[CodeFinding]] = analysis.scan.by_file()
     trees = {tree.source.path: tree for tree in analysis.trees}
     switches = respelling.switches_behavior(analysis.trees)
     files = []
@@ -152,8 +152,8 @@ def convert(root: str | os.PathLike[str], *, notes: str = "by-hand", to: str = "
         for source in analysis.sources:
             made = ConvertedFile(source.path, source.text, source.text, source.encoding)
             findings = by_path.get(source.path, [])
-            made.left = [one for one in findings if one.treatment == BY_HAND]
-            made.stays = [one for one in findings if one.treatment == STAYS]
+            made.left = [one for one in findings if one.treatment == MANUAL]
+            made.unchanged = [one for one in findings if one.treatment == UNCHANGED]
             if source.cells:
                 made.kept = "notebooks are not converted" if findings else ""
             elif source.problems:
@@ -172,7 +172,7 @@ def convert(root: str | os.PathLike[str], *, notes: str = "by-hand", to: str = "
     return Converted(os.fspath(root), str(analysis.base), files, analysis.scan.skipped)
 
 
-def _to_keras(made: ConvertedFile, text: str, findings: list[Finding]) -> None:
+def _to_keras(made: ConvertedFile, text: str, findings: list[CodeFinding]) -> None:
     gone = [one for one in findings if one.rule == KERAS]
     places = {(one.line, one.column) for one in gone}
     # Of the names of TensorFlow 1 those that were on the way to Keras are no change of their own.
@@ -202,7 +202,7 @@ def _again(files: list[ConvertedFile], analysis: Analysis) -> Analysis:
     """The analysis of what is written."""
     if not any(made.changed for made in files):
         return analysis
-    sources = [Source(made.path, made.after, one.cells, list(one.problems), one.encoding)
+    sources = [SourceFile(made.path, made.after, one.cells, list(one.problems), one.encoding)
                for made, one in zip(files, analysis.sources, strict=True)]  # fmt: skip
     outcomes = {path: outcome for path, outcome in analysis.outcomes.items() if not outcome.text}
     return analyse_sources(analysis.scan.root, analysis.base, sources, analysis.scan.skipped, outcomes)
@@ -220,7 +220,7 @@ def _note(files: list[ConvertedFile], done: Analysis, noted: tuple[str, ...]) ->
 def _noted(tree: Tree, lines: Lines, analysis: Analysis, noted: tuple[str, ...]) -> Iterator[Edit]:
     """A comment above each statement with something that is left; those of an earlier conversion go."""
     yield from _old_notes(tree.source.text, lines)
-    by_line: dict[int, list[Finding]] = {}
+    by_line: dict[int, list[CodeFinding]] = {}
     for construct, finding in analysis.constructs:
         if construct.tree is tree and finding.treatment in noted:
             line = _line_of_statement(tree, construct.node)

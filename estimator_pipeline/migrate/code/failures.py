@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
-from estimator_pipeline.migrate.code.analysis.notebooks import Problem
+from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 
 __all__ = ["Each", "Failures", "plainly", "why"]
@@ -41,7 +41,7 @@ class Failures:
                 found = step(thing)
             except Exception as error:
                 self.files.add(tree)
-                tree.source.problems.append(Problem(1, 1, why(error)))
+                tree.source.problems.append(NotebookProblem(1, 1, why(error)))
                 self._then()
             else:
                 yield found

@@ -9,16 +9,16 @@ from typing import Any
 from estimator_pipeline.migrate.code.analysis.files import Skipped
 from estimator_pipeline.migrate.code.catalogue import KINDS
 
-__all__ = ["AUTOMATIC", "BY_HAND", "SCHEMA", "STAYS", "TREATMENTS", "Finding", "Scan"]
+__all__ = ["AUTOMATIC", "MANUAL", "SCHEMA", "TREATMENTS", "UNCHANGED", "CodeFinding", "Scan"]
 
-STAYS, AUTOMATIC, BY_HAND = "stays", "automatic", "by hand"
-TREATMENTS = (STAYS, AUTOMATIC, BY_HAND)
+UNCHANGED, AUTOMATIC, MANUAL = "unchanged", "automatic", "manual"
+TREATMENTS = (UNCHANGED, AUTOMATIC, MANUAL)
 SCHEMA = "estimator-pipeline/migrate-scan/2"
 """The form of the JSON document. A new number where a field goes or changes its meaning; new fields are no change."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class CodeFinding:
     """A construct of the program.
 
     Attributes:
@@ -28,7 +28,7 @@ class Finding:
         kind: of :data:`..catalogue.KINDS`.
         name: the canonical name, by which the catalogue has it.
         spelled: the full name by which the program reaches it.
-        treatment: stays, automatic or by hand.
+        treatment: unchanged, automatic or manual.
         reason: why that, in a sentence.
         keep: what to write so that it runs under compat; "" where it does.
         successor, write: what takes its place in Keras, and code for it.
@@ -84,7 +84,7 @@ class Scan:
     """
 
     root: str
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[CodeFinding] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     files: int = 0
     lines: int = 0
@@ -97,8 +97,8 @@ class Scan:
             for one in self.findings
         )
 
-    def by_file(self) -> dict[str, list[Finding]]:
-        found: dict[str, list[Finding]] = {}
+    def by_file(self) -> dict[str, list[CodeFinding]]:
+        found: dict[str, list[CodeFinding]] = {}
         for one in self.findings:
             found.setdefault(one.path, []).append(one)
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from estimator_pipeline.migrate.code.findings import STAYS, Finding
+from estimator_pipeline.migrate.code.findings import UNCHANGED, CodeFinding
 
 __all__ = ["MARK", "note_lines"]
 
@@ -14,9 +14,9 @@ MARK = "# estimator_pipeline:"
 _WIDTH = 100
 
 
-def note_lines(finding: Finding, indent: int) -> list[str]:
+def note_lines(finding: CodeFinding, indent: int) -> list[str]:
     """What is left to do at a construct, as lines of comment; `indent` is how far they are moved to the right."""
-    if finding.treatment == STAYS:
+    if finding.treatment == UNCHANGED:
         told = f"{finding.spelled} stays: it runs under compat. In Keras: {finding.successor}"
     else:
         told = f"{finding.spelled} does not run: {finding.reason}"

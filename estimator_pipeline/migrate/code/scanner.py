@@ -18,19 +18,19 @@ from typing import TypeVar
 
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.constructs import RESOLVED, Construct, find_constructs
-from estimator_pipeline.migrate.code.analysis.files import Skipped, Source, read_tree
+from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile, read_tree
 from estimator_pipeline.migrate.code.analysis.functions import find_functions
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
-from estimator_pipeline.migrate.code.analysis.notebooks import Problem
+from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.failures import Failures
-from estimator_pipeline.migrate.code.findings import AUTOMATIC, BY_HAND, STAYS, Finding, Scan
+from estimator_pipeline.migrate.code.findings import AUTOMATIC, MANUAL, UNCHANGED, CodeFinding, Scan
 from estimator_pipeline.migrate.code.renames import renamed_text as respelled_text
 from estimator_pipeline.migrate.code.renames import tf1_names as respelling
 from estimator_pipeline.migrate.code.renames.registry import decide
 from estimator_pipeline.migrate.code.renames.renamed_text import RespelledText
-from estimator_pipeline.migrate.code.to_keras.convert_file import Outcome
+from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras.program import rule as keras
 
 __all__ = ["Analysis", "analyse", "analyse_sources", "deep", "scan"]
@@ -54,13 +54,13 @@ class Analysis:
     """
 
     base: Path
-    sources: list[Source]
+    sources: list[SourceFile]
     scan: Scan
     program: Program
     trees: list[Tree]
-    constructs: list[tuple[Construct, Finding]]
+    constructs: list[tuple[Construct, CodeFinding]]
     respelled: Mapping[str, RespelledText]
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, ConversionOutcome]
 
 
 def scan(root: str | os.PathLike[str]) -> Scan:
@@ -91,9 +91,9 @@ def analyse(root: str | os.PathLike[str], *, to_keras: bool = True) -> Analysis:
 def analyse_sources(
     root: str | os.PathLike[str],
     base: Path,
-    sources: list[Source],
+    sources: list[SourceFile],
     skipped: list[Skipped],
-    outcomes: Mapping[str, Outcome] | None = None,
+    outcomes: Mapping[str, ConversionOutcome] | None = None,
 ) -> Analysis:
     """The same of texts; their problems are added to them.
 
@@ -131,7 +131,7 @@ class _Read:
         return self.failures.each(self.trees, step, lambda tree: tree)
 
 
-def _read(sources: list[Source], base: Path) -> _Read:
+def _read(sources: list[SourceFile], base: Path) -> _Read:
     trees, without = _trees(sources)
     program = Program(trees, [source.path for source in sources], base.resolve().name)
     read = _Read(trees, program, [], Failures(then=program.begin_anew), without)
@@ -157,19 +157,19 @@ def _respelled(read: _Read) -> dict[str, RespelledText]:
 
 
 def _outcomes(
-    read: _Read, sources: list[Source], base: Path, respelled: Mapping[str, RespelledText]
-) -> dict[str, Outcome]:
+    read: _Read, sources: list[SourceFile], base: Path, respelled: Mapping[str, RespelledText]
+) -> dict[str, ConversionOutcome]:
     """Path -> what becomes of a file as a Keras program. Files of TensorFlow 1 get there by their new names."""
     if any(one.changes for one in respelled.values()):
         texts = {path: one.text for path, one in respelled.items()}
-        sources = [Source(one.path, texts.get(one.path, one.text), one.cells, list(one.problems), one.encoding)
+        sources = [SourceFile(one.path, texts.get(one.path, one.text), one.cells, list(one.problems), one.encoding)
                    for one in sources]  # fmt: skip
         read = _read(sources, base)
     keras.plan(read.program, read.trees, read.constructs, read.failures.each)
     return {tree.source.path: tree.keras for tree in read.trees if tree.keras is not None}
 
 
-def _decided(read: _Read, outcomes: Mapping[str, Outcome]) -> list[tuple[Construct, Finding]]:
+def _decided(read: _Read, outcomes: Mapping[str, ConversionOutcome]) -> list[tuple[Construct, CodeFinding]]:
     by_tree = keras.by_tree(read.constructs)
     _all(read.each(lambda tree: keras.adopt(tree, outcomes.get(tree.source.path), by_tree.get(tree, []))))
     old = any(_is_tensorflow_1(construct) for construct in read.constructs)
@@ -193,13 +193,13 @@ def deep() -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
-def _order(finding: Finding) -> tuple[object, ...]:
+def _order(finding: CodeFinding) -> tuple[object, ...]:
     return (finding.path, finding.cell or 0, finding.line, finding.column, finding.name)
 
 
-def _once(findings: Iterable[Finding]) -> list[Finding]:
+def _once(findings: Iterable[CodeFinding]) -> list[CodeFinding]:
     """One finding for a name at a place: a name that is imported by both branches of a `try` is one."""
-    seen: dict[tuple[object, ...], Finding] = {}
+    seen: dict[tuple[object, ...], CodeFinding] = {}
     for finding in findings:
         seen.setdefault(_order(finding), finding)
     return list(seen.values())
@@ -208,7 +208,7 @@ def _once(findings: Iterable[Finding]) -> list[Finding]:
 # Files
 
 
-def _trees(sources: list[Source]) -> tuple[list[Tree], int]:
+def _trees(sources: list[SourceFile]) -> tuple[list[Tree], int]:
     """The trees of what has to do with TensorFlow, and how many files have not: libcst is slow."""
     waiting = {source.path: source for source in sources if not source.problems}
     imports = {path: _imported(source) for path, source in waiting.items()}
@@ -227,13 +227,13 @@ def _trees(sources: list[Source]) -> tuple[list[Tree], int]:
     return trees, len(waiting) - len(chosen)
 
 
-def _parsed(source: Source) -> list[Tree | None]:
+def _parsed(source: SourceFile) -> list[Tree | None]:
     if not source.cells:
         return [parse(source)]
     # A cell that cannot be read is left out: the others are one program.
     texts = []
     for cell in source.cells:
-        alone = Source(source.path, cell.text)
+        alone = SourceFile(source.path, cell.text)
         if _syntax(cell.text) is None and parse(alone) is None:
             source.problems.append(alone.problems[0]._replace(cell=cell.number))
             texts.append("\n" * cell.text.count("\n"))
@@ -252,7 +252,7 @@ def _syntax(text: str) -> ast.Module | None:
             return None
 
 
-def _imported(source: Source) -> set[str] | None:
+def _imported(source: SourceFile) -> set[str] | None:
     """The last parts of the names of modules that a file imports; None where Python's own parser cannot read it."""
     if source.cells:
         return None
@@ -308,24 +308,24 @@ def _as_it_is(construct: Construct, old: bool, refused: str) -> tuple[str, str, 
     row, match = construct.row, construct.match
     gone = not match.exists or not row.runs or (match.ambiguous and old)
     if gone and is_guarded(construct.tree, construct.node):
-        return STAYS, f"{match.spelled} is reached on a TensorFlow that has it alone", ""
+        return UNCHANGED, f"{match.spelled} is reached on a TensorFlow that has it alone", ""
     if not row.runs:
-        return BY_HAND, row.because or f"{match.spelled} is gone", row.keep
+        return MANUAL, row.because or f"{match.spelled} is gone", row.keep
     if match.spelled.startswith("tf.contrib"):
-        return BY_HAND, "tf.contrib is gone since TensorFlow 2.0", row.name if row.name.startswith("tf.") else ""
+        return MANUAL, "tf.contrib is gone since TensorFlow 2.0", row.name if row.name.startswith("tf.") else ""
     if not match.exists and row.name == "private import":
-        return BY_HAND, "a private module of TensorFlow, which may move or go with any version", "the public name"
+        return MANUAL, "a private module of TensorFlow, which may move or go with any version", "the public name"
     if not match.exists:
         name = "tf.compat.v1." + match.spelled.removeprefix("tf.")
-        return BY_HAND, f"TensorFlow 2 has no {match.spelled}", f"{name}, or: import tensorflow.compat.v1 as tf"
+        return MANUAL, f"TensorFlow 2 has no {match.spelled}", f"{name}, or: import tensorflow.compat.v1 as tf"
     if match.ambiguous and old:
         name = "tf.compat.v1." + match.spelled.removeprefix("tf.")
-        return BY_HAND, f"{match.spelled} of TensorFlow 2 is another thing than that of TensorFlow 1", name
+        return MANUAL, f"{match.spelled} of TensorFlow 2 is another thing than that of TensorFlow 1", name
     reason = f"{_RUNS}; {row.because}" if row.because else _RUNS
-    return STAYS, f"{reason}; not converted: {refused}" if refused else reason, ""
+    return UNCHANGED, f"{reason}; not converted: {refused}" if refused else reason, ""
 
 
-def _finding(construct: Construct, old: bool) -> Finding:
+def _finding(construct: Construct, old: bool) -> CodeFinding:
     row, match, source = construct.row, construct.match, construct.tree.source
     line, column, end_line, end_column = construct.tree.position(construct.node)
     cell, in_cell = source.place(line)
@@ -338,7 +338,7 @@ def _finding(construct: Construct, old: bool) -> Finding:
     name = f"tf.compat.v1.{match.public}" if match.public else row.name
     if row.name in ("tf.contrib", "private import"):
         name = match.spelled
-    return Finding(
+    return CodeFinding(
         path=source.path, line=in_cell, column=column, end_line=end_line - line + in_cell, end_column=end_column,
         cell=cell, kind=kind, name=name, spelled=match.spelled, treatment=treatment, reason=reason, keep=keep,
         successor=successor, write=write, certainty=construct.certainty,
@@ -346,19 +346,19 @@ def _finding(construct: Construct, old: bool) -> Finding:
     )  # fmt: skip
 
 
-def _unreadable(source: Source, problem: Problem) -> Finding:
+def _unreadable(source: SourceFile, problem: NotebookProblem) -> CodeFinding:
     row = catalogue.row("unreadable file")
     keep = row.keep if "Python 2" in problem.why else ""
     cell, line = (problem.cell, problem.line) if problem.cell else source.place(problem.line)
-    return Finding(
+    return CodeFinding(
         path=source.path, line=line, column=problem.column, end_line=line, end_column=problem.column + 1, cell=cell,
-        kind=row.kind, name=row.name, spelled=row.name, treatment=BY_HAND,
+        kind=row.kind, name=row.name, spelled=row.name, treatment=MANUAL,
         reason=f"it cannot be read: {problem.why}", keep=keep, successor=row.successor, write=row.write,
         certainty=RESOLVED, details={}, docs=row.anchor,
     )  # fmt: skip
 
 
-def _keep_texts(found: Scan, sources: list[Source]) -> None:
+def _keep_texts(found: Scan, sources: list[SourceFile]) -> None:
     with_findings = {finding.path for finding in found.findings}
     for source in sources:
         if source.path not in with_findings:

@@ -25,15 +25,15 @@ def check_output(root: Path, output: Path, *, overwrite: bool) -> None:
         raise ConfigError(
             f"--output {output}: the program itself lies there",
             found=f"the program is {source}",
-            mend="name a folder beside the program",
+            hint="name a folder beside the program",
         )
     if target.exists() and not target.is_dir():
-        raise ConfigError(f"--output {output} is no folder", mend="name a new folder")
+        raise ConfigError(f"--output {output} is no folder", hint="name a new folder")
     if target.is_dir() and any(target.iterdir()) and not overwrite:
         raise ConfigError(
             f"--output {output} is there already",
             found=f"{len(list(target.iterdir()))} files and folders in it",
-            mend="name a new folder, or say --overwrite: files of the same names are replaced, all others stay",
+            hint="name a new folder, or say --overwrite: files of the same names are replaced, all others stay",
         )
 
 
@@ -62,7 +62,7 @@ def write(converted: Converted, output: Path) -> None:
         raise ConfigError(
             f"--output {output}: the program cannot be written",
             found=f"{error.filename or target}: {error.strerror or error}",
-            mend="name a folder where files can be written",
+            hint="name a folder where files can be written",
         ) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

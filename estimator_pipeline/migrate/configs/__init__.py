@@ -8,7 +8,7 @@ write_conversion(made, "new.yaml")
 from __future__ import annotations
 
 from estimator_pipeline.migrate.configs.convert import FORMATS, STATES, Conversion, convert_config, write_conversion
-from estimator_pipeline.migrate.configs.findings import Finding
+from estimator_pipeline.migrate.configs.findings import ConfigFinding
 from estimator_pipeline.migrate.configs.report import report_text
 
-__all__ = ["FORMATS", "STATES", "Conversion", "Finding", "convert_config", "report_text", "write_conversion"]
+__all__ = ["FORMATS", "STATES", "ConfigFinding", "Conversion", "convert_config", "report_text", "write_conversion"]

@@ -14,15 +14,15 @@ from pydantic import ValidationError
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import (
-    Cluster,
-    Evaluation,
+    ClusterSection,
+    EvalSection,
     InputCommon,
     Job,
     Kubernetes,
-    Model,
-    Run,
+    ModelSection,
+    RunSection,
     SlurmSection,
-    Training,
+    TrainingSection,
     dump_job,
     load_job,
 )
@@ -32,7 +32,7 @@ from estimator_pipeline.job.loading import apply_override
 from estimator_pipeline.job.placeholders import PLACEHOLDER, placeholders_in
 from estimator_pipeline.migrate.configs.detect import FORMATS, Format, read
 from estimator_pipeline.migrate.configs.documents import Path, dotted, read_text
-from estimator_pipeline.migrate.configs.findings import Draft, Finding, State, get, layered, put, stand_ins
+from estimator_pipeline.migrate.configs.findings import ConfigFinding, JobDraft, State, get, layered, put, stand_ins
 from estimator_pipeline.migrate.configs.formats.schemas import knows, likely
 from estimator_pipeline.migrate.configs.write import job_text
 from estimator_pipeline.utils import durable_files as durable
@@ -59,7 +59,7 @@ class Conversion:
 
     source: str
     format: str
-    findings: tuple[Finding, ...]
+    findings: tuple[ConfigFinding, ...]
     job: dict[str, Any]
     placeholders: dict[Path, str]
     derived: dict[Path, str]
@@ -112,11 +112,11 @@ def convert_config(
         raise ConfigError(
             f"--scheduler {scheduler!r}: there is no such scheduler.",
             found=f"allowed: {', '.join(SCHEDULERS)}",
-            mend="name the one whose section of the job file is wanted.",
+            hint="name the one whose section of the job file is wanted.",
         )
     source = str(path)
     known, document = read(read_text(path, stdin=stdin), source=source, wanted=wanted)
-    draft = Draft(document, scheduler, tuple(params), base=_template(template))
+    draft = JobDraft(document, scheduler, tuple(params), base=_template(template))
     known.convert(draft)
     _rest(draft, known)
     _params_that_are_not_there(draft)
@@ -142,7 +142,7 @@ def convert_config(
     )
 
 
-def _rank(finding: Finding, order: dict[Path, int]) -> int:
+def _rank(finding: ConfigFinding, order: dict[Path, int]) -> int:
     path = finding.item.path
     return order.get(path, min((i for leaf, i in order.items() if leaf[: len(path)] == path), default=len(order)))
 
@@ -157,7 +157,7 @@ def _template(path: str | File | None) -> dict[str, Any]:
     return data
 
 
-def _rest(draft: Draft, known: Format) -> None:
+def _rest(draft: JobDraft, known: Format) -> None:
     """What nothing was said of: no field of a source is left out of the report."""
     for leaf in draft.document.leaves():
         if draft.covered(leaf):
@@ -177,7 +177,7 @@ def _rest(draft: Draft, known: Format) -> None:
             draft.decide(item, why)
 
 
-def _within(draft: Draft, known: Format, path: Path) -> bool:
+def _within(draft: JobDraft, known: Format, path: Path) -> bool:
     """Whether a field is known as such, or something was said of one below it."""
     if known.schema is not None and knows(known.schema, path):
         return True
@@ -186,7 +186,7 @@ def _within(draft: Draft, known: Format, path: Path) -> bool:
     )
 
 
-def _params_that_are_not_there(draft: Draft) -> None:
+def _params_that_are_not_there(draft: JobDraft) -> None:
     for name in draft.params:
         own = name.lstrip("-").replace("-", "_").lower()
         if get(draft.job, ("model", "params", own)) is None:
@@ -194,11 +194,11 @@ def _params_that_are_not_there(draft: Draft) -> None:
                 f"--param {name}: {draft.document.source} has no such hyperparameter.",
                 found=", ".join(f.item.name for f in draft.findings if f.to and f.to[:2] == ("model", "params"))
                 or "none",
-                mend="write the name as the report has it.",
+                hint="write the name as the report has it.",
             )
 
 
-def _requirements(draft: Draft) -> None:
+def _requirements(draft: JobDraft) -> None:
     """What every job file has, and no configuration of an optimizer or a cluster says."""
     if not any(draft.current("model", name) for name in ("name", "function")):
         draft.need(("model", "function"), "the model: module:function, or in its place `name`, a model of model_fns/")
@@ -215,7 +215,7 @@ def _requirements(draft: Draft) -> None:
     draft.need(("run", "model_dir"), "where checkpoints and events go; every task must reach it")
 
 
-def _set(draft: Draft, data: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+def _set(draft: JobDraft, data: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     places = Places("the job")
     for setting in settings:
         key = tuple(part.strip() for part in setting.partition("=")[0].split("."))
@@ -242,12 +242,12 @@ def _set(draft: Draft, data: dict[str, Any], settings: Sequence[str]) -> dict[st
 def _ordered(data: dict[str, Any]) -> dict[str, Any]:
     """Sections in the order of the schema, and in each section its fields."""
     sections: dict[str, type[Section]] = {
-        "model": Model,
+        "model": ModelSection,
         "input": InputCommon,
-        "train": Training,
-        "eval": Evaluation,
-        "run": Run,
-        "cluster": Cluster,
+        "train": TrainingSection,
+        "eval": EvalSection,
+        "run": RunSection,
+        "cluster": ClusterSection,
         "kubernetes": Kubernetes,
         "slurm": SlurmSection,
     }
@@ -265,7 +265,7 @@ def _ordered(data: dict[str, Any]) -> dict[str, Any]:
 # Checks ----------------------------------------------------------------------------------------------------------
 
 
-def _check(draft: Draft, data: dict[str, Any]) -> None:
+def _check(draft: JobDraft, data: dict[str, Any]) -> None:
     """Holds the job against the real schema; what is still to be given is stood in for."""
     trial = _filled(draft, data)
     try:
@@ -275,11 +275,11 @@ def _check(draft: Draft, data: dict[str, Any]) -> None:
         lines = [_traced(draft, problem) for problem in problems]
         raise ConfigError(
             f"what {draft.document.source} comes to is no valid job:\n" + "\n".join(lines),
-            mend="correct the source, or give the fields another value: --set FIELD=VALUE.",
+            hint="correct the source, or give the fields another value: --set FIELD=VALUE.",
         ) from None
 
 
-def _traced(draft: Draft, problem: Problem) -> str:
+def _traced(draft: JobDraft, problem: Problem) -> str:
     field = dotted(problem.path)
     found = f" ({problem.found})" if problem.found else ""
     origin = next(
@@ -294,7 +294,7 @@ def _traced(draft: Draft, problem: Problem) -> str:
     return f"  {field}: {problem.text.rstrip('.')}{found}{came}"
 
 
-def _filled(draft: Draft, data: dict[str, Any]) -> dict[str, Any]:
+def _filled(draft: JobDraft, data: dict[str, Any]) -> dict[str, Any]:
     """The job with stand-ins that go with everything else in it."""
     trial = layered(data, {})
     missing = {problem.path for problem in placeholders_in(trial)}
@@ -366,11 +366,11 @@ def write_conversion(made: Conversion, output: str | File, *, overwrite: bool = 
     """
     path = File(output)
     if path.is_dir():
-        raise ConfigError(f"{path} is a folder.", mend="name a file: --output job.yaml.")
+        raise ConfigError(f"{path} is a folder.", hint="name a file: --output job.yaml.")
     if path.exists() and made.source != "-" and path.resolve() == File(made.source).resolve():
-        raise ConfigError(f"{path} is the configuration itself.", mend="name another file with --output.")
+        raise ConfigError(f"{path} is the configuration itself.", hint="name another file with --output.")
     if path.exists() and not overwrite:
-        raise ConfigError(f"{path} is there already.", mend="say --overwrite, or name another file with --output.")
+        raise ConfigError(f"{path} is there already.", hint="say --overwrite, or name another file with --output.")
     _write(path, made.text)
     return [path]
 
@@ -381,7 +381,7 @@ def _write(path: File, text: str) -> None:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be written: {error.strerror or error}.", mend="name a file in a folder that you may write."
+            f"{path} cannot be written: {error.strerror or error}.", hint="name a file in a folder that you may write."
         ) from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -393,5 +393,5 @@ def _write(path: File, text: str) -> None:
     except OSError as error:
         File(name).unlink(missing_ok=True)
         raise ConfigError(
-            f"{path} cannot be written: {error.strerror or error}.", mend="make room, or name another file."
+            f"{path} cannot be written: {error.strerror or error}.", hint="make room, or name another file."
         ) from None

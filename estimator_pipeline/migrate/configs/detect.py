@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.configs.documents import Document, read_json, read_yaml
-from estimator_pipeline.migrate.configs.findings import Draft
+from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats import (
     arguments,
     cloud_ml_engine,
@@ -41,7 +41,7 @@ class Format(NamedTuple):
 
     name: str
     what: str
-    convert: Callable[[Draft], None]
+    convert: Callable[[JobDraft], None]
     fits: Callable[[Any, Document], bool] | None = None
     schema: type[BaseModel] | None = None
 
@@ -144,7 +144,7 @@ def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, 
         raise ConfigError(
             f"--format {wanted!r}: there is no such format.",
             found=f"allowed: {', '.join(_BY_NAME)}",
-            mend=f"did you mean {close!r}?" if close else "leave it out: the content says which one it is.",
+            hint=f"did you mean {close!r}?" if close else "leave it out: the content says which one it is.",
         )
     if wanted == "flags" or (wanted is None and arguments.looks_like_flags(text)):
         return _BY_NAME["flags"], arguments.read_flags(text, source=source)
@@ -160,12 +160,12 @@ def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, 
         raise ConfigError(
             f"{source} may be {' or '.join(_article(known) for known, _ in fits)}.",
             found=f"the fields {_fields(documents)}",
-            mend=f"say which: --format {fits[0][0].name} or --format {fits[1][0].name}.",
+            hint=f"say which: --format {fits[0][0].name} or --format {fits[1][0].name}.",
         )
     if len(fits) > 1:
         raise ConfigError(
             f"{source} holds {len(fits)} documents of the format {fits[0][0].name}.",
-            mend="write each into a file of its own.",
+            hint="write each into a file of its own.",
         )
     if not fits:
         raise _none_fits(documents, source)
@@ -214,14 +214,14 @@ def _wanted(known: Format, documents: list[Document], source: str) -> tuple[Form
         raise ConfigError(
             f"{source} is no {known.what}.",
             found="no mapping of names and values" if not mappings else f"{len(mappings)} documents",
-            mend="name another file, or leave --format out.",
+            hint="name another file, or leave --format out.",
         )
     if known.name in ("hparams_json", "flags_json") and not _flat(mappings[0].data):
         nested = next((name for name, value in mappings[0].data.items() if not _flat({name: value})), None)
         raise ConfigError(
             f"{source} is no {known.what}.",
             found=f"the field {nested!r} holds a mapping" if nested else "no fields",
-            mend="name another file, or leave --format out.",
+            hint="name another file, or leave --format out.",
         )
     return known, (own or mappings)[0]
 
@@ -237,11 +237,11 @@ def _none_fits(documents: list[Document], source: str) -> ConfigError:
             return ConfigError(
                 f"{source} is a job file already.",
                 found=f"the sections {_fields([document])}",
-                mend=f"run it: estimator-pipeline launch {source}.",
+                hint=f"run it: estimator-pipeline launch {source}.",
             )
     what = f"the fields {_fields(documents)}" if _fields(documents) else "no mapping of names and values"
     return ConfigError(
         f"{source} is of no format that is known here.",
         found=f"{what}; known: {', '.join(_BY_NAME)}",
-        mend="say which it is: --format NAME.",
+        hint="say which it is: --format NAME.",
     )

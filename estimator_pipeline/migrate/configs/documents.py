@@ -140,13 +140,13 @@ def read_text(path: str | File, *, stdin: Any = None) -> str:
     except OSError as error:
         raise ConfigError(
             f"the configuration {source!r} cannot be read: {error.strerror or error}.",
-            mend="name an existing file.",
+            hint="name an existing file.",
         ) from None
     if len(raw) > MOST_BYTES:
         raise ConfigError(
             f"{source} is too large for a configuration.",
             found=f"more than {MOST_BYTES // 2**20} MiB",
-            mend="name the file with the configuration itself; of a log, the line `Using config: {...}`.",
+            hint="name the file with the configuration itself; of a log, the line `Using config: {...}`.",
         )
     try:
         text = raw.decode("utf-8-sig")
@@ -154,16 +154,16 @@ def read_text(path: str | File, *, stdin: Any = None) -> str:
         raise ConfigError(
             f"{source} is not UTF-8 text: {error.reason} at byte {error.start}.",
             found=f"the bytes {raw[error.start : error.start + 8]!r}",
-            mend="save it as UTF-8; a pickle or a protocol buffer is written as JSON by the program that made it.",
+            hint="save it as UTF-8; a pickle or a protocol buffer is written as JSON by the program that made it.",
         ) from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise ConfigError(
             f"{source} is no text: line {line} holds a byte 0.",
-            mend="save it as UTF-8 text; a binary file is written as JSON by the program that made it.",
+            hint="save it as UTF-8 text; a binary file is written as JSON by the program that made it.",
         )
     if not text.strip():
-        raise ConfigError(f"{source} is empty.", found="no text", mend="name the file with the configuration.")
+        raise ConfigError(f"{source} is empty.", found="no text", hint="name the file with the configuration.")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -218,14 +218,14 @@ class _Json:
     def _line(self, at: int) -> int:
         return bisect.bisect_right(self._starts, at)
 
-    def _error(self, at: int, what: str, *, found: str | None = None, mend: str | None = None) -> ConfigError:
+    def _error(self, at: int, what: str, *, found: str | None = None, hint: str | None = None) -> ConfigError:
         line = self._line(at)
         start = self._starts[line - 1]
         shown = self.text[start:].split("\n", 1)[0].strip()
         return ConfigError(
             f"{self.source}, line {line}, column {at - start + 1}: this is not JSON: {what}.",
             found=found or f"the line {shown!r:.90}",
-            mend=mend or "correct it there or just above.",
+            hint=hint or "correct it there or just above.",
         )
 
     def _value(self, at: int, path: Path) -> tuple[Any, int]:
@@ -259,7 +259,7 @@ class _Json:
         except json.JSONDecodeError as error:
             raise self._error(error.pos, error.msg[:1].lower() + error.msg[1:]) from None
         if any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise self._error(at, "half of a surrogate pair", mend="write the character itself, in UTF-8.")
+            raise self._error(at, "half of a surrogate pair", hint="write the character itself, in UTF-8.")
         return value, end
 
     def _object(self, at: int, path: Path) -> tuple[dict[str, Any], int]:
@@ -276,7 +276,7 @@ class _Json:
                 raise ConfigError(
                     f"{self.source}, line {self._line(start)}: the key {key!r} stands twice in one object.",
                     found=f"the first one in line {self.lines[(*path, key)]}",
-                    mend="keep one of the two.",
+                    hint="keep one of the two.",
                 )
             self.lines[(*path, key)] = self._line(start)
             at = self._skip(at)
@@ -321,7 +321,7 @@ def read_yaml(text: str, *, source: str) -> list[Document]:
         raise ConfigError(
             f"{source}: the YAML is too long, or nested too deep.",
             found=f"{len(text)} characters; allowed: {MOST_YAML}, and {DEEPEST} levels",
-            mend="name the file with the configuration itself.",
+            hint="name the file with the configuration itself.",
         )
     try:
         with warnings.catch_warnings():
@@ -332,7 +332,7 @@ def read_yaml(text: str, *, source: str) -> list[Document]:
     except (YAMLError, ValueError) as error:
         raise yaml_error(error, text, source=source) from None
     except RecursionError:
-        raise ConfigError(f"{source}: values are nested too deep.", mend="name another file.") from None
+        raise ConfigError(f"{source}: values are nested too deep.", hint="name another file.") from None
     documents = []
     for value in loaded:
         if value is not None:
@@ -354,7 +354,7 @@ def _check_aliases(root: Any, source: str) -> None:
                 f"{source}, line {node.start_mark.line + 1}: "
                 + ("a value that contains itself." if itself else "the values are too many, or nested too deep."),
                 found="an alias of a value above it" if itself else f"allowed: {MOST_VALUES} values, aliases followed",
-                mend="write out what the alias stands for.",
+                hint="write out what the alias stands for.",
             )
         inner = node.value if node is not None and isinstance(node.value, list) else []
         for child in inner:
@@ -372,7 +372,7 @@ def _plain(value: Any, path: Path, lines: dict[Path, int], source: str, count: l
         raise ConfigError(
             f"{source}: the values are too many, or nested too deep.",
             found=f"allowed: {MOST_VALUES} values, aliases followed, {DEEPEST} levels",
-            mend="write out what an alias stands for, or name another file.",
+            hint="write out what an alias stands for, or name another file.",
         )
     known = (getattr(getattr(value, "lc", None), "data", None) or {}) if isinstance(value, Mapping | list) else {}
     if isinstance(value, Mapping):
@@ -384,7 +384,7 @@ def _plain(value: Any, path: Path, lines: dict[Path, int], source: str, count: l
                 raise ConfigError(
                     f"{place}: the key {key!r} is not text.",
                     found=f"a key of type {type(key).__name__}",
-                    mend=f'write it in quotes: "{key}".',
+                    hint=f'write it in quotes: "{key}".',
                 )
             if at:
                 lines[(*path, str(key))] = at[0] + 1
@@ -410,5 +410,5 @@ def _plain(value: Any, path: Path, lines: dict[Path, int], source: str, count: l
     raise ConfigError(
         f"{source}: {dotted(path)}: a value of a kind that no configuration has.",
         found=f"the tag {tag.value}" if tag is not None and tag.value else f"a {type(value).__name__}",
-        mend="write the value in quotes if text was meant.",
+        hint="write the value in quotes if text was meant.",
     )

@@ -13,13 +13,13 @@ from estimator_pipeline.job.error_messages import problems_of
 from estimator_pipeline.job.schema import Job
 from estimator_pipeline.migrate.configs.documents import Document, Item, Path, dotted
 
-__all__ = ["Draft", "Finding", "State", "get", "layered", "put", "stand_ins"]
+__all__ = ["ConfigFinding", "JobDraft", "State", "get", "layered", "put", "stand_ins"]
 
 State = Literal["taken", "needs a decision", "no longer needed"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class ConfigFinding:
     """What becomes of one field.
 
     Attributes:
@@ -50,7 +50,7 @@ class Finding:
 
 
 @dataclass
-class Draft:
+class JobDraft:
     """A job in the making. A value that the job file's schema refuses becomes a decision, with the schema's reason.
 
     Attributes:
@@ -71,7 +71,7 @@ class Draft:
     params: tuple[str, ...] = ()
     base: dict[str, Any] = field(default_factory=dict)
     job: dict[str, Any] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ConfigFinding] = field(default_factory=list)
     placeholders: dict[Path, str] = field(default_factory=dict)
     derived: dict[Path, str] = field(default_factory=dict)
     joined: set[Path] = field(default_factory=set)
@@ -95,7 +95,7 @@ class Draft:
             return False
         put(self.job, to, value)
         self.placeholders.pop(to, None)
-        self.findings.append(Finding(item, "taken", to, value, why))
+        self.findings.append(ConfigFinding(item, "taken", to, value, why))
         return True
 
     def add(self, item: Item, to: Path, value: Any, *, why: str = "") -> bool:
@@ -113,7 +113,7 @@ class Draft:
             self.decide(item, refused, to)
             return False
         put(self.job, to, [*known, value])
-        self.findings.append(Finding(item, "taken", (*to, len(known)), value, why))
+        self.findings.append(ConfigFinding(item, "taken", (*to, len(known)), value, why))
         return True
 
     def moved(self, before: Path, after: Path) -> None:
@@ -126,11 +126,11 @@ class Draft:
         if once and any(f.item.value == item.value for f in same):
             self.drop(item, "as of another role")
             return
-        self.findings.append(Finding(item, "needs a decision", to, None, why))
+        self.findings.append(ConfigFinding(item, "needs a decision", to, None, why))
 
     def drop(self, item: Item, why: str) -> None:
         """A field that nothing needs any more."""
-        self.findings.append(Finding(item, "no longer needed", None, None, why))
+        self.findings.append(ConfigFinding(item, "no longer needed", None, None, why))
 
     def need(self, to: Path, why: str) -> None:
         """A field of the job that somebody has to give before it runs. What is there already stays."""
@@ -172,7 +172,7 @@ class Draft:
                     return _told(problem)
         return None
 
-    def replaced(self, finding: Finding, value: Any, by: str) -> None:
+    def replaced(self, finding: ConfigFinding, value: Any, by: str) -> None:
         """Notes that `--set` has changed what was taken."""
         i = self.findings.index(finding)
         why = f"{finding.why}; " if finding.why else ""

@@ -34,7 +34,7 @@ def read_dump(text: str, *, source: str) -> Document:
         raise ConfigError(
             f"{source} holds no printed RunConfig.",
             found="no `{`",
-            mend="name a log with the line `Using config: {...}`, or the dict itself.",
+            hint="name a log with the line `Using config: {...}`, or the dict itself.",
         )
     found = [_entries(text, start, source) for start in starts]
     first_values = {name: value for name, (value, _) in found[0].items()}
@@ -46,7 +46,7 @@ def read_dump(text: str, *, source: str) -> Document:
             raise ConfigError(
                 f"{source} holds several RunConfigs: line {lines[0]} and line {lines[1]} differ in {differ[0]}.",
                 found=f"{first_values.get(differ[0])!r:.40} and {values.get(differ[0])!r:.40}",
-                mend="copy the line of the one you want into a file of its own.",
+                hint="copy the line of the one you want into a file of its own.",
             )
     return Document(
         source,
@@ -77,7 +77,7 @@ def _entries(text: str, start: int, source: str) -> dict[str, tuple[Any, int]]:
             raise ConfigError(
                 f"{source}, line {line}: this is no printed RunConfig: a quoted name and a colon are missing.",
                 found=f"{shown!r:.70}",
-                mend="copy the whole dict, from its opening to its closing brace; or write it as JSON.",
+                hint="copy the whole dict, from its opening to its closing brace; or write it as JSON.",
             )
         line = text.count("\n", 0, name.start(2)) + 1
         end = _end_of_value(text, name.end())
@@ -85,14 +85,14 @@ def _entries(text: str, start: int, source: str) -> dict[str, tuple[Any, int]]:
             raise ConfigError(
                 f"{source}, line {line}: the value of {name[2]!r} does not end.",
                 found=f"{text[name.end() : name.end() + 60]!r}",
-                mend="copy the whole dict, to its closing brace.",
+                hint="copy the whole dict, to its closing brace.",
             )
         key = name[2]
         if key in result:
             raise ConfigError(
                 f"{source}, line {line}: the name {key!r} stands twice.",
                 found=f"the first one in line {result[key][1]}",
-                mend="keep one of the two.",
+                hint="keep one of the two.",
             )
         result[key] = (_value(text[name.end() : end]), line)
         if text[end] == "}":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline.job.placeholders import PLACEHOLDER
 from estimator_pipeline.migrate.configs.documents import Path, dotted
-from estimator_pipeline.migrate.configs.findings import Draft, Finding
+from estimator_pipeline.migrate.configs.findings import ConfigFinding, JobDraft
 
 if TYPE_CHECKING:
     from estimator_pipeline.migrate.configs.detect import Format
@@ -23,7 +23,7 @@ _BARE = re.compile(r"[A-Za-z_./][\w./@+-]*(://[\w./@+-]+)?")
 _RESERVED = re.compile(r"(?i)(true|false|null|yes|no|on|off|y|n|~|\.inf|\.nan|[-+.\d][\d_.eE+-]*)")
 
 
-def job_text(draft: Draft, data: dict[str, Any], known: Format) -> str:
+def job_text(draft: JobDraft, data: dict[str, Any], known: Format) -> str:
     """The YAML of a job file, with comments.
 
     Args:
@@ -44,7 +44,7 @@ def job_text(draft: Draft, data: dict[str, Any], known: Format) -> str:
 class _Writer:
     """Lines of the file."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: JobDraft) -> None:
         self.draft = draft
         self.lines: list[str] = []
         self.told: set[int] = set()
@@ -65,7 +65,7 @@ class _Writer:
             if finding.state == "needs a decision" and finding.to and finding.to[0] == section:
                 self.decision(finding, indent)
 
-    def decision(self, finding: Finding, indent: str) -> None:
+    def decision(self, finding: ConfigFinding, indent: str) -> None:
         self.told.add(id(finding))
         to = f"{dotted(finding.to)}: " if finding.to else ""
         self.comment(f"DECIDE {to}{finding.item.place} was {shown(finding.item.value)}: {finding.why}", indent)
@@ -118,7 +118,7 @@ def _same(to: Path, path: Path) -> bool:
     return to == path or (to[:-1] == path and isinstance(to[-1], int))
 
 
-def _origin(finding: Finding) -> str:
+def _origin(finding: ConfigFinding) -> str:
     given = finding.item.value
     value = "" if given == finding.job_value or isinstance(given, dict) else f" {shown(given)}"
     why = f"; {finding.why}" if finding.why else ""

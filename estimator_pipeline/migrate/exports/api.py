@@ -33,7 +33,7 @@ def migrate_export(
     engine: str | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     mapping: Mapping[str, str] | str | os.PathLike[str] | None = None,
-    use_averages: bool = False,
+    use_ema_weights: bool = False,
     allow_leftover: Sequence[str] = (),
     signature: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     head: str | None = None,
@@ -45,7 +45,7 @@ def migrate_export(
     seed: int = 0,
     tolerance: str = "rounding",
     overwrite: bool = False,
-    keep_unequal: bool = False,
+    allow_mismatch: bool = False,
 ) -> MigratedExport:
     """Writes a Keras model with the signatures of an Estimator's export, and compares what the two answer.
 
@@ -59,7 +59,7 @@ def migrate_export(
         checkpoint: whose weights are taken, as :func:`~estimator_pipeline.migrate.migrate_checkpoint` reads them: of
             Keras, of an Estimator, a `.keras` file; or an export, whose variables are taken. None: those in the model.
         mapping: of weights, see :func:`~estimator_pipeline.migrate.migrate_checkpoint`.
-        use_averages: weights are their moving averages.
+        use_ema_weights: weights are their moving averages.
         allow_leftover: names or patterns of variables of the checkpoint that the model does without.
         signature: what names do not say, or a YAML file of it: `outputs`, `inputs`, `classes`.
         head: what the logits mean: "multi_class", "binary", "multi_label" or "regression"; by default what the names
@@ -72,7 +72,7 @@ def migrate_export(
         seed: of those that are drawn where none are given.
         tolerance: of floating-point answers, by name: bit_equal, rounding, amplified. Others are equal or not.
         overwrite: whether what is at the output may be replaced.
-        keep_unequal: whether an export that answers otherwise is written all the same.
+        allow_mismatch: whether an export that answers otherwise is written all the same.
 
     Returns:
         Every output of every signature, and how far it is from the old one.
@@ -85,7 +85,7 @@ def migrate_export(
     from estimator_pipeline.migrate.exports import pipeline as steps
     from estimator_pipeline.migrate.exports.keras_model import Wanted
 
-    asked = steps.Asked(
+    asked = steps.ExportRequest(
         source=os.path.normpath(os.fspath(source)),
         output=os.path.normpath(os.fspath(output)),
         head=head,
@@ -97,7 +97,7 @@ def migrate_export(
         seed=seed,
         tolerance=tolerance,
         overwrite=overwrite,
-        keep_unequal=keep_unequal,
+        allow_mismatch=allow_mismatch,
     )
     if (job is None) == (model is None):
         raise ConfigError(
@@ -105,7 +105,7 @@ def migrate_export(
             found="both were given" if job is not None else "neither was given",
         )
     if settings and job is None:
-        raise ConfigError("--set changes a job file, and none was given", mend="name the job file: --job JOB.yaml")
+        raise ConfigError("--set changes a job file, and none was given", hint="name the job file: --job JOB.yaml")
     if engine not in (None, "keras", "keras3"):
         raise ConfigError(f"the engine {engine!r} is not known", found="allowed: keras, keras3")
     steps.check(asked)
@@ -124,7 +124,7 @@ def migrate_export(
         engine=engine,
         checkpoint=None if checkpoint is None else os.fspath(checkpoint),
         mapping=mapping or {},
-        use_averages=use_averages,
+        use_ema_weights=use_ema_weights,
         allow_leftover=tuple(allow_leftover),
     )
     return steps.migrate(asked, wanted, said)

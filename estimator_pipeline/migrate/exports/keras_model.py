@@ -10,7 +10,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals.saving import saved_model_files as saved_models
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.checkpoints.state import State
+from estimator_pipeline.migrate.checkpoints.state import TrainingState
 from estimator_pipeline.migrate.functions import named_function
 
 __all__ = ["Input", "KerasSide", "Wanted", "keras_side"]
@@ -28,7 +28,7 @@ class Wanted:
     engine: str | None
     checkpoint: str | None
     mapping: Mapping[str, str]
-    use_averages: bool
+    use_ema_weights: bool
     allow_leftover: tuple[str, ...]
 
 
@@ -129,7 +129,7 @@ def _of_job(job: Any, path: str) -> KerasSide:
         raise ConfigError(
             f"the job {path} has a model of several outputs",
             found=", ".join(job.model.outputs),
-            mend="name its .keras file by --model, or move one output at a time",
+            hint="name its .keras file by --model, or move one output at a time",
         )
     head = head_of(build.keywords["loss"], build.keywords.get("head"))
     form, inputs = _inputs_of(model)
@@ -161,7 +161,7 @@ def _of_program(reference: Any) -> KerasSide:
     if not isinstance(model, base):
         raise ConfigError(
             f"--model: {reference} returns a {type(model).__name__}",
-            mend=f"return a tf.keras.Model of Keras {compat.keras_generation()}; --engine keras3 for Keras 3",
+            hint=f"return a tf.keras.Model of Keras {compat.keras_generation()}; --engine keras3 for Keras 3",
         )
     form, inputs = _inputs_of(model)
     return KerasSide(model=model, what=what, form=form, inputs=inputs)
@@ -212,13 +212,13 @@ def _give_weights(model: Any, checkpoint: str, wanted: Wanted) -> list[str]:
         model.compile("sgd", "mse")
     target = KerasTarget(model, what="the model")
     # An export has weights alone.
-    bare = State(
+    bare = TrainingState(
         source=state.source, kind=state.kind, steps={}, weights=state.weights, slots={}, settings={},
-        averages=state.averages if wanted.use_averages else {},
+        averages=state.averages if wanted.use_ema_weights else {},
     )  # fmt: skip
     choices = Choices(
-        mapping=wanted.mapping, allow_leftover=wanted.allow_leftover, drop_slots=True,
-        use_averages=wanted.use_averages, step=0,
+        mapping=wanted.mapping, allow_leftover=wanted.allow_leftover, drop_optimizer_state=True,
+        use_ema_weights=wanted.use_ema_weights, step=0,
     )  # fmt: skip
     found = plan(bare, target.state, choices, hyper={}, reverse=False)
     target.assign(found.values)

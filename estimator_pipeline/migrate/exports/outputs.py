@@ -14,7 +14,7 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.exports.read import CLASSIFY, REGRESS, Export
+from estimator_pipeline.migrate.exports.read import CLASSIFY, REGRESS, EstimatorExport
 
 __all__ = ["GIVES", "HEADS", "NOT_OF_HEADS", "Meaning", "Said", "meanings_of", "read_said"]
 
@@ -90,7 +90,7 @@ def said_of(found: Any, *, source: str) -> Said:
         raise ConfigError(
             f"{source} does not say what the signatures are",
             found=f"fields: {', '.join(map(str, found))}" if isinstance(found, Mapping) else repr(found)[:200],
-            mend="allowed are inputs, outputs and classes, such as outputs: {scores: probabilities}",
+            hint="allowed are inputs, outputs and classes, such as outputs: {scores: probabilities}",
         )
     outputs, inputs, classes = found.get("outputs") or {}, found.get("inputs") or {}, found.get("classes") or ()
     wrong = []
@@ -114,7 +114,7 @@ def _text_or_none(given: Any) -> bool:
 
 
 def meanings_of(
-    export: Export, said: Said, *, model_outputs: Mapping[str, Any], single: bool, problems: list[str]
+    export: EstimatorExport, said: Said, *, model_outputs: Mapping[str, Any], single: bool, problems: list[str]
 ) -> dict[str, dict[str, Meaning]]:
     """What each output of each signature is.
 
@@ -308,7 +308,7 @@ def function_of(head: str | None, gives: str, classes: tuple[str, ...]) -> Calla
     return make
 
 
-def classes_in(export: Export, answers: Mapping[str, Any]) -> tuple[str, ...]:
+def classes_in(export: EstimatorExport, answers: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the classes, where the old export tells all of them beside each answer; else empty."""
     for key, signature in export.signatures.items():
         name = "classes" if signature.method == CLASSIFY else "all_classes"

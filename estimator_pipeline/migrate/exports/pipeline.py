@@ -18,13 +18,13 @@ from estimator_pipeline.migrate.exports import read as reading
 from estimator_pipeline.migrate.exports import write as writing
 from estimator_pipeline.migrate.exports.keras_model import Input, KerasSide, Wanted, keras_side
 from estimator_pipeline.migrate.exports.outputs import Meaning, Said
-from estimator_pipeline.migrate.exports.read import Export, Feature, Signature, Tensor
+from estimator_pipeline.migrate.exports.read import EstimatorExport, ExportFeature, Signature, Tensor
 from estimator_pipeline.migrate.exports.result import ExportRow, MigratedExport
 from estimator_pipeline.migrate.exports.sample_inputs import records_for
 from estimator_pipeline.migrate.functions import named_function
 from estimator_pipeline.utils.arrays import BIT_EQUAL, Tolerance, compare
 
-__all__ = ["Asked", "check", "migrate"]
+__all__ = ["ExportRequest", "check", "migrate"]
 
 _SHOWN = 12
 _ERROR = re.compile(r"\b\w+Error\b: ")
@@ -32,7 +32,7 @@ _SIDES = ("the old export", "the new one")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Asked:
+class ExportRequest:
     """What is to be done; see :func:`estimator_pipeline.migrate.migrate_export`."""
 
     source: str
@@ -46,10 +46,10 @@ class Asked:
     seed: int
     tolerance: str
     overwrite: bool
-    keep_unequal: bool
+    allow_mismatch: bool
 
 
-def check(asked: Asked) -> None:
+def check(asked: ExportRequest) -> None:
     """Refuses what cannot work, before TensorFlow is imported.
 
     Raises:
@@ -63,21 +63,21 @@ def check(asked: Asked) -> None:
         if value is not None and value not in allowed:
             raise ConfigError(f"--{what} is {value!r}", found=f"allowed: {', '.join(allowed)}")
     if asked.records < 1:
-        raise ConfigError(f"--records is {asked.records}", mend="compare at least one")
+        raise ConfigError(f"--records is {asked.records}", hint="compare at least one")
     if "://" in asked.source or "://" in asked.output:
         raise ConfigError(
-            f"{asked.source} -> {asked.output}: exports are read and written on local disks", mend="copy it first"
+            f"{asked.source} -> {asked.output}: exports are read and written on local disks", hint="copy it first"
         )
     old, new = os.path.realpath(asked.source), os.path.realpath(asked.output)
     if new == old or new.startswith(old + os.sep):
-        raise ConfigError(f"the output {asked.output} lies in the old export", mend="give another --output")
+        raise ConfigError(f"the output {asked.output} lies in the old export", hint="give another --output")
     if os.path.lexists(asked.output) and not asked.overwrite:
         raise ConfigError(
-            f"{asked.output} is there already", mend="give another --output, or --overwrite to replace it"
+            f"{asked.output} is there already", hint="give another --output, or --overwrite to replace it"
         )
 
 
-def migrate(asked: Asked, wanted: Wanted, said: Said) -> MigratedExport:
+def migrate(asked: ExportRequest, wanted: Wanted, said: Said) -> MigratedExport:
     """Makes the new export.
 
     Raises:
@@ -99,11 +99,11 @@ def migrate(asked: Asked, wanted: Wanted, said: Said) -> MigratedExport:
         new = reading.answers_of(temporary, written, given, old=False)
         rows = _rows(export, fit.meanings, old, new, asked.tolerance)
         equal = all(row.equal for row in rows)
-        if equal or asked.keep_unequal:
+        if equal or asked.allow_mismatch:
             writing.place(temporary, asked.output)
     return MigratedExport(
         source=asked.source,
-        output=asked.output if equal or asked.keep_unequal else "",
+        output=asked.output if equal or asked.allow_mismatch else "",
         rows=rows,
         methods={key: signature.method for key, signature in export.signatures.items()},
         records=max((len(np.atleast_1d(value)) for each in given.values() for value in each.values()), default=0),
@@ -114,7 +114,9 @@ def migrate(asked: Asked, wanted: Wanted, said: Said) -> MigratedExport:
 class _Fit:
     """How a model's inputs and outputs are those of the old signatures; all that stands against it is collected."""
 
-    def __init__(self, asked: Asked, export: Export, side: KerasSide, said: Said, *, classes: tuple[str, ...]) -> None:
+    def __init__(
+        self, asked: ExportRequest, export: EstimatorExport, side: KerasSide, said: Said, *, classes: tuple[str, ...]
+    ) -> None:
         self._asked, self._export, self._side, self._said, self._classes = asked, export, side, said, classes
         self._function = None if asked.features is None else named_function(asked.features, option="--features")
         self._problems: list[str] = []
@@ -174,7 +176,7 @@ class _Fit:
         raise ConfigError(
             f"{self._side.what} cannot answer as {self._export.path} does: {told[0]}",
             found="; ".join(more) or None,
-            mend="change the model, or say what is meant in a file: --signature FILE.yaml (docs/migrate-exports.md)",
+            hint="change the model, or say what is meant in a file: --signature FILE.yaml (docs/migrate-exports.md)",
         )
 
     def _outputs(self) -> tuple[dict[str, Any], bool]:
@@ -201,11 +203,11 @@ class _Fit:
             raise ConfigError(
                 f"{self._side.what} does not take the features of the signature {signature.key}",
                 found=told[0][:300] if told else type(error).__name__,
-                mend="make its input of them with a function: --features FILE.py:NAME",
+                hint="make its input of them with a function: --features FILE.py:NAME",
             ) from error
 
-    def _given(self, signature: Signature) -> list[tuple[str, Feature | Tensor]]:
-        found: list[tuple[str, Feature | Tensor]] = []
+    def _given(self, signature: Signature) -> list[tuple[str, ExportFeature | Tensor]]:
+        found: list[tuple[str, ExportFeature | Tensor]] = []
         for name, tensor in signature.inputs.items():
             parsed = self._export.parsed.get(tensor.name)
             found += [(name, tensor)] if parsed is None else [(feature.name, feature) for feature in parsed]
@@ -215,7 +217,7 @@ class _Fit:
         """Feature -> the model's input."""
         inputs, given = self._side.inputs, self._given(signature)
         for name, feature in given:
-            if isinstance(feature, Feature) and name in self._side.defaults:
+            if isinstance(feature, ExportFeature) and name in self._side.defaults:
                 self._check_default(name, feature)
         if self._function is not None:
             return {}
@@ -254,7 +256,7 @@ class _Fit:
         self.notes = list(dict.fromkeys(self.notes))
         return found
 
-    def _check_default(self, name: str, feature: Feature) -> None:
+    def _check_default(self, name: str, feature: ExportFeature) -> None:
         said = self._side.defaults[name]
         same = (said is None) == (feature.default is None)
         if same and said is not None:
@@ -268,8 +270,8 @@ class _Fit:
                 f"{'none: there must be one' if said is None else said} in the job"
             )
 
-    def _check(self, key: str, name: str, feature: Feature | Tensor, wanted: Input, target: str) -> None:
-        sparse = isinstance(feature, Feature) and feature.kind in ("sparse", "ragged")
+    def _check(self, key: str, name: str, feature: ExportFeature | Tensor, wanted: Input, target: str) -> None:
+        sparse = isinstance(feature, ExportFeature) and feature.kind in ("sparse", "ragged")
         if sparse != wanted.sparse:
             self._problems.append(
                 f"the input {key}/{name} is {feature}, and the model's {target} is {wanted}; "
@@ -331,7 +333,7 @@ class _Fit:
         return found
 
 
-def _same_type(feature: Feature | Tensor, wanted: Input) -> bool:
+def _same_type(feature: ExportFeature | Tensor, wanted: Input) -> bool:
     if feature.dtype == wanted.dtype:
         return True
     if isinstance(feature, Tensor):
@@ -343,7 +345,7 @@ def _same_type(feature: Feature | Tensor, wanted: Input) -> bool:
     )
 
 
-def _verify(export: Export, written: Mapping[str, Signature]) -> None:
+def _verify(export: EstimatorExport, written: Mapping[str, Signature]) -> None:
     """Holds what was written against what it was to be.
 
     Raises:
@@ -365,7 +367,7 @@ def _verify(export: Export, written: Mapping[str, Signature]) -> None:
 
 
 def _rows(
-    export: Export,
+    export: EstimatorExport,
     meanings: Mapping[str, Mapping[str, Meaning]],
     old: Mapping[str, Any],
     new: Mapping[str, Any],

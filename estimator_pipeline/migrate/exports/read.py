@@ -17,7 +17,17 @@ from estimator_pipeline import compat
 from estimator_pipeline.compat.internals.saving import saved_model_files as saved_models
 from estimator_pipeline.errors import ConfigError, InputError, TaskFailedError
 
-__all__ = ["CLASSIFY", "PREDICT", "REGRESS", "Export", "Feature", "Signature", "Tensor", "answers_of", "read_export"]
+__all__ = [
+    "CLASSIFY",
+    "PREDICT",
+    "REGRESS",
+    "EstimatorExport",
+    "ExportFeature",
+    "Signature",
+    "Tensor",
+    "answers_of",
+    "read_export",
+]
 
 CLASSIFY, PREDICT, REGRESS = (f"tensorflow/serving/{name}" for name in ("classify", "predict", "regress"))
 _PARSERS = ("ParseExampleV2", "ParseExample")
@@ -55,7 +65,7 @@ class Signature:
 
 
 @dataclasses.dataclass(frozen=True)
-class Feature:
+class ExportFeature:
     """A feature as the graph parses it from a serialized `tf.Example`.
 
     Attributes:
@@ -91,7 +101,7 @@ class Feature:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Export:
+class EstimatorExport:
     """A SavedModel with the tag `serve`.
 
     Attributes:
@@ -104,12 +114,12 @@ class Export:
 
     path: str
     signatures: Mapping[str, Signature]
-    parsed: Mapping[str, tuple[Feature, ...]]
+    parsed: Mapping[str, tuple[ExportFeature, ...]]
     words: tuple[bytes, ...]
     notes: tuple[str, ...]
 
 
-def read_export(path: str) -> Export:
+def read_export(path: str) -> EstimatorExport:
     """Reads the SavedModel of a folder on a local disk.
 
     Raises:
@@ -122,7 +132,7 @@ def read_export(path: str) -> Export:
         raise ConfigError(
             f"{path} is no SavedModel: it has no {saved_models.FILE}",
             found=f"exports in it: {', '.join(inside[-6:])}" if inside else f"working directory {os.getcwd()}",
-            mend=f"name one of them: {os.path.join(path, inside[-1])}" if inside else "name the folder of an export",
+            hint=f"name one of them: {os.path.join(path, inside[-1])}" if inside else "name the folder of an export",
         ) from error
     except ValueError as error:
         raise ConfigError(f"{path} cannot be read: its {saved_models.FILE} is damaged", found=str(error)) from error
@@ -140,16 +150,16 @@ def read_export(path: str) -> Export:
         if not key.startswith("__saved_model_")
     }
     if not signatures:
-        raise ConfigError(f"{path} has no signatures", mend="name an export of an Estimator")
+        raise ConfigError(f"{path} has no signatures", hint="name an export of an Estimator")
     if any(node.op in _PARSERS for function in found[0].graph_def.library.function for node in function.node_def):
         raise ConfigError(
             f"{path} parses its examples in a function of its graph, as exports of TensorFlow 2 do",
-            mend="name the export of the Estimator: what it parses is read back from its graph",
+            hint="name the export of the Estimator: what it parses is read back from its graph",
         )
     with _loaded(path) as session:
         parsed = _parsed(session, signatures)
         words = _words(found[0].graph_def, path)
-    return Export(path=path, signatures=signatures, parsed=parsed, words=words, notes=tuple(notes))
+    return EstimatorExport(path=path, signatures=signatures, parsed=parsed, words=words, notes=tuple(notes))
 
 
 def answers_of(
@@ -184,7 +194,7 @@ def answers_of(
                     raise InputError(
                         f"the signature {key} of the old export fails with these records",
                         found=told,
-                        mend="give records that it takes: --examples FILE.tfrecord, --inputs FILE.npz",
+                        hint="give records that it takes: --examples FILE.tfrecord, --inputs FILE.npz",
                     ) from error
                 raise TaskFailedError(
                     f"the signature {key} of the new export fails with records that the old one takes", found=told
@@ -230,7 +240,7 @@ def _signature(path: str, key: str, given: Any) -> Signature:
             if info.WhichOneof("encoding") != "name":
                 raise ConfigError(
                     f"{path}: {name} of the signature {key} is a sparse or composite tensor, which is not known here",
-                    mend="export it with an input receiver of plain tensors, or of serialized examples",
+                    hint="export it with an input receiver of plain tensors, or of serialized examples",
                 )
             shape = compat.install().TensorShape(info.tensor_shape)
             known = None if shape.rank is None else tuple(shape.as_list())
@@ -240,9 +250,9 @@ def _signature(path: str, key: str, given: Any) -> Signature:
     return Signature(key, given.method_name, tensors(given.inputs), tensors(given.outputs))
 
 
-def _parsed(session: Any, signatures: Mapping[str, Signature]) -> dict[str, tuple[Feature, ...]]:
+def _parsed(session: Any, signatures: Mapping[str, Signature]) -> dict[str, tuple[ExportFeature, ...]]:
     taken = {tensor.name for each in signatures.values() for tensor in each.inputs.values() if tensor.dtype == "string"}
-    found: dict[str, dict[str, Feature]] = {}
+    found: dict[str, dict[str, ExportFeature]] = {}
     for operation in session.graph.get_operations():
         if operation.type not in _PARSERS:
             continue
@@ -256,13 +266,13 @@ def _parsed(session: Any, signatures: Mapping[str, Signature]) -> dict[str, tupl
             if feature.name in known and str(known[feature.name]) != str(feature):
                 raise ConfigError(
                     f"the feature {feature.name} is parsed twice, as {known[feature.name]} and as {feature}",
-                    mend="export with one form of it",
+                    hint="export with one form of it",
                 )
             known[feature.name] = feature
     return {name: tuple(features.values()) for name, features in found.items()}
 
 
-def _features(session: Any, operation: Any) -> Iterator[Feature]:
+def _features(session: Any, operation: Any) -> Iterator[ExportFeature]:
     dense_types = operation.get_attr("Tdense")
     shapes = [tuple(-1 if d is None or d < 0 else d for d in _dims(s)) for s in operation.get_attr("dense_shapes")]
     inputs = list(operation.inputs)
@@ -277,20 +287,20 @@ def _features(session: Any, operation: Any) -> Iterator[Feature]:
         sparse, dense = list(keys[:few]), list(keys[few:])
         defaults = session.run(inputs[2 + few + count :])
     for key, dtype in zip(sparse, operation.get_attr("sparse_types"), strict=True):
-        yield Feature(_text(key), "sparse", dtype.name)
+        yield ExportFeature(_text(key), "sparse", dtype.name)
     for key, dtype, shape, default in zip(dense, dense_types, shapes, defaults, strict=True):
         value = np.asarray(default)
         if -1 in shape[:1]:
             # A sequence's default is what it is padded with; an empty one is the type's own.
-            yield Feature(_text(key), "sequence", dtype.name, shape[1:], value.ravel()[0] if value.size else None)
+            yield ExportFeature(_text(key), "sequence", dtype.name, shape[1:], value.ravel()[0] if value.size else None)
         else:
             needed = value.size == 0 and 0 not in shape
-            yield Feature(_text(key), "dense", dtype.name, shape, None if needed else value.reshape(shape))
+            yield ExportFeature(_text(key), "dense", dtype.name, shape, None if needed else value.reshape(shape))
     if ragged:
         types = zip(ragged, operation.get_attr("ragged_value_types"), operation.get_attr("ragged_split_types"),
                     strict=True)  # fmt: skip
         for key, dtype, splits in types:
-            yield Feature(_text(key), "ragged", dtype.name, splits=splits.name)
+            yield ExportFeature(_text(key), "ragged", dtype.name, splits=splits.name)
 
 
 def _dims(shape: Any) -> list[int | None]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError, InputError
-from estimator_pipeline.migrate.exports.read import Export, Feature, Tensor
+from estimator_pipeline.migrate.exports.read import EstimatorExport, ExportFeature, Tensor
 
 __all__ = ["records_for"]
 
@@ -18,7 +18,7 @@ _UNKNOWN = 3  # sizes that the signature leaves open
 
 
 def records_for(
-    export: Export, *, examples: str | None, inputs: str | None, count: int, seed: int
+    export: EstimatorExport, *, examples: str | None, inputs: str | None, count: int, seed: int
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Signature key -> input -> array, and notes on where they are from.
 
@@ -66,7 +66,7 @@ def records_for(
             notes.append(f"{what} were drawn with the seed {seed}, not given ({option})")
     problems += [f"{inputs} has {name}, and no signature takes it" for name in arrays or () if name not in names]
     if problems:
-        raise ConfigError(problems[0], found="; ".join(problems[1:]) or None, mend="give what the signatures take")
+        raise ConfigError(problems[0], found="; ".join(problems[1:]) or None, hint="give what the signatures take")
     return found, notes
 
 
@@ -95,7 +95,9 @@ def _values(dtype: str, shape: Sequence[int], words: Sequence[bytes], rng: np.ra
     return rng.normal(size=shape).astype(numpy_type)
 
 
-def _drawn(features: Sequence[Feature], export: Export, count: int, rng: np.random.Generator) -> list[bytes]:
+def _drawn(
+    features: Sequence[ExportFeature], export: EstimatorExport, count: int, rng: np.random.Generator
+) -> list[bytes]:
     train = compat.install().train
     records = []
     for _ in range(count):

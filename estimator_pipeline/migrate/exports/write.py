@@ -16,7 +16,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.compat.internals.saving import saved_model_files as saved_models
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.exports.keras_model import KerasSide
-from estimator_pipeline.migrate.exports.read import Export, Signature
+from estimator_pipeline.migrate.exports.read import EstimatorExport, Signature
 from estimator_pipeline.utils import durable_files as durable
 
 __all__ = ["carry_assets", "concrete", "features_of", "own_folder", "place", "save"]
@@ -24,7 +24,7 @@ __all__ = ["carry_assets", "concrete", "features_of", "own_folder", "place", "sa
 Answer = Callable[[Signature, Mapping[str, Any]], dict[str, Any]]
 
 
-def features_of(export: Export, signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
+def features_of(export: EstimatorExport, signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
     """The features of what a signature takes: its tensors, and what is parsed of its serialized examples.
 
     Args:
@@ -63,7 +63,7 @@ def concrete(signature: Signature, answer: Answer) -> Any:
     return tf.function(call).get_concrete_function(**specs)
 
 
-def save(folder: str, side: KerasSide, functions: Mapping[str, Any], export: Export) -> None:
+def save(folder: str, side: KerasSide, functions: Mapping[str, Any], export: EstimatorExport) -> None:
     """Writes the SavedModel.
 
     Args:
@@ -85,7 +85,7 @@ def save(folder: str, side: KerasSide, functions: Mapping[str, Any], export: Exp
     except (AssertionError, ValueError) as error:
         raise ConfigError(
             f"{side.what} cannot be saved: {str(error).strip().splitlines()[0][:300]}",
-            mend="keep variables and tables as attributes of its layers",
+            hint="keep variables and tables as attributes of its layers",
         ) from error
     methods = {key: signature.method for key, signature in export.signatures.items()}
     inputs = {
@@ -155,7 +155,7 @@ def _arguments(signature: Signature) -> dict[str, str]:
     return found
 
 
-def renamed_inputs(export: Export) -> list[str]:
+def renamed_inputs(export: EstimatorExport) -> list[str]:
     """Inputs whose names are no arguments of a Python function."""
     return [
         f"{key}/{name}: `tf.saved_model.load` calls it {clean}; servers call it {name}"

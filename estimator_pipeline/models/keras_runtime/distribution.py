@@ -49,7 +49,7 @@ class Cluster:
             raise ClusterError(
                 f"this task is {task}, and a program of Keras has none",
                 found=f"jobs: {', '.join(cluster.jobs) if cluster is not None else 'none'}",
-                mend="start the workers alone: they evaluate while they train",
+                hint="start the workers alone: they evaluate while they train",
             )
 
     @property
@@ -146,7 +146,7 @@ def _asynchronous(jobs: Mapping[str, Any], task: str) -> ClusterError:
         "TF_CONFIG describes a cluster with parameter servers, and this program trains with Keras, which has none: "
         "workers that update the variables without waiting for each other have no counterpart",
         found=f"{counts}; this task is {task}",
-        mend="describe a cluster of the workers alone, without the job ps, and start no parameter servers. They train "
+        hint="describe a cluster of the workers alone, without the job ps, and start no parameter servers. They train "
         f"synchronously then: a step is one of all of them, of {workers} batches at once, and counts once, so that "
         f"max_steps / {workers} of them read the same number of records. A learning rate that was found for single "
         f"batches is tried anew, up to {workers} times as high. Or run the program as it was, with its Estimator, by "

@@ -38,13 +38,13 @@ class Column:
 
     def ids(self, features: Mapping[str, Any]) -> Any:
         """Numbers of categories [B, k], -1 where a record has none."""
-        raise ConfigError(f"the column {self.name} has no categories", mend="bucketized_column makes some of numbers")
+        raise ConfigError(f"the column {self.name} has no categories", hint="bucketized_column makes some of numbers")
 
     def encoded(self, features: Mapping[str, Any], weights: Any = None) -> Any:
         """Numbers [B, k]."""
         raise ConfigError(
             f"the column {self.name} is a category, and a network takes numbers",
-            mend="embedding_column or indicator_column around it",
+            hint="embedding_column or indicator_column around it",
         )
 
     def parsed(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class _Bucketized(Column):
 def bucketized_column(source_column: Column, boundaries: Sequence[float]) -> Column:
     """Which of the buckets a number is in; a boundary belongs to the bucket above it."""
     if getattr(source_column, "width", 0) != 1:
-        raise ConfigError(f"the column {source_column.name} is no single number", mend="numeric_column(key)")
+        raise ConfigError(f"the column {source_column.name} is no single number", hint="numeric_column(key)")
     return _Bucketized(source_column, boundaries)
 
 

@@ -105,7 +105,7 @@ def sharing(model: Any, features: Any, outputs: Any) -> Any:
         raise ConfigError(
             f"a network of the layers of {model.name} has others",
             found=", ".join(other),
-            mend="give its layers the names that they have in the model",
+            hint="give its layers the names that they have in the model",
         )
     return made
 
@@ -113,7 +113,7 @@ def sharing(model: Any, features: Any, outputs: Any) -> Any:
 def _model(what: str) -> _Making:
     making = _making.get()
     if making is None:
-        raise ConfigError(f"{what} is made outside of a model", mend="with keras_variables.of(features):")
+        raise ConfigError(f"{what} is made outside of a model", hint="with keras_variables.of(features):")
     return making  # type: ignore[no-any-return]
 
 

@@ -72,7 +72,7 @@ def restore(model: Any, folder: str, *, scope: str = "", required: bool = True) 
     """
     path = compat.install().train.latest_checkpoint(folder)
     if path is None and required:
-        raise ConfigError(f"a model is to be restored from {folder}, and there is no checkpoint", mend="train it first")
+        raise ConfigError(f"a model is to be restored from {folder}, and there is no checkpoint", hint="train it first")
     if path is None:
         return False
     saved, read = _checkpoint(path, scope)
@@ -110,7 +110,7 @@ def warm_start(model: Any, settings: WarmStartSettings | str | None, *, scope: s
         raise ConfigError(
             f"a warm start has another name for {unused[0]!r}, and no such weight is started from the checkpoint",
             found=f"weights: {', '.join(chosen) or 'none'}",
-            mend="name one of them, or let the patterns match it",
+            hint="name one of them, or let the patterns match it",
         )
     path = _path(settings.ckpt_to_initialize_from)
     saved, read = _checkpoint(path, settings.scope)
@@ -138,7 +138,7 @@ def _path(source: str) -> str:
         return inside
     path = tf.train.latest_checkpoint(source) if tf.io.gfile.isdir(source) else source
     if path is None:
-        raise ConfigError(f"a warm start from {source}, and there is no checkpoint", mend="train that model first")
+        raise ConfigError(f"a warm start from {source}, and there is no checkpoint", hint="train that model first")
     return str(path)
 
 
@@ -160,7 +160,7 @@ def _assign(
         raise ConfigError(
             f"the checkpoint {path} has no weight {before!r}",
             found=", ".join(sorted(saved)),
-            mend="give its name there, by var_name_to_prev_var_name",
+            hint="give its name there, by var_name_to_prev_var_name",
         )
     value = np.asarray(read(saved[before]))
     if value.shape != tuple(weight.shape):

@@ -26,7 +26,13 @@ from typing import Any
 from estimator_pipeline import compat
 
 __all__ = [
-    "SUM", "accumulating", "accumulating_of_keras_3", "accumulates", "changes", "counting_changes", "mean_of_steps"
+    "SUM",
+    "accumulates",
+    "accumulating",
+    "accumulating_of_keras_3",
+    "changes",
+    "counting_changes",
+    "mean_of_steps"
 ]  # fmt: skip
 
 # The name of a sum: after its variable's in an Estimator, and as a slot's in Keras. `utils.variable_names` knows it.

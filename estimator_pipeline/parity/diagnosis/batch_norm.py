@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from estimator_pipeline.job.tolerances import kind_of
-from estimator_pipeline.parity.findings import CLOSE, SCALED, Facts, Finding, Step, factor_of, told_names
+from estimator_pipeline.parity.findings import CLOSE, SCALED, Facts, ParityFinding, StepState, factor_of, told_names
 from estimator_pipeline.utils.arrays import Difference
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["of_evaluation", "of_statistics"]
 _OF_SUMS, _NEARER = 1e-5, 0.2
 
 
-def of_statistics(sides: tuple[str, str], state: Step, faults: Sequence[Difference]) -> Finding:
+def of_statistics(sides: tuple[str, str], state: StepState, faults: Sequence[Difference]) -> ParityFinding:
     """Of moving means and variances that differ after a step with the same loss, which both began alike.
 
     Args:
@@ -33,13 +33,13 @@ def of_statistics(sides: tuple[str, str], state: Step, faults: Sequence[Differen
         still = [name for name, change in changes[side].items()
                  if not np.any(change) and np.any(changes[1 - side][name])]  # fmt: skip
         if still:
-            return Finding(
+            return ParityFinding(
                 name="BatchNorm",
                 step=state.step,
                 side=sides[side],
                 message=f"{sides[side]} does not update {len(still)} of {len(changes[side])} moving means and "
                 f"variances ({told_names(still)})",
-                mend="the model's update operations: a model_fn has to run them with its train_op",
+                hint="the model's update operations: a model_fn has to run them with its train_op",
             )
     worst = max(faults, key=lambda fault: fault.relative)
     told = f"{len(faults)} of {len(changes[0])} moving means and variances differ "
@@ -49,17 +49,17 @@ def of_statistics(sides: tuple[str, str], state: Step, faults: Sequence[Differen
         more = 0 if factor > 1 else 1
         told = f"every moving mean and variance moves {max(factor, 1 / factor):.4g} times as far in {sides[more]} as "
         told += f"in {sides[1 - more]}"
-    return Finding(
+    return ParityFinding(
         name="BatchNorm",
         step=state.step,
         message=told,
-        mend="BatchNormalization's momentum (0.99 by default in Keras and tf.layers, 0.999 in tf.contrib), axis and "
+        hint="BatchNormalization's momentum (0.99 by default in Keras and tf.layers, 0.999 in tf.contrib), axis and "
         "fused kernel (Keras 2's corrects the variance for its sample, fused=False and Keras 3 do not); over which "
         "records it averages (those of a replica, or of all); updates that are run twice in a step",
     )
 
 
-def of_evaluation(parity: Parity, facts: Facts, step: int) -> Finding | None:
+def of_evaluation(parity: Parity, facts: Facts, step: int) -> ParityFinding | None:
     """Of the same training and other metrics: one side alone has the loss of layers in training mode."""
     sides = parity.initial.sides
     if not any(kind_of(name) == "statistics" for name in parity.initial.names):
@@ -71,13 +71,13 @@ def of_evaluation(parity: Parity, facts: Facts, step: int) -> Finding | None:
         for side in (0, 1):
             if _is_of(pair[side], trained, inferred) and not _is_of(pair[1 - side], trained, inferred):
                 values = _told_apart(pair[side], trained, inferred)
-                return Finding(
+                return ParityFinding(
                     name="BatchNorm",
                     step=step,
                     side=sides[side],
                     message=f"{sides[side]} evaluates in training mode: its {name} {values[0]} is that of layers that "
                     f"train ({values[1]}), not that of layers that infer ({values[2]})",
-                    mend="`training` is True only where mode is TRAIN",
+                    hint="`training` is True only where mode is TRAIN",
                 )
     return None
 

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 from estimator_pipeline.job.tolerances import kind_of
 from estimator_pipeline.parity.diagnosis.batch_norm import of_evaluation, of_statistics
 from estimator_pipeline.parity.diagnosis.gradients import factor_of_changes, of_loss, of_update
-from estimator_pipeline.parity.diagnosis.optimizers import MEND, of_options
-from estimator_pipeline.parity.findings import Facts, Finding, Step
+from estimator_pipeline.parity.diagnosis.optimizers import HINT, of_options
+from estimator_pipeline.parity.findings import Facts, ParityFinding, StepState
 from estimator_pipeline.parity.step_records import StepReader, batch_of, batches_alike
 from estimator_pipeline.utils.arrays import Comparison, Difference
 from estimator_pipeline.utils.text import counted
@@ -41,13 +41,13 @@ from estimator_pipeline.utils.variable_names import GLOBAL_STEP
 if TYPE_CHECKING:
     from estimator_pipeline.parity.result import Parity
 
-__all__ = ["FIRST_DIFFERENCE", "Facts", "Finding", "diagnose"]
+__all__ = ["FIRST_DIFFERENCE", "Facts", "ParityFinding", "diagnose"]
 
 FIRST_DIFFERENCE = "first difference"
 _KINDS = {"weights": "weight", "statistics": "moving statistic", "slots": "slot", "step": "variable"}
 
 
-def diagnose(parity: Parity, one: StepReader, other: StepReader, facts: Facts) -> Iterator[Finding]:
+def diagnose(parity: Parity, one: StepReader, other: StepReader, facts: Facts) -> Iterator[ParityFinding]:
     """The causes of the differences, or the first difference; nothing where all is within its tolerances.
 
     Args:
@@ -65,7 +65,7 @@ def diagnose(parity: Parity, one: StepReader, other: StepReader, facts: Facts) -
 
 def _of_fault(
     parity: Parity, step: int, fault: Difference, readers: tuple[StepReader, StepReader], facts: Facts
-) -> Iterator[Finding]:
+) -> Iterator[ParityFinding]:
     numbers = [one.step for one in parity.steps]
     if _is_one_of(fault, parity.initial):
         yield _names(parity.initial) or _initial(parity.initial, fault)
@@ -77,7 +77,7 @@ def _of_fault(
         yield _first_difference(parity, step, fault, "prediction")
     else:
         index = numbers.index(step)
-        state = Step(step, _variables(*readers, numbers[index - 1] if index else 0), _variables(*readers, step))
+        state = StepState(step, _variables(*readers, numbers[index - 1] if index else 0), _variables(*readers, step))
         yield from _of_step(parity, index, state, fault, facts)
 
 
@@ -85,7 +85,7 @@ def _is_one_of(fault: Difference, comparison: Comparison) -> bool:
     return any(fault is one for one in comparison.faults)
 
 
-def _of_step(parity: Parity, index: int, state: Step, fault: Difference, facts: Facts) -> Iterator[Finding]:
+def _of_step(parity: Parity, index: int, state: StepState, fault: Difference, facts: Facts) -> Iterator[ParityFinding]:
     """What the two did otherwise in the first step after which they are not the same."""
     step, sides = parity.steps[index], parity.initial.sides
     numbers = {one.name: one for one in parity.numbers[step.step].faults}
@@ -123,14 +123,16 @@ def _kind(parity: Parity, fault: Difference) -> str:
     return kind if dtype.startswith(("float", "bfloat")) else "variable"
 
 
-def _first_difference(parity: Parity, step: int, fault: Difference, kind: str, factor: float | None = None) -> Finding:
+def _first_difference(
+    parity: Parity, step: int, fault: Difference, kind: str, factor: float | None = None
+) -> ParityFinding:
     """What is told where no cause is certain: a measurement, and no guess.
 
     Args:
         parity: the comparison.
         step: the first one that is not equal.
         fault: its largest difference.
-        kind: what it is, see :class:`Finding`.
+        kind: what it is, see :class:`ParityFinding`.
         factor: how many times as long as the second side's every change of a weight is in the first side.
     """
     sides = parity.initial.sides
@@ -146,7 +148,7 @@ def _first_difference(parity: Parity, step: int, fault: Difference, kind: str, f
         told = f"{kind} {fault.message}"
     if factor is not None:
         told += f"; every weight's change in {sides[0]} is {factor:.4g} times that in {sides[1]}"
-    return Finding(
+    return ParityFinding(
         name=FIRST_DIFFERENCE,
         step=step,
         message=f"step {step}, {told}",
@@ -156,14 +158,14 @@ def _first_difference(parity: Parity, step: int, fault: Difference, kind: str, f
     )
 
 
-def _rates(parity: Parity, index: int) -> Finding:
+def _rates(parity: Parity, index: int) -> ParityFinding:
     step, sides = parity.steps[index], parity.initial.sides
-    return Finding(
+    return ParityFinding(
         name="learning rate",
         step=step.step,
         message=f"at step {step.step} it is {step.learning_rates[0]:.6g} in {sides[0]}, {step.learning_rates[1]:.6g} "
         f"in {sides[1]}",
-        mend="the schedule, and whether it is asked before or after the step is counted",
+        hint="the schedule, and whether it is asked before or after the step is counted",
     )
 
 
@@ -171,31 +173,31 @@ def _variables(one: StepReader, other: StepReader, step: int) -> Any:
     return tuple(side.variables(step) if step else side.initial() for side in (one, other))
 
 
-def _names(initial: Comparison) -> Finding | None:
+def _names(initial: Comparison) -> ParityFinding | None:
     found = [d for d in initial.faults if d.kind in ("missing", "shape", "dtype")]
     if not found:
         return None
-    return Finding(
+    return ParityFinding(
         name="variables",
         message="; ".join(d.message for d in found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else ""),
-        mend="layers' names and sizes, and the mapping of variables if one was given",
+        hint="layers' names and sizes, and the mapping of variables if one was given",
     )
 
 
-def _initial(initial: Comparison, worst: Difference) -> Finding:
+def _initial(initial: Comparison, worst: Difference) -> ParityFinding:
     told = f"they start from other values: {worst.message}"
     if all(" @" in fault.name for fault in initial.faults):
-        return Finding(name="optimizer options", message=f"of what is kept beside the weights {told}", mend=MEND)
-    return Finding(name="initial values", message=told)
+        return ParityFinding(name="optimizer options", message=f"of what is kept beside the weights {told}", hint=HINT)
+    return ParityFinding(name="initial values", message=told)
 
 
 def _records(
     read: Comparison, step: int, readers: tuple[StepReader, StepReader], sides: tuple[str, str], facts: Facts
-) -> Finding:
+) -> ParityFinding:
     first = read.faults[0]
-    mend = "the input functions, their seeds, and how they are sharded"
+    hint = "the input functions, their seeds, and how they are sharded"
     if first.kind != "value":
-        return Finding(name="records", step=step, message=f"step {step}: {first.message}", mend=mend)
+        return ParityFinding(name="records", step=step, message=f"step {step}: {first.message}", hint=hint)
     task, batch = batch_of(first.name)
     mine, yours, _ = batches_alike(*readers, facts.batches_per_step)
     read_by = [Counter(batches[task][batch]) for batches in (mine, yours)]
@@ -213,10 +215,10 @@ def _records(
             if twice:
                 side = sides[number]
                 told = f"{side} reads {counted(twice, 'record')} twice; {told}"
-    return Finding(name="records", step=step, side=side, message=f"step {step}, {first.name}: {told}", mend=mend)
+    return ParityFinding(name="records", step=step, side=side, message=f"step {step}, {first.name}: {told}", hint=hint)
 
 
-def _steps(parity: Parity, readers: tuple[StepReader, StepReader]) -> Finding | None:
+def _steps(parity: Parity, readers: tuple[StepReader, StepReader]) -> ParityFinding | None:
     if not (parity.only or parity.is_short) or not (parity.steps or parity.initial.alike):
         return None  # of other variables both cannot make the same steps, and that is told
     otherwise = _counted_otherwise(parity, readers)
@@ -232,11 +234,11 @@ def _steps(parity: Parity, readers: tuple[StepReader, StepReader]) -> Finding | 
         both = len(parity.steps)
         told.append(f"{counted(both, 'step')}{asked} {'was' if both == 1 else 'were'} made by both")
     last = parity.steps[-1].step if parity.steps else 0
-    mend = "data that end, hooks and callbacks that stop training, the steps that each side counts"
-    return Finding(name="steps", step=last, message="; ".join(told), mend=mend)
+    hint = "data that end, hooks and callbacks that stop training, the steps that each side counts"
+    return ParityFinding(name="steps", step=last, message="; ".join(told), hint=hint)
 
 
-def _counted_otherwise(parity: Parity, readers: tuple[StepReader, StepReader]) -> Finding | None:
+def _counted_otherwise(parity: Parity, readers: tuple[StepReader, StepReader]) -> ParityFinding | None:
     """Of a global step that is not one more after each step."""
     pairs = list(zip(*(reader.steps for reader in readers), strict=False))
     if all(one == other for one, other in pairs):
@@ -248,18 +250,18 @@ def _counted_otherwise(parity: Parity, readers: tuple[StepReader, StepReader]) -
         if (at := reader.initial().get(GLOBAL_STEP, 0))
     ]
     if begun:
-        return Finding(
+        return ParityFinding(
             name="steps",
             message=f"the steps do not correspond: {', '.join(begun)}",
-            mend="a model that was trained before: build and compile a new one, or set its optimizer's iterations to 0",
+            hint="a model that was trained before: build and compile a new one, or set its optimizer's iterations to 0",
         )
     for engine, reader in zip(parity.initial.sides, readers, strict=True):
         some = ", ".join(map(str, reader.steps[:4])) + (", …" if len(reader.steps) > 4 else "")
         told.append(f"{some} in {engine}")
-    return Finding(
+    return ParityFinding(
         name="steps",
         step=parity.steps[-1].step if parity.steps else 0,
         message=f"the steps do not correspond: the global step after each is {'; '.join(told)}",
-        mend="what counts the global step: minimize and apply_gradients do so once for each call that is given "
+        hint="what counts the global step: minimize and apply_gradients do so once for each call that is given "
         "global_step, a Keras optimizer in each apply_gradients",
     )

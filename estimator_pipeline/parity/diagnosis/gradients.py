@@ -25,8 +25,8 @@ from estimator_pipeline.parity.findings import (
     SAME,
     SCALED,
     Facts,
-    Finding,
-    Step,
+    ParityFinding,
+    StepState,
     distance,
     factor_of,
     length,
@@ -45,7 +45,7 @@ _EXACTLY = 0.01
 Arrays = Mapping[str, np.ndarray]
 
 
-def of_loss(parity: Parity, index: int, state: Step, facts: Facts) -> Finding | None:
+def of_loss(parity: Parity, index: int, state: StepState, facts: Facts) -> ParityFinding | None:
     """Of other losses from the same weights and records: the loss is scaled if all gradients have the same factor."""
     one, other = parity.steps[index].losses
     gradients = _gradients(parity, index, state, facts)
@@ -55,7 +55,7 @@ def of_loss(parity: Parity, index: int, state: Step, facts: Facts) -> Finding | 
     return _scaled(parity, state, factor, facts, "loss and gradient are")
 
 
-def of_update(parity: Parity, index: int, state: Step, facts: Facts) -> Finding | None:
+def of_update(parity: Parity, index: int, state: StepState, facts: Facts) -> ParityFinding | None:
     """Of weights that change otherwise after the same loss: the cause where it is certain."""
     if mixed_up := _mixed_up(parity.initial.sides, state):
         return mixed_up
@@ -70,13 +70,13 @@ def of_update(parity: Parity, index: int, state: Step, facts: Facts) -> Finding 
     return _of_lengths(parity, index, state, gradients, factor, facts)
 
 
-def factor_of_changes(state: Step) -> float | None:
+def factor_of_changes(state: StepState) -> float | None:
     """How many times the second side's changes the first side's are, of all weights; None: it is none, or near 1."""
     factor = factor_of(state.changes(0, "weights"), state.changes(1, "weights"))
     return None if factor is None or abs(factor - 1) <= SCALED else factor
 
 
-def _mixed_up(sides: tuple[str, str], state: Step) -> Finding | None:
+def _mixed_up(sides: tuple[str, str], state: StepState) -> ParityFinding | None:
     """Two variables of which each has the other's gradient: it changes as the other one, and so do its slots."""
     weights = state.changes(0, "weights"), state.changes(1, "weights")
     apart = sorted(n for n in weights[0] if distance({n: weights[0][n]}, {n: weights[1][n]}) >= CLOSE)
@@ -102,16 +102,16 @@ def _mixed_up(sides: tuple[str, str], state: Step) -> Finding | None:
     ]
     if not pairs:
         return None
-    return Finding(
+    return ParityFinding(
         name="variables",
         step=state.step,
         message=f"{told_names(pairs)} are mixed up: what changes the one in {sides[0]} changes the other in {sides[1]}",
-        mend="the mapping of variables",
+        hint="the mapping of variables",
     )
 
 
 def _added(
-    state: Step, side: int, options: Mapping[str, Any], rate: float | None
+    state: StepState, side: int, options: Mapping[str, Any], rate: float | None
 ) -> tuple[dict[str, np.ndarray], bool] | None:
     """What the gradient adds to each weight or its slot, and whether -rate is a factor of it; None: it is not known.
 
@@ -142,7 +142,7 @@ def _added(
 
 
 def _moment(
-    state: Step, side: int, weights: Iterable[str], slot: str, decay: float | None
+    state: StepState, side: int, weights: Iterable[str], slot: str, decay: float | None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], float] | None:
     """Weight -> its slot after the step, and what that has more than its decayed value before; the decay."""
     keys = {name: f"{name} @{slot}" for name in weights}
@@ -153,7 +153,7 @@ def _moment(
     return after, added, decay
 
 
-def _gradients(parity: Parity, index: int, state: Step, facts: Facts) -> tuple[Arrays, Arrays] | None:
+def _gradients(parity: Parity, index: int, state: StepState, facts: Facts) -> tuple[Arrays, Arrays] | None:
     """Weight -> its gradient in this step, by either side; None: of one or both it is not known."""
     found = []
     for side, rate in enumerate(facts.rates(parity.steps[index].learning_rates)):
@@ -164,7 +164,7 @@ def _gradients(parity: Parity, index: int, state: Step, facts: Facts) -> tuple[A
     return found[0], found[1]
 
 
-def _of_a_neighbouring_rate(parity: Parity, index: int, state: Step, facts: Facts) -> Finding | None:
+def _of_a_neighbouring_rate(parity: Parity, index: int, state: StepState, facts: Facts) -> ParityFinding | None:
     """One side alone tells its rates, and the other has that of the step before or after it, as all it adds shows.
 
     Of the first step this would not be certain: a scaled loss shows there as well.
@@ -180,7 +180,7 @@ def _of_a_neighbouring_rate(parity: Parity, index: int, state: Step, facts: Fact
     return _another_rate(parity, state, "what the gradients add", factor, shift)
 
 
-def _of_a_rate(parity: Parity, index: int, state: Step, facts: Facts) -> Finding | None:
+def _of_a_rate(parity: Parity, index: int, state: StepState, facts: Facts) -> ParityFinding | None:
     """Of the same gradients: every weight's change has the same factor, and the rates are not known to be the same."""
     factor = factor_of_changes(state)
     one, other = facts.rates(parity.steps[index].learning_rates)
@@ -209,32 +209,32 @@ def _neighbour(parity: Parity, index: int, factor: float) -> str | None:
     return None
 
 
-def _another_rate(parity: Parity, state: Step, what: str, factor: float, shift: str) -> Finding:
+def _another_rate(parity: Parity, state: StepState, what: str, factor: float, shift: str) -> ParityFinding:
     sides = parity.initial.sides
-    return Finding(
+    return ParityFinding(
         name="learning rate",
         step=state.step,
         message=f"{what} in {sides[0]} is {factor:.4g} times that in {sides[1]}{shift}",
-        mend="the schedule, and whether it is asked before or after the step is counted",
+        hint="the schedule, and whether it is asked before or after the step is counted",
     )
 
 
 def _of_lengths(
-    parity: Parity, index: int, state: Step, gradients: tuple[Arrays, Arrays], factor: float, facts: Facts
-) -> Finding | None:
+    parity: Parity, index: int, state: StepState, gradients: tuple[Arrays, Arrays], factor: float, facts: Facts
+) -> ParityFinding | None:
     """Of gradients of one direction: the shorter one is clipped to its length, or the longer one is scaled."""
     sides, lengths = parity.initial.sides, [length(one) for one in gradients]
     short = 0 if factor < 1 else 1
     steady = [_is_steady(parity, index, side, facts) for side in (0, 1)]
     bound = facts.clip_norm is not None and abs(lengths[short] / facts.clip_norm - 1) < CLOSE
     if bound or (steady[short] and not steady[1 - short]):
-        return Finding(
+        return ParityFinding(
             name="clipping",
             step=state.step,
             side=sides[1 - short],
             message=f"{sides[short]}'s gradient has the length {lengths[short]:.5g} to which it is clipped; "
             f"{sides[1 - short]}'s has the same direction and the length {lengths[1 - short]:.5g}",
-            mend="clip in both, to the same length, after the gradients are summed",
+            hint="clip in both, to the same length, after the gradients are summed",
         )
     # Plain SGD that is applied several times in a step looks like a loss that is scaled by a whole number.
     whole = max(factor, 1 / factor)
@@ -254,17 +254,17 @@ def _is_steady(parity: Parity, index: int, side: int, facts: Facts) -> bool:
     return max(norms) - min(norms) < SAME * max(norms)
 
 
-def _scaled(parity: Parity, state: Step, factor: float, facts: Facts, what: str) -> Finding:
+def _scaled(parity: Parity, state: StepState, factor: float, facts: Facts, what: str) -> ParityFinding:
     more, times = (0, factor) if factor > 1 else (1, 1 / factor)
     sides = parity.initial.sides
     told = f"{sides[more]}'s {what} {times:.4g} times {sides[1 - more]}'s, for all weights"
     if facts.replicas > 1 and abs(times / facts.replicas - 1) < CLOSE:
         told += f", and there are {facts.replicas} replicas"
-    return Finding(
+    return ParityFinding(
         name="loss scaling",
         step=state.step,
         side=sides[more],
         message=told,
-        mend="how the loss is reduced (its sum or its mean over the batch), weights of records, and what the loss or "
+        hint="how the loss is reduced (its sum or its mean over the batch), weights of records, and what the loss or "
         "its gradient is divided by: the global batch, not a replica's part of it",
     )

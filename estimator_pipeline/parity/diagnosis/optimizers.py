@@ -7,19 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from estimator_pipeline.parity.findings import CLOSE, SAME, Facts, Finding, Step, distance, told_names, variables
+from estimator_pipeline.parity.findings import (
+    CLOSE,
+    SAME,
+    Facts,
+    ParityFinding,
+    StepState,
+    distance,
+    told_names,
+    variables,
+)
 from estimator_pipeline.utils.variable_names import AVERAGE, GRADIENT_SUM
 
-__all__ = ["MEND", "of_epsilon", "of_options", "other_options", "told_options"]
+__all__ = ["HINT", "of_epsilon", "of_options", "other_options", "told_options"]
 
-MEND = "the optimizer's options, named in both; docs/keras.md has what V1 and Keras do otherwise"
+HINT = "the optimizer's options, named in both; docs/keras.md has what V1 and Keras do otherwise"
 # What is kept for a weight by something else than the optimizer's rule.
 _BESIDE = {AVERAGE, GRADIENT_SUM, "average"}
 # A slot that an optimizer keeps by an option alone -> the option.
 _BY_OPTION = {"mg": "centered", "vhat": "amsgrad"}
 
 
-def of_options(sides: tuple[str, str], state: Step, facts: Facts, *, first: bool) -> Finding | None:
+def of_options(sides: tuple[str, str], state: StepState, facts: Facts, *, first: bool) -> ParityFinding | None:
     """Optimizers of other kinds, with other options, or whose slots begin with other values.
 
     Other epsilons alone are often too small to matter, and are a matter of :func:`of_epsilon`.
@@ -30,20 +39,20 @@ def of_options(sides: tuple[str, str], state: Step, facts: Facts, *, first: bool
         facts: what both say of their optimizers.
         first: whether it is the first step of all.
     """
-    name, mend = "optimizer options", MEND
+    name, hint = "optimizer options", HINT
     others = {option: pair for option, pair in other_options(facts).items() if option != "epsilon"}
     if told := _kinds(sides, state, facts):
-        mend = "the same optimizer in both"
+        hint = "the same optimizer in both"
     elif others:
         told = f"the options of the optimizers are not the same: {told_options(sides, others)}"
         if list(others) == ["learning_rate"]:
-            name, mend = "learning rate", "the learning rate of both"
+            name, hint = "learning rate", "the learning rate of both"
     elif first:
         told = _other_start(sides, state)
-    return Finding(name=name, step=state.step, message=told, mend=mend) if told else None
+    return ParityFinding(name=name, step=state.step, message=told, hint=hint) if told else None
 
 
-def _kinds(sides: tuple[str, str], state: Step, facts: Facts) -> str | None:
+def _kinds(sides: tuple[str, str], state: StepState, facts: Facts) -> str | None:
     """In words, that the kinds differ: as both say; else by what both keep for a weight that they train."""
     kinds = [one.get("kind") for one in facts.options]
     if None not in kinds and kinds[0] != kinds[1]:
@@ -72,7 +81,7 @@ def _told_slots(slots: set[str]) -> str:
     return ", ".join(f"@{slot}" for slot in sorted(slots)) or "nothing"
 
 
-def _other_start(sides: tuple[str, str], state: Step) -> str | None:
+def _other_start(sides: tuple[str, str], state: StepState) -> str | None:
     """In words, which slots began with other values."""
     one, other = (variables(side, "slots") for side in state.before)
     for name in (name for name in one if name in other):
@@ -83,7 +92,7 @@ def _other_start(sides: tuple[str, str], state: Step) -> str | None:
     return None
 
 
-def of_epsilon(sides: tuple[str, str], state: Step, facts: Facts) -> Finding | None:
+def of_epsilon(sides: tuple[str, str], state: StepState, facts: Facts) -> ParityFinding | None:
     """Of Adam with the same moments and other epsilons: the finding, if these explain all of the other change.
 
     It changes a weight by rate * m / (sqrt(v) + epsilon).
@@ -102,12 +111,12 @@ def of_epsilon(sides: tuple[str, str], state: Step, facts: Facts) -> Finding | N
     ]  # fmt: skip
     if any(distance({name: steps[0][name]}, {name: steps[1][name]}) >= 5 * CLOSE for name in moved):
         return None
-    return Finding(
+    return ParityFinding(
         name="optimizer options",
         step=state.step,
         message=f"epsilon is {epsilons[0]:g} in {sides[0]}, {epsilons[1]:g} in {sides[1]}, and explains the other "
         f"change of {told_names(moved)}",
-        mend=MEND,
+        hint=HINT,
     )
 
 

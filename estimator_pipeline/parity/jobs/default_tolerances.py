@@ -22,7 +22,7 @@ _LOSS = Tolerance(ulp=4, rtol=_SUMS, reason="the replicas' and the regularisers'
 _METRICS = Tolerance(rtol=_SUMS, reason="what batches and replicas count is added up in another order")
 _STATISTICS = Tolerance(
     rtol=1e-5,
-    of_largest=1e-5,
+    rtol_of_max=1e-5,
     atol=1e-7,
     reason="in a tf.function the fused kernel makes the moving averages, in a session operations of their own do",
 )

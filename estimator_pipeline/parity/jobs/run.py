@@ -96,16 +96,16 @@ def _two(engines: Sequence[str]) -> tuple[str, str]:
         raise ConfigError(
             "parity compares two engines, and two must be named",
             found=f"named: {', '.join(named) or 'none'}; engines: {', '.join(ENGINE_NAMES)}",
-            mend="name two, with a comma between: --engines keras,keras3",
+            hint="name two, with a comma between: --engines keras,keras3",
         )
     if unknown := [name for name in engines if name not in ENGINE_NAMES]:
         raise ConfigError(
             f"the engines {', '.join(engines)} are not two that there are",
             found=f"not known: {', '.join(map(repr, unknown))}; engines: {', '.join(ENGINE_NAMES)}",
-            mend="name two, with a comma between: --engines keras,keras3",
+            hint="name two, with a comma between: --engines keras,keras3",
         )
     if engines[0] == engines[1]:
-        raise ConfigError(f"the engine {engines[0]} was to be compared with itself", mend="name two engines")
+        raise ConfigError(f"the engine {engines[0]} was to be compared with itself", hint="name two engines")
     return engines[0], engines[1]
 
 
@@ -241,14 +241,14 @@ def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: i
     if job.run.train_distribute == "parameter_server":
         raise ConfigError(
             "parity compares synchronous training, and train_distribute is parameter_server",
-            mend="--set run.train_distribute=multi_worker_mirrored --set cluster.ps=0",
+            hint="--set run.train_distribute=multi_worker_mirrored --set cluster.ps=0",
         )
     seed = getattr(job.input, "seed", 0)
     if job.run.seed is None or seed is None:
         raise ConfigError(
             "parity needs the same records in the same order, and the same dropout in both",
             found=f"run.seed {job.run.seed}, input.seed {seed}",
-            mend="--set run.seed=1 --set input.seed=1",
+            hint="--set run.seed=1 --set input.seed=1",
         )
     # What own input functions give is not known, and cannot be exported.
     exporters = "[]" if job.input.source == "function" else f"[{{kind: final, name: {EXPORT}}}]"
@@ -270,7 +270,7 @@ def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: i
             raise ConfigError(
                 f"train_distribute {strategy!r} trains in one process, and {workers} workers are to train",
                 found=f"workers {workers} and run.train_distribute {strategy}",
-                mend="--set run.train_distribute=multi_worker_mirrored, or leave the workers out",
+                hint="--set run.train_distribute=multi_worker_mirrored, or leave the workers out",
             )
         if workers > 1 and strategy == "none":
             changes.append("run.train_distribute=multi_worker_mirrored")
@@ -285,7 +285,7 @@ def _run(
     command += ["--record", str(base / engine / "record"), *more]
     for change in (*changes, _model_dir(base, engine)):
         command += ["--set", change]
-    shape = launch.Shape(workers=job.cluster.workers, chief=job.cluster.chief)
+    shape = launch.LaunchShape(workers=job.cluster.workers, chief=job.cluster.chief)
     with launch.hold_ports(shape.ports) as held:
         plan = launch.plan_local(
             command,
@@ -303,13 +303,13 @@ def _run(
     return metrics
 
 
-def _failed(engine: str, outcome: launch.Outcome) -> PipelineError:
+def _failed(engine: str, outcome: launch.LaunchOutcome) -> PipelineError:
     """Why a run failed, with the exit code that says so: a job that an engine refuses is bad input."""
     logs = f"its logs: {outcome.log_dir}"
     refusal = None if outcome.failure is None else outcome.failure.refusal
     if outcome.exit_code == ConfigError.exit_code and refusal is not None:
         what = f"the engine {engine} cannot run this job: {refusal['what']}"
-        return ConfigError(what, found="; ".join(filter(None, (refusal["found"], logs))), mend=refusal["mend"])
+        return ConfigError(what, found="; ".join(filter(None, (refusal["found"], logs))), hint=refusal["hint"])
     if outcome.failure is not None:
         told = f"failed: {outcome.failure.text()}"
     elif outcome.reason == "interrupted":

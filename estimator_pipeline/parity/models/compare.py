@@ -32,7 +32,7 @@ from estimator_pipeline.parity import folders, graph_facts, known_differences
 from estimator_pipeline.parity.comparison import compare_records
 from estimator_pipeline.parity.diagnosis.diagnose import FIRST_DIFFERENCE, Facts
 from estimator_pipeline.parity.diagnosis.optimizers import other_options, told_options
-from estimator_pipeline.parity.export_answers import Evaluation, evaluation_of, loss_of_batch_means, predicted
+from estimator_pipeline.parity.export_answers import ExportEvaluation, evaluation_of, loss_of_batch_means, predicted
 from estimator_pipeline.parity.findings import told_names
 from estimator_pipeline.parity.jobs import metadata as about
 from estimator_pipeline.parity.models import inspection, matching
@@ -112,7 +112,7 @@ def compare_models(
         raise ConfigError(
             "metric_names names metrics, and nothing is evaluated",
             found=", ".join(list(named)[:12]),
-            mend="give eval_input_fn (--eval-input-fn), or leave metric_names out",
+            hint="give eval_input_fn (--eval-input-fn), or leave metric_names out",
         )
     theirs = inspection.look_at_estimator(
         estimator, training=feeds.training, evaluation=feeds.evaluation, asked=predictions is not None
@@ -156,8 +156,8 @@ class _Pair:
     mapping: Mapping[str, str]
     metric_names: Mapping[str, str]
     asked: Mapping[str, str]
-    theirs: inspection.Look
-    ours: inspection.KerasLook
+    theirs: inspection.EstimatorSummary
+    ours: inspection.KerasSummary
     left: matching.LeftOut
     forms: Forms
 
@@ -184,7 +184,7 @@ class _Outcome:
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
     answers: dict[str, Any] = dataclasses.field(default_factory=dict)
     batches: list[int] = dataclasses.field(default_factory=list)
-    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    evaluation: ExportEvaluation = dataclasses.field(default_factory=ExportEvaluation)
     random: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     names: list[str] = dataclasses.field(default_factory=list)
@@ -447,8 +447,8 @@ def _at_work(what: str, record: Path | None = None) -> contextlib.AbstractContex
         made = len(StepReader(record).losses) if record is not None and any(record.iterdir()) else 0
         return f"failed{f' after step {made}' if made else ''}"
 
-    mend = "correct the function, or the data that it reads"
-    return own_code(what, kind=lambda error: TaskFailedError, fails=fails, mend=mend)
+    hint = "correct the function, or the data that it reads"
+    return own_code(what, kind=lambda error: TaskFailedError, fails=fails, hint=hint)
 
 
 def _told_batches(input_fn: Callable[..., Any], record: Path, forms: Forms, side: int) -> Callable[..., Any]:
@@ -479,7 +479,7 @@ def _refuse_divergence(base: Path) -> None:
         raise DivergedError(
             f"training has diverged: {'; '.join(told)}",
             found="; ".join([*finite, f"runs and records: {base}"]),
-            mend="lower the learning rate, clip gradients, or look at the records of that step; fewer steps (--steps) "
+            hint="lower the learning rate, clip gradients, or look at the records of that step; fewer steps (--steps) "
             "tell whether the two are equal until then",
         )
 

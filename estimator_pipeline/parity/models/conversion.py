@@ -30,7 +30,7 @@ def check_proof(proof: Path, program: Path) -> None:
     if program.is_dir():
         raise ConfigError(f"--parity compares one file with its conversion, and {program} is a folder")
     if not proof.is_file():
-        raise ConfigError(f"--parity: there is no file {proof}", mend=_mend())
+        raise ConfigError(f"--parity: there is no file {proof}", hint=_hint())
 
 
 def compare_conversion(
@@ -53,7 +53,7 @@ def compare_conversion(
     found = _module(proof, "parity_proof")
     missing = [name for name in _ASKED if not callable(getattr(found, name, None))]
     if missing:
-        raise ConfigError(f"{proof} has no function {missing[0]}", mend=_mend())
+        raise ConfigError(f"{proof} has no function {missing[0]}", hint=_hint())
     theirs, ours = _module(program, "program_before"), _module(made, "program_made")
     functions: dict[str, Any] = {name: getattr(found, name, None) for name in (*_ASKED, *_OF_DATA, *_OF_MODEL)}
     # Initial values are the Keras model's: which ones, a seed says.
@@ -65,7 +65,7 @@ def compare_conversion(
         ("estimator", estimator, tf.compat.v1.estimator.Estimator),
     ):
         if not isinstance(one, kind):
-            raise ConfigError(f"{proof}: {name} returns a {type(one).__name__}", mend=f"return a {kind.__name__}")
+            raise ConfigError(f"{proof}: {name} returns a {type(one).__name__}", hint=f"return a {kind.__name__}")
 
     def given(name: str, module: Any) -> Any:
         return None if functions[name] is None else lambda: functions[name](module)
@@ -82,7 +82,7 @@ def compare_conversion(
     )
 
 
-def _mend() -> str:
+def _hint() -> str:
     return (
         "write a file with the functions estimator(program), model(made) and input_fn(program): the Estimator, the "
         "compiled Keras model, and the training data of both, in the same order each time"
@@ -101,7 +101,7 @@ def _module(path: Path, name: str) -> Any:
         except SystemExit as ended:
             raise ConfigError(
                 f"{path} ends when it is imported, with code {ended.code}",
-                mend='read the command line under `if __name__ == "__main__":`',
+                hint='read the command line under `if __name__ == "__main__":`',
             ) from ended
         except Exception as error:
             raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error

@@ -52,7 +52,7 @@ class Feed:
             raise ConfigError(
                 f"{name} is no function",
                 found=type_told(input_fn),
-                mend=f"give a function that makes the dataset and returns it ({option} FILE.py:NAME)"
+                hint=f"give a function that makes the dataset and returns it ({option} FILE.py:NAME)"
                 if is_dataset
                 else f"give a function that returns a tf.data.Dataset ({option} FILE.py:NAME)",
             )
@@ -82,7 +82,7 @@ class Feed:
             if self._is_distributed:
                 raise ConfigError(
                     f"{self.title} returns tensors, and the Estimator has a strategy",
-                    mend="return a tf.data.Dataset of (features, labels)",
+                    hint="return a tf.data.Dataset of (features, labels)",
                 )
             self._gives_tensors = True
             return found
@@ -99,7 +99,7 @@ class Feed:
                 found = called(self._input_fn, self.title, **self._arguments, **context)
             if not isinstance(found, _datasets()):
                 self._refuse(found)
-                raise ConfigError(f"{self.title} returns tensors, which Keras cannot read", mend=self._mend())
+                raise ConfigError(f"{self.title} returns tensors, which Keras cannot read", hint=self._hint())
             return self._looked_at(found)
 
         return self._with_its_signature(given)
@@ -114,12 +114,12 @@ class Feed:
             with own_code(
                 self.title,
                 fails=lambda: "fails while its first batch is read",
-                mend="correct the function, or the data that it reads",
+                hint="correct the function, or the data that it reads",
             ):
                 self._first = list(features_of(self.for_keras()()).take(1))
         if not self._first:
             raise ConfigError(
-                f"{self.title} gives no batch", mend="look at the data that it reads: nothing can be compared"
+                f"{self.title} gives no batch", hint="look at the data that it reads: nothing can be compared"
             )
         return self._first[0]
 
@@ -133,7 +133,7 @@ class Feed:
         if self._is_evaluation and _is_endless(dataset):
             raise ConfigError(
                 f"{self.title} gives a dataset without end, and an evaluation reads all of it",
-                mend="leave .repeat() out of it, or say how many batches are evaluated: eval_steps (--eval-steps N)",
+                hint="leave .repeat() out of it, or say how many batches are evaluated: eval_steps (--eval-steps N)",
             )
         return dataset
 
@@ -150,7 +150,7 @@ class Feed:
                 setattr(outer, name, getattr(self._input_fn, name))
         return outer
 
-    def _mend(self) -> str:
+    def _hint(self) -> str:
         if self.name.startswith("keras"):
             return "return a tf.data.Dataset of (features, labels)"
         option = "--keras-" + self.name.replace("_", "-")
@@ -168,7 +168,7 @@ class Feed:
             what += f" of {', '.join(type(part).__name__ for part in found[:4])}" if found else " of nothing"
         raise ConfigError(
             f"{self.title} returns {what}",
-            mend="return a tf.data.Dataset of (features, labels), in batches: "
+            hint="return a tf.data.Dataset of (features, labels), in batches: "
             "tf.data.Dataset.from_tensor_slices((features, labels)).batch(32)",
         )
 
@@ -185,7 +185,7 @@ class Feed:
         flat = tf.nest.flatten(sample)
         if not all(isinstance(part, tf.Tensor) for part in flat):
             raise ConfigError(
-                f"{self.title} returns tensors that are sparse or missing, which Keras cannot read", mend=self._mend()
+                f"{self.title} returns tensors that are sparse or missing, which Keras cannot read", hint=self._hint()
             )
 
         def batches() -> Iterator[Any]:
@@ -279,7 +279,7 @@ def _refuse_unfilled(function: Any, what: str, filled: Collection[str]) -> None:
         raise ConfigError(
             f"{what} needs arguments that it is not given: {', '.join(needs)}",
             found=f"{name_of(function)}{inspect.signature(function)}",
-            mend="give them defaults, or bind them with functools.partial",
+            hint="give them defaults, or bind them with functools.partial",
         )
 
 

@@ -25,13 +25,13 @@ from estimator_pipeline.parity.models.input_fns import Feed, features_of
 from estimator_pipeline.parity.models.matching import canonical_of
 from estimator_pipeline.parity.optimizer_slots import Kept, kept_by_keras, kept_in_graph
 
-__all__ = ["KerasLook", "Look", "copy_of", "keras_classes", "look_at_estimator", "look_at_keras"]
+__all__ = ["EstimatorSummary", "KerasSummary", "copy_of", "keras_classes", "look_at_estimator", "look_at_keras"]
 
 Shapes = Mapping[str, tuple[int, ...] | None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Look:
+class EstimatorSummary:
     """What an Estimator has.
 
     Attributes:
@@ -50,7 +50,7 @@ class Look:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class KerasLook:
+class KerasSummary:
     """What a Keras model has.
 
     Attributes:
@@ -91,7 +91,7 @@ def copy_of(estimator: Any, model_dir: str, note: Callable[[str, Any], None] | N
     return tf.estimator.Estimator(model_fn, model_dir, config=estimator.config.replace(model_dir=model_dir, **config))
 
 
-def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None, asked: bool) -> Look:
+def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None, asked: bool) -> EstimatorSummary:
     """What an Estimator has; nothing is run, and nothing left on disk.
 
     Args:
@@ -153,7 +153,7 @@ def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None
                 ) as answers,
             ):
                 next(answers)
-    return Look(
+    return EstimatorSummary(
         variables={
             name: tuple(shapes[one].as_list()) if shapes[one].is_fully_defined() else None
             for name, one in variables.items()
@@ -165,7 +165,7 @@ def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None
     )
 
 
-def look_at_keras(model: Any, *, training: Feed, evaluation: Feed | None) -> KerasLook:
+def look_at_keras(model: Any, *, training: Feed, evaluation: Feed | None) -> KerasSummary:
     """What a Keras model has; a model that is not built yet is, and no value of it is changed.
 
     Args:
@@ -207,7 +207,7 @@ def look_at_keras(model: Any, *, training: Feed, evaluation: Feed | None) -> Ker
     known_as = canonical_of((name for name, _ in named), "the Keras model", kept_by_keras(model).names)
     shapes = {name: tuple(one.shape.as_list()) for name, one in named}
     still = {name for name, one in named if not one.trainable}
-    return KerasLook(
+    return KerasSummary(
         variables={name: shapes[one] for name, one in known_as.items()},
         untrained=frozenset(name for name, one in known_as.items() if one in still),
         metrics=metrics,
@@ -224,8 +224,8 @@ def _built(what: str) -> Iterator[None]:
         if isinstance(error, PipelineError):
             raise
     except Exception as error:
-        mend = "correct it there, or the data"
-        raise ConfigError(f"{what}: {told(error)}", found=place_in(error), mend=mend) from error
+        hint = "correct it there, or the data"
+        raise ConfigError(f"{what}: {told(error)}", found=place_in(error), hint=hint) from error
 
 
 def _names_in(found: Any) -> list[str]:

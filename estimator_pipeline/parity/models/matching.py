@@ -14,7 +14,13 @@ from estimator_pipeline.job.tolerances import kind_of
 from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
 
 __all__ = [
-    "LeftOut", "canonical_of", "check_variables", "check_metrics", "names_of", "outputs_asked", "renamed_as",
+    "LeftOut",
+    "canonical_of",
+    "check_metrics",
+    "check_variables",
+    "names_of",
+    "outputs_asked",
+    "renamed_as",
     "to_compare",
 ]  # fmt: skip
 
@@ -68,7 +74,7 @@ def names_of(given: Any, argument: str, example: str) -> dict[str, str]:
         raise ConfigError(
             f"{argument} is no mapping of names to names",
             found=f"{given!r:.200}",
-            mend=f"give a dict of texts, such as {example}",
+            hint=f"give a dict of texts, such as {example}",
         )
     return dict(given)
 
@@ -88,11 +94,11 @@ def canonical_of(names: Iterable[str], whose: str, kept: Mapping[str, str | None
     try:
         found = canonical(counts, kept)
     except ValueError as error:
-        raise ConfigError(f"variables of {whose} cannot be told apart: {error}", mend=_ONE_NAME) from error
+        raise ConfigError(f"variables of {whose} cannot be told apart: {error}", hint=_ONE_NAME) from error
     # Of two optimizers each counts the steps, and both counts are called alike.
     twice = [given for name, given in found.items() if counts[given] > 1 and name != GLOBAL_STEP]
     if twice:
-        raise ConfigError(f"{whose} has several variables of one name: {_listed(twice)}", mend=_ONE_NAME)
+        raise ConfigError(f"{whose} has several variables of one name: {_listed(twice)}", hint=_ONE_NAME)
     return found
 
 
@@ -144,7 +150,7 @@ def check_variables(
         raise ConfigError(
             "weights have no counterpart on the other side",
             found=f"in Keras alone: {_told(alone, own)}; in the Estimator alone: {_told(left, weights)}",
-            mend="give a mapping of Keras's names to the Estimator's, such as {dense/kernel: fc1/weights}",
+            hint="give a mapping of Keras's names to the Estimator's, such as {dense/kernel: fc1/weights}",
         )
     both = [name for name in own if name in have]
     unlike = [
@@ -155,7 +161,7 @@ def check_variables(
         raise ConfigError(
             f"weights that belong together have another shape: {_listed(unlike)}",
             found="; ".join(pairs[:6]),
-            mend="correct the mapping of variables"
+            hint="correct the mapping of variables"
             if mapping
             else "give a mapping of the weights that belong together",
         )
@@ -184,7 +190,7 @@ def check_metrics(theirs: Collection[str], ours: Collection[str], renamed: Mappi
         raise ConfigError(
             "of the evaluation's metrics none has a counterpart on the other side",
             found=f"the Estimator's: {_listed(sorted(theirs))}; Keras's: {_listed(sorted(some[1]))}",
-            mend="match those that belong together by metric_names (--metric-names), Keras's to the Estimator's, such "
+            hint="match those that belong together by metric_names (--metric-names), Keras's to the Estimator's, such "
             "as {acc: accuracy}; compile the model without metrics to compare the losses alone",
         )
 
@@ -252,8 +258,8 @@ def to_compare(
         why = f", and the same records are read in other batches ({counts})"
         untold = "which Keras does not tell on several replicas, nor by a test_step without a loss"
         why = why if is_other_split else f", {untold}"
-        mend = f"{_AVERAGE} was" if _AVERAGE in both else "give both a metric of it"
-        notes.append(f"the loss of the evaluation was not compared: {what}{why}; {mend}")
+        hint = f"{_AVERAGE} was" if _AVERAGE in both else "give both a metric of it"
+        notes.append(f"the loss of the evaluation was not compared: {what}{why}; {hint}")
     return {"estimator": theirs, "keras": keras}, notes
 
 
@@ -294,7 +300,7 @@ def outputs_asked(asked: Any, outputs: Collection[str], keys: Collection[str] | 
             raise ConfigError(
                 f"predictions={asked!r} is one key, and the Keras model has {len(outputs)} outputs",
                 found=f"its outputs: {', '.join(outputs)}",
-                mend="give a mapping of outputs to keys (--predictions OUTPUT=KEY for each)",
+                hint="give a mapping of outputs to keys (--predictions OUTPUT=KEY for each)",
             )
         asked = {next(iter(outputs)): asked}
     found = names_of(asked, "predictions", '{"logits": "scores"}, or a key alone')
@@ -303,19 +309,19 @@ def outputs_asked(asked: Any, outputs: Collection[str], keys: Collection[str] | 
         raise ConfigError(
             f"predictions names outputs that the Keras model does not have: {', '.join(unknown)}",
             found=f"its outputs: {', '.join(outputs)}",
-            mend="name the model's outputs, to each the Estimator's key",
+            hint="name the model's outputs, to each the Estimator's key",
         )
     missing = [] if keys is None else [key for key in found.values() if key not in keys]
     if missing:
         raise ConfigError(
             f"the Estimator's predictions have no {', '.join(missing)}",
             found=f"they have: {', '.join(keys or ())}",
-            mend="name one of these",
+            hint="name one of these",
         )
     if keys is None and len(found) > 1:
         raise ConfigError(
             f"predictions names {len(found)} keys, and the Estimator predicts one array",
-            mend="name one output, or have the model_fn return a dict of predictions",
+            hint="name one output, or have the model_fn return a dict of predictions",
         )
     return found
 
@@ -333,13 +339,13 @@ def _refuse_names(
         raise ConfigError(
             "; ".join([f"the mapping of {of} names what is not there: {'; '.join(unknown[:6])}", *twice]),
             found=f"the Estimator's: {_listed(theirs)}; Keras's: {_listed(ours)}",
-            mend=f"correct the names: the Keras model's {one} comes first, the Estimator's second",
+            hint=f"correct the names: the Keras model's {one} comes first, the Estimator's second",
         )
     if twice:
         raise ConfigError(
             "; ".join(twice),
             found=", ".join(next(iter(several.values()))[:_SHOWN]),
-            mend=f"give each a {one} of its own",
+            hint=f"give each a {one} of its own",
         )
 
 

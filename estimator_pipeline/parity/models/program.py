@@ -69,7 +69,7 @@ def compare_program(
         found = call_function(functions[option], reference=references[option], field=option)
         if not isinstance(found, kind):
             returns = type_told(found)
-            raise ConfigError(f"{option}: {references[option]} returns {returns}", mend=f"return a {name}")
+            raise ConfigError(f"{option}: {references[option]} returns {returns}", hint=f"return a {name}")
         return found
 
     return compare_models(
@@ -100,13 +100,13 @@ def _predictions(given: Sequence[str]) -> str | dict[str, str] | None:
         output, _, key = one.partition("=")
         if not (output and key):
             raise ConfigError(
-                f"--predictions {one} is no OUTPUT=KEY", mend="give KEY alone for one output, or OUTPUT=KEY for each"
+                f"--predictions {one} is no OUTPUT=KEY", hint="give KEY alone for one output, or OUTPUT=KEY for each"
             )
         if output in found:
             raise ConfigError(
                 f"--predictions gives the output {output} two keys",
                 found=f"{found[output]}, {key}",
-                mend="keep one of the two",
+                hint="keep one of the two",
             )
         found[output] = key
     return found

@@ -1,7 +1,7 @@
 """What a report says, section by section, as plain objects: text, charts, tables. The template only lays them out.
 
-A further section is a function from a comparison to a :class:`Section` (or None, for nothing to say), and its place in
-:data:`SECTIONS`.
+A further section is a function from a comparison to a :class:`ReportSection` (or None, for nothing to say), and its
+place in :data:`SECTIONS`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from estimator_pipeline.parity.result import Parity
 from estimator_pipeline.utils.arrays import Difference
 from estimator_pipeline.utils.text import counted
 
-__all__ = ["MOST_ROWS", "SECTIONS", "Cell", "Section", "Table", "sections"]
+__all__ = ["MOST_ROWS", "SECTIONS", "HtmlTable", "ReportCell", "ReportSection", "sections"]
 
 # Of an array in a cell.
 _MOST_ELEMENTS = 4
@@ -30,7 +30,7 @@ _NOT_COUNTED = 2.0**63 - 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class ReportCell:
     """A cell of a table.
 
     Attributes:
@@ -45,7 +45,7 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
+class HtmlTable:
     """A table.
 
     Attributes:
@@ -55,14 +55,14 @@ class Table:
         left_out: what it does not show, in a sentence.
     """
 
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[ReportCell, ...], ...]
     head: tuple[str, ...] = ()
     numbers: frozenset[int] = frozenset()
     left_out: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Section:
+class ReportSection:
     """A part of the report: its title, and below it sentences, charts, tables and notes, in this order.
 
     Attributes:
@@ -76,14 +76,14 @@ class Section:
     title: str
     text: tuple[str, ...] = ()
     charts: tuple[Chart, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[HtmlTable, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 Environment = Mapping[str, Mapping[str, Any]]
 
 
-def sections(parity: Parity, environment: Environment) -> tuple[Section, ...]:
+def sections(parity: Parity, environment: Environment) -> tuple[ReportSection, ...]:
     """All sections that have something to say.
 
     Args:
@@ -94,7 +94,7 @@ def sections(parity: Parity, environment: Environment) -> tuple[Section, ...]:
     return tuple(section for section in made if section is not None)
 
 
-def _what_was_run(parity: Parity, environment: Environment) -> Section | None:
+def _what_was_run(parity: Parity, environment: Environment) -> ReportSection | None:
     about = {name: value for name, value in parity.about.items() if value not in (None, [], {}, "")}
     about.setdefault("engines", list(parity.initial.sides))
     about["steps"] = _steps(parity, about.get("steps"))
@@ -106,12 +106,12 @@ def _what_was_run(parity: Parity, environment: Environment) -> Section | None:
     about["tolerances"] = [f"{what}: {tolerance}" for what, tolerance in tolerances.items()]
     order = [name for name in _ORDER if name in about]
     rows = [
-        (Cell(name.replace("_", " ")), Cell(_plain(about[name])))
+        (ReportCell(name.replace("_", " ")), ReportCell(_plain(about[name])))
         for name in (*order, *(name for name in about if name not in _ORDER))
         if about[name] not in ([], {})
     ]
-    return Section(
-        title="What was run", text=(_OF_TOLERANCES,) if tolerances else (), tables=(Table(rows=tuple(rows)),)
+    return ReportSection(
+        title="What was run", text=(_OF_TOLERANCES,) if tolerances else (), tables=(HtmlTable(rows=tuple(rows)),)
     )
 
 
@@ -121,7 +121,7 @@ _ORDER = ("job", "settings", "engines", "workers", "replicas", "strategy", "step
 
 
 _OF_TOLERANCES = (
-    "A tolerance is met where any of its limits is: rtol is relative to the value itself, of_largest to the largest "
+    "A tolerance is met where any of its limits is: rtol is relative to the value itself, rtol_of_max to the largest "
     "value of its array, atol absolute; that of a named one is no more than a share of the largest value of its "
     "series, such as the losses of all steps. ULP are units in the last place."
 )
@@ -132,21 +132,21 @@ def _steps(parity: Parity, asked: Any) -> str:
     return f"{made}" if asked in (None, made) else f"{made} made by both, of {asked} asked for"
 
 
-def _findings(parity: Parity, environment: Environment) -> Section | None:
+def _findings(parity: Parity, environment: Environment) -> ReportSection | None:
     if not parity.findings and not parity.notes:
         return None
     rows = tuple(
-        (Cell(one.name, mark="bad"), Cell(one.message, note=f"look at: {one.mend}" if one.mend else ""))
+        (ReportCell(one.name, mark="bad"), ReportCell(one.message, note=f"look at: {one.hint}" if one.hint else ""))
         for one in parity.findings
     )
-    return Section(
+    return ReportSection(
         title="What the difference comes from" if parity.findings else "Notes",
-        tables=(Table(rows=rows),) if rows else (),
+        tables=(HtmlTable(rows=rows),) if rows else (),
         notes=tuple(f"Note: {note}." for note in parity.notes),
     )
 
 
-def _losses(parity: Parity, environment: Environment) -> Section | None:
+def _losses(parity: Parity, environment: Environment) -> ReportSection | None:
     if not parity.steps:
         return None
     sides = parity.initial.sides
@@ -155,10 +155,10 @@ def _losses(parity: Parity, environment: Environment) -> Section | None:
     chart = charts.losses(steps, values, parted=_parted(parity))
     last = parity.steps[-1]
     told = f"At step {last.step}: {_exact(last.losses[0])} with {sides[0]}, {_exact(last.losses[1])} with {sides[1]}."
-    return Section(title="Losses", text=(told,), charts=(chart,))
+    return ReportSection(title="Losses", text=(told,), charts=(chart,))
 
 
-def _learning_rates(parity: Parity, environment: Environment) -> Section | None:
+def _learning_rates(parity: Parity, environment: Environment) -> ReportSection | None:
     """Of those sides that tell it at every step: in words where it is constant, else by step."""
     sides = parity.initial.sides
     told = {side: [one.learning_rates[number] for one in parity.steps] for number, side in enumerate(sides)}
@@ -170,9 +170,9 @@ def _learning_rates(parity: Parity, environment: Environment) -> Section | None:
     untold = "".join(f" {side} does not tell its own by step." for side in sides if side not in rates)
     if len(constant) == len(rates):
         if len(rates) == 2 and len({*constant.values()}) == 1:
-            return Section(title=title, text=(f"{constant[sides[0]]:.7g} at every step, with both.",))
+            return ReportSection(title=title, text=(f"{constant[sides[0]]:.7g} at every step, with both.",))
         text = ", ".join(f"{rate:.7g} with {side}" for side, rate in constant.items())
-        return Section(title=title, text=(f"At every step {text}.{untold}",))
+        return ReportSection(title=title, text=(f"At every step {text}.{untold}",))
     chart = charts.losses(
         [one.step for one in parity.steps],
         rates,
@@ -182,21 +182,21 @@ def _learning_rates(parity: Parity, environment: Environment) -> Section | None:
         begin=sides.index(next(iter(rates))),
         ylabel="learning rate",
     )
-    return Section(title=title, text=(f"Of each step, as it was made.{untold}",), charts=(chart,))
+    return ReportSection(title=title, text=(f"Of each step, as it was made.{untold}",), charts=(chart,))
 
 
-def _differences(parity: Parity, environment: Environment) -> Section | None:
+def _differences(parity: Parity, environment: Environment) -> ReportSection | None:
     if not parity.steps:
         return None
     title = "Largest difference by step"
     series = tally.largest_by_step(parity)
     if not any(error for points in series.values() for _, error in points):
-        return Section(title=title, text=(f"Bit-equal at every step: {', '.join(series)}.",))
+        return ReportSection(title=title, text=(f"Bit-equal at every step: {', '.join(series)}.",))
     equal = [name for name, points in series.items() if not any(error for _, error in points)]
     text = "The largest absolute error of any element, after each step; of the loss, at each step."
     more = (f"Bit-equal at every step: {', '.join(equal)}.",) if equal else ()
     chart = charts.differences(series, parted=_parted(parity))
-    return Section(title=title, text=(text, *more), charts=(chart,))
+    return ReportSection(title=title, text=(text, *more), charts=(chart,))
 
 
 def _parted(parity: Parity) -> int | None:
@@ -204,7 +204,7 @@ def _parted(parity: Parity) -> int | None:
     return None if parity.first_fault is None or tally.is_after_training(parity) else parity.first_fault[0]
 
 
-def _metrics(parity: Parity, environment: Environment) -> Section | None:
+def _metrics(parity: Parity, environment: Environment) -> ReportSection | None:
     one, other = parity.metrics.sides
     first, second = ({**parity.finals.get(side, {})} for side in (one, other))
     found = {difference.name: difference for difference in parity.metrics.differences}
@@ -213,14 +213,14 @@ def _metrics(parity: Parity, environment: Environment) -> Section | None:
         return None
     rows = [
         (
-            Cell(name),
-            Cell(_exact(first[name]) if name in first else _NONE),
-            Cell(_exact(second[name]) if name in second else _NONE),
+            ReportCell(name),
+            ReportCell(_exact(first[name]) if name in first else _NONE),
+            ReportCell(_exact(second[name]) if name in second else _NONE),
             *_metric(found.get(name), compared=name in parity.metrics.names or name in found, elements=True),
         )
         for name in names
     ]
-    table = Table(
+    table = HtmlTable(
         head=("metric", one, other, "absolute", "relative", "verdict"),
         rows=tuple(rows),
         numbers=frozenset((1, 2, 3, 4)),
@@ -229,10 +229,10 @@ def _metrics(parity: Parity, environment: Environment) -> Section | None:
     if "average_loss" in parity.metrics.names and "loss" in names and "loss" not in {*parity.metrics.names, *found}:
         text = ("Estimator's loss is the mean of the batches' means, which weighs a small last batch too much. "
                 "What is compared is average_loss.",)  # fmt: skip
-    return Section(title="Metrics of the final evaluation", text=text, tables=(table,))
+    return ReportSection(title="Metrics of the final evaluation", text=text, tables=(table,))
 
 
-def _answers(parity: Parity, environment: Environment) -> Section | None:
+def _answers(parity: Parity, environment: Environment) -> ReportSection | None:
     if parity.answers is None:
         return None
     title, names = "Answers of the exported models", parity.answers.names
@@ -243,26 +243,30 @@ def _answers(parity: Parity, environment: Environment) -> Section | None:
         what = "output" if len(names) == 1 else "outputs"
     if not parity.answers.differences:
         are = "is" if len(names) == 1 else "are"
-        return Section(title=title, text=(f"{text}Their {len(names)} {what} {are} the same, bit by bit.",))
+        return ReportSection(title=title, text=(f"{text}Their {len(names)} {what} {are} the same, bit by bit.",))
     rows = tuple(
-        (Cell(one.name, note="" if one.within else one.message.removeprefix(f"{one.name}: ")),
+        (ReportCell(one.name, note="" if one.within else one.message.removeprefix(f"{one.name}: ")),
          *_metric(one, compared=True))
         for one in parity.answers.differences
     )  # fmt: skip
-    table = Table(head=("", "largest absolute", "largest relative", "verdict"), rows=rows, numbers=frozenset((1, 2)))
+    table = HtmlTable(
+        head=("", "largest absolute", "largest relative", "verdict"), rows=rows, numbers=frozenset((1, 2))
+    )
     text += f"{len(names)} {what} {'was' if len(names) == 1 else 'were'} compared; what is not bit-equal:"
-    return Section(title=title, text=(text,), tables=(table,))
+    return ReportSection(title=title, text=(text,), tables=(table,))
 
 
-def _metric(difference: Difference | None, *, compared: bool, elements: bool = False) -> tuple[Cell, Cell, Cell]:
+def _metric(
+    difference: Difference | None, *, compared: bool, elements: bool = False
+) -> tuple[ReportCell, ReportCell, ReportCell]:
     if not compared:
-        return Cell(_NONE), Cell(_NONE), Cell("not compared")
+        return ReportCell(_NONE), ReportCell(_NONE), ReportCell("not compared")
     if difference is None:
-        return Cell("0"), Cell("0"), _state("bit-equal")
+        return ReportCell("0"), ReportCell("0"), _state("bit-equal")
     state = "beyond" if difference.kind == "value" else difference.kind
     if not difference.sized:
-        return Cell(_NONE), Cell(_NONE), _state(state)
-    sizes = Cell(_number(difference.largest_absolute)), Cell(_number(difference.largest_relative))
+        return ReportCell(_NONE), ReportCell(_NONE), _state(state)
+    sizes = ReportCell(_number(difference.largest_absolute)), ReportCell(_number(difference.largest_relative))
     return *sizes, _state(state, _elements(difference) if elements else "")
 
 
@@ -276,7 +280,7 @@ def _elements(difference: Difference) -> str:
     return f"{beyond}the worst {place}: {values}"
 
 
-def _variables(parity: Parity, environment: Environment) -> Section | None:
+def _variables(parity: Parity, environment: Environment) -> ReportSection | None:
     rows = tally.variables(parity)
     if not rows:
         return None
@@ -285,7 +289,7 @@ def _variables(parity: Parity, environment: Environment) -> Section | None:
     shown, rest = rows[:MOST_ROWS], rows[MOST_ROWS:]
     left = ", ".join(f"{sum(row.state == state for row in rest)} {_STATES[state]}"
                      for state in tally.STATES if any(row.state == state for row in rest))  # fmt: skip
-    table = Table(
+    table = HtmlTable(
         head=("variable", "verdict", "shape", "dtype", "elements", "absolute", "relative", "ULP", "unequal from"),
         rows=tuple(_variable(row) for row in shown),
         numbers=frozenset((4, 5, 6, 7, 8)),
@@ -297,29 +301,29 @@ def _variables(parity: Parity, environment: Environment) -> Section | None:
     what = "1 variable" if len(rows) == 1 else f"{len(rows)} variables and optimizer slots"
     text = f"{what} over all steps, the worst first: {told}. "
     text += "Each error is the largest of any element after any step; the step stands below it."
-    return Section(title="Variables", text=(text,), tables=(table,))
+    return ReportSection(title="Variables", text=(text,), tables=(table,))
 
 
-def _variable(row: tally.Variable) -> tuple[Cell, ...]:
+def _variable(row: tally.VariableSummary) -> tuple[ReportCell, ...]:
     sized = row.state in ("beyond", "within", "bit-equal")
     first = _NONE if row.first is None else "the start" if row.first == 0 else f"step {row.first}"
     return (
-        Cell(row.name, note="" if sized else row.message.removeprefix(f"{row.name}: ")),
+        ReportCell(row.name, note="" if sized else row.message.removeprefix(f"{row.name}: ")),
         _state(row.state, "" if row.beyond is None or not sized else f"from step {row.beyond}"),
-        Cell(_NONE if row.shape is None else _shape(row.shape)),
-        Cell(row.dtype or _NONE),
-        Cell(_NONE if row.size is None else f"{row.size:,}"),
+        ReportCell(_NONE if row.shape is None else _shape(row.shape)),
+        ReportCell(row.dtype or _NONE),
+        ReportCell(_NONE if row.size is None else f"{row.size:,}"),
         *(_largest(error if sized else None) for error in (row.absolute, row.relative)),
         _largest(row.ulp if sized else None, counted=True),
-        Cell(first),
+        ReportCell(first),
     )
 
 
-def _largest(error: tally.Largest | None, *, counted: bool = False) -> Cell:
+def _largest(error: tally.Largest | None, *, counted: bool = False) -> ReportCell:
     if error is None:
-        return Cell(_NONE)
+        return ReportCell(_NONE)
     note = "" if error.step is None else "at the start" if error.step == 0 else f"step {error.step}"
-    return Cell(_ulp(error.value) if counted else _number(error.value), note=note)
+    return ReportCell(_ulp(error.value) if counted else _number(error.value), note=note)
 
 
 _STATES = {
@@ -333,12 +337,12 @@ _STATES = {
 }
 
 
-def _state(state: str, note: str = "") -> Cell:
+def _state(state: str, note: str = "") -> ReportCell:
     mark = "good" if state in ("within", "bit-equal") else "" if state == "not compared" else "bad"
-    return Cell(_STATES[state], note=note, mark=mark)
+    return ReportCell(_STATES[state], note=note, mark=mark)
 
 
-def _environments(parity: Parity, environment: Environment) -> Section | None:
+def _environments(parity: Parity, environment: Environment) -> ReportSection | None:
     flat = {side: _flat(facts) for side, facts in environment.items() if facts}
     if not flat:
         return None
@@ -347,8 +351,8 @@ def _environments(parity: Parity, environment: Environment) -> Section | None:
     for name in names:
         values = [_plain(facts.get(name), none="not set") for facts in flat.values()]
         mark = "differs" if len(set(values)) > 1 else ""
-        rows.append((Cell(name), *(Cell(value, mark=mark) for value in values)))
-    return Section(title="Environment", tables=(Table(head=("", *flat), rows=tuple(rows)),))
+        rows.append((ReportCell(name), *(ReportCell(value, mark=mark) for value in values)))
+    return ReportSection(title="Environment", tables=(HtmlTable(head=("", *flat), rows=tuple(rows)),))
 
 
 def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -361,7 +365,7 @@ def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # In the order of the report. The verdict stands above all of them.
-SECTIONS: tuple[Callable[[Parity, Environment], Section | None], ...] = (
+SECTIONS: tuple[Callable[[Parity, Environment], ReportSection | None], ...] = (
     _findings,
     _what_was_run,
     _losses,

@@ -18,7 +18,7 @@ from estimator_pipeline.cluster import resolve
 from estimator_pipeline.cluster import shared_folder as neighbours
 from estimator_pipeline.cluster.port_agreement import agree, folder_for, own_address, wait_secs
 from estimator_pipeline.errors import ClusterError, ConfigError, WaitError
-from estimator_pipeline.launch import Shape
+from estimator_pipeline.launch import LaunchShape
 from tests.support.processes import free_ports
 
 # Each process agrees, then serves at its own port as TensorFlow's server would (sharing it), until it is told to end.
@@ -26,9 +26,9 @@ TASK = """
     import json, os, socket, sys
     from estimator_pipeline.cluster import resolve
     from estimator_pipeline.errors import PipelineError
-    from estimator_pipeline.launch import Shape
+    from estimator_pipeline.launch import LaunchShape
     try:
-        resolved = resolve(os.environ, Shape(workers=int(sys.argv[1])), directory=sys.argv[2])
+        resolved = resolve(os.environ, LaunchShape(workers=int(sys.argv[1])), directory=sys.argv[2])
     except PipelineError as error:
         print(error, flush=True)
         sys.exit(error.exit_code)
@@ -155,9 +155,9 @@ def test_a_program_started_once_in_a_job_script_is_told_so(tmp_path):
     nodes.write_text("n1\nn2\nn3\n")
     environ = {"PBS_JOBID": "5.s", "PBS_NODEFILE": str(nodes), "ESTIMATOR_PIPELINE_AGREEMENT_SECS": "0.3"}
     with pytest.raises(WaitError) as caught:
-        resolve(environ, Shape(workers=3), directory=str(tmp_path), hostname="n1")
+        resolve(environ, LaunchShape(workers=3), directory=str(tmp_path), hostname="n1")
     assert "missing: ranks 1 to 2" in caught.value.found
-    assert caught.value.mend.startswith("pbs does not number its processes, and this one may be the only one")
+    assert caught.value.hint.startswith("pbs does not number its processes, and this one may be the only one")
 
 
 def test_two_processes_of_one_rank(start, tmp_path):
@@ -202,11 +202,11 @@ def test_a_folder_that_cannot_be(tmp_path):
         folder_for("gs://bucket/model", "1", 0)
     environ = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "1"}
     with pytest.raises(ConfigError, match="no folder in which they could agree"):
-        resolve(environ, Shape(workers=2), hostname="x")
+        resolve(environ, LaunchShape(workers=2), hostname="x")
     # The variable comes before the model's folder.
     environ |= {"ESTIMATOR_PIPELINE_SHARED_DIR": str(tmp_path / "shared"), "ESTIMATOR_PIPELINE_AGREEMENT_SECS": "0.2"}
     with pytest.raises(WaitError, match="rank 0 waited"):
-        resolve(environ, Shape(workers=2), directory="gs://bucket/model", hostname="x")
+        resolve(environ, LaunchShape(workers=2), directory="gs://bucket/model", hostname="x")
     assert (tmp_path / "shared" / ".cluster" / "hydra-0" / "0.json").exists()
 
 

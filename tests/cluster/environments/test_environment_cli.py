@@ -11,7 +11,7 @@ import pytest
 from estimator_pipeline.cli.environment import enter, parse_shape, refuse_tasks_apart
 from estimator_pipeline.compat.script_runner import runner
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.launch import Shape
+from estimator_pipeline.launch import LaunchShape
 from tests.support.command_line import call
 
 JOB = """
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_told(job, options, environ, says):
     done = call("train", job, *options, env=environ)
     assert done.returncode == 2
     message = done.stderr[done.stderr.index("error: ") :]
-    assert says in message and "to mend it:" in message
+    assert says in message and "hint:" in message
 
 
 def test_what_does_not_fit_is_told_before_tensorflow_starts(run_python, job):
@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_told_before_tensorflow_starts(run_python, job):
 
 def test_what_is_written_and_said(capsys):
     environ = {**STEP, "OTHER": "1"}
-    enter(environ, Shape(workers=3))
+    enter(environ, LaunchShape(workers=3))
     assert capsys.readouterr().err == (
         "environment slurm; job 7.0, rank 1 of 3; worker:1 of 3 that train; ports derived\n"
     )
@@ -74,7 +74,7 @@ def test_what_is_written_and_said(capsys):
     assert environ["ESTIMATOR_PIPELINE_RUN_ID"] == "slurm-7.0-0"
     # A second look finds what the first has written, and says nothing.
     before = dict(environ)
-    enter(environ, Shape(workers=3))
+    enter(environ, LaunchShape(workers=3))
     assert environ == before and capsys.readouterr().err == ""
 
 
@@ -85,10 +85,10 @@ SCRIPT = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "3"}
 @pytest.mark.parametrize("environ", [{}, SCRIPT])
 def test_nothing_is_written_where_nothing_has_started_a_task(environ, capsys):
     before = dict(environ)
-    enter(environ, Shape(workers=1, evaluator=True))
-    enter({**environ, **STEP}, Shape(workers=9), environment="none")
+    enter(environ, LaunchShape(workers=1, evaluator=True))
+    enter({**environ, **STEP}, LaunchShape(workers=9), environment="none")
     if not environ:
-        enter(environ, Shape(workers=3))  # a job file on a laptop
+        enter(environ, LaunchShape(workers=3))  # a job file on a laptop
     assert environ == before and capsys.readouterr().err == ""
 
 
@@ -105,12 +105,16 @@ def test_nothing_is_written_where_nothing_has_started_a_task(environ, capsys):
 )
 def test_one_of_several_that_nothing_has_started_is_refused(environ, launcher):
     """It would train alone, without a word."""
-    for shape in (Shape(workers=2), Shape(workers=1, chief=True), Shape(workers=1, ps=1, evaluator=True)):
+    for shape in (
+        LaunchShape(workers=2),
+        LaunchShape(workers=1, chief=True),
+        LaunchShape(workers=1, ps=1, evaluator=True),
+    ):
         before = dict(environ)
         with pytest.raises(ConfigError) as caught:
             enter(environ, shape)
         assert f"and this process is none that {launcher} has started" in caught.value.what
-        assert f"start it with {launcher}" in caught.value.mend and "--environment none" in caught.value.mend
+        assert f"start it with {launcher}" in caught.value.hint and "--environment none" in caught.value.hint
         enter(environ, shape, environment="none")
         assert environ == before
 
@@ -129,11 +133,11 @@ def test_a_job_in_an_allocation_without_srun_ends_before_anything_is_trained(job
 @pytest.mark.parametrize(
     ("text", "shape"),
     [
-        ("workers=2,chief,ps=1,evaluator", Shape(workers=2, chief=True, ps=1, evaluator=True)),
-        ("workers=2, chief=0", Shape(workers=2)),
-        ("workers", Shape(workers=3)),
-        ("chief,workers", Shape(workers=2, chief=True)),
-        ("chief,workers,ps=1", Shape(workers=1, chief=True, ps=1)),
+        ("workers=2,chief,ps=1,evaluator", LaunchShape(workers=2, chief=True, ps=1, evaluator=True)),
+        ("workers=2, chief=0", LaunchShape(workers=2)),
+        ("workers", LaunchShape(workers=3)),
+        ("chief,workers", LaunchShape(workers=2, chief=True)),
+        ("chief,workers,ps=1", LaunchShape(workers=1, chief=True, ps=1)),
     ],
 )
 def test_shapes(text, shape):
@@ -162,14 +166,14 @@ def test_workers_without_a_number_need_one_that_is_known():
         parse_shape("workers", pod)
     with pytest.raises(ConfigError, match="has more tasks than there are"):
         parse_shape("workers,ps=3,chief", STEP)
-    assert parse_shape("workers", {}) == Shape(workers=1)
+    assert parse_shape("workers", {}) == LaunchShape(workers=1)
 
 
 def test_several_tasks_without_a_shape_are_refused():
     with pytest.raises(ConfigError) as caught:
         refuse_tasks_apart(STEP)
     assert caught.value.what.startswith("slurm has started 3 tasks, and each would run the program alone")
-    assert "rank 1 of 3" in caught.value.found and "--environment none" in caught.value.mend
+    assert "rank 1 of 3" in caught.value.found and "--environment none" in caught.value.hint
     one = {**STEP, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "n1"}
     element = {**one, "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_JOB_ID": "6"}
     for environ in ({}, SCRIPT, element, {**STEP, "SLURM_PROCID": "x"}, {**STEP, "TF_CONFIG": "{}"}):

@@ -97,7 +97,7 @@ def test_what_is_no_host_list(text, part):
     with pytest.raises(ClusterError) as caught:
         expand_hosts(text, variable="SLURM_STEP_NODELIST")
     assert f"SLURM_STEP_NODELIST={text!r} is no host list" in caught.value.what
-    assert repr(part) in caught.value.found and caught.value.mend == "leave SLURM_STEP_NODELIST as Slurm sets it."
+    assert repr(part) in caught.value.found and caught.value.hint == "leave SLURM_STEP_NODELIST as Slurm sets it."
 
 
 @pytest.mark.parametrize("text", ["n[0-99999999]", "n[0-999][0-999]", "n[0-60000],m[0-60000]"])

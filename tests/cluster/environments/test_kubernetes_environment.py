@@ -7,10 +7,10 @@ import pytest
 from estimator_pipeline.cluster import Task, detect
 from estimator_pipeline.cluster.roles import hosts_of, roles, task_of
 from estimator_pipeline.errors import ClusterError
-from estimator_pipeline.launch import Shape
+from estimator_pipeline.launch import LaunchShape
 
 KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
-SHAPE = Shape(workers=2, chief=True, ps=1, evaluator=True)
+SHAPE = LaunchShape(workers=2, chief=True, ps=1, evaluator=True)
 
 
 def test_indexed_job_with_a_service():

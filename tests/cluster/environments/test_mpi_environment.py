@@ -93,4 +93,4 @@ def test_pmi_variables_of_srun_and_of_flux_are_not_hydras():
 def test_contradictions(environ, what):
     with pytest.raises(ClusterError) as caught:
         detect(environ, hostname="here")
-    assert caught.value.what == what and caught.value.found and caught.value.mend
+    assert caught.value.what == what and caught.value.found and caught.value.hint

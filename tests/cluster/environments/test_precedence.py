@@ -106,7 +106,7 @@ def test_one_can_be_forced_or_none():
         detect(SLURM, name="open_mpi", hostname="x")
     with pytest.raises(ConfigError) as caught:
         detect({}, name="slrum", hostname="x")
-    assert caught.value.mend == "did you mean 'slurm'?" and "kubernetes_job" in caught.value.found
+    assert caught.value.hint == "did you mean 'slurm'?" and "kubernetes_job" in caught.value.found
 
 
 def test_every_environment_has_a_name_of_its_own_and_says_what_it_reads():

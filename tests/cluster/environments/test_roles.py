@@ -20,7 +20,7 @@ from estimator_pipeline.cluster.roles import (
 )
 from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.job import make_job
-from estimator_pipeline.launch import Shape, hold_ports
+from estimator_pipeline.launch import LaunchShape, hold_ports
 
 STEP = {
     "SLURM_JOB_ID": "7",
@@ -38,10 +38,10 @@ def allocation(rank=0, hosts=("n1", "n1", "n1", "n2", "n2"), **more):
 @pytest.mark.parametrize(
     ("shape", "order"),
     [
-        (Shape(workers=2, chief=True, ps=1, evaluator=True), "chief:0 worker:0 worker:1 ps:0 evaluator:0"),
-        (Shape(workers=3, ps=2), "worker:0 worker:1 worker:2 ps:0 ps:1"),
-        (Shape(workers=0, chief=True), "chief:0"),
-        (Shape(workers=1, evaluator=True), "worker:0 evaluator:0"),
+        (LaunchShape(workers=2, chief=True, ps=1, evaluator=True), "chief:0 worker:0 worker:1 ps:0 evaluator:0"),
+        (LaunchShape(workers=3, ps=2), "worker:0 worker:1 worker:2 ps:0 ps:1"),
+        (LaunchShape(workers=0, chief=True), "chief:0"),
+        (LaunchShape(workers=1, evaluator=True), "worker:0 evaluator:0"),
     ],
 )
 def test_ranks_are_chief_workers_ps_evaluator(shape, order):
@@ -62,7 +62,7 @@ def test_a_job_files_cluster_is_a_shape():
 
 
 def test_every_task_works_out_the_same_cluster():
-    shape = Shape(workers=2, chief=True, ps=1, evaluator=True)
+    shape = LaunchShape(workers=2, chief=True, ps=1, evaluator=True)
     configs = [roles(allocation(rank), shape) for rank in range(5)]
     assert len({json.dumps(config.cluster.as_dict(with_evaluator=True)) for config in configs}) == 1
     jobs = configs[0].cluster.as_dict(with_evaluator=True)
@@ -78,12 +78,12 @@ def test_every_task_works_out_the_same_cluster():
 @pytest.mark.parametrize(("started", "workers"), [(1, 2), (5, 2), (3, 5)])
 def test_as_many_tasks_as_the_job_has(started, workers):
     with pytest.raises(ClusterError) as caught:
-        task_of(allocation(0, ["h"] * started), Shape(workers=workers))
+        task_of(allocation(0, ["h"] * started), LaunchShape(workers=workers))
     tasks = "1 task" if started == 1 else f"{started} tasks"
     assert caught.value.what == f"slurm: {tasks} started, and the job has {workers} tasks."
     assert caught.value.found == f"the job's tasks: worker:0 to worker:{workers - 1}"
-    assert "--set cluster.workers=N" in caught.value.mend and "--environment none" in caught.value.mend
-    assert ("estimator-pipeline launch" in caught.value.mend) == (started == 1)
+    assert "--set cluster.workers=N" in caught.value.hint and "--environment none" in caught.value.hint
+    assert ("estimator-pipeline launch" in caught.value.hint) == (started == 1)
 
 
 # Derived ports ---------------------------------------------------------------------------------------------------
@@ -118,36 +118,36 @@ def test_ids_without_a_number_are_spread():
 
 
 def test_ipv6_hosts_stand_in_brackets():
-    addresses = derived_addresses(allocation(0, ["fd00::1", "fd00::2"]), Shape(workers=2))
+    addresses = derived_addresses(allocation(0, ["fd00::1", "fd00::2"]), LaunchShape(workers=2))
     assert addresses[0].startswith("[fd00::1]:")
 
 
 def test_unknown_hosts_have_no_derived_ports():
     unknown = Allocation("open_mpi", job_id="1", rank=0, size=2)
     with pytest.raises(ClusterError, match="ports cannot be derived") as caught:
-        derived_addresses(unknown, Shape(workers=2))
-    assert "cluster.ports: agreed" in caught.value.mend
+        derived_addresses(unknown, LaunchShape(workers=2))
+    assert "cluster.ports: agreed" in caught.value.hint
 
 
 def test_a_given_base():
     environ = {**STEP, "SLURM_PROCID": "0", "ESTIMATOR_PIPELINE_PORT_BASE": "12345"}
-    resolved = resolve(environ, Shape(workers=5), hostname="n1")
+    resolved = resolve(environ, LaunchShape(workers=5), hostname="n1")
     assert resolved.tf_config.cluster.jobs["worker"] == ("n1:12345", "n1:12346", "n1:12347", "n2:12345", "n2:12346")
     for wrong in ("no", "0", "65535"):
         with pytest.raises(ClusterError, match="cannot be the first of a job's ports"):
-            resolve({**environ, "ESTIMATOR_PIPELINE_PORT_BASE": wrong}, Shape(workers=5), hostname="n1")
+            resolve({**environ, "ESTIMATOR_PIPELINE_PORT_BASE": wrong}, LaunchShape(workers=5), hostname="n1")
 
 
 def test_a_port_that_is_taken_is_told():
     with hold_ports(1) as held:
         environ = {**STEP, "SLURM_PROCID": "0", "ESTIMATOR_PIPELINE_PORT_BASE": str(held.ports[0])}
         with pytest.raises(ClusterError) as caught:
-            resolve(environ, Shape(workers=5), hostname="n1")
+            resolve(environ, LaunchShape(workers=5), hostname="n1")
         assert caught.value.what.startswith(f"worker:0 should listen at n1:{held.ports[0]}, and the port")
-        assert "cluster.ports: agreed" in caught.value.mend
+        assert "cluster.ports: agreed" in caught.value.hint
         # The evaluator listens nowhere.
         last = {**environ, "SLURM_PROCID": "4", "ESTIMATOR_PIPELINE_PORT_BASE": str(held.ports[0] - 1)}
-        assert resolve(last, Shape(workers=4, evaluator=True), hostname="n2").tf_config.is_evaluator
+        assert resolve(last, LaunchShape(workers=4, evaluator=True), hostname="n2").tf_config.is_evaluator
 
 
 # All together ----------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_a_port_that_is_taken_is_told():
 def test_what_a_task_is_told():
     environ = {**STEP, "SLURM_PROCID": "3", "SLURM_RESTART_COUNT": "2"}
     before = dict(environ)
-    resolved = resolve(environ, Shape(workers=2, chief=True, ps=1, evaluator=True), hostname="n2")
+    resolved = resolve(environ, LaunchShape(workers=2, chief=True, ps=1, evaluator=True), hostname="n2")
     assert environ == before
     assert set(resolved.changes) == {"TF_CONFIG", "ESTIMATOR_PIPELINE_RUN_ID", "ESTIMATOR_PIPELINE_EVALUATOR"}
     assert resolved.changes["ESTIMATOR_PIPELINE_EVALUATOR"] == "1"
@@ -171,7 +171,7 @@ def test_what_a_task_is_told():
 @pytest.mark.parametrize("dialect", ["canonical", "master", "evaluator_in_cluster"])
 def test_in_every_dialect(dialect):
     evaluator = dialect != "master"
-    shape = Shape(workers=3 if evaluator else 4, chief=True, evaluator=evaluator)
+    shape = LaunchShape(workers=3 if evaluator else 4, chief=True, evaluator=evaluator)
     resolved = resolve({**STEP, "SLURM_PROCID": "1"}, shape, hostname="n1", dialect=dialect)
     document = json.loads(resolved.changes["TF_CONFIG"])
     assert ("master" in document["cluster"]) == (dialect == "master")
@@ -182,23 +182,23 @@ def test_in_every_dialect(dialect):
 def test_one_task_is_a_single_process():
     environ = {**STEP, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "n1"}
     environ["SLURM_STEP_TASKS_PER_NODE"] = "1"
-    resolved = resolve(environ, Shape(workers=1), hostname="n1")
+    resolved = resolve(environ, LaunchShape(workers=1), hostname="n1")
     assert json.loads(resolved.changes["TF_CONFIG"]) == {}
     assert resolved.text == "environment slurm; job 7.0, rank 0 of 1; single process"
 
 
 def test_tf_config_is_left_as_it_is():
     text = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}})
-    resolved = resolve({**STEP, "SLURM_PROCID": "0", "TF_CONFIG": text}, Shape(workers=9), hostname="n1")
+    resolved = resolve({**STEP, "SLURM_PROCID": "0", "TF_CONFIG": text}, LaunchShape(workers=9), hostname="n1")
     assert resolved.changes == {} and resolved.tf_config.num_training_tasks == 2
-    assert resolve({}, Shape(), hostname="n1") is None
+    assert resolve({}, LaunchShape(), hostname="n1") is None
 
 
 def test_a_run_id_that_is_given_stays():
     environ = {**STEP, "SLURM_PROCID": "0", "ESTIMATOR_PIPELINE_RUN_ID": "mine"}
-    assert "ESTIMATOR_PIPELINE_RUN_ID" not in resolve(environ, Shape(workers=5), hostname="n1").changes
+    assert "ESTIMATOR_PIPELINE_RUN_ID" not in resolve(environ, LaunchShape(workers=5), hostname="n1").changes
 
 
 def test_ports_by_an_unknown_word():
     with pytest.raises(ConfigError, match="ports is 'random'"):
-        resolve({}, Shape(), ports="random", hostname=socket.gethostname())
+        resolve({}, LaunchShape(), ports="random", hostname=socket.gethostname())

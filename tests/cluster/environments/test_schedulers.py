@@ -68,7 +68,7 @@ def test_a_host_is_found_with_and_without_its_domain(nodefile, hostname, rank):
 def test_a_host_that_is_not_clear_is_not_guessed(nodefile, hostname, hosts, says):
     with pytest.raises(ClusterError) as caught:
         allocation({"PBS_JOBID": "1.s", "PBS_NODEFILE": nodefile(hosts)}, hostname)
-    assert says in caught.value.what and "--environment none" in caught.value.mend
+    assert says in caught.value.what and "--environment none" in caught.value.hint
 
 
 def test_grid_engine(nodefile):
@@ -138,7 +138,7 @@ def test_lsf_jsrun_arrays_restarts_and_scripts():
 def test_lsf_contradictions(changes, hostname, says):
     with pytest.raises(ClusterError) as caught:
         allocation({**LSF, **changes}, hostname)
-    assert says in caught.value.what and caught.value.mend
+    assert says in caught.value.what and caught.value.hint
 
 
 # Flux, AWS Batch, SageMaker --------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def test_contradictions_are_one_message(changes, what, found):
     with pytest.raises(ClusterError) as caught:
         detect(changed, hostname="n1")
     assert caught.value.what.startswith("slurm: ") and what in caught.value.what
-    assert found in caught.value.found and caught.value.mend
+    assert found in caught.value.found and caught.value.hint
 
 
 def test_a_host_file_of_another_step_is_refused(tmp_path):

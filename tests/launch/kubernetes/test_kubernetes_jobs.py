@@ -330,18 +330,18 @@ def test_without_kubectl():
 
 
 @pytest.mark.parametrize(
-    ("kind", "state", "said", "mend"),
+    ("kind", "state", "said", "hint"),
     [
         ("jobset", {"unknown": ["JobSet"]}, "a resource type \"jobsets\"", "install the JobSet controller"),
         ("tfjob", {"unknown": ["TFJob"]}, "a resource type \"tfjobs\"", "install Kubeflow's training operator"),
         ("job", {"refuses": "The connection was refused"}, "was refused", "kubectl config current-context"),
     ],
 )  # fmt: skip
-def test_what_kubectl_refuses_is_told(cluster, kind, state, said, mend):
+def test_what_kubectl_refuses_is_told(cluster, kind, state, said, hint):
     cluster.save(**state)
     done = cluster(*SUBMIT, WORKERS, "--kind", kind)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert said in done.stderr and mend in done.stderr
+    assert said in done.stderr and hint in done.stderr
 
 
 def _kubectl(folder: Path, body: str) -> dict[str, str]:

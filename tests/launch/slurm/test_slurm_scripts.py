@@ -208,7 +208,7 @@ def test_the_job_file_of_the_tasks_hears_the_signals_of_the_script():
         ({"sbatch": ["--comment=a\n#SBATCH --uid=0"]}, "slurm.sbatch.0: this is no option in its long form."),
         ({"env": {"A": [1]}}, "slurm.env.A: [1] is not text."),
         ({"sbatch": ["-p gpu"]}, "slurm.sbatch.0: this is no option in its long form."),
-        ({"sbatch": ["--output=x"]}, "already.\n  found: '--output=x'\n  to mend it: set slurm.dir."),
+        ({"sbatch": ["--output=x"]}, "already.\n  found: '--output=x'\n  hint: set slurm.dir."),
         ({"srun": ["--ntasks 3"]}, "slurm.srun.0: the script has --ntasks already."),
         ({"env": {"a-b": "1"}}, "this is no name of a variable."),
         ({"signal_seconds": 5}, "slurm.signal_seconds"),
@@ -283,7 +283,7 @@ def test_what_cannot_work_is_told_before_anything_is_submitted(tmp_path):
         assert "has 3 mistakes, and nothing is submitted (--no-checks submits all the same)" in lines[0]
         begin = ("  model.function: the file no.py", "  There is no TensorFlow Datasets", "  slurm.time is 120 s")
         assert len(lines) == 7 and all(map(str.startswith, lines[1::2], begin))
-        assert all(line.startswith("    to mend it: ") for line in lines[2::2])
+        assert all(line.startswith("    hint: ") for line in lines[2::2])
     assert cli(tmp_path, *words, "--dry-run", "--no-checks")[0] == 0
     assert "there is no sbatch" in cli(tmp_path, *words, "--no-checks")[2]
 

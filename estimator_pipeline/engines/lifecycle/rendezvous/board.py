@@ -483,7 +483,7 @@ class Board:
                 raise WaitError(
                     f"{self.tf_config.task} waited {timeout:.0f} s for {what}, and it did not come",
                     found=f"the files in {self.directory}",
-                    mend="see the logs of the other tasks; where they only need longer, raise the time-out",
+                    hint="see the logs of the other tasks; where they only need longer, raise the time-out",
                 )
             time.sleep(poll)
 

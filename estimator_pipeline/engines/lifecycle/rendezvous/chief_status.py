@@ -30,14 +30,14 @@ def raise_if_over(said: Mapping[str, Any] | None, task: Task) -> None:
         preempted = PreemptedError(
             f"training was asked to end ({said.get('by')}), and {task} ends with it: it stands after step "
             f"{said.get('global_step')}, in {said.get('checkpoint')}",
-            mend="give the same command again: it goes on from there",
+            hint="give the same command again: it goes on from there",
         )
         preempted.because = said.get("task")
         raise preempted
     if said is not None and said["state"] == "failed":
         error = TaskFailedError(
             f"training failed on {said.get('task', 'the chief')}: {said.get('error', 'no message')}",
-            mend="see that task's log; this task only ended because of it",
+            hint="see that task's log; this task only ended because of it",
         )
         error.because = said.get("task")
         raise error

@@ -16,7 +16,7 @@ from estimator_pipeline.cluster.resolution import EVALUATOR_VARIABLE
 from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import in_state
 from estimator_pipeline.engines.lifecycle.result import TrainResult
-from estimator_pipeline.engines.lifecycle.settings import Settings
+from estimator_pipeline.engines.lifecycle.settings import TrainOptions
 from estimator_pipeline.errors import ConfigError, WaitError
 from estimator_pipeline.utils.logger import logger
 
@@ -28,7 +28,7 @@ MARGIN_SECS = 60.0
 _BRINGS_NONE = ("failed", "preempted", "apart")
 
 
-def told_of_evaluator(settings: Settings, tf_config: TFConfig, environ: Mapping[str, str]) -> bool | None:
+def told_of_evaluator(settings: TrainOptions, tf_config: TFConfig, environ: Mapping[str, str]) -> bool | None:
     """Whether the job has an evaluator task, as far as anybody says so: the caller, the launcher or TF_CONFIG.
 
     Raises:
@@ -40,7 +40,7 @@ def told_of_evaluator(settings: Settings, tf_config: TFConfig, environ: Mapping[
     if given not in ("", "0", "1"):
         raise ConfigError(
             f"{EVALUATOR_VARIABLE}={given!r} does not say whether the job has an evaluator task",
-            mend='set it to "1" or "0" for all tasks, or leave it unset',
+            hint='set it to "1" or "0" for all tasks, or leave it unset',
         )
     if given:
         return given == "1"

@@ -54,11 +54,11 @@ OTHER_JOB = "other job"
 OF_PROGRAMS = ("input.", "global_batch_size", "max_steps")
 # So many differences are told one by one.
 _MOST = 8
-_MEND = (
+_HINT = (
     "start every task with the same job: the same file, the same --set options, the same versions (what has to differ "
     "by task, such as devices, threads and ports, is not compared)"
 )
-_PROGRAMS_MEND = "start every task with the same program, arguments and data"
+_PROGRAMS_HINT = "start every task with the same program, arguments and data"
 
 
 def versions() -> dict[str, str]:
@@ -171,9 +171,9 @@ def of_task(made_of: Identity, shared: Mapping[str, Any]) -> dict[str, Any]:
 def _judge(found: Mapping[str, Mapping[str, Any]], refused: Sequence[str] | None) -> None:
     wrong = {name: by for name, by in found.items() if refused is None or name.startswith(tuple(refused))}
     if wrong:
-        mend = _MEND if refused is None else _PROGRAMS_MEND
+        hint = _HINT if refused is None else _PROGRAMS_HINT
         raise OtherJobError(
-            "the tasks of this cluster were started with different jobs", found=_words(wrong), mend=mend
+            "the tasks of this cluster were started with different jobs", found=_words(wrong), hint=hint
         )
     if found:
         logger.warning("The tasks of this cluster differ, and train on all the same: %s", _words(found))

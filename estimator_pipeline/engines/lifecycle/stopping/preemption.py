@@ -69,7 +69,7 @@ def seconds_of(environ: Mapping[str, str]) -> float:
     if not 0 < seconds < math.inf:
         raise ConfigError(
             f"{SECS_VARIABLE}={given!r} is no number of seconds above 0",
-            mend=f"for example {SECS_VARIABLE}=60, the time from the scheduler's signal to its SIGKILL",
+            hint=f"for example {SECS_VARIABLE}=60, the time from the scheduler's signal to its SIGKILL",
         )
     return seconds
 
@@ -167,7 +167,7 @@ class Preemption:
         by = self.by or "a signal"
         error = PreemptedError(
             f"{self.task} was asked to end ({by}): {what}",
-            mend="give the same command again: it goes on from the last checkpoint",
+            hint="give the same command again: it goes on from the last checkpoint",
         )
         error.because = by if ":" in by else None
         return error

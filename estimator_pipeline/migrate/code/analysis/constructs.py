@@ -12,7 +12,7 @@ from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis import modes
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, Member, Outside, Program, Value
 from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree
-from estimator_pipeline.migrate.code.catalogue import Match, Row
+from estimator_pipeline.migrate.code.catalogue import CatalogueMatch, Row
 
 __all__ = ["BY_NAME", "BY_USE", "RESOLVED", "Construct", "find_constructs"]
 
@@ -53,7 +53,7 @@ class Construct:
 
     tree: Tree
     node: cst.CSTNode
-    match: Match
+    match: CatalogueMatch
     certainty: str = RESOLVED
     details: dict[str, Any] = field(default_factory=dict)
     call: cst.Call | None = None
@@ -73,9 +73,9 @@ def find_constructs(program: Program, tree: Tree) -> Iterator[Construct]:
     yield from finder.imports()
 
 
-def own(name: str) -> Match:
+def own(name: str) -> CatalogueMatch:
     """The match of a construct that is no name of TensorFlow."""
-    return Match(catalogue.row(name), name, True)
+    return CatalogueMatch(catalogue.row(name), name, True)
 
 
 class _Finder:
@@ -103,7 +103,7 @@ class _Finder:
             call = parent if isinstance(parent, cst.Call) and parent.func is node else None
             yield Construct(self.tree, node, match, call=call, details=self._details(match, call, scope))
 
-    def match(self, node: cst.BaseExpression, scope: Scope) -> Match | None:
+    def match(self, node: cst.BaseExpression, scope: Scope) -> CatalogueMatch | None:
         """The row of an expression; of several meanings the first that runs."""
         found = [
             match
@@ -122,7 +122,7 @@ class _Finder:
             return True
         return isinstance(parent, cst.Call) and parent.func is node and any(b.kind == "value" for b in bindings)
 
-    def _details(self, match: Match, call: cst.Call | None, scope: Scope) -> dict[str, Any]:
+    def _details(self, match: CatalogueMatch, call: cst.Call | None, scope: Scope) -> dict[str, Any]:
         if call is None or match.row.name not in ("tf.estimator.EstimatorSpec",
                                                   "tf.compat.v1.estimator.tpu.TPUEstimatorSpec"):  # fmt: skip
             return {}
@@ -178,7 +178,7 @@ class _Finder:
             if isinstance(call.func, cst.Attribute):
                 yield from self.methods(call, call.func, scope)
 
-    def fields(self, call: cst.Call, match: Match) -> Iterator[Construct]:
+    def fields(self, call: cst.Call, match: CatalogueMatch) -> Iterator[Construct]:
         """Each argument of a class whose parameters are rows of their own."""
         for name, arg in _arguments(call, match.row.fields):
             try:
@@ -267,10 +267,10 @@ class _Finder:
             dotted = binding.name if binding.kind == "import" else f"{binding.module}.{binding.name}"
             if catalogue.is_private(dotted) or catalogue.is_private(f"{binding.module}."):
                 works = catalogue.is_there(dotted)
-                match = Match(catalogue.row("private import"), dotted.removesuffix(".*"), works)
+                match = CatalogueMatch(catalogue.row("private import"), dotted.removesuffix(".*"), works)
                 yield Construct(self.tree, place, match)
             elif dotted.startswith("tensorflow.contrib"):
-                match = Match(catalogue.row("tf.contrib"), catalogue.spell(dotted.removesuffix(".*")), False)
+                match = CatalogueMatch(catalogue.row("tf.contrib"), catalogue.spell(dotted.removesuffix(".*")), False)
                 yield Construct(self.tree, place, match)
             elif self._is_handed_on(node, binding):
                 found = catalogue.find(dotted)

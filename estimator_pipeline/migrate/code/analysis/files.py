@@ -11,9 +11,9 @@ from pathlib import Path
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.code.analysis import notebooks
-from estimator_pipeline.migrate.code.analysis.notebooks import Cell, Problem
+from estimator_pipeline.migrate.code.analysis.notebooks import NotebookCell, NotebookProblem
 
-__all__ = ["Skipped", "Source", "read_tree"]
+__all__ = ["Skipped", "SourceFile", "read_tree"]
 
 LEFT_OUT = frozenset(
     {".git", ".hg", ".svn", ".bzr", "node_modules", ".venv", "venv", "site-packages", ".tox", ".nox",
@@ -32,7 +32,7 @@ class Skipped:
 
 
 @dataclass
-class Source:
+class SourceFile:
     """The text of a file.
 
     Attributes:
@@ -45,8 +45,8 @@ class Source:
 
     path: str
     text: str
-    cells: tuple[Cell, ...] = ()
-    problems: list[Problem] = field(default_factory=list)
+    cells: tuple[NotebookCell, ...] = ()
+    problems: list[NotebookProblem] = field(default_factory=list)
     encoding: str = "utf-8"
 
     def place(self, line: int) -> tuple[int | None, int]:
@@ -57,7 +57,7 @@ class Source:
         return None, line
 
 
-def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[Source], list[Skipped]]:
+def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[SourceFile], list[Skipped]]:
     """Reads a file, or every Python file and notebook below a folder, in the order of their names.
 
     Returns:
@@ -69,11 +69,11 @@ def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[Source], list[Sk
     root = Path(root)
     skipped: list[Skipped] = []
     if not root.exists():
-        raise ConfigError(f"{root}: there is no such file or folder", mend="name a Python file, a notebook or a folder")
+        raise ConfigError(f"{root}: there is no such file or folder", hint="name a Python file, a notebook or a folder")
     if root.is_file():
         if not _is_python(root):
             raise ConfigError(
-                f"{root} is no Python file", found=f"the suffix {root.suffix!r}", mend="name a .py or .ipynb file"
+                f"{root} is no Python file", found=f"the suffix {root.suffix!r}", hint="name a .py or .ipynb file"
             )
         found = [root]
         base = root.parent
@@ -90,7 +90,7 @@ def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[Source], list[Sk
         raise ConfigError(
             f"{root} has no Python file that can be read",
             found=f"left out: {told}" if told else "no file that ends in .py or .ipynb",
-            mend="name the folder of the program's sources",
+            hint="name the folder of the program's sources",
         )
     return base, sorted(sources, key=lambda source: source.path), sorted(skipped, key=lambda one: one.path)
 
@@ -160,7 +160,7 @@ def _is_python(path: Path) -> bool:
     return first.startswith(b"#!") and b"python" in first
 
 
-def _read(path: Path, name: str, skipped: list[Skipped]) -> Source | None:
+def _read(path: Path, name: str, skipped: list[Skipped]) -> SourceFile | None:
     try:
         if not path.is_file():  # a pipe would never end
             skipped.append(Skipped(name, "not an ordinary file"))
@@ -175,25 +175,25 @@ def _read(path: Path, name: str, skipped: list[Skipped]) -> Source | None:
         return None
     if path.suffix == ".ipynb":
         text, cells, problems = notebooks.code_of(content)
-        return Source(name, text, cells, problems)
+        return SourceFile(name, text, cells, problems)
     if b"\0" in content and not content.startswith((b"\xff\xfe", b"\xfe\xff")):
         skipped.append(Skipped(name, "binary: it holds a NUL byte"))
         return None
     return _decoded(name, content)
 
 
-def _decoded(name: str, content: bytes) -> Source:
+def _decoded(name: str, content: bytes) -> SourceFile:
     """By the file's own declaration (PEP 263) or UTF-8."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     except (SyntaxError, LookupError) as error:
-        return Source(name, "", problems=[Problem(1, 1, f"its encoding cannot be told: {error}")])
+        return SourceFile(name, "", problems=[NotebookProblem(1, 1, f"its encoding cannot be told: {error}")])
     try:
-        return Source(name, content.decode(encoding), encoding=encoding)
+        return SourceFile(name, content.decode(encoding), encoding=encoding)
     except (UnicodeDecodeError, LookupError) as error:
         start = error.start if isinstance(error, UnicodeDecodeError) else 0
         line = content.count(b"\n", 0, start) + 1
-        return Source(name, "", problems=[Problem(line, 1, f"it is not {encoding}: {_reason(error)}")])
+        return SourceFile(name, "", problems=[NotebookProblem(line, 1, f"it is not {encoding}: {_reason(error)}")])
 
 
 def _reason(error: Exception) -> str:

@@ -6,14 +6,14 @@ import json
 import re
 from typing import NamedTuple
 
-__all__ = ["Cell", "Problem", "code_of"]
+__all__ = ["NotebookCell", "NotebookProblem", "code_of"]
 
 # Cell magics below which there is Python.
 _PYTHON_MAGICS = ("%%time", "%%timeit", "%%capture", "%%prun", "%%python", "%%python3", "%%tensorflow_version")
 _ASSIGNED = re.compile(r"^(\s*)([\w.,\s]+?)\s*=\s*[!%](?!=)")
 
 
-class Problem(NamedTuple):
+class NotebookProblem(NamedTuple):
     """What cannot be read: a line and a column, counted from 1, and why."""
 
     line: int
@@ -22,7 +22,7 @@ class Problem(NamedTuple):
     cell: int | None = None
 
 
-class Cell(NamedTuple):
+class NotebookCell(NamedTuple):
     """A code cell.
 
     Attributes:
@@ -36,7 +36,7 @@ class Cell(NamedTuple):
     text: str
 
 
-def code_of(content: bytes) -> tuple[str, tuple[Cell, ...], list[Problem]]:
+def code_of(content: bytes) -> tuple[str, tuple[NotebookCell, ...], list[NotebookProblem]]:
     """The code cells of a notebook (nbformat 3 and 4), as one text, as cells, and what is wrong with it.
 
     Lines of IPython (`%matplotlib inline`, `!pip install`, `name?`) become blank or `pass`, so that lines keep their
@@ -48,7 +48,7 @@ def code_of(content: bytes) -> tuple[str, tuple[Cell, ...], list[Problem]]:
         cells = document["cells"] if sheets is None else [cell for sheet in sheets for cell in sheet["cells"]]
         language = document.get("metadata", {}).get("kernelspec", {}).get("language", "python")
     except (UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return "", (), [Problem(1, 1, f"it is no notebook: {type(error).__name__}: {error}")]
+        return "", (), [NotebookProblem(1, 1, f"it is no notebook: {type(error).__name__}: {error}")]
     if not isinstance(language, str) or not language.lower().startswith("python"):
         return "", (), []
     found, line = [], 1
@@ -60,7 +60,7 @@ def code_of(content: bytes) -> tuple[str, tuple[Cell, ...], list[Problem]]:
         text = _python(text)
         if not text.endswith("\n"):
             text += "\n"
-        found.append(Cell(number, line, text))
+        found.append(NotebookCell(number, line, text))
         line += text.count("\n")
     return "".join(cell.text for cell in found), tuple(found), []
 

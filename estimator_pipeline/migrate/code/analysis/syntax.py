@@ -17,8 +17,8 @@ from typing import Any
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.files import Source
-from estimator_pipeline.migrate.code.analysis.notebooks import Problem
+from estimator_pipeline.migrate.code.analysis.files import SourceFile
+from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
 
 __all__ = ["Binding", "Scope", "Tree", "dotted_of", "parse"]
 
@@ -117,7 +117,7 @@ class Tree:
             respelled_names: of the whole program, by the name below tf.
     """
 
-    def __init__(self, source: Source, module: cst.Module) -> None:
+    def __init__(self, source: SourceFile, module: cst.Module) -> None:
         self.source = source
         self.module = module
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
@@ -423,26 +423,26 @@ _METHODS: dict[type, Any] = {
 }
 
 
-def parse(source: Source) -> Tree | None:
+def parse(source: SourceFile) -> Tree | None:
     """The tree of a source; None, and a problem of the source, where its syntax is not that of Python 3."""
     # Python 3.14 reads `except A, b:` again, as two classes; whoever wrote it for an older one meant Python 2's.
     clause = re.search(r"^[ \t]*except\s+[\w.]+\s*,\s*\w+\s*:", source.text, re.MULTILINE)
     if clause is not None and sys.version_info < (3, 14):
         line = source.text.count("\n", 0, clause.start()) + 1
-        source.problems.append(Problem(line, 1, "an except clause of Python 2"))
+        source.problems.append(NotebookProblem(line, 1, "an except clause of Python 2"))
         return None
     try:
         return Tree(source, cst.parse_module(source.text))
     except cst.ParserSyntaxError as error:
         source.problems.append(_problem(source.text, error))
     except RecursionError:
-        source.problems.append(Problem(1, 1, "its expressions are nested too deeply"))
+        source.problems.append(NotebookProblem(1, 1, "its expressions are nested too deeply"))
     except Exception as error:  # a defect, of libcst or of ours, costs this file
-        source.problems.append(Problem(1, 1, f"the scan fails at it: {type(error).__name__}: {error}"))
+        source.problems.append(NotebookProblem(1, 1, f"the scan fails at it: {type(error).__name__}: {error}"))
     return None
 
 
-def _problem(text: str, error: cst.ParserSyntaxError) -> Problem:
+def _problem(text: str, error: cst.ParserSyntaxError) -> NotebookProblem:
     """Where and why, as Python's own parser says it: libcst's counts lines from the error's logical line."""
     told = re.search(r"error at (\d+):(\d+)", error.message or "")
     line, column = (int(told[1]), int(told[2])) if told else (error.raw_line, error.raw_column + 1)
@@ -457,7 +457,7 @@ def _problem(text: str, error: cst.ParserSyntaxError) -> Problem:
         pass
     lines = text.splitlines()
     here = lines[line - 1] if 0 < line <= len(lines) else ""
-    return Problem(line, max(column, 1), _why(here, message))
+    return NotebookProblem(line, max(column, 1), _why(here, message))
 
 
 _PYTHON_2 = (

@@ -13,11 +13,11 @@ import importlib.resources
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from estimator_pipeline.compat.moved_names.table import FILE, Table
+from estimator_pipeline.compat.moved_names.table import FILE, MovedNamesTable
 from estimator_pipeline.migrate.code.catalogue import columns, estimators, graphs, hooks, layers, training
 from estimator_pipeline.migrate.code.catalogue.row import KINDS, Row
 
-__all__ = ["KINDS", "ROWS", "Match", "Row", "find", "is_private", "is_there", "is_v1_only",
+__all__ = ["KINDS", "ROWS", "CatalogueMatch", "Row", "find", "is_private", "is_there", "is_v1_only",
            "moved_names", "private_modules", "row", "shared_names", "spell",
            "v1_names"]  # fmt: skip
 
@@ -81,7 +81,7 @@ _SAME = {
 }
 
 
-class Match(NamedTuple):
+class CatalogueMatch(NamedTuple):
     """A row, and what of the name led to it.
 
     Attributes:
@@ -133,9 +133,9 @@ _PUT_BACK = (
 
 
 @functools.cache
-def moved_names() -> Table:
+def moved_names() -> MovedNamesTable:
     """What compat finds where it is no longer."""
-    return Table(FILE.read_text(encoding="utf-8"))
+    return MovedNamesTable(FILE.read_text(encoding="utf-8"))
 
 
 def is_there(dotted: str) -> bool:
@@ -212,7 +212,7 @@ def is_v1_only(spelled: str) -> bool:
     return found is not None and found.name.startswith("tf.compat.v1.") and below not in TWO_MEANINGS
 
 
-def find(dotted: str) -> Match | None:
+def find(dotted: str) -> CatalogueMatch | None:
     """The row of a full name, or of the longest part of it that has one; None for what is no construct.
 
     Args:
@@ -231,8 +231,8 @@ def find(dotted: str) -> Match | None:
             gone = spelled.startswith("tf.contrib")
             below = spelled.removeprefix("tf.")
             if found.name == "tf.contrib":
-                return Match(found, ".".join(parts), False)
-            return Match(found, spelled, not gone and not is_v1_only(spelled), below in TWO_MEANINGS)
+                return CatalogueMatch(found, ".".join(parts), False)
+            return CatalogueMatch(found, spelled, not gone and not is_v1_only(spelled), below in TWO_MEANINGS)
     return _v1_symbol(parts)
 
 
@@ -248,7 +248,7 @@ def _row_of(spelled: str) -> Row | None:
     return found
 
 
-def _v1_symbol(parts: list[str]) -> Match | None:
+def _v1_symbol(parts: list[str]) -> CatalogueMatch | None:
     """A V1 symbol without a row of its own."""
     v1 = parts[:3] == ["tf", "compat", "v1"]
     below = parts[3:] if v1 else parts[1:]
@@ -256,11 +256,11 @@ def _v1_symbol(parts: list[str]) -> Match | None:
         name = ".".join(below[:length])
         if name in v1_names():
             spelled = ("tf.compat.v1." if v1 else "tf.") + name
-            return Match(row("v1 symbol"), spelled, v1, public=name)
+            return CatalogueMatch(row("v1 symbol"), spelled, v1, public=name)
     return None
 
 
-def _private(dotted: str) -> Match | None:
+def _private(dotted: str) -> CatalogueMatch | None:
     """What a private module defines, by the last part of its name, where that is a public name too."""
     if not is_private(dotted):
         return None
@@ -272,6 +272,6 @@ def _private(dotted: str) -> Match | None:
             for public in publics:
                 found = _spellings().get(public + parts[position])
                 if found is not None and parts[position] not in ("estimator", "flags", "logging"):
-                    return Match(found, ".".join(parts[: position + 1]), True)
+                    return CatalogueMatch(found, ".".join(parts[: position + 1]), True)
         return None
     return None

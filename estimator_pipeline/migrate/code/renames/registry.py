@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["GENERAL", "RULES", "GeneralRule", "Rule", "decide", "register", "register_general"]
+__all__ = ["GENERAL", "RULES", "GeneralRule", "RenameRule", "decide", "register", "register_general"]
 
 
-class Rule(Protocol):
+class RenameRule(Protocol):
     """How one construct is converted."""
 
     name: str
@@ -21,7 +21,7 @@ class Rule(Protocol):
         """Why this one cannot be converted, in a sentence; "" where it can."""
 
 
-class GeneralRule(Rule, Protocol):
+class GeneralRule(RenameRule, Protocol):
     """A rule that no row names: it looks at every construct."""
 
     def concerns(self, construct: Any) -> bool:
@@ -31,14 +31,14 @@ class GeneralRule(Rule, Protocol):
         """What stands there afterwards, in a few words."""
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, RenameRule] = {}
 """Name -> rule, by the names of the catalogue's rows."""
 
 GENERAL: dict[str, GeneralRule] = {}
 """Name -> rule that looks at every construct; asked in this order, after the rule of the row."""
 
 
-def register(rule: Rule) -> Rule:
+def register(rule: RenameRule) -> RenameRule:
     """Adds a rule; a name can be taken once."""
     _free(rule.name)
     RULES[rule.name] = rule

@@ -14,7 +14,7 @@ def summary(converted: Converted) -> str:
     """What was changed, what a person has to write, what was left out."""
     files = converted.files
     changes, left = sum(len(one.changes) for one in files), sum(len(one.left) for one in files)
-    stays = sum(len(one.stays) for one in files)
+    stays = sum(len(one.unchanged) for one in files)
     told = f"{changes} changes in {len(converted.changed)} of {len(files)} files" if changes else "nothing to convert"
     parts = [f"{converted.root}: {told}; {left or 'nothing'} left to be written by hand, {stays} constructs stay"]
     parts += _keras(converted)
@@ -49,7 +49,7 @@ def _file(made: ConvertedFile) -> str:
     lines += [f"  {place:<{width}}  {what}" for place, what in rows]
     for one in made.left:
         keep = f"; write {one.keep}" if one.keep else ""
-        lines.append(f"  {one.place:<{width}}  by hand: {one.spelled}: {one.reason}{keep}")
+        lines.append(f"  {one.place:<{width}}  manual: {one.spelled}: {one.reason}{keep}")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.findings import TREATMENTS, Finding, Scan
+from estimator_pipeline.migrate.code.findings import TREATMENTS, CodeFinding, Scan
 from estimator_pipeline.migrate.code.reports.text import MEANING, headline
 from estimator_pipeline.utils.version import __version__
 
@@ -51,7 +51,7 @@ def page(scan: Scan) -> str:
     )  # fmt: skip
 
 
-def _blocks(scan: Scan, findings: list[Finding]) -> list[dict[str, Any]]:
+def _blocks(scan: Scan, findings: list[CodeFinding]) -> list[dict[str, Any]]:
     """One for each line with findings: the line, the lines before it that stand alone, and its findings."""
     found: list[dict[str, Any]] = []
     for finding in findings:
@@ -68,7 +68,7 @@ def _blocks(scan: Scan, findings: list[Finding]) -> list[dict[str, Any]]:
         block["gap"] = cell in shown and first > shown[cell] + 1
         block["new"] = cell not in shown
         shown[cell] = last
-        # The worst of a line: by hand before automatic before stays.
+        # The worst of a line: manual before automatic before unchanged.
         worst = max((one.treatment for one in block["findings"]), key=TREATMENTS.index)
         block["lines"] = [
             {"number": number, "text": source[number - 1], "mark": worst.replace(" ", "-") if number == line else ""}

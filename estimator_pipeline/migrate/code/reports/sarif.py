@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from estimator_pipeline.migrate.code.findings import BY_HAND, STAYS, Finding, Scan
+from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding, Scan
 from estimator_pipeline.utils.version import __version__
 
 __all__ = ["SCHEMA_URI", "sarif"]
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_LEVELS = {BY_HAND: "warning", STAYS: "note"}
+_LEVELS = {MANUAL: "warning", UNCHANGED: "note"}
 
 
 def sarif(scan: Scan) -> dict[str, Any]:
@@ -57,11 +57,11 @@ def _root_uri(root: str) -> str:
     return (path.parent if path.is_file() else path).as_uri().rstrip("/") + "/"
 
 
-def rule_id(finding: Finding) -> str:
+def rule_id(finding: CodeFinding) -> str:
     return finding.name.replace(" ", "-")
 
 
-def _rule(finding: Finding) -> dict[str, Any]:
+def _rule(finding: CodeFinding) -> dict[str, Any]:
     code = f"\n\n```python\n{finding.write}\n```" if finding.write else ""
     return {
         "id": rule_id(finding),
@@ -78,7 +78,7 @@ def _rule(finding: Finding) -> dict[str, Any]:
 
 
 def _result(
-    finding: Finding, index: Mapping[str, int], texts: Mapping[str, str], seen: dict[str, int]
+    finding: CodeFinding, index: Mapping[str, int], texts: Mapping[str, str], seen: dict[str, int]
 ) -> dict[str, Any]:
     line = _line(finding, texts)
     key = hashlib.sha256(f"{finding.path}\0{finding.cell}\0{finding.name}\0{line.strip()}".encode()).hexdigest()
@@ -110,7 +110,7 @@ def _result(
     }
 
 
-def _line(finding: Finding, texts: Mapping[str, str]) -> str:
+def _line(finding: CodeFinding, texts: Mapping[str, str]) -> str:
     text = texts.get(finding.path if finding.cell is None else f"{finding.path}#{finding.cell}", "")
     lines = text.splitlines()
     return lines[finding.line - 1] if finding.line <= len(lines) else ""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.findings import AUTOMATIC, BY_HAND, STAYS, TREATMENTS, Finding, Scan
+from estimator_pipeline.migrate.code.findings import AUTOMATIC, MANUAL, TREATMENTS, UNCHANGED, CodeFinding, Scan
 
 __all__ = ["text"]
 
-_HEAD = {STAYS: "stays", AUTOMATIC: "automatic", BY_HAND: "by hand"}
+_HEAD = {UNCHANGED: "unchanged", AUTOMATIC: "automatic", MANUAL: "manual"}
 MEANING = {
-    STAYS: "runs unchanged on TensorFlow 2.15 to 2.21, under exec or compat.install()",
+    UNCHANGED: "runs unchanged on TensorFlow 2.15 to 2.21, under exec or compat.install()",
     AUTOMATIC: "`migrate convert` converts it",
-    BY_HAND: "does not run as it stands; its reason says what to write",
+    MANUAL: "does not run as it stands; its reason says what to write",
 }
 
 
@@ -27,11 +27,11 @@ def headline(scan: Scan) -> str:
     """A sentence that says how it stands."""
     if not scan.findings:
         return f"{scan.root}: nothing of tf.estimator in {scan.files} files"
-    by_hand, automatic = scan.count(BY_HAND), scan.count(AUTOMATIC)
+    manual, automatic = scan.count(MANUAL), scan.count(AUTOMATIC)
     if automatic:
-        runs = f"{automatic} can be converted, {by_hand or 'none'} have to be written by hand"
-    elif by_hand:
-        runs = f"{by_hand} of them do not run as they stand"
+        runs = f"{automatic} can be converted, {manual or 'none'} have to be written by hand"
+    elif manual:
+        runs = f"{manual} of them do not run as they stand"
     else:
         runs = "the program runs unchanged under compat"
     where = f"{len(scan.findings)} constructs in {len(scan.by_file())} of {scan.files} files"
@@ -52,20 +52,20 @@ def _summary(scan: Scan) -> str:
     return "\n".join(lines)
 
 
-def _file(path: str, findings: list[Finding]) -> str:
+def _file(path: str, findings: list[CodeFinding]) -> str:
     lines = [f"{path}"]
     places = [finding.place for finding in findings]
     wide = min(max(map(len, places)), 48)
     named = min(max(len(_named(finding)) for finding in findings), 60)
     for finding, place in zip(findings, places, strict=True):
         told = f"  {place:<{wide}}  {_named(finding):<{named}}  {finding.treatment:<9}"
-        why = "" if finding.treatment == STAYS and not finding.keep else f"  {finding.reason}"
+        why = "" if finding.treatment == UNCHANGED and not finding.keep else f"  {finding.reason}"
         keep = f"; write {finding.keep}" if finding.keep else ""
         lines.append(f"{told}{why}{keep}".rstrip())
     return "\n".join(lines)
 
 
-def _named(finding: Finding) -> str:
+def _named(finding: CodeFinding) -> str:
     """The name as the program has it, and what is known of this one."""
     details = finding.details
     if "function" in details:
@@ -85,7 +85,7 @@ def _named(finding: Finding) -> str:
 
 def _successors(scan: Scan) -> str:
     """What takes each construct's place in Keras, once for each name."""
-    rows: dict[str, Finding] = {}
+    rows: dict[str, CodeFinding] = {}
     for finding in scan.findings:
         if finding.successor:
             rows.setdefault(finding.name, finding)

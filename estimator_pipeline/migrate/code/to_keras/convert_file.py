@@ -16,7 +16,7 @@ from typing import Any
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import Construct, arguments, find_constructs
-from estimator_pipeline.migrate.code.analysis.files import Source
+from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of, parse
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
@@ -26,7 +26,7 @@ from estimator_pipeline.migrate.code.to_keras.helpers import HELPERS
 from estimator_pipeline.migrate.code.to_keras.hooks import hooks
 from estimator_pipeline.migrate.code.to_keras.job import canned, datasets, flags, training
 from estimator_pipeline.migrate.code.to_keras.job import exports as exporting
-from estimator_pipeline.migrate.code.to_keras.job.estimators import Job
+from estimator_pipeline.migrate.code.to_keras.job.estimators import ConvertedJob
 from estimator_pipeline.migrate.code.to_keras.job.estimators import find as jobs_of
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.model import heads
@@ -35,10 +35,10 @@ from estimator_pipeline.migrate.code.to_keras.model import warm_start as warm_st
 from estimator_pipeline.migrate.code.to_keras.model_fn import layers, variables
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
 from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 from estimator_pipeline.migrate.code.to_keras.unresolved_names import unknown_names
 
-__all__ = ["DEFECTS", "Outcome", "convert"]
+__all__ = ["DEFECTS", "ConversionOutcome", "convert"]
 
 _ESTIMATORS = ("estimator", "canned estimator", "model_fn", "keras estimator", "spec")
 # What a defect of a rule may raise. It costs the conversion of a file, and not the scan of a program.
@@ -71,7 +71,7 @@ _GONE = re.compile(
 
 
 @dataclass
-class Outcome:
+class ConversionOutcome:
     """What became of a file.
 
     Attributes:
@@ -87,7 +87,7 @@ class Outcome:
     gone: set[cst.CSTNode] = field(default_factory=set)
 
 
-def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Outcome | None:
+def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> ConversionOutcome | None:
     """Converts a file; None where it has nothing to do with Estimators.
 
     Args:
@@ -101,15 +101,15 @@ def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Ou
         lowered = subclasses.lower(program, tree)
         if lowered is not None:
             return _of_classes(program, tree, lowered)
-        return Outcome(_written(program, tree, first.node, constructs))
+        return ConversionOutcome(_written(program, tree, first.node, constructs))
     except Declined as declined:
         line = declined.line or tree.position(first.node)[0]
         if not declined.line:
             with contextlib.suppress(KeyError):
                 line = tree.position(declined.node)[0]
-        return Outcome(reason=declined.reason, line=line)
+        return ConversionOutcome(reason=declined.reason, line=line)
     except DEFECTS as error:
-        return Outcome(
+        return ConversionOutcome(
             reason=f"the converter fails at it: {type(error).__name__}: {error}", line=tree.position(first.node)[0]
         )
 
@@ -126,7 +126,7 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
     if tf is None:
         assert old is not None
         tf = old.evaluated_alias or "tf"
-    reader = Reader(program, tree, tf, is_v1=old is not None)
+    reader = Rewriter(program, tree, tf, is_v1=old is not None)
     if old is not None:
         reader.replaced[old] = f"tensorflow as {tf}"
     _switches(reader)
@@ -140,7 +140,7 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
     if not jobs:
         raise Declined("no Estimator is made in this file", first)
     hooks.find(reader)
-    written: dict[cst.FunctionDef, modelling.Model] = {}
+    written: dict[cst.FunctionDef, modelling.ConvertedModel] = {}
     for job in jobs:
         if reader.called(job.call) == canned.ESTIMATOR:
             job.written, job.make = _model(reader, job.call, job.settings.is_distributed, written)
@@ -164,9 +164,9 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
     return text
 
 
-def _of_classes(program: Program, tree: Tree, lowered: subclasses.Lowered) -> Outcome:
+def _of_classes(program: Program, tree: Tree, lowered: subclasses.Lowered) -> ConversionOutcome:
     """The conversion of a file by way of one that has functions in place of its classes of Estimators."""
-    made = parse(Source(tree.source.path, lowered.text))
+    made = parse(SourceFile(tree.source.path, lowered.text))
     assert made is not None
     made.tensorflow_1 = tree.tensorflow_1
     others = {path: other for path, other in program.trees.items() if other is not tree}
@@ -174,8 +174,10 @@ def _of_classes(program: Program, tree: Tree, lowered: subclasses.Lowered) -> Ou
     found = convert(program, made, list(find_constructs(program, made)))
     if found is None or not found.text:
         reason = lowered.told(found.reason) if found else "no Estimator is made in this file"
-        return Outcome(reason=reason, line=lowered.line(found.line if found else 0) or tree.position(lowered.first)[0])
-    return Outcome(lowered.raised(found.text))
+        return ConversionOutcome(
+            reason=reason, line=lowered.line(found.line if found else 0) or tree.position(lowered.first)[0]
+        )
+    return ConversionOutcome(lowered.raised(found.text))
 
 
 def _v1_import(tree: Tree) -> cst.ImportAlias | None:
@@ -188,7 +190,7 @@ def _v1_import(tree: Tree) -> cst.ImportAlias | None:
     return alias if found[0][1].kind == "import" and alias.asname is not None else None
 
 
-def _switches(reader: Reader) -> None:
+def _switches(reader: Rewriter) -> None:
     """Keras trains with the behaviour of TensorFlow 2."""
     for call in reader.tree.calls:
         if reader.called(call).rpartition(".")[2] not in ("disable_v2_behavior", "disable_eager_execution"):
@@ -200,8 +202,8 @@ def _switches(reader: Reader) -> None:
 
 
 def _model(
-    reader: Reader, call: cst.Call, distributed: bool, written: dict[cst.FunctionDef, modelling.Model]
-) -> tuple[modelling.Model, Callable[[str], str]]:
+    reader: Rewriter, call: cst.Call, distributed: bool, written: dict[cst.FunctionDef, modelling.ConvertedModel]
+) -> tuple[modelling.ConvertedModel, Callable[[str], str]]:
     """The model of an Estimator with a model_fn of this file, and what writes the call that makes it."""
     given = arguments(call, ("model_fn", "model_dir", "config", "params", "warm_start_from"))
     told, bound = _bound(reader, given.get("model_fn"))
@@ -231,7 +233,7 @@ def _model(
     return made, make
 
 
-def _bound(reader: Reader, given: cst.Arg | None) -> tuple[Any, dict[str, cst.BaseExpression]]:
+def _bound(reader: Rewriter, given: cst.Arg | None) -> tuple[Any, dict[str, cst.BaseExpression]]:
     """The model_fn of an argument, and what `functools.partial` binds to it."""
     node = reader.value(given.value) if given is not None else None
     if not isinstance(node, cst.Call) or not datasets.is_partial(reader, node):
@@ -250,7 +252,7 @@ def _further(function: cst.FunctionDef, bound: dict[str, cst.BaseExpression]) ->
     return (*params, *(name for name in bound if name not in params))
 
 
-def _remove_helpers(reader: Reader, written: dict[cst.FunctionDef, modelling.Model]) -> None:
+def _remove_helpers(reader: Rewriter, written: dict[cst.FunctionDef, modelling.ConvertedModel]) -> None:
     """Takes the functions away that gave specs to a model_fn: what they did is in the models."""
     helpers = dict.fromkeys(helper for made in written.values() for helper in made.helpers)
     gone = {*written, *helpers}
@@ -261,7 +263,7 @@ def _remove_helpers(reader: Reader, written: dict[cst.FunctionDef, modelling.Mod
         reader.replaced[helper] = REMOVED
 
 
-def _owner(reader: Reader, function: cst.FunctionDef, given: cst.BaseExpression) -> str:
+def _owner(reader: Rewriter, function: cst.FunctionDef, given: cst.BaseExpression) -> str:
     """The text before the name of what makes the model: the object where the model_fn is a method; else ""."""
     parent = reader.tree.parents.get(function)
     if parent is reader.tree.module:
@@ -286,7 +288,7 @@ def _owner(reader: Reader, function: cst.FunctionDef, given: cst.BaseExpression)
     return f"{reader.text(given.value)}."
 
 
-def _place(reader: Reader, function: cst.FunctionDef, made: modelling.Model) -> None:
+def _place(reader: Rewriter, function: cst.FunctionDef, made: modelling.ConvertedModel) -> None:
     """The model's class and what makes it go where the model_fn was; of a method the class goes before its own."""
     if not made.method:
         reader.replaced[function] = made.text
@@ -304,7 +306,7 @@ def _place(reader: Reader, function: cst.FunctionDef, made: modelling.Model) -> 
     reader.replaced[around] = write
 
 
-def _logging(reader: Reader) -> None:
+def _logging(reader: Rewriter) -> None:
     """`tf.compat.v1.logging` is the logger of TensorFlow."""
 
     def level(call: cst.Call) -> str:
@@ -323,7 +325,7 @@ def _logging(reader: Reader) -> None:
     )
 
 
-def _with_helpers(reader: Reader, jobs: list[Job]) -> str:
+def _with_helpers(reader: Rewriter, jobs: list[ConvertedJob]) -> str:
     """The text with the modules and functions that it needs: imports beside the others, functions before the model."""
     body = list(reader.tree.module.body)
     reader.spliced(0, len(reader.lines.text), body)  # what is needed is known when all is written
@@ -370,7 +372,7 @@ def _module(node: cst.SimpleStatementLine) -> str:
     return (dotted_of(one.names[0].name) or "").split(".")[0]
 
 
-def _without_aliases(reader: Reader, text: str) -> str:
+def _without_aliases(reader: Rewriter, text: str) -> str:
     """Takes `layers = tf.compat.v1.layers` away where nothing is called by it any more."""
     for scope in (reader.tree.scope, *reader.tree.scopes.values()):
         for name, bindings in scope.names.items():
@@ -385,7 +387,7 @@ def _without_aliases(reader: Reader, text: str) -> str:
     return _without_imports(reader, _without_v1(reader, text))
 
 
-def _without_v1(reader: Reader, text: str) -> str:
+def _without_v1(reader: Rewriter, text: str) -> str:
     """Takes `from tensorflow import estimator` and its like away where nothing is called by their names any more."""
     for statement in reader.tree.module.body:
         one = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
@@ -402,7 +404,7 @@ def _without_v1(reader: Reader, text: str) -> str:
     return text
 
 
-def _without_imports(reader: Reader, text: str) -> str:
+def _without_imports(reader: Rewriter, text: str) -> str:
     """Takes modules away that nothing needs any more."""
     for _, binding in reader.tree.imports:
         if binding.kind != "import" or binding.scope is not reader.tree.scope:
@@ -414,7 +416,7 @@ def _without_imports(reader: Reader, text: str) -> str:
     return text
 
 
-def _nodes(reader: Reader, job: Job) -> list[cst.CSTNode]:
+def _nodes(reader: Rewriter, job: ConvertedJob) -> list[cst.CSTNode]:
     found: list[cst.CSTNode] = [job.call]
     given = arguments(job.call, ("model_fn",))
     if job.written is not None:
@@ -422,14 +424,14 @@ def _nodes(reader: Reader, job: Job) -> list[cst.CSTNode]:
     return found
 
 
-def _top(reader: Reader, job: Job, node: cst.CSTNode) -> cst.CSTNode:
+def _top(reader: Rewriter, job: ConvertedJob, node: cst.CSTNode) -> cst.CSTNode:
     for above in (node, *reader.tree.above(node)):
         if reader.tree.parents.get(above) is reader.tree.module:
             return above
     return job.statement
 
 
-def _check(reader: Reader, text: str, first: cst.CSTNode) -> None:
+def _check(reader: Rewriter, text: str, first: cst.CSTNode) -> None:
     """A last look: a defect of a rule costs the conversion of a file, not the file."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -18,7 +18,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf,
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children
 from estimator_pipeline.migrate.code.renames import tf1_names as respelling
 
-__all__ = ["Declined", "Reader", "indented", "names_in"]
+__all__ = ["Declined", "Rewriter", "indented", "names_in"]
 
 _WIDTH = 110
 
@@ -39,7 +39,7 @@ class Declined(Exception):
         self.line = line
 
 
-class Reader:
+class Rewriter:
     """What the expressions of a file mean, and its text.
 
     Attributes:

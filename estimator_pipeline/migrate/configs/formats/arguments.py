@@ -8,7 +8,7 @@ from pathlib import Path as File
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.configs.documents import Document, Item, read_text
-from estimator_pipeline.migrate.configs.findings import Draft
+from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats.hyperparameters import KNOWN, apply, known, normal
 
 __all__ = ["apply_arguments", "convert_flags", "looks_like_flags", "read_flags"]
@@ -58,7 +58,7 @@ def _read(document: Document, text: str, source: str, above: tuple[str, ...]) ->
                 raise ConfigError(
                     f"{place}: this is no flag, and no value of one.",
                     found=f"{line!r:.70}",
-                    mend="write --name=value, one a line; comments begin with # or //.",
+                    hint="write --name=value, one a line; comments begin with # or //.",
                 )
             path = (len(document.data),)
             document.data.append({"file": source, "text": token})
@@ -73,19 +73,19 @@ def _nested(document: Document, name: str, source: str, place: str, above: tuple
         raise ConfigError(
             f"{place}: the flag file {name!r} is not there.",
             found=f"neither {beside} nor {name} in the working directory",
-            mend="put it there, or leave the line out.",
+            hint="put it there, or leave the line out.",
         )
     if str(path.resolve()) in above:
         chain = " -> ".join(File(part).name for part in (*above[above.index(str(path.resolve())) :], str(path)))
         raise ConfigError(
-            f"{place}: the flag file {name!r} contains itself.", found=chain, mend="leave one of the lines out."
+            f"{place}: the flag file {name!r} contains itself.", found=chain, hint="leave one of the lines out."
         )
     if len(above) > MOST_NESTED:
-        raise ConfigError(f"{place}: flag files are nested more than {MOST_NESTED} deep.", mend="put them into one.")
+        raise ConfigError(f"{place}: flag files are nested more than {MOST_NESTED} deep.", hint="put them into one.")
     _read(document, read_text(path), str(path), above)
 
 
-def convert_flags(draft: Draft) -> None:
+def convert_flags(draft: JobDraft) -> None:
     """Says of each flag of a flag file what becomes of it."""
     document = draft.document
     document_items = []
@@ -95,7 +95,7 @@ def convert_flags(draft: Draft) -> None:
     apply_arguments(draft, document_items)
 
 
-def apply_arguments(draft: Draft, tokens: Iterable[Item]) -> None:
+def apply_arguments(draft: JobDraft, tokens: Iterable[Item]) -> None:
     """Says of each argument of a program what becomes of it.
 
     Args:
@@ -115,7 +115,7 @@ def apply_arguments(draft: Draft, tokens: Iterable[Item]) -> None:
     apply(draft, single)
 
 
-def _pairs(draft: Draft, tokens: list[Item]) -> list[tuple[str, Item]]:
+def _pairs(draft: JobDraft, tokens: list[Item]) -> list[tuple[str, Item]]:
     """Name and value of each flag. What is no flag becomes a decision."""
     names = {normal(found[1]) for token in tokens if (found := _FLAG.fullmatch(str(token.value)))}
     pairs: list[tuple[str, Item]] = []

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from estimator_pipeline.migrate.configs.documents import Item
-from estimator_pipeline.migrate.configs.findings import Draft
+from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats.arguments import apply_arguments
 from estimator_pipeline.migrate.configs.formats.hyperparameters import KNOWN, normal, put_strategy
 from estimator_pipeline.migrate.configs.formats.machines import need_devices, take_deadline, take_gpus, take_machine
@@ -43,7 +43,7 @@ DECIDED = {
 }
 
 
-def convert(draft: Draft) -> None:
+def convert(draft: JobDraft) -> None:
     """Says of each field of a job what becomes of it."""
     job = checked(AIPlatformJob, draft.document, what="job of AI Platform")
     given = job.trainingInput
@@ -69,7 +69,7 @@ def convert(draft: Draft) -> None:
         _search(draft, [one.parameterName for one in given.hyperparameters.params])
 
 
-def _search(draft: Draft, names: Sequence[str]) -> None:
+def _search(draft: JobDraft, names: Sequence[str]) -> None:
     """Leaves a search for hyperparameters to the person: a job file has one value of each."""
     item = draft.document.item("trainingInput", "hyperparameters")
     if item is None:
@@ -88,7 +88,7 @@ def _suffixed(item: Item) -> Item:
     return Item(item.path, item.value, item.line, f" of args[{item.path[-1]}]")
 
 
-def _top(draft: Draft, name: str, item: Item) -> None:
+def _top(draft: JobDraft, name: str, item: Item) -> None:
     if name == "jobId":
         draft.take(item, ("name",))
     elif name == "labels":
@@ -115,7 +115,7 @@ def _top(draft: Draft, name: str, item: Item) -> None:
 # Cluster ---------------------------------------------------------------------------------------------------------
 
 
-def _cluster(draft: Draft, given: TrainingInput, fields: dict[str, Item]) -> None:
+def _cluster(draft: JobDraft, given: TrainingInput, fields: dict[str, Item]) -> None:
     tier = given.scaleTier or "BASIC"
     custom = tier == "CUSTOM"
     counts = {
@@ -148,13 +148,13 @@ def _cluster(draft: Draft, given: TrainingInput, fields: dict[str, Item]) -> Non
     need_devices(draft, _gpus(draft))
 
 
-def _gpus(draft: Draft) -> int:
+def _gpus(draft: JobDraft) -> int:
     roles = draft.job.get(draft.scheduler, {}).get("roles", {})
     found: list[Any] = [role.get("gpus") or role.get("gpus_per_task") or 0 for role in roles.values()]
     return max([0, *found])
 
 
-def _counts(draft: Draft, counts: dict[str, int], source: dict[str, Item | None], given: TrainingInput) -> None:
+def _counts(draft: JobDraft, counts: dict[str, int], source: dict[str, Item | None], given: TrainingInput) -> None:
     alone = not (counts["worker"] or counts["ps"] or counts["evaluator"])
     for role, to in (("worker", "workers"), ("ps", "ps"), ("evaluator", "evaluator")):
         item = source.get(role)
@@ -181,7 +181,7 @@ def _counts(draft: Draft, counts: dict[str, int], source: dict[str, Item | None]
         )
 
 
-def _tier(draft: Draft, tier: str, item: Item) -> None:
+def _tier(draft: JobDraft, tier: str, item: Item) -> None:
     if tier == "CUSTOM":
         draft.drop(item, "machines and numbers are given one by one")
     elif tier == "BASIC_TPU":
@@ -195,7 +195,7 @@ def _tier(draft: Draft, tier: str, item: Item) -> None:
                 take_machine(draft, Item(item.path, machine, item.line, f"scaleTier {tier}: {role}"), role)
 
 
-def _machines(draft: Draft, service: str, role: str, fields: dict[str, Item], *, there: bool) -> None:
+def _machines(draft: JobDraft, service: str, role: str, fields: dict[str, Item], *, there: bool) -> None:
     # A master alone is worker 0 of a job file.
     role = "worker" if role == "chief" and not draft.current("cluster", "chief") else role
     kind, config = fields.get(f"{service}Type"), fields.get(f"{service}Config")
@@ -215,7 +215,7 @@ def _machines(draft: Draft, service: str, role: str, fields: dict[str, Item], *,
         _replica(draft, str(item.path[-1]), item, role)
 
 
-def _replica(draft: Draft, name: str, item: Item, role: str) -> None:
+def _replica(draft: JobDraft, name: str, item: Item, role: str) -> None:
     if name == "acceleratorConfig":
         count, kind = draft.document.item(*item.path, "count"), draft.document.item(*item.path, "type")
         if kind is not None and str(kind.value).startswith("TPU"):
@@ -237,7 +237,7 @@ def _replica(draft: Draft, name: str, item: Item, role: str) -> None:
         draft.decide(item, "a job file is run by estimator-pipeline train, not by a command of its own")
 
 
-def _scheduling(draft: Draft, name: str, item: Item) -> None:
+def _scheduling(draft: JobDraft, name: str, item: Item) -> None:
     if name == "maxRunningTime":
         seconds = re.fullmatch(r"(\d{1,9})(\.\d+)?s", str(item.value))
         if seconds is None:

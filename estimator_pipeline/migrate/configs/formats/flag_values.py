@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from estimator_pipeline.migrate.configs.documents import Item
-from estimator_pipeline.migrate.configs.findings import Draft
+from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats.hyperparameters import OWN_FLAGS, apply, normal
 
 __all__ = ["convert", "surely"]
@@ -19,7 +19,7 @@ def surely(data: Any) -> bool:
     return isinstance(data, dict) and any(name in _TELLING or "-" in name for name in data)
 
 
-def convert(draft: Draft) -> None:
+def convert(draft: JobDraft) -> None:
     """Says of each flag what becomes of it."""
     given = [(str(item.path[-1]), item) for item in draft.document.items()]
     names: dict[str, str] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.configs.documents import Document, Item
-from estimator_pipeline.migrate.configs.findings import Draft
+from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats.hyperparameters import apply, typed
 
 __all__ = ["convert", "is_text", "read"]
@@ -40,7 +40,7 @@ def read(text: str, *, source: str) -> Document:
             raise ConfigError(
                 f"{source}, line {line}: the hyperparameter {name!r} has two values.",
                 found=f"{result[name]!r} and {value!r}",
-                mend="keep one of the two.",
+                hint="keep one of the two.",
             )
         lines.setdefault((name,), line)
         if index is None:
@@ -56,7 +56,7 @@ def _put(result: dict[str, Any], name: str, index: int, value: Any, place: str) 
         raise ConfigError(
             f"{place}: {name}[{index}] does not follow on what {name} holds.",
             found=f"{name}: {known!r}",
-            mend=f"write the whole list: {name}=[...].",
+            hint=f"write the whole list: {name}=[...].",
         )
     known.append(value)
 
@@ -72,7 +72,7 @@ def _pairs(text: str, source: str) -> list[tuple[str, int | None, Any, int]]:
             raise ConfigError(
                 f"{source}, line {line}: these are no hyperparameters as text.",
                 found=f"{text[end : end + 50]!r}",
-                mend="write name=value, with commas between; lists in brackets: hidden=[10,20].",
+                hint="write name=value, with commas between; lists in brackets: hidden=[10,20].",
             )
         values = pair["list"]
         parts = [typed(part.strip()) for part in values.split(",") if part.strip()] if values is not None else None
@@ -82,11 +82,11 @@ def _pairs(text: str, source: str) -> list[tuple[str, int | None, Any, int]]:
         )
         at = end + 1
     if not found:
-        raise ConfigError(f"{source} holds no hyperparameters.", mend="write name=value, with commas between.")
+        raise ConfigError(f"{source} holds no hyperparameters.", hint="write name=value, with commas between.")
     return found
 
 
-def convert(draft: Draft) -> None:
+def convert(draft: JobDraft) -> None:
     """Says of each hyperparameter what becomes of it: what no field of a job file means is the model's."""
     items = draft.document.items()
     apply(draft, [(str(item.path[-1]), _own(item)) for item in items], others_are_params=True)

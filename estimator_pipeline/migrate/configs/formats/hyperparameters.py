@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from estimator_pipeline.migrate.configs.documents import Item, Path
-from estimator_pipeline.migrate.configs.findings import Draft
+from estimator_pipeline.migrate.configs.findings import JobDraft
 
 __all__ = ["KNOWN", "OWN_FLAGS", "apply", "known", "normal", "put_strategy", "typed"]
 
@@ -164,7 +164,7 @@ def typed(value: Any) -> Any:
     return words.get(text.lower(), value)
 
 
-def apply(draft: Draft, items: Iterable[tuple[str, Item]], *, others_are_params: bool = False) -> None:
+def apply(draft: JobDraft, items: Iterable[tuple[str, Item]], *, others_are_params: bool = False) -> None:
     """Says of each hyperparameter what becomes of it.
 
     Args:
@@ -193,7 +193,7 @@ def _rank(name: str) -> int:
     return 0 if kind in ("optimizer", "strategy") else 2 if kind == "epochs" else 1
 
 
-def _apply_one(draft: Draft, name: str, item: Item, *, scheduled: bool, others_are_params: bool) -> None:
+def _apply_one(draft: JobDraft, name: str, item: Item, *, scheduled: bool, others_are_params: bool) -> None:
     if name in {normal(param) for param in draft.params}:
         draft.take(item, ("model", "params", name), typed(item.value), why="--param")
     elif typed(item.value) is None and name in KNOWN:
@@ -214,7 +214,7 @@ def _apply_one(draft: Draft, name: str, item: Item, *, scheduled: bool, others_a
         _unknown(draft, name, item, others_are_params)
 
 
-def _unknown(draft: Draft, name: str, item: Item, others_are_params: bool) -> None:
+def _unknown(draft: JobDraft, name: str, item: Item, others_are_params: bool) -> None:
     if others_are_params and not re.search(_ASK[0][0], name):
         draft.take(item, ("model", "params", name), why="a parameter of the model")
         return
@@ -229,7 +229,7 @@ def _unknown(draft: Draft, name: str, item: Item, others_are_params: bool) -> No
 # Kinds -----------------------------------------------------------------------------------------------------------
 
 
-def _number(draft: Draft, item: Item, to: Path) -> None:
+def _number(draft: JobDraft, item: Item, to: Path) -> None:
     value = typed(item.value)
     if isinstance(value, float) and not isinstance(value, bool) and value.is_integer():
         # 1e4 is what people write for ten thousand steps.
@@ -237,7 +237,7 @@ def _number(draft: Draft, item: Item, to: Path) -> None:
     draft.take(item, to, value)
 
 
-def _fraction(draft: Draft, item: Item, to: Path) -> None:
+def _fraction(draft: JobDraft, item: Item, to: Path) -> None:
     value = typed(item.value)
     if to[-1] == "momentum" and draft.current("model", "optimizer", "name") is None:
         draft.decide(item, "an option of the optimizers momentum, nesterov and rmsprop, and none is named", to)
@@ -248,7 +248,7 @@ def _fraction(draft: Draft, item: Item, to: Path) -> None:
     draft.take(item, to, value)
 
 
-def _epochs(draft: Draft, item: Item, to: Path) -> None:
+def _epochs(draft: JobDraft, item: Item, to: Path) -> None:
     if draft.current("train", "max_steps") is not None:
         draft.decide(item, "train.max_steps is given already, and a job file has one of the two", to)
     elif draft.training_tasks > 1:
@@ -259,7 +259,7 @@ def _epochs(draft: Draft, item: Item, to: Path) -> None:
         draft.take(item, to, typed(item.value), why="passes over the data")
 
 
-def _batch(draft: Draft, item: Item, to: Path) -> None:
+def _batch(draft: JobDraft, item: Item, to: Path) -> None:
     tasks, ps = draft.training_tasks, draft.current("cluster", "ps")
     value = typed(item.value)
     strategy = ("run", "train_distribute")
@@ -277,7 +277,7 @@ def _batch(draft: Draft, item: Item, to: Path) -> None:
         draft.need(to, f"records of one step over all workers: {value}{total}")
 
 
-def _all_or_number(draft: Draft, item: Item, to: Path) -> None:
+def _all_or_number(draft: JobDraft, item: Item, to: Path) -> None:
     value = typed(item.value)
     if value in (0, -1):
         draft.drop(item, "all of the evaluation data, which is the default")
@@ -285,7 +285,7 @@ def _all_or_number(draft: Draft, item: Item, to: Path) -> None:
     _number(draft, item, to)
 
 
-def _optimizer(draft: Draft, item: Item, to: Path) -> None:
+def _optimizer(draft: JobDraft, item: Item, to: Path) -> None:
     name = OPTIMIZERS.get(re.sub(r"[\W_]", "", str(item.value)).lower())
     if name is None:
         draft.decide(item, f"no optimizer of a job file; there are {', '.join(dict.fromkeys(OPTIMIZERS.values()))}", to)
@@ -294,7 +294,7 @@ def _optimizer(draft: Draft, item: Item, to: Path) -> None:
     draft.take(item, to, name)
 
 
-def _strategy(draft: Draft, item: Item, to: Path) -> None:
+def _strategy(draft: JobDraft, item: Item, to: Path) -> None:
     name = STRATEGIES.get(normal(str(item.value)))
     if name is None:
         draft.decide(item, f"no strategy of a job file; there are {', '.join(dict.fromkeys(STRATEGIES.values()))}", to)
@@ -303,7 +303,7 @@ def _strategy(draft: Draft, item: Item, to: Path) -> None:
     draft.take(item, to, name)
 
 
-def _model_dir(draft: Draft, item: Item, to: Path) -> None:
+def _model_dir(draft: JobDraft, item: Item, to: Path) -> None:
     value = str(item.value)
     if value.startswith(("s3://", "s3n://", "s3a://")):
         draft.decide(item, "TensorFlow has no S3 of its own any more: a folder that all tasks mount, or a plug-in", to)
@@ -315,7 +315,7 @@ def _model_dir(draft: Draft, item: Item, to: Path) -> None:
     draft.take(item, to, value)
 
 
-_KINDS: dict[Kind, Callable[[Draft, Item, Path], None]] = {
+_KINDS: dict[Kind, Callable[[JobDraft, Item, Path], None]] = {
     "int": _number,
     "float": _fraction,
     "epochs": _epochs,
@@ -327,7 +327,7 @@ _KINDS: dict[Kind, Callable[[Draft, Item, Path], None]] = {
 }
 
 
-def _hosts(draft: Draft, name: str, item: Item) -> None:
+def _hosts(draft: JobDraft, name: str, item: Item) -> None:
     hosts = item.value if isinstance(item.value, list) else [h for h in str(item.value or "").split(",") if h.strip()]
     if not hosts:
         draft.drop(item, "none")
@@ -339,7 +339,7 @@ def _hosts(draft: Draft, name: str, item: Item) -> None:
         put_strategy(draft)
 
 
-def put_strategy(draft: Draft) -> None:
+def put_strategy(draft: JobDraft) -> None:
     """What follows from the cluster for the strategy: parameter servers say it, several workers alone do not."""
     if draft.current("run", "train_distribute") is not None:
         return

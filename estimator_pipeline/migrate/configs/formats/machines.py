@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from estimator_pipeline.migrate.configs.documents import Item
-from estimator_pipeline.migrate.configs.findings import Draft
+from estimator_pipeline.migrate.configs.findings import JobDraft
 
 __all__ = ["Machine", "machine_of", "take_deadline", "take_gpus", "take_machine"]
 
@@ -107,7 +107,7 @@ def machine_of(name: str) -> Machine | None:
     return _AMAZON.get(name.removeprefix("ml."))
 
 
-def take_machine(draft: Draft, item: Item, role: str) -> int:
+def take_machine(draft: JobDraft, item: Item, role: str) -> int:
     """Says what becomes of a machine type.
 
     Returns:
@@ -127,13 +127,13 @@ def take_machine(draft: Draft, item: Item, role: str) -> int:
     return machine.gpus
 
 
-def take_gpus(draft: Draft, item: Item, role: str, count: int, *, why: str) -> None:
+def take_gpus(draft: JobDraft, item: Item, role: str, count: int, *, why: str) -> None:
     """Asks for GPUs."""
     name = "gpus" if draft.scheduler == "kubernetes" else "gpus_per_task"
     draft.take(item, (draft.scheduler, "roles", role, name), count, why=why)
 
 
-def take_deadline(draft: Draft, item: Item, seconds: int) -> None:
+def take_deadline(draft: JobDraft, item: Item, seconds: int) -> None:
     """A limit of the running time."""
     if seconds == 0:
         draft.drop(item, "no limit")
@@ -146,7 +146,7 @@ def take_deadline(draft: Draft, item: Item, seconds: int) -> None:
         )
 
 
-def need_devices(draft: Draft, gpus: int) -> None:
+def need_devices(draft: JobDraft, gpus: int) -> None:
     """Several GPUs in one training task: which strategy uses them is the program's own."""
     if gpus > 1 and draft.training_tasks == 1 and not draft.current("cluster", "ps"):
         draft.need(

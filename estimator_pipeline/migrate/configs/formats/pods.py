@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from estimator_pipeline.migrate.configs.documents import Item, Path
-from estimator_pipeline.migrate.configs.findings import Draft, get, put
+from estimator_pipeline.migrate.configs.findings import JobDraft, get, put
 
 __all__ = ["convert_pod", "same_in_all"]
 
@@ -37,7 +37,7 @@ CONTAINER_DROPPED = {
 }
 
 
-def convert_pod(draft: Draft, role: str, path: Path, *, alone: bool) -> None:
+def convert_pod(draft: JobDraft, role: str, path: Path, *, alone: bool) -> None:
     """Says of each field of a role's template what becomes of it.
 
     Args:
@@ -78,13 +78,13 @@ def convert_pod(draft: Draft, role: str, path: Path, *, alone: bool) -> None:
     draft.container_paths[role] = (*spec, "containers", number)
 
 
-def _container(draft: Draft, spec: Path) -> int:
+def _container(draft: JobDraft, spec: Path) -> int:
     containers = draft.document.items(*spec, "containers")
     named = [i for i, item in enumerate(containers) if item.value.get("name") == CONTAINER]
     return named[0] if named else 0
 
 
-def _metadata(draft: Draft, name: str, item: Item) -> None:
+def _metadata(draft: JobDraft, name: str, item: Item) -> None:
     if name in ("labels", "annotations"):
         for own in draft.document.items(*item.path):
             draft.take(own, ("kubernetes", name, str(own.path[-1])))
@@ -92,7 +92,7 @@ def _metadata(draft: Draft, name: str, item: Item) -> None:
         draft.drop(item, "the operator names the pods")
 
 
-def _pod_field(draft: Draft, name: str, item: Item) -> None:
+def _pod_field(draft: JobDraft, name: str, item: Item) -> None:
     if name in ("serviceAccountName", "serviceAccount"):
         draft.take(item, ("kubernetes", "service_account"))
     elif name == "priorityClassName":
@@ -115,7 +115,7 @@ def _pod_field(draft: Draft, name: str, item: Item) -> None:
         draft.decide(item, why, to)
 
 
-def _tolerations(draft: Draft, item: Item, role: str) -> None:
+def _tolerations(draft: JobDraft, item: Item, role: str) -> None:
     made = []
     for toleration in item.value:
         known = {key: toleration[key] for key in ("key", "operator", "value", "effect") if toleration.get(key)}
@@ -129,7 +129,7 @@ def _tolerations(draft: Draft, item: Item, role: str) -> None:
 # Volumes ---------------------------------------------------------------------------------------------------------
 
 
-def _volumes(draft: Draft, volumes: list[Item], mounts: list[Item]) -> None:
+def _volumes(draft: JobDraft, volumes: list[Item], mounts: list[Item]) -> None:
     for item in volumes:
         value = item.value if isinstance(item.value, dict) else {}
         own = [m for m in mounts if isinstance(m.value, dict) and m.value.get("name") == value.get("name")]
@@ -139,7 +139,7 @@ def _volumes(draft: Draft, volumes: list[Item], mounts: list[Item]) -> None:
             _volume(draft, item, value, mount)
 
 
-def _volume(draft: Draft, item: Item, value: dict[str, Any], mount: Item) -> None:
+def _volume(draft: JobDraft, item: Item, value: dict[str, Any], mount: Item) -> None:
     path = str(mount.value.get("mountPath", "")).rstrip("/") or "/"
     empty = value.get("emptyDir") if "emptyDir" in value else None
     if path == "/dev/shm" and "emptyDir" in value:
@@ -182,7 +182,7 @@ def _volume(draft: Draft, item: Item, value: dict[str, Any], mount: Item) -> Non
 # Containers ------------------------------------------------------------------------------------------------------
 
 
-def _container_field(draft: Draft, name: str, item: Item, role: str) -> None:
+def _container_field(draft: JobDraft, name: str, item: Item, role: str) -> None:
     document = draft.document
     if item.value is None:
         draft.drop(item, "not set")
@@ -211,7 +211,7 @@ def _container_field(draft: Draft, name: str, item: Item, role: str) -> None:
         draft.decide(item, "kubernetes.pod_patch has it, as it stands")
 
 
-def _variable(draft: Draft, item: Item) -> None:
+def _variable(draft: JobDraft, item: Item) -> None:
     name = str(item.value.get("name"))
     own = Item(item.path, item.value.get("value", item.value.get("valueFrom")), item.line, f"variable {name}")
     if name == "TF_CONFIG":
@@ -224,7 +224,7 @@ def _variable(draft: Draft, item: Item) -> None:
         draft.take(own, ("kubernetes", "env", name), "" if value is None else str(value))
 
 
-def _resources(draft: Draft, item: Item, role: str) -> None:
+def _resources(draft: JobDraft, item: Item, role: str) -> None:
     requests = {str(i.path[-1]): i for i in draft.document.items(*item.path, "requests")}
     limits = {str(i.path[-1]): i for i in draft.document.items(*item.path, "limits")}
     place = ("kubernetes", "roles", role)
@@ -262,7 +262,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
-def same_in_all(draft: Draft, roles: list[str]) -> None:
+def same_in_all(draft: JobDraft, roles: list[str]) -> None:
     """What all roles have goes to `kubernetes.pods`, once."""
     own: dict[str, Any] = draft.job.get("kubernetes", {}).get("roles", {})
     for name in ROLE_FIELDS:

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from estimator_pipeline.migrate.configs.documents import Document, Item, Path
-from estimator_pipeline.migrate.configs.findings import Draft
+from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats.hyperparameters import put_strategy
 from estimator_pipeline.migrate.configs.python_reprs import Opaque, parse_proto
 
@@ -58,7 +58,7 @@ _CLASSES = {
 }
 
 
-def convert(draft: Draft) -> None:
+def convert(draft: JobDraft) -> None:
     """Says of each field of a RunConfig what becomes of it."""
     document = draft.document
     fields = {_bare(str(item.path[-1])): item for item in document.items()}
@@ -86,7 +86,7 @@ def _bare(name: str) -> str:
     return name.lstrip("_")
 
 
-def _take(draft: Draft, name: str, item: Item) -> None:
+def _take(draft: JobDraft, name: str, item: Item) -> None:
     to, why = TAKEN[name]
     path: Path = tuple(to.split("."))
     if name == "model_dir":
@@ -111,7 +111,7 @@ def _take(draft: Draft, name: str, item: Item) -> None:
 # Cluster ---------------------------------------------------------------------------------------------------------
 
 
-def _cluster(draft: Draft, fields: dict[str, Item]) -> None:
+def _cluster(draft: JobDraft, fields: dict[str, Item]) -> None:
     spec = _spec(fields["cluster_spec"].value) if "cluster_spec" in fields else None
     workers, ps = fields.get("num_worker_replicas"), fields.get("num_ps_replicas")
     if spec:
@@ -139,7 +139,7 @@ def _cluster(draft: Draft, fields: dict[str, Item]) -> None:
         _workers(draft, workers, fields)
 
 
-def _workers(draft: Draft, item: Item, fields: dict[str, Item]) -> None:
+def _workers(draft: JobDraft, item: Item, fields: dict[str, Item]) -> None:
     count, kind, chief = item.value, _value_of(fields, "task_type"), _value_of(fields, "is_chief")
     if not isinstance(count, int) or isinstance(count, bool):
         draft.decide(item, "this is no number", ("cluster", "workers"))
@@ -173,7 +173,7 @@ def _spec(value: Any) -> dict[str, Any] | None:
     )
 
 
-def _strategy(draft: Draft, name: str, item: Item) -> None:
+def _strategy(draft: JobDraft, name: str, item: Item) -> None:
     path: Path = ("run", "eval_distribute" if name == "eval_distribute" else "train_distribute")
     if item.value is None:
         draft.drop(item, "none" if name != "experimental_distribute" else "not set")
@@ -195,7 +195,7 @@ def _strategy(draft: Draft, name: str, item: Item) -> None:
 # Session ---------------------------------------------------------------------------------------------------------
 
 
-def _session(draft: Draft, name: str, item: Item) -> None:
+def _session(draft: JobDraft, name: str, item: Item) -> None:
     if item.value is None:
         draft.drop(item, "not set")
     elif name == "gpu_memory_fraction":
@@ -223,7 +223,7 @@ def _session(draft: Draft, name: str, item: Item) -> None:
         _config_proto(draft, item)
 
 
-def _config_proto(draft: Draft, item: Item) -> None:
+def _config_proto(draft: JobDraft, item: Item) -> None:
     value = parse_proto(str(item.value)) if isinstance(item.value, str) else item.value
     if not isinstance(value, dict):
         draft.decide(item, "this is not readable as a ConfigProto: write its fields", ("run", "session_config"))

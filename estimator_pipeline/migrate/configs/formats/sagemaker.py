@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from estimator_pipeline.migrate.configs.documents import Item
-from estimator_pipeline.migrate.configs.findings import Draft
+from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats.hyperparameters import apply, typed
 from estimator_pipeline.migrate.configs.formats.machines import need_devices, take_deadline, take_machine
 from estimator_pipeline.migrate.configs.formats.schemas import SageMakerEstimator, TrainingJob, checked
@@ -101,7 +101,7 @@ KWARGS = frozenset(
 )
 
 
-def convert_job(draft: Draft) -> None:
+def convert_job(draft: JobDraft) -> None:
     """Says of each field of a training job what becomes of it."""
     job = checked(TrainingJob, draft.document, what="training job of SageMaker")
     document = draft.document
@@ -116,7 +116,7 @@ def convert_job(draft: Draft) -> None:
     _hyperparameters(draft, [(item, given[str(item.path[-1])]) for item in document.items("HyperParameters")])
 
 
-def convert_estimator(draft: Draft) -> None:
+def convert_estimator(draft: JobDraft) -> None:
     """Says of each argument of the SDK's estimator what becomes of it."""
     checked(SageMakerEstimator, draft.document, what="estimator of SageMaker")
     document = draft.document
@@ -160,7 +160,7 @@ def _decoded(text: str) -> Any:
         return typed(text)
 
 
-def _hyperparameters(draft: Draft, given: list[tuple[Item, Any]]) -> None:
+def _hyperparameters(draft: JobDraft, given: list[tuple[Item, Any]]) -> None:
     single = []
     for item, value in given:
         name = str(item.path[-1])
@@ -179,7 +179,7 @@ def _hyperparameters(draft: Draft, given: list[tuple[Item, Any]]) -> None:
 # Cluster ---------------------------------------------------------------------------------------------------------
 
 
-def _distribution(draft: Draft, fields: dict[str, Item]) -> None:
+def _distribution(draft: JobDraft, fields: dict[str, Item]) -> None:
     item = fields.get("distribution")
     value = item.value if item is not None and isinstance(item.value, dict) else {}
 
@@ -201,7 +201,7 @@ def _distribution(draft: Draft, fields: dict[str, Item]) -> None:
             draft.decide(inner, "Horovod and SageMaker's own libraries are not there", ("run", "train_distribute"))
 
 
-def _cluster(draft: Draft, count: Item | None, kind: Item | None, *, ps: bool, mirrored: bool) -> None:
+def _cluster(draft: JobDraft, count: Item | None, kind: Item | None, *, ps: bool, mirrored: bool) -> None:
     number = int(count.value) if count is not None and count.value is not None else 1
     if count is not None:
         if number <= 1:
@@ -234,7 +234,7 @@ def _cluster(draft: Draft, count: Item | None, kind: Item | None, *, ps: bool, m
     need_devices(draft, gpus)
 
 
-def _resource(draft: Draft, name: str, item: Item) -> None:
+def _resource(draft: JobDraft, name: str, item: Item) -> None:
     if name in ("VolumeSizeInGB", "VolumeKmsKeyId"):
         draft.drop(item, "the disk of a machine that the service made")
     elif name == "KeepAlivePeriodInSeconds":
@@ -249,7 +249,7 @@ def _resource(draft: Draft, name: str, item: Item) -> None:
 # Fields ----------------------------------------------------------------------------------------------------------
 
 
-def _field(draft: Draft, name: str, item: Item) -> None:
+def _field(draft: JobDraft, name: str, item: Item) -> None:
     document = draft.document
     if item.value is None:
         draft.drop(item, "not set")
@@ -303,7 +303,7 @@ def _field(draft: Draft, name: str, item: Item) -> None:
                 draft.take(inner, (draft.scheduler, "max_restarts"))
 
 
-def _algorithm(draft: Draft, item: Item) -> None:
+def _algorithm(draft: JobDraft, item: Item) -> None:
     for inner in draft.document.items(*item.path):
         name = str(inner.path[-1])
         if name == "TrainingImage":
@@ -318,7 +318,7 @@ def _algorithm(draft: Draft, item: Item) -> None:
             draft.decide(inner, "rights to the registry", ("kubernetes", "image_pull_secrets"))
 
 
-def _channel(draft: Draft, item: Item | None) -> None:
+def _channel(draft: JobDraft, item: Item | None) -> None:
     if item is None:
         return
     name = str(item.value["ChannelName"])
@@ -331,12 +331,12 @@ def _channel(draft: Draft, item: Item | None) -> None:
     draft.decide(own, f"{where}: input.source, and files that all tasks can read; shards are made by the job", to)
 
 
-def _environment(draft: Draft, items: list[Item]) -> None:
+def _environment(draft: JobDraft, items: list[Item]) -> None:
     for item in items:
         draft.take(item, (draft.scheduler, "env", str(item.path[-1])), str(item.value))
 
 
-def _tags(draft: Draft, item: Item) -> None:
+def _tags(draft: JobDraft, item: Item) -> None:
     pairs: list[tuple[str, Item]] = []
     for inner in draft.document.items(*item.path):
         if isinstance(inner.value, dict) and "Key" in inner.value:
@@ -353,7 +353,7 @@ def _tags(draft: Draft, item: Item) -> None:
         draft.drop(item, "none")
 
 
-def _spot(draft: Draft, item: Item) -> None:
+def _spot(draft: JobDraft, item: Item) -> None:
     if item.value is not True:
         draft.drop(item, "the default")
     elif draft.scheduler == "kubernetes":

@@ -22,7 +22,7 @@ from estimator_pipeline.utils.text import nearest
 __all__ = ["AIPlatformJob", "SageMakerEstimator", "TFJob", "TrainingJob", "checked", "knows", "likely"]
 
 
-class Part(BaseModel):
+class SchemaPart(BaseModel):
     """A mapping of a foreign document. Fields that are not known are kept."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
@@ -42,14 +42,14 @@ Scalar = str | int | float | bool
 # AI Platform Training, before it Cloud ML Engine -----------------------------------------------------------------
 
 
-class AcceleratorConfig(Part):
+class AcceleratorConfig(SchemaPart):
     """GPUs of a machine."""
 
     count: Count | None = None
     type: str | None = None
 
 
-class ReplicaConfig(Part):
+class ReplicaConfig(SchemaPart):
     """What the machines of one role have besides their type."""
 
     acceleratorConfig: AcceleratorConfig | None = None
@@ -60,19 +60,19 @@ class ReplicaConfig(Part):
     diskConfig: dict[str, Any] | None = None
 
 
-class ParameterSpec(Part):
+class ParameterSpec(SchemaPart):
     """One hyperparameter of a search; only its name is of use."""
 
     parameterName: str
 
 
-class HyperparameterSpec(Part):
+class HyperparameterSpec(SchemaPart):
     """A search for hyperparameters."""
 
     params: list[ParameterSpec] = []
 
 
-class Scheduling(Part):
+class Scheduling(SchemaPart):
     """Limits of time."""
 
     maxRunningTime: str | None = None
@@ -80,7 +80,7 @@ class Scheduling(Part):
     priority: int | None = None
 
 
-class TrainingInput(Part):
+class TrainingInput(SchemaPart):
     """What a job asks for."""
 
     scaleTier: Literal["BASIC", "STANDARD_1", "PREMIUM_1", "BASIC_GPU", "BASIC_TPU", "CUSTOM"] | None = None
@@ -111,7 +111,7 @@ class TrainingInput(Part):
     enableWebAccess: bool | None = None
 
 
-class AIPlatformJob(Part):
+class AIPlatformJob(SchemaPart):
     """A job, or the part of one that `gcloud --config` takes."""
 
     jobId: str | None = None
@@ -122,7 +122,7 @@ class AIPlatformJob(Part):
 # SageMaker -------------------------------------------------------------------------------------------------------
 
 
-class InstanceGroup(Part):
+class InstanceGroup(SchemaPart):
     """Instances of one type."""
 
     InstanceType: str
@@ -130,7 +130,7 @@ class InstanceGroup(Part):
     InstanceGroupName: str | None = None
 
 
-class Resources(Part):
+class Resources(SchemaPart):
     """The machines."""
 
     InstanceType: str | None = None
@@ -141,7 +141,7 @@ class Resources(Part):
     InstanceGroups: list[InstanceGroup] | None = None
 
 
-class Channel(Part):
+class Channel(SchemaPart):
     """One source of data."""
 
     ChannelName: str
@@ -153,7 +153,7 @@ class Channel(Part):
     ShuffleConfig: dict[str, Any] | None = None
 
 
-class Stopping(Part):
+class Stopping(SchemaPart):
     """Limits of time, in seconds."""
 
     MaxRuntimeInSeconds: Count | None = None
@@ -161,21 +161,21 @@ class Stopping(Part):
     MaxPendingTimeInSeconds: Count | None = None
 
 
-class Checkpoints(Part):
+class Checkpoints(SchemaPart):
     """Where checkpoints are copied to."""
 
     S3Uri: str
     LocalPath: str | None = None
 
 
-class Tag(Part):
+class Tag(SchemaPart):
     """A tag."""
 
     Key: str
     Value: str = ""
 
 
-class TrainingJob(Part):
+class TrainingJob(SchemaPart):
     """The request CreateTrainingJob, and what DescribeTrainingJob answers."""
 
     TrainingJobName: str | None = None
@@ -205,7 +205,7 @@ class TrainingJob(Part):
     SessionChainingConfig: dict[str, Any] | None = None
 
 
-class SageMakerEstimator(Part):
+class SageMakerEstimator(SchemaPart):
     """Arguments of `sagemaker.tensorflow.TensorFlow`; those that version 2 of the SDK renamed under both names."""
 
     hyperparameters: dict[str, Any] | None = None
@@ -224,7 +224,7 @@ class SageMakerEstimator(Part):
 # TFJob -----------------------------------------------------------------------------------------------------------
 
 
-class Container(Part):
+class Container(SchemaPart):
     """A container of a pod."""
 
     name: str | None = None
@@ -240,7 +240,7 @@ class Container(Part):
     volumeMounts: list[dict[str, Any]] | None = None
 
 
-class PodSpec(Part):
+class PodSpec(SchemaPart):
     """What a pod is made of."""
 
     containers: Annotated[list[Container], Field(min_length=1)]
@@ -260,7 +260,7 @@ class PodSpec(Part):
     hostNetwork: bool | None = None
 
 
-class Metadata(Part):
+class Metadata(SchemaPart):
     """Name and labels of an object."""
 
     name: str | None = None
@@ -270,14 +270,14 @@ class Metadata(Part):
     annotations: dict[str, str] | None = None
 
 
-class PodTemplate(Part):
+class PodTemplate(SchemaPart):
     """The template of a role's pods."""
 
     metadata: Metadata | None = None
     spec: PodSpec
 
 
-class ReplicaSpec(Part):
+class ReplicaSpec(SchemaPart):
     """The pods of one role."""
 
     replicas: Count | None = None
@@ -285,7 +285,7 @@ class ReplicaSpec(Part):
     template: PodTemplate
 
 
-class RunPolicy(Part):
+class RunPolicy(SchemaPart):
     """How a job ends; in v1alpha2 to v1beta2 these stand in the spec itself."""
 
     cleanPodPolicy: Literal["", "None", "Running", "All", "Undefined"] | None = None
@@ -306,7 +306,7 @@ class TFJobSpec(RunPolicy):
     tfReplicaSpecs: Annotated[dict[str, ReplicaSpec], Field(min_length=1)]
 
 
-class TFJob(Part):
+class TFJob(SchemaPart):
     """A TFJob of the training operator."""
 
     apiVersion: str
@@ -343,9 +343,9 @@ def checked(schema: type[Model], document: Document, *, what: str) -> Model:
                 (f"{document.source}, {lines[0][1].rstrip(': ')}" if lines[0][1] else document.source),
                 lines[0][2],
             )
-            raise ConfigError(f"{place}: this is no {what}: {text}.", mend="correct it there.") from None
+            raise ConfigError(f"{place}: this is no {what}: {text}.", hint="correct it there.") from None
         told = "\n".join(f"  {place}{text}" for _, place, text in lines)
-        raise ConfigError(f"{document.source} is no {what}:\n{told}", mend="correct them there.") from None
+        raise ConfigError(f"{document.source} is no {what}:\n{told}", hint="correct them there.") from None
 
 
 def _within(data: Any, loc: tuple[int | str, ...]) -> Path:

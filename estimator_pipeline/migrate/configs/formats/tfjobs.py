@@ -12,7 +12,7 @@ from typing import Any
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.configs.documents import Item, Path
-from estimator_pipeline.migrate.configs.findings import Draft
+from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats.arguments import apply_arguments
 from estimator_pipeline.migrate.configs.formats.hyperparameters import put_strategy
 from estimator_pipeline.migrate.configs.formats.machines import need_devices
@@ -33,7 +33,7 @@ _ROLES = {
 _STATUS = "what the cluster said of the job"
 
 
-def convert(draft: Draft) -> None:
+def convert(draft: JobDraft) -> None:
     """Says of each field of a TFJob what becomes of it."""
     document = draft.document
     version = str(document.data.get("apiVersion", "")).rpartition("/")[2]
@@ -42,7 +42,7 @@ def convert(draft: Draft) -> None:
         raise ConfigError(
             f"{document.source}{f', line {line}' if line else ''}: a TFJob of another version of the API.",
             found=f"{document.data.get('apiVersion')!r}; known: {', '.join(f'kubeflow.org/{v}' for v in VERSIONS)}",
-            mend="of v1alpha1, write spec.replicaSpecs as spec.tfReplicaSpecs, as v1 has it.",
+            hint="of v1alpha1, write spec.replicaSpecs as spec.tfReplicaSpecs, as v1 has it.",
         )
     job = checked(TFJob, document, what="TFJob")
     for name in ("apiVersion", "kind"):
@@ -60,7 +60,7 @@ def convert(draft: Draft) -> None:
         draft.drop(status, _STATUS)
 
 
-def _metadata(draft: Draft) -> None:
+def _metadata(draft: JobDraft) -> None:
     for item in draft.document.items("metadata"):
         name = str(item.path[-1])
         if name == "name":
@@ -87,7 +87,7 @@ def _metadata(draft: Draft) -> None:
 # Roles -----------------------------------------------------------------------------------------------------------
 
 
-def _replicas(draft: Draft, names: list[str]) -> dict[str, Path]:
+def _replicas(draft: JobDraft, names: list[str]) -> dict[str, Path]:
     """Role -> the path of its spec. The cluster follows from them."""
     document = draft.document
     roles: dict[str, Path] = {}
@@ -101,7 +101,7 @@ def _replicas(draft: Draft, names: list[str]) -> dict[str, Path]:
                 f"{document.source}{f', line {line}' if line else ''}: spec.tfReplicaSpecs.{name}: "
                 + ("no role of a TFJob." if role is None else f"a second {role}."),
                 found=f"{', '.join(names)}; allowed: Chief or Master, Worker, PS, Evaluator",
-                mend="correct the name." if role is None else "keep one of the two.",
+                hint="correct the name." if role is None else "keep one of the two.",
             )
         item = document.item(*path, "replicas")
         count = 1 if item is None or item.value is None else int(item.value)
@@ -131,7 +131,7 @@ def _replicas(draft: Draft, names: list[str]) -> dict[str, Path]:
     return {role: path for role, path in roles.items() if counts[role]} or roles
 
 
-def convert_pods(draft: Draft, roles: dict[str, Path]) -> None:
+def convert_pods(draft: JobDraft, roles: dict[str, Path]) -> None:
     """The templates of all roles: what they share once, what a role has otherwise for it alone."""
     for role, path in roles.items():
         item = draft.document.item(*path, "restartPolicy")
@@ -145,7 +145,7 @@ def convert_pods(draft: Draft, roles: dict[str, Path]) -> None:
     _programs(draft, roles)
 
 
-def _restart_policy(draft: Draft, item: Item) -> None:
+def _restart_policy(draft: JobDraft, item: Item) -> None:
     if item.value == "Never":
         why = "no restarts: max_restarts: 0 (the default is 3)"
         draft.decide(item, why, ("kubernetes", "max_restarts"), once=True)
@@ -158,7 +158,7 @@ def _restart_policy(draft: Draft, item: Item) -> None:
 # Programs --------------------------------------------------------------------------------------------------------
 
 
-def _programs(draft: Draft, roles: dict[str, Path]) -> None:
+def _programs(draft: JobDraft, roles: dict[str, Path]) -> None:
     """Command and arguments: of one training role they are read, of the others only compared."""
     first = next((role for role in ("chief", "worker", "ps", "evaluator") if role in roles), None)
     lead: list[str] | None = None
@@ -187,7 +187,7 @@ def _programs(draft: Draft, roles: dict[str, Path]) -> None:
                     draft.decide(token, f"other than of the {first}; all tasks of a job file run the same")
 
 
-def _tokens(draft: Draft, path: Path) -> list[Item] | None:
+def _tokens(draft: JobDraft, path: Path) -> list[Item] | None:
     """Command and arguments of a container, one item a word; None: a shell script that is not taken apart."""
     tokens = [*draft.document.items(*path, "command"), *draft.document.items(*path, "args")]
     texts = [str(token.value) for token in tokens]
@@ -207,7 +207,7 @@ def _tokens(draft: Draft, path: Path) -> list[Item] | None:
     return tokens
 
 
-def _program(draft: Draft, tokens: list[Item]) -> None:
+def _program(draft: JobDraft, tokens: list[Item]) -> None:
     at = next((i for i, token in enumerate(tokens) if _is_program(str(token.value))), None)
     flags = next((i for i, t in enumerate(tokens) if re.match(r"--?[A-Za-z]\w", str(t.value))), len(tokens))
     end = flags if at is None else at + 1
@@ -228,7 +228,7 @@ def _is_program(text: str) -> bool:
 # Spec ------------------------------------------------------------------------------------------------------------
 
 
-def _spec(draft: Draft, roles: dict[str, Path]) -> None:
+def _spec(draft: JobDraft, roles: dict[str, Path]) -> None:
     document = draft.document
     policies = [*document.items("spec"), *document.items("spec", "runPolicy")]
     for item in policies:
@@ -272,7 +272,7 @@ _SCHEDULING = {
 }
 
 
-def _scheduling(draft: Draft, item: Item) -> None:
+def _scheduling(draft: JobDraft, item: Item) -> None:
     for inner in draft.document.items(*item.path):
         name = str(inner.path[-1])
         if name == "priorityClass":

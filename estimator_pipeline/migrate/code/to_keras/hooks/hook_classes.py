@@ -11,7 +11,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import children, dotted_of
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader, indented
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, indented
 
 __all__ = ["HookClass", "find", "write"]
 
@@ -60,7 +60,7 @@ class HookClass:
     handles: dict[str, _Handle] = field(default_factory=dict)
 
 
-def find(reader: Reader) -> list[HookClass]:
+def find(reader: Rewriter) -> list[HookClass]:
     """The classes of hooks and listeners of a file."""
     found = []
     for node in reader.tree.module.body:
@@ -83,7 +83,7 @@ def _is(node: cst.CSTNode | None, name: str) -> bool:
     return isinstance(node, cst.Name) and node.value == name
 
 
-def write(reader: Reader, made: HookClass) -> None:
+def write(reader: Rewriter, made: HookClass) -> None:
     """Lets a reader write a class of hooks as one of callbacks, and one of listeners as one without a base.
 
     Raises:
@@ -93,7 +93,7 @@ def write(reader: Reader, made: HookClass) -> None:
 
 
 class _Class:
-    def __init__(self, reader: Reader, made: HookClass) -> None:
+    def __init__(self, reader: Rewriter, made: HookClass) -> None:
         self.reader, self.made, self.node = reader, made, made.node
         self.unit = reader.tree.module.default_indent
         if made.node.decorators or not isinstance(made.node.body, cst.IndentedBlock):

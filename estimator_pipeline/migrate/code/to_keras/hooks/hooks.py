@@ -16,7 +16,7 @@ from estimator_pipeline.migrate.code.analysis.syntax import children
 from estimator_pipeline.migrate.code.to_keras.hooks import hook_classes
 from estimator_pipeline.migrate.code.to_keras.hooks import watched_tensors as watching
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED, SILENT_HOOKS
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader, names_in
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, names_in
 
 __all__ = ["STOPS", "Found", "drop", "elements", "find", "of_spec", "read", "write_stop"]
 
@@ -47,7 +47,7 @@ class Found:
     stops: list[cst.BaseExpression] = field(default_factory=list)
 
 
-def find(reader: Reader) -> None:
+def find(reader: Rewriter) -> None:
     """Lets a reader write the classes of hooks and listeners of a file.
 
     Raises:
@@ -60,7 +60,7 @@ def find(reader: Reader) -> None:
     watching.find(reader, classes)
 
 
-def read(reader: Reader, job: Any, given: dict[str, cst.Arg]) -> Found:
+def read(reader: Rewriter, job: Any, given: dict[str, cst.Arg]) -> Found:
     """The hooks and listeners of training.
 
     Args:
@@ -94,13 +94,13 @@ def read(reader: Reader, job: Any, given: dict[str, cst.Arg]) -> Found:
     return found
 
 
-def _class(reader: Reader, node: cst.BaseExpression, *, listener: bool) -> bool:
+def _class(reader: Rewriter, node: cst.BaseExpression, *, listener: bool) -> bool:
     """Whether an expression makes a hook, or a listener, of a class of this file."""
     name = node.func.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) else ""
     return name in reader.hook_classes and reader.hook_classes[name].is_listener is listener
 
 
-def _listeners_of(reader: Reader, hook: cst.Call, found: Found) -> None:
+def _listeners_of(reader: Rewriter, hook: cst.Call, found: Found) -> None:
     """A CheckpointSaverHook of one's own may have listeners."""
     fields = ("checkpoint_dir", "save_secs", "save_steps", "saver", "checkpoint_basename", "scaffold", "listeners")
     given = arguments(hook, fields)
@@ -115,17 +115,17 @@ def _listeners_of(reader: Reader, hook: cst.Call, found: Found) -> None:
         found.callbacks.append(partial(_at_checkpoints, reader, one, reader.text(given["save_steps"].value)))
 
 
-def _at_checkpoints(reader: Reader, listener: cst.BaseExpression, every: str) -> str:
+def _at_checkpoints(reader: Rewriter, listener: cst.BaseExpression, every: str) -> str:
     return f"AtCheckpoints({reader.text(listener)}, {every})"
 
 
-def _model_fn(reader: Reader, job: Any) -> cst.CSTNode | None:
+def _model_fn(reader: Rewriter, job: Any) -> cst.CSTNode | None:
     given = arguments(job.call, ("model_fn",))
     functions = reader.functions(given["model_fn"].value) if job.written is not None else []
     return functions[0].node if functions else None
 
 
-def of_spec(reader: Reader, function: cst.FunctionDef, node: cst.BaseExpression, *, alone: bool) -> None:
+def of_spec(reader: Rewriter, function: cst.FunctionDef, node: cst.BaseExpression, *, alone: bool) -> None:
     """Notes the hooks of a spec that do something.
 
     Args:
@@ -172,7 +172,7 @@ def of_spec(reader: Reader, function: cst.FunctionDef, node: cst.BaseExpression,
         reader.spec_hooks.setdefault(function, []).append(made)
 
 
-def _of_model_fn(reader: Reader, job: Any, node: cst.BaseExpression) -> str:
+def _of_model_fn(reader: Rewriter, job: Any, node: cst.BaseExpression) -> str:
     """What makes a hook of a model_fn, where the model is trained."""
     given = arguments(job.call, ("model_fn", "model_dir", "config", "params"))
     of_config: set[cst.CSTNode] = set()
@@ -199,7 +199,7 @@ def _calls(node: cst.CSTNode) -> Iterator[cst.Call]:
     return (one for one in _nodes(node) if isinstance(one, cst.Call))
 
 
-def elements(reader: Reader, given: dict[str, cst.Arg], key: str = "hooks") -> list[cst.BaseExpression]:
+def elements(reader: Rewriter, given: dict[str, cst.Arg], key: str = "hooks") -> list[cst.BaseExpression]:
     """The expressions of a list of hooks.
 
     Raises:
@@ -215,7 +215,7 @@ def elements(reader: Reader, given: dict[str, cst.Arg], key: str = "hooks") -> l
     raise Declined("hooks that are no list of literals", node)
 
 
-def drop(reader: Reader, name: cst.BaseExpression, hook: cst.BaseExpression) -> None:
+def drop(reader: Rewriter, name: cst.BaseExpression, hook: cst.BaseExpression) -> None:
     """Takes the statement away that gives a name to a hook that is no more.
 
     Raises:
@@ -231,7 +231,7 @@ def drop(reader: Reader, name: cst.BaseExpression, hook: cst.BaseExpression) -> 
     reader.replaced[statement] = REMOVED
 
 
-def write_stop(reader: Reader, call: cst.Call) -> None:
+def write_stop(reader: Rewriter, call: cst.Call) -> None:
     """Lets a reader write a hook that stops by evaluations, as what an evaluation asks."""
     name = reader.called(call)
     if any(arg.star for arg in call.args):

@@ -6,12 +6,12 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
 __all__ = ["comments"]
 
 
-def comments(reader: Reader, made: ModelFn) -> list[str]:
+def comments(reader: Rewriter, made: ModelFn) -> list[str]:
     """Comments on what the program wrote for people, and Keras does not.
 
     Raises:
@@ -42,5 +42,5 @@ def comments(reader: Reader, made: ModelFn) -> list[str]:
     return lines
 
 
-def _is_silent(reader: Reader, call: cst.Call) -> bool:
+def _is_silent(reader: Rewriter, call: cst.Call) -> bool:
     return reader.called(call).startswith(arithmetic.SILENT)

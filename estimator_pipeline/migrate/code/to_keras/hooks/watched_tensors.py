@@ -9,8 +9,8 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.hooks.hook_classes import HookClass
-from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn, Step
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
 __all__ = ["find", "methods"]
 
@@ -27,7 +27,7 @@ _STEP = """def train_step(self, data):
 _LINE = "    watched = self.watched(x, y, y_pred)\n"
 
 
-def find(reader: Reader, classes: list[HookClass]) -> None:
+def find(reader: Rewriter, classes: list[HookClass]) -> None:
     """Notes the tensors that hooks ask for, and lets a reader write their names as keys of a step's logs.
 
     Raises:
@@ -43,7 +43,7 @@ def find(reader: Reader, classes: list[HookClass]) -> None:
                 reader.replaced[literal] = repr(name[:-2])
 
 
-def _literals(reader: Reader, made: HookClass, asked: cst.BaseExpression) -> list[cst.SimpleString]:
+def _literals(reader: Rewriter, made: HookClass, asked: cst.BaseExpression) -> list[cst.SimpleString]:
     """The names that an expression of a hook may be: a text, or an attribute that its constructor is handed."""
     if isinstance(asked, cst.SimpleString):
         return [asked]
@@ -67,7 +67,7 @@ def _literals(reader: Reader, made: HookClass, asked: cst.BaseExpression) -> lis
     return found
 
 
-def methods(reader: Reader, writer: Any, made: ModelFn, taken: set[str], *, distributed: bool) -> list[str]:
+def methods(reader: Rewriter, writer: Any, made: ModelFn, taken: set[str], *, distributed: bool) -> list[str]:
     """The methods that tell callbacks what they ask for.
 
     Args:
@@ -103,7 +103,7 @@ def methods(reader: Reader, writer: Any, made: ModelFn, taken: set[str], *, dist
     return [writer.method("def watched(self, x, y, y_pred):", lines), text]
 
 
-def _value(step: Step) -> cst.BaseExpression | None:
+def _value(step: FlowStep) -> cst.BaseExpression | None:
     """What a statement gives its one name."""
     one = step.node.body[0] if isinstance(step.node, cst.SimpleStatementLine) else None
     return one.value if isinstance(one, cst.Assign) and len(step.sets) == 1 else None

@@ -10,7 +10,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
 __all__ = ["ESTIMATOR", "NAMES", "adds_metrics", "factories", "install", "model", "write"]
 
@@ -35,7 +35,7 @@ _IN_V1 = {"input_layer": "feature_layer", "linear_model": "linear_model"}
 _UNKNOWN = ("ckpt_to_load_from", "tensor_name_in_ckpt", "max_norm", "use_safe_embedding_lookup")
 
 
-def install(reader: Reader) -> None:
+def install(reader: Rewriter) -> None:
     """Lets a reader write feature columns."""
     for name in _COLUMNS:
         reader.calls[f"tf.feature_column.{name}"] = partial(_column, reader, name)
@@ -48,7 +48,7 @@ def install(reader: Reader) -> None:
         reader.names[f"tf.compat.v1.keras.optimizers.{name}"] = f"{reader.tf}.keras.optimizers.legacy.{name}"
 
 
-def _column(reader: Reader, name: str, call: cst.Call) -> str:
+def _column(reader: Rewriter, name: str, call: cst.Call) -> str:
     by_position = sum(arg.keyword is None for arg in call.args)
     for arg in call.args:
         if (arg.keyword and arg.keyword.value in _UNKNOWN) or arg.star or by_position > _COLUMNS[name]:
@@ -57,7 +57,7 @@ def _column(reader: Reader, name: str, call: cst.Call) -> str:
     return f"keras_columns.{name}{reader.spliced(reader.span(call.func)[1], reader.span(call)[1], call.args)}"
 
 
-def _features(reader: Reader, call: cst.Call) -> str:
+def _features(reader: Rewriter, call: cst.Call) -> str:
     given = {arg.keyword.value if arg.keyword else "feature_columns": arg for arg in call.args}
     if given.keys() - {"feature_columns", "name"} or "feature_columns" not in given:
         raise Declined("arguments of DenseFeatures that have no counterpart in keras_columns", call)
@@ -67,7 +67,7 @@ def _features(reader: Reader, call: cst.Call) -> str:
     return reader.call("keras_columns.feature_layer", told, call)
 
 
-def _on_columns(reader: Reader, layer: str, call: cst.Call) -> str:
+def _on_columns(reader: Rewriter, layer: str, call: cst.Call) -> str:
     """`input_layer(features, columns)`: a layer of the columns, called with the features."""
     given = arguments(call, ("features", "feature_columns", "units", "sparse_combiner"))
     allowed = {"features", "feature_columns", *(("units", "sparse_combiner") if layer == "linear_model" else ())}
@@ -82,14 +82,14 @@ def _on_columns(reader: Reader, layer: str, call: cst.Call) -> str:
     return reader.call(f"keras_columns.{layer}", told, call, f"({reader.text(given['features'].value)})")
 
 
-def adds_metrics(reader: Reader, node: cst.CSTNode | None, name: str) -> bool:
+def adds_metrics(reader: Rewriter, node: cst.CSTNode | None, name: str) -> bool:
     """Whether a value is the Estimator of a name with further metrics."""
     given = arguments(node, ("estimator", "metric_fn")) if isinstance(node, cst.Call) else {}
     first = given["estimator"].value if "estimator" in given else None
     return reader.called(node) == _ADD_METRICS and isinstance(first, cst.Name) and first.value == name
 
 
-def _add_metrics(reader: Reader, call: cst.Call) -> str:
+def _add_metrics(reader: Rewriter, call: cst.Call) -> str:
     given = arguments(call, ("estimator", "metric_fn"))
     functions = reader.functions(given["metric_fn"].value) if given.keys() == {"estimator", "metric_fn"} else []
     if len(functions) != 1 or not isinstance(functions[0].node, cst.FunctionDef):
@@ -120,7 +120,7 @@ def _add_metrics(reader: Reader, call: cst.Call) -> str:
     return reader.call("keras_canned.add_metrics", kept, call)
 
 
-def _of_keras(reader: Reader, name: cst.BaseExpression, call: cst.Call, key: str) -> str:
+def _of_keras(reader: Rewriter, name: cst.BaseExpression, call: cst.Call, key: str) -> str:
     """A metric of Keras that the function makes and updates: it says what it is updated with."""
     updates = [one for one in reader.tree.calls if isinstance(one.func, cst.Attribute)
                and one.func.attr.value == "update_state" and reader.value(one.func.value) is call]  # fmt: skip
@@ -140,13 +140,13 @@ def _of_keras(reader: Reader, name: cst.BaseExpression, call: cst.Call, key: str
     return f"{reader.tf}.keras.metrics.{kind}({', '.join([*kept, f'name={key!r}'])})"
 
 
-def _told(reader: Reader, call: cst.Call, key: str, count: int) -> str:
+def _told(reader: Rewriter, call: cst.Call, key: str, count: int) -> str:
     """What a metric is updated with."""
     text = arithmetic.metric(reader, call, key)[1]
     return f"({text})" if count > 1 else f"({text},)"
 
 
-def write(reader: Reader, job: Any) -> None:
+def write(reader: Rewriter, job: Any) -> None:
     """Lets a canned Estimator's model be made.
 
     Raises:
@@ -164,7 +164,7 @@ def write(reader: Reader, job: Any) -> None:
     job.needs_inputs = False
 
 
-def factories(reader: Reader) -> dict[cst.FunctionDef, list[cst.Call]]:
+def factories(reader: Rewriter) -> dict[cst.FunctionDef, list[cst.Call]]:
     """Functions that give an Estimator whichever way they end, with the calls that make it."""
     found = {}
     for function in reader.tree.functions:
@@ -175,7 +175,7 @@ def factories(reader: Reader) -> dict[cst.FunctionDef, list[cst.Call]]:
     return found
 
 
-def _maker(reader: Reader, value: cst.BaseExpression) -> cst.BaseExpression:
+def _maker(reader: Rewriter, value: cst.BaseExpression) -> cst.BaseExpression:
     """What makes the Estimator that an expression gives, perhaps with further metrics."""
     value = reader.value(value)
     while isinstance(value, cst.Call) and reader.called(value) == _ADD_METRICS and value.args:
@@ -183,7 +183,7 @@ def _maker(reader: Reader, value: cst.BaseExpression) -> cst.BaseExpression:
     return value
 
 
-def model(reader: Reader, call: cst.Call, folder: str, without: tuple[str, ...] = ()) -> str:
+def model(reader: Rewriter, call: cst.Call, folder: str, without: tuple[str, ...] = ()) -> str:
     """The call that makes the Keras model, without some arguments; `folder` is the model_dir of its RunConfig."""
     name = reader.called(call)
     if name not in NAMES:
@@ -213,7 +213,7 @@ def model(reader: Reader, call: cst.Call, folder: str, without: tuple[str, ...] 
     return reader.call(f"keras_canned.{name.rpartition('.')[2]}", kept, call)
 
 
-def _defaults_of_v1(reader: Reader, name: str, given: set[str]) -> list[str]:
+def _defaults_of_v1(reader: Rewriter, name: str, given: set[str]) -> list[str]:
     """What a canned Estimator of V1 takes where nothing is said, and one of TensorFlow 2 does not."""
     found = []
     asked = "dnn_optimizer" if "Combined" in name else "optimizer" if "DNN" in name else ""
@@ -222,7 +222,7 @@ def _defaults_of_v1(reader: Reader, name: str, given: set[str]) -> list[str]:
     return [*found, "loss_reduction='sum'"]
 
 
-def _optimizer(reader: Reader, node: cst.BaseExpression) -> str:
+def _optimizer(reader: Rewriter, node: cst.BaseExpression) -> str:
     """What makes the optimizer; one of V1 becomes that of Keras."""
     inner = node.body if isinstance(node, cst.Lambda) else node
     if isinstance(inner, cst.Call) and reader.called(inner).startswith("tf.compat.v1.train."):

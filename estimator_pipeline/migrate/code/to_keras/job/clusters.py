@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
 __all__ = ["MADE", "asked", "check_servers", "has_servers"]
 
@@ -15,22 +15,22 @@ MADE = "keras_cluster.of_workers()"
 _ASKED = ("global_id_in_cluster", "is_chief", "num_ps_replicas", "num_worker_replicas", "task_id", "task_type")
 
 
-def asked(reader: Reader, config: cst.Name) -> list[cst.CSTNode]:
+def asked(reader: Rewriter, config: cst.Name) -> list[cst.CSTNode]:
     """Where a configuration is asked for its cluster, also by a function of the file that gets it."""
     home = reader.home(config)
     return [one for one in _uses(reader, home) if _asks(reader, one) or _is_handed_on(reader, one)]
 
 
-def _uses(reader: Reader, home: tuple[cst.CSTNode, str] | None) -> list[cst.CSTNode]:
+def _uses(reader: Rewriter, home: tuple[cst.CSTNode, str] | None) -> list[cst.CSTNode]:
     return [one for one in reader.tree.chains if home is not None and _root(one).value == home[1]
             and reader.home(_root(one)) == home]  # fmt: skip
 
 
-def _asks(reader: Reader, chain: cst.CSTNode) -> bool:
+def _asks(reader: Rewriter, chain: cst.CSTNode) -> bool:
     return isinstance(chain, cst.Attribute) and isinstance(chain.value, cst.Name) and chain.attr.value in _ASKED
 
 
-def _is_handed_on(reader: Reader, chain: cst.CSTNode) -> bool:
+def _is_handed_on(reader: Rewriter, chain: cst.CSTNode) -> bool:
     """Whether a function of the file gets the configuration, and asks for nothing but its cluster."""
     arg = reader.tree.parents.get(chain)
     call = reader.tree.parents.get(arg) if isinstance(arg, cst.Arg) else None
@@ -47,7 +47,7 @@ def _is_handed_on(reader: Reader, chain: cst.CSTNode) -> bool:
     )
 
 
-def _is_there(reader: Reader, chain: cst.CSTNode) -> bool:
+def _is_there(reader: Rewriter, chain: cst.CSTNode) -> bool:
     """`config is not None`, `if config`."""
     parent = reader.tree.parents.get(chain)
     if isinstance(parent, (cst.BooleanOperation, cst.If, cst.IfExp)):
@@ -57,7 +57,7 @@ def _is_there(reader: Reader, chain: cst.CSTNode) -> bool:
     )
 
 
-def has_servers(reader: Reader, node: cst.BaseExpression) -> bool:
+def has_servers(reader: Rewriter, node: cst.BaseExpression) -> bool:
     """Whether a strategy may be one of parameter servers."""
     values: list[cst.CSTNode | None] = [node]
     if isinstance(node, cst.Name):
@@ -67,11 +67,11 @@ def has_servers(reader: Reader, node: cst.BaseExpression) -> bool:
     return any(_makes_servers(reader, value) for value in values)
 
 
-def _makes_servers(reader: Reader, node: cst.CSTNode | None) -> bool:
+def _makes_servers(reader: Rewriter, node: cst.CSTNode | None) -> bool:
     return "ParameterServerStrategy" in reader.called(node)
 
 
-def check_servers(reader: Reader, gone: set[cst.CSTNode]) -> None:
+def check_servers(reader: Rewriter, gone: set[cst.CSTNode]) -> None:
     """Whether no strategy of parameter servers is left.
 
     Args:

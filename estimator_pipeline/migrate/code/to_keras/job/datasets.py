@@ -9,7 +9,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Outside
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
 __all__ = ["dataset", "install", "is_partial", "takes"]
 
@@ -23,7 +23,7 @@ _FILES = {"DeleteRecursively": "rmtree", "Exists": "exists", "Glob": "glob", "Is
           "ListDirectory": "listdir", "MakeDirs": "makedirs", "MkDir": "mkdir", "Remove": "remove"}  # fmt: skip
 
 
-def install(reader: Reader) -> None:
+def install(reader: Rewriter) -> None:
     """Lets a reader write data sets where V1 had queues and iterators."""
     for name in _FILES:
         reader.calls[f"tf.compat.v1.gfile.{name}"] = partial(_of_files, reader, name)
@@ -36,7 +36,7 @@ def install(reader: Reader) -> None:
         reader.calls[name] = partial(_of_arrays, reader, name)
 
 
-def _of_iterator(reader: Reader, call: cst.Call) -> None:
+def _of_iterator(reader: Rewriter, call: cst.Call) -> None:
     """`dataset.make_one_shot_iterator().get_next()`: the data set."""
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "get_next":
         return
@@ -53,20 +53,20 @@ def _of_iterator(reader: Reader, call: cst.Call) -> None:
             reader.replaced[statement] = REMOVED
 
 
-def _of_files(reader: Reader, name: str, call: cst.Call) -> str:
+def _of_files(reader: Rewriter, name: str, call: cst.Call) -> str:
     if len(call.args) != 1 or call.args[0].star:
         raise Declined(f"the arguments of {name} cannot be told", call)
     return reader.call(f"{reader.tf}.io.gfile.{_FILES[name]}", [reader.text(call.args[0].value)], call)
 
 
-def _csv(reader: Reader, call: cst.Call) -> str:
+def _csv(reader: Rewriter, call: cst.Call) -> str:
     """`decode_csv`: behind four arguments V1 has another order."""
     if sum(arg.keyword is None for arg in call.args) > 4:
         raise Declined("so many arguments of decode_csv by position", call)
     return f"{reader.tf}.io.decode_csv{reader.spliced(reader.span(call.func)[1], reader.span(call)[1], call.args)}"
 
 
-def _of_arrays(reader: Reader, name: str, call: cst.Call) -> str:
+def _of_arrays(reader: Rewriter, name: str, call: cst.Call) -> str:
     given = arguments(call, _ARRAYS)
     kept = []
     for one, arg in given.items():
@@ -79,19 +79,19 @@ def _of_arrays(reader: Reader, name: str, call: cst.Call) -> str:
     return reader.call("batches", kept, call)
 
 
-def _function(reader: Reader, node: cst.BaseExpression) -> FunctionOf | None:
+def _function(reader: Rewriter, node: cst.BaseExpression) -> FunctionOf | None:
     found = reader.program.meaning(node, reader.tree, reader.scope(node))
     functions = [one for one in found if isinstance(one, FunctionOf)]
     return functions[0] if len(functions) == 1 else None
 
 
-def takes(reader: Reader, node: cst.BaseExpression, parameter: str) -> bool:
+def takes(reader: Rewriter, node: cst.BaseExpression, parameter: str) -> bool:
     """Whether an input function has a parameter that the Estimator gives it by name."""
     function = _function(reader, node)
     return function is not None and any(one.name.value == parameter for one in function.node.params.params)
 
 
-def dataset(reader: Reader, node: cst.BaseExpression, mode: str, *, context: str = "") -> str:
+def dataset(reader: Rewriter, node: cst.BaseExpression, mode: str, *, context: str = "") -> str:
     """The expression of the data set that an input function gives.
 
     Args:
@@ -126,13 +126,13 @@ def dataset(reader: Reader, node: cst.BaseExpression, mode: str, *, context: str
     return f"{reader.text(node)}({', '.join(_handed(function, mode, context, 0))})"
 
 
-def is_partial(reader: Reader, node: cst.Call) -> bool:
+def is_partial(reader: Rewriter, node: cst.Call) -> bool:
     """Whether a call is one of `functools.partial`."""
     found = reader.program.meaning(node.func, reader.tree, reader.scope(node))
     return any(isinstance(one, Outside) and one.dotted == "functools.partial" for one in found)
 
 
-def _gives_arrays(reader: Reader, node: cst.BaseExpression) -> bool:
+def _gives_arrays(reader: Rewriter, node: cst.BaseExpression) -> bool:
     """Whether a call is one of a function of this file that returns such an input function."""
     if not isinstance(node, cst.Call):
         return False

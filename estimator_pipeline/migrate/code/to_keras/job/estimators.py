@@ -15,19 +15,19 @@ from estimator_pipeline.migrate.code.analysis.chains import root
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.job import canned
 from estimator_pipeline.migrate.code.to_keras.job import run_config as configuration
-from estimator_pipeline.migrate.code.to_keras.job.run_config import Settings
+from estimator_pipeline.migrate.code.to_keras.job.run_config import RunConfigSettings
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
-from estimator_pipeline.migrate.code.to_keras.model.model_class import Model
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.model.model_class import ConvertedModel
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
-__all__ = ["Job", "find"]
+__all__ = ["ConvertedJob", "find"]
 
 _KERAS_MODEL = ("keras_model", "keras_model_path", "custom_objects", "model_dir", "config", "checkpoint_format",
                 "metric_names_map")  # fmt: skip
 
 
 @dataclass
-class Job:
+class ConvertedJob:
     """An Estimator, and what is done with it.
 
     Attributes:
@@ -42,13 +42,13 @@ class Job:
     call: cst.Call
     statement: cst.SimpleStatementLine
     name: str
-    settings: Settings
+    settings: RunConfigSettings
     folder: str
     model: str = ""
     params: str = ""
     chains: dict[cst.Name, cst.CSTNode] = field(default_factory=dict)
     callbacks: str = ""
-    written: Model | None = None
+    written: ConvertedModel | None = None
     make: Callable[[str], str] | None = None
     needs_inputs: bool = True
     is_canned: bool = False
@@ -58,7 +58,7 @@ class Job:
     inputs: str = "features"
 
 
-def find(reader: Reader, *, kinds: tuple[str, ...]) -> list[Job]:
+def find(reader: Rewriter, *, kinds: tuple[str, ...]) -> list[ConvertedJob]:
     """Every Estimator of a file.
 
     Args:
@@ -92,7 +92,7 @@ def find(reader: Reader, *, kinds: tuple[str, ...]) -> list[Job]:
         told = configuration.settings(reader, config.value if config else None)
         folder = reader.text(given["model_dir"].value) if "model_dir" in given else told.model_dir
         folder = "" if folder == "None" else folder
-        found.append(Job(call, statement, target.value, told, folder))
+        found.append(ConvertedJob(call, statement, target.value, told, folder))
         found[-1].changed = bool(others)
     for job in found:
         home = reader.scope(job.call).around().node
@@ -108,7 +108,7 @@ def find(reader: Reader, *, kinds: tuple[str, ...]) -> list[Job]:
     return found
 
 
-def _of_factory(reader: Reader, function: cst.FunctionDef, calls: list[cst.Call]) -> list[Job]:
+def _of_factory(reader: Rewriter, function: cst.FunctionDef, calls: list[cst.Call]) -> list[ConvertedJob]:
     """What is made by calls of a function that gives Estimators."""
     customs = [call for call in calls if reader.called(call) == canned.ESTIMATOR]
     folders: set[str] = set()
@@ -134,8 +134,8 @@ def _of_factory(reader: Reader, function: cst.FunctionDef, calls: list[cst.Call]
         target = assign.targets[0].target
         if not isinstance(target, cst.Name) or len(reader.program.bindings(target.value, reader.scope(call))) != 1:
             raise Declined("an Estimator without a plain name", call)
-        settings = Settings(save_steps=told.save_steps, summary_steps=told.summary_steps)
-        job = Job(call, statement, target.value, settings, f"{target.value}.model_dir")
+        settings = RunConfigSettings(save_steps=told.save_steps, summary_steps=told.summary_steps)
+        job = ConvertedJob(call, statement, target.value, settings, f"{target.value}.model_dir")
         if customs:
             job.customs, job.folder = customs, _known_folder(reader, function, folders)
             job.inputs = _with_inputs(reader, function)
@@ -149,7 +149,7 @@ def _of_factory(reader: Reader, function: cst.FunctionDef, calls: list[cst.Call]
     return found
 
 
-def _known_folder(reader: Reader, function: cst.FunctionDef, folders: set[str]) -> str:
+def _known_folder(reader: Rewriter, function: cst.FunctionDef, folders: set[str]) -> str:
     """The folder of what a function makes, where it is known outside of it as well."""
     folder = folders.pop() if len(folders) == 1 else ""
     names = set(re.findall(r"(?<![.\w'\"])[A-Za-z_]\w*", folder))
@@ -158,7 +158,7 @@ def _known_folder(reader: Reader, function: cst.FunctionDef, folders: set[str]) 
     return folder
 
 
-def _with_inputs(reader: Reader, function: cst.FunctionDef) -> str:
+def _with_inputs(reader: Rewriter, function: cst.FunctionDef) -> str:
     """Gives a function one more parameter, the first one: the model's inputs; its name."""
     if function in (reader.tree.module,) or isinstance(reader.tree.parents.get(function), cst.ClassDef):
         raise Declined("a method that makes Estimators", function.name)
@@ -170,14 +170,14 @@ def _with_inputs(reader: Reader, function: cst.FunctionDef) -> str:
     return name
 
 
-def _with_data(reader: Reader, call: cst.Call, data: str) -> str:
+def _with_data(reader: Rewriter, call: cst.Call, data: str) -> str:
     """The call of a function that gives the model, with its inputs."""
     told = [f"{arg.keyword.value}={reader.text(arg.value)}" if arg.keyword else arg.star + reader.text(arg.value)
             for arg in call.args]  # fmt: skip
     return f"{reader.text(call.func)}({', '.join([data, *told])})"
 
 
-def _assignment(reader: Reader, call: cst.BaseExpression) -> tuple[cst.Assign, cst.SimpleStatementLine]:
+def _assignment(reader: Rewriter, call: cst.BaseExpression) -> tuple[cst.Assign, cst.SimpleStatementLine]:
     """The statement that gives a name to what a call makes."""
     assign = reader.tree.parents.get(call)
     statement = reader.tree.parents.get(assign) if isinstance(assign, cst.Assign) else None
@@ -186,6 +186,6 @@ def _assignment(reader: Reader, call: cst.BaseExpression) -> tuple[cst.Assign, c
     return assign, statement
 
 
-def _same(reader: Reader, call: cst.Call, data: str) -> str:
+def _same(reader: Rewriter, call: cst.Call, data: str) -> str:
     """The call of a function that gives the model: it stays."""
     return reader.text(call)

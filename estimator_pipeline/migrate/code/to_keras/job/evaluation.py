@@ -15,7 +15,7 @@ from estimator_pipeline.migrate.code.to_keras.hooks import hooks
 from estimator_pipeline.migrate.code.to_keras.job import exports as exporting
 from estimator_pipeline.migrate.code.to_keras.job.datasets import dataset
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
 __all__ = ["write"]
 
@@ -40,7 +40,7 @@ def write(life: Any, call: cst.Call) -> None:
     Raises:
         Declined: something of its specifications that Keras has no counterpart for.
     """
-    reader: Reader = life.reader
+    reader: Rewriter = life.reader
     given = arguments(call, ("estimator", "train_spec", "eval_spec"))
     train = _spec(reader, given["train_spec"].value, "tf.estimator.TrainSpec")
     evaluation = _spec(reader, given["eval_spec"].value, "tf.estimator.EvalSpec")
@@ -85,7 +85,7 @@ def write(life: Any, call: cst.Call) -> None:
     reader.replaced[statement] = write
 
 
-def _data(reader: Reader, spec: dict[str, cst.Arg]) -> str:
+def _data(reader: Rewriter, spec: dict[str, cst.Arg]) -> str:
     """What gives the data set of an evaluation: a function without arguments."""
     text = dataset(reader, spec["input_fn"].value, "eval")
     steps = reader.text(spec["steps"].value) if "steps" in spec else "100"  # the default of EvalSpec
@@ -94,13 +94,13 @@ def _data(reader: Reader, spec: dict[str, cst.Arg]) -> str:
     return text[:-2] if text[:-2].isidentifier() and text.endswith("()") else f"lambda: {text}"
 
 
-def _seconds(reader: Reader, spec: dict[str, cst.Arg]) -> list[str]:
+def _seconds(reader: Rewriter, spec: dict[str, cst.Arg]) -> list[str]:
     """What an evaluation waited for."""
     told = [(name, " ".join(reader.source(spec[name].value).split())) for name in _SECONDS if name in spec]
     return [f"{name}={value}" for name, value in told if value not in ("0", "0.0", "None")]
 
 
-def _spec(reader: Reader, node: cst.BaseExpression, name: str) -> dict[str, cst.Arg]:
+def _spec(reader: Rewriter, node: cst.BaseExpression, name: str) -> dict[str, cst.Arg]:
     call = reader.value(node)
     if reader.called(call) != name or not isinstance(call, cst.Call) or any(arg.star for arg in call.args):
         raise Declined(f"a {name.rpartition('.')[2]} that is not made in this file", node)
@@ -112,7 +112,7 @@ def _spec(reader: Reader, node: cst.BaseExpression, name: str) -> dict[str, cst.
     return arguments(call, catalogue.row(name).fields)
 
 
-def _only(reader: Reader, name: cst.Name, call: cst.Call) -> None:
+def _only(reader: Rewriter, name: cst.Name, call: cst.Call) -> None:
     """`eval_spec.input_fn` elsewhere is what the specification was given."""
     given = arguments(call, catalogue.row(reader.called(call)).fields)
     for chain in reader.tree.chains:
@@ -126,7 +126,7 @@ def _only(reader: Reader, name: cst.Name, call: cst.Call) -> None:
         raise Declined(f"{name.value} is used for more than train_and_evaluate", chain)
 
 
-def _exporters(reader: Reader, job: Any, spec: dict[str, cst.Arg]) -> Callable[[], str] | None:
+def _exporters(reader: Rewriter, job: Any, spec: dict[str, cst.Arg]) -> Callable[[], str] | None:
     """What writes the argument `exporters`; the exporters are written where they are made."""
     if "exporters" not in spec or reader.source(spec["exporters"].value) == "None":
         return None
@@ -145,7 +145,7 @@ def _exporters(reader: Reader, job: Any, spec: dict[str, cst.Arg]) -> Callable[[
     return lambda: reader.text(given) if several else f"[{reader.text(given)}]"
 
 
-def _exporter(reader: Reader, job: Any, call: cst.Call, given: dict[str, cst.Arg]) -> Callable[[], str]:
+def _exporter(reader: Rewriter, job: Any, call: cst.Call, given: dict[str, cst.Arg]) -> Callable[[], str]:
     kind = reader.called(call).rpartition(".")[2]
     for name in ("assets_extra", "as_text"):
         if name in given and reader.source(given[name].value) not in ("None", "False"):
@@ -167,7 +167,7 @@ def _exporter(reader: Reader, job: Any, call: cst.Call, given: dict[str, cst.Arg
     return text
 
 
-def _check_folder(reader: Reader, job: Any, stop: cst.BaseExpression, spec: dict[str, cst.Arg]) -> None:
+def _check_folder(reader: Rewriter, job: Any, stop: cst.BaseExpression, spec: dict[str, cst.Arg]) -> None:
     """A hook that stops looks at the evaluation of a name, by its folder: that of the EvalSpec has to be it."""
     call = reader.value(stop)
     assert isinstance(call, cst.Call)

@@ -9,7 +9,7 @@ from typing import Any
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader, indented
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, indented
 
 __all__ = ["fill", "helper"]
 
@@ -37,7 +37,7 @@ _ANSWER = {
 _PLACEHOLDER, _WITH_DEFAULT = "tf.compat.v1.placeholder", "tf.compat.v1.placeholder_with_default"
 
 
-def helper(reader: Reader, node: cst.BaseExpression, job: Any) -> Callable[[str], str]:
+def helper(reader: Rewriter, node: cst.BaseExpression, job: Any) -> Callable[[str], str]:
     """What writes the call that writes a SavedModel, of the folder's text; the function's text is for :func:`fill`.
 
     Raises:
@@ -75,7 +75,7 @@ def helper(reader: Reader, node: cst.BaseExpression, job: Any) -> Callable[[str]
     return lambda folder: f"{name}({job.model}, {folder})"
 
 
-def _given_spec(reader: Reader, made: cst.BaseExpression) -> cst.Call | None:
+def _given_spec(reader: Rewriter, made: cst.BaseExpression) -> cst.Call | None:
     """The call that parses examples, of a function that does nothing but give what it makes."""
     functions = reader.functions(made.func) if isinstance(made, cst.Call) else []
     if len(functions) != 1 or functions[0].node not in reader.tree.scopes:
@@ -89,7 +89,7 @@ def _given_spec(reader: Reader, made: cst.BaseExpression) -> cst.Call | None:
     return last
 
 
-def _raw(reader: Reader, node: cst.BaseExpression, made: cst.Call, job: Any) -> Callable[[str], str]:
+def _raw(reader: Rewriter, node: cst.BaseExpression, made: cst.Call, job: Any) -> Callable[[str], str]:
     """Serving inputs that are like a dict of tensors."""
     if len(made.args) != 1:
         raise Declined("serving inputs of a batch size of their own", made)
@@ -105,7 +105,7 @@ def _raw(reader: Reader, node: cst.BaseExpression, made: cst.Call, job: Any) -> 
     return lambda folder: f"{name}({job.model}, {folder}, {reader.text(node)})"
 
 
-def fill(reader: Reader) -> None:
+def fill(reader: Rewriter) -> None:
     """Writes each function for a SavedModel in place of its serving input function."""
     for name, (function, job) in reader.exports.items():
         if not _signatures(job):
@@ -118,7 +118,7 @@ def _signatures(job: Any) -> dict[str, str]:
     return {"predict": "found"} if job.is_canned else job.written.signatures  # type: ignore[no-any-return]
 
 
-def _written(reader: Reader, name: str, function: cst.FunctionDef, job: Any) -> str:
+def _written(reader: Rewriter, name: str, function: cst.FunctionDef, job: Any) -> str:
     # An Estimator leaves ClassificationOutput and RegressionOutput out where they are not asked by one text.
     body = list(function.body.body)
     last = body.pop()
@@ -211,7 +211,7 @@ def _written(reader: Reader, name: str, function: cst.FunctionDef, job: Any) -> 
     return indented(text, reader.indent(function)).lstrip()
 
 
-def _dtype(reader: Reader, node: cst.BaseExpression) -> str:
+def _dtype(reader: Rewriter, node: cst.BaseExpression) -> str:
     """The type of what is a constant."""
     inner = node.elements[0].value if isinstance(node, cst.List) and len(node.elements) == 1 else node
     for kind, name in ((cst.Integer, "int32"), (cst.Float, "float32"), (cst.SimpleString, "string")):
@@ -220,7 +220,7 @@ def _dtype(reader: Reader, node: cst.BaseExpression) -> str:
     return f"{reader.tf}.constant({reader.text(node)}).dtype"
 
 
-def _signature(specs: list[str], reader: Reader) -> str:
+def _signature(specs: list[str], reader: Rewriter) -> str:
     """The decorator of what answers."""
     unit = reader.tree.module.default_indent
     signature = f"@{reader.tf}.function(input_signature=[{', '.join(specs)}])"
@@ -229,7 +229,7 @@ def _signature(specs: list[str], reader: Reader) -> str:
     return f"@{reader.tf}.function(input_signature=[\n" + "".join(f"{unit}{one},\n" for one in specs) + "])"
 
 
-def _save(signatures: list[str], reader: Reader) -> list[str]:
+def _save(signatures: list[str], reader: Rewriter) -> list[str]:
     """What writes the SavedModel, in lines of their own where there are many signatures."""
     text = f"{reader.tf}.saved_model.save(server, path, signatures={{{', '.join(signatures)}}})"
     if len(text) <= 116:

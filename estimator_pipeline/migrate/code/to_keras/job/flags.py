@@ -8,7 +8,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
-from estimator_pipeline.migrate.code.to_keras.rewriter import Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Rewriter
 
 __all__ = ["install"]
 
@@ -20,7 +20,7 @@ _ALIASES = {"app": ("tf.compat.v1.app",), "flags": ("tf.compat.v1.app.flags", "t
 _OLD = ("flag_name", "default_value", "docstring")
 
 
-def install(reader: Reader) -> None:
+def install(reader: Rewriter) -> None:
     """Lets a reader write flags, where `app.run` reads them: V1's are read when first asked as well."""
     aliases = [_alias(reader, name) for name in ("app", "flags") if name in reader.tree.scope.names]
     if None in aliases:
@@ -52,7 +52,7 @@ def install(reader: Reader) -> None:
     reader.needs.add("absl")
 
 
-def _alias(reader: Reader, name: str) -> cst.SimpleStatementLine | None:
+def _alias(reader: Rewriter, name: str) -> cst.SimpleStatementLine | None:
     """The statement `flags = tf.app.flags`, where that is what a name of absl's modules is."""
     bindings = reader.tree.scope.names[name]
     value = bindings[0].node if len(bindings) == 1 and bindings[0].kind == "value" else None
@@ -61,7 +61,7 @@ def _alias(reader: Reader, name: str) -> cst.SimpleStatementLine | None:
     return reader.statement_of(value)
 
 
-def _main(reader: Reader, call: cst.Call) -> str | None:
+def _main(reader: Rewriter, call: cst.Call) -> str | None:
     """What is run; None where it cannot be told."""
     given = arguments(call, ("main", "argv"))
     if given.keys() - {"main"} or any(arg.star for arg in call.args):

@@ -9,7 +9,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.syntax import children
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
-from estimator_pipeline.migrate.code.to_keras.rewriter import Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Rewriter
 
 __all__ = ["remove"]
 
@@ -24,7 +24,7 @@ _BUILTINS = ("bool", "dict", "int", "len", "list", "max", "min", "str", "tuple")
 _Home = tuple[cst.CSTNode, str]
 
 
-def remove(reader: Reader, nodes: Iterable[cst.BaseExpression], call: cst.CSTNode) -> set[cst.CSTNode]:
+def remove(reader: Rewriter, nodes: Iterable[cst.BaseExpression], call: cst.CSTNode) -> set[cst.CSTNode]:
     """Takes away the statements that only give the values of arguments, or change them, and those only for these.
 
     Args:
@@ -48,7 +48,7 @@ def remove(reader: Reader, nodes: Iterable[cst.BaseExpression], call: cst.CSTNod
 
 
 class _Leftovers:
-    def __init__(self, reader: Reader, call: cst.CSTNode) -> None:
+    def __init__(self, reader: Rewriter, call: cst.CSTNode) -> None:
         self.reader = reader
         self.gone: set[cst.CSTNode] = {call}
         self.taken: set[_Home] = set()

@@ -10,9 +10,9 @@ import libcst as cst
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.job import clusters, leftovers
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
-__all__ = ["Settings", "configure", "lines", "settings"]
+__all__ = ["RunConfigSettings", "configure", "lines", "settings"]
 
 
 # Where they go, there is nothing to write: BackupAndRestore keeps one checkpoint, fit tells the time of steps.
@@ -25,7 +25,7 @@ _TOLD = {
 
 
 @dataclass
-class Settings:
+class RunConfigSettings:
     """What a RunConfig said, as text.
 
     Attributes:
@@ -53,14 +53,14 @@ class Settings:
         return bool(self.strategy or self.cluster)
 
 
-def settings(reader: Reader, config: cst.BaseExpression | None) -> Settings:
+def settings(reader: Rewriter, config: cst.BaseExpression | None) -> RunConfigSettings:
     """Reads the RunConfig of an Estimator.
 
     Raises:
         Declined: it cannot be told, or it has what Keras has no place for.
     """
     if config is None or reader.source(config) == "None":
-        return Settings()
+        return RunConfigSettings()
     call = reader.value(config)
     fields: dict[str, cst.Arg] = {}
     parts = []
@@ -74,7 +74,7 @@ def settings(reader: Reader, config: cst.BaseExpression | None) -> Settings:
         if any(arg.star for arg in one.args):
             raise Declined("a RunConfig whose arguments cannot be told", one)
         fields |= arguments(one, catalogue.row("tf.estimator.RunConfig").fields)
-    found = Settings(node=call)
+    found = RunConfigSettings(node=call)
     names = {
         "model_dir": "model_dir", "tf_random_seed": "seed", "save_checkpoints_steps": "save_steps",
         "save_summary_steps": "summary_steps", "train_distribute": "strategy",
@@ -110,7 +110,7 @@ def settings(reader: Reader, config: cst.BaseExpression | None) -> Settings:
     return found
 
 
-def _statement(reader: Reader, config: cst.Name, asked: Collection[cst.CSTNode]) -> cst.CSTNode:
+def _statement(reader: Rewriter, config: cst.Name, asked: Collection[cst.CSTNode]) -> cst.CSTNode:
     """The statement that makes the configuration, where the Estimators alone have it, and who asks for the cluster."""
     (binding,) = reader.program.bindings(config.value, reader.scope(config))
     for chain in reader.tree.chains:
@@ -138,7 +138,7 @@ def _kind(name: str) -> str:
         "estimator", "canned estimator", "keras estimator") else ""  # fmt: skip
 
 
-def lines(reader: Reader, found: Settings) -> list[str]:
+def lines(reader: Rewriter, found: RunConfigSettings) -> list[str]:
     """The statements that stand where a configuration was made: the cluster and its strategy, the seed."""
     told = []
     if found.cluster:
@@ -152,7 +152,7 @@ def lines(reader: Reader, found: Settings) -> list[str]:
     return told
 
 
-def configure(reader: Reader, found: Settings, model_dir: str, name: str) -> list[str]:
+def configure(reader: Rewriter, found: RunConfigSettings, model_dir: str, name: str) -> list[str]:
     """The statement that makes the callbacks; nothing where the model has no folder."""
     if not model_dir:
         return []

@@ -16,15 +16,15 @@ from estimator_pipeline.migrate.code.to_keras.job import evaluation as evaluatin
 from estimator_pipeline.migrate.code.to_keras.job import exports as exporting
 from estimator_pipeline.migrate.code.to_keras.job import run_config as configuration
 from estimator_pipeline.migrate.code.to_keras.job.datasets import dataset, takes
-from estimator_pipeline.migrate.code.to_keras.job.estimators import Job
+from estimator_pipeline.migrate.code.to_keras.job.estimators import ConvertedJob
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED, SILENT_HOOKS
 from estimator_pipeline.migrate.code.to_keras.model import warm_start as warm_starts
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
 __all__ = ["install"]
 
 
-def install(reader: Reader, job: Job) -> None:
+def install(reader: Rewriter, job: ConvertedJob) -> None:
     """Lets a reader write all that is done with an Estimator.
 
     Raises:
@@ -34,7 +34,7 @@ def install(reader: Reader, job: Job) -> None:
 
 
 class _Life:
-    def __init__(self, reader: Reader, job: Job) -> None:
+    def __init__(self, reader: Rewriter, job: ConvertedJob) -> None:
         self.reader = reader
         self.job = job
         self.tf = reader.tf

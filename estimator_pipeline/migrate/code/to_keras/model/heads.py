@@ -11,8 +11,8 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.model import train_op as training_step
-from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn, Step, first_of, step_of
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader, names_in
+from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, first_of, step_of
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, names_in
 
 __all__ = ["install", "methods", "trains"]
 
@@ -33,13 +33,13 @@ _SIGNATURES = {
 }  # fmt: skip
 
 
-def install(reader: Reader) -> None:
+def install(reader: Rewriter) -> None:
     """Lets a reader write heads."""
     for name in _HEADS:
         reader.calls[f"tf.estimator.{name}"] = partial(_head, reader, name)
 
 
-def _head(reader: Reader, name: str, call: cst.Call) -> str:
+def _head(reader: Rewriter, name: str, call: cst.Call) -> str:
     parameters = _HEADS[name]
     given = arguments(call, parameters)
     for one, arg in given.items():
@@ -65,7 +65,7 @@ def methods(writer: Any, further: Mapping[str, Any]) -> tuple[list[str], dict[st
     Raises:
         Declined: the head is given what Keras has no place for.
     """
-    reader: Reader = writer.reader
+    reader: Rewriter = writer.reader
     made: ModelFn = writer.made
     given = made.head
     for name in ("logits", "labels", "features"):
@@ -118,7 +118,7 @@ def _lines(writer: Any, mode: str, names: set[str]) -> list[str]:
     return [*writer.given(reads), *writer.body(steps)]
 
 
-def _text(reader: Reader, made: ModelFn) -> tuple[str, str]:
+def _text(reader: Rewriter, made: ModelFn) -> tuple[str, str]:
     """(what gives the head, its class where that can be told), where the model's parameters are known."""
     node = reader.value(made.head["head"])
     if not set(names_in(node)) <= {"params", *reader.tree.scope.names, *dir(builtins)}:
@@ -126,7 +126,7 @@ def _text(reader: Reader, made: ModelFn) -> tuple[str, str]:
     return reader.text(node), reader.called(node).removeprefix("tf.estimator.")
 
 
-def _losses(reader: Reader, node: cst.BaseExpression | None) -> str:
+def _losses(reader: Rewriter, node: cst.BaseExpression | None) -> str:
     """The losses of the layers, as the model has them; "" where the head is given none."""
     if node is None or reader.source(node) == "None":
         return ""
@@ -140,7 +140,7 @@ def _losses(reader: Reader, node: cst.BaseExpression | None) -> str:
     raise Declined("losses of its own that a head adds", node)
 
 
-def trains(reader: Reader, made: ModelFn) -> tuple[cst.BaseExpression, str]:
+def trains(reader: Rewriter, made: ModelFn) -> tuple[cst.BaseExpression, str]:
     """What makes the optimizer of a head, and the name of the loss there; "" where the head makes the step.
 
     Raises:
@@ -165,14 +165,14 @@ def trains(reader: Reader, made: ModelFn) -> tuple[cst.BaseExpression, str]:
     raise Declined("a head whose train_op cannot be told", made.node.name)
 
 
-def _one_function(reader: Reader, node: cst.BaseExpression) -> cst.FunctionDef | None:
+def _one_function(reader: Rewriter, node: cst.BaseExpression) -> cst.FunctionDef | None:
     """The function of this file that an expression is."""
     found = [one.node for one in reader.functions(node)]
     return found[0] if len(found) == 1 and isinstance(found[0], cst.FunctionDef) else None
 
 
 def _of_function(
-    reader: Reader, made: ModelFn, function: cst.FunctionDef, told: dict[str, cst.BaseExpression | None], loss: str
+    reader: Rewriter, made: ModelFn, function: cst.FunctionDef, told: dict[str, cst.BaseExpression | None], loss: str
 ) -> tuple[cst.BaseExpression, str]:
     """What a function returns that makes the train_op; its statements go behind those of the model_fn.
 
@@ -196,7 +196,7 @@ def _of_function(
         raise Declined("a head whose train_op is not made of its loss", function.name)
     for name, node in told.items():
         if name not in same and name != losses[0] and node is not None:
-            flow.append(Step(node, frozenset({name}), frozenset(names_in(node)), name=name))
+            flow.append(FlowStep(node, frozenset({name}), frozenset(names_in(node)), name=name))
     flow += [step_of(node) for node in body[:-1]]
     if reader.tree.parents.get(function) is reader.tree.module:
         made.helpers.append(function)

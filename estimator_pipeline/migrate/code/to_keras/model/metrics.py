@@ -8,7 +8,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
 __all__ = ["Metrics", "attribute_of", "beside_the_head", "of_evaluation"]
 
@@ -16,7 +16,7 @@ Metrics = dict[str, tuple[str, str, list[cst.BaseExpression]]]
 """Name -> (what makes it, what it is told, the expressions in that)."""
 
 
-def of_evaluation(reader: Reader, made: ModelFn) -> Metrics:
+def of_evaluation(reader: Rewriter, made: ModelFn) -> Metrics:
     """The metrics of the EstimatorSpec for evaluation.
 
     Raises:
@@ -37,7 +37,7 @@ def of_evaluation(reader: Reader, made: ModelFn) -> Metrics:
     return found
 
 
-def beside_the_head(reader: Reader, made: ModelFn) -> Metrics:
+def beside_the_head(reader: Rewriter, made: ModelFn) -> Metrics:
     """The metrics that a model_fn adds to those of its head."""
     return {key: _metric(reader, key, node) for key, node in made.further.items()}
 
@@ -47,7 +47,7 @@ def attribute_of(key: str) -> str:
     return re.sub(r"\W+", "_", key) + "_metric"
 
 
-def _metric(reader: Reader, key: str, node: cst.BaseExpression) -> tuple[str, str, list[cst.BaseExpression]]:
+def _metric(reader: Rewriter, key: str, node: cst.BaseExpression) -> tuple[str, str, list[cst.BaseExpression]]:
     call = reader.value(node)
     if not isinstance(call, cst.Call):
         raise Declined(f"the metric {key}", node)
@@ -57,7 +57,7 @@ def _metric(reader: Reader, key: str, node: cst.BaseExpression) -> tuple[str, st
 
 
 def _of_keras(
-    reader: Reader, key: str, name: cst.BaseExpression, call: cst.Call
+    reader: Rewriter, key: str, name: cst.BaseExpression, call: cst.Call
 ) -> tuple[str, str, list[cst.BaseExpression]]:
     updates = [
         one for one in reader.tree.calls

@@ -24,10 +24,10 @@ from estimator_pipeline.migrate.code.to_keras.model.signatures import signatures
 from estimator_pipeline.migrate.code.to_keras.model.warm_start import scope_of
 from estimator_pipeline.migrate.code.to_keras.model_fn import network, variables
 from estimator_pipeline.migrate.code.to_keras.model_fn import separate_predictions as apart
-from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn, Step, needed, read
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader, indented, names_in
+from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, needed, read
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, indented, names_in
 
-__all__ = ["Model", "write"]
+__all__ = ["ConvertedModel", "write"]
 
 # Attributes that a Keras model has.
 _ATTRIBUTES = ("inputs", "input", "layers", "loss", "losses", "metrics", "name", "optimizer", "outputs", "output",
@@ -35,7 +35,7 @@ _ATTRIBUTES = ("inputs", "input", "layers", "loss", "losses", "metrics", "name",
 
 
 @dataclass
-class Model:
+class ConvertedModel:
     """A model_fn that was converted.
 
     Attributes:
@@ -60,7 +60,9 @@ class Model:
     scope: str | None = ""
 
 
-def write(reader: Reader, function: cst.FunctionDef, *, distributed: bool, extra: tuple[str, ...] = ()) -> Model:
+def write(
+    reader: Rewriter, function: cst.FunctionDef, *, distributed: bool, extra: tuple[str, ...] = ()
+) -> ConvertedModel:
     """Writes the class and the function that makes the compiled model.
 
     Args:
@@ -77,7 +79,7 @@ def write(reader: Reader, function: cst.FunctionDef, *, distributed: bool, extra
 
 
 class _Writer:
-    def __init__(self, reader: Reader, function: cst.FunctionDef, distributed: bool, extra: tuple[str, ...]) -> None:
+    def __init__(self, reader: Rewriter, function: cst.FunctionDef, distributed: bool, extra: tuple[str, ...]) -> None:
         self.reader = reader
         self.made: ModelFn = read(reader, function, extra)
         network.find(reader, self.made)
@@ -158,7 +160,7 @@ class _Writer:
             if own and self.function in set(self.reader.tree.above(chain)):
                 self.reader.replaced[chain] = "self.losses"
 
-    def write(self) -> Model:
+    def write(self) -> ConvertedModel:
         made, reader = self.made, self.reader
         methods, signatures = heads.methods(self, beside_the_head(reader, made)) if made.head else self._methods()
         text, self.own, self.making = self._class(methods), "self", True
@@ -166,9 +168,11 @@ class _Writer:
         params = "params" in made.parameters
         if self.owner:
             method = indented(maker, reader.indent(self.function)).strip()
-            return Model(self.class_name, self.maker, params, text, signatures, method, made.helpers, made.extra)
+            return ConvertedModel(
+                self.class_name, self.maker, params, text, signatures, method, made.helpers, made.extra
+            )
         text = f"{text}\n\n\n{maker}"
-        return Model(self.class_name, self.maker, params, text, signatures, "", made.helpers, made.extra)
+        return ConvertedModel(self.class_name, self.maker, params, text, signatures, "", made.helpers, made.extra)
 
     def _methods(self) -> tuple[list[str], dict[str, str]]:
         """The methods of the model's class, and its signatures."""
@@ -244,7 +248,7 @@ class _Writer:
         if not found:
             raise Declined("what its network gives cannot be told", self.made.node.name)
 
-    def _check_order(self, flow: list[Step], names: set[str]) -> None:
+    def _check_order(self, flow: list[FlowStep], names: set[str]) -> None:
         """A name that the network gives another value after it was read has two."""
         for place, step in enumerate(flow):
             if step in self.made.network:
@@ -261,7 +265,7 @@ class _Writer:
                 found |= step.sets
         return found - {"features"}
 
-    def part(self, mode: str, names: Iterable[str]) -> tuple[list[Step], set[str]]:
+    def part(self, mode: str, names: Iterable[str]) -> tuple[list[FlowStep], set[str]]:
         """The statements behind the network that give the names, and the names that they take."""
         flow, wanted = self.made.flows[mode], set(names)
         steps = needed(flow, wanted, self.made.network)
@@ -275,7 +279,7 @@ class _Writer:
             reads = wanted.union(*(step.reads for step in steps))
         return steps, reads
 
-    def body(self, steps: list[Step], rename: str = "") -> list[str]:
+    def body(self, steps: list[FlowStep], rename: str = "") -> list[str]:
         """The statements' text, without indent."""
         return [
             f"{step.name} = {self.reader.text(step.node)}" if step.name
@@ -283,7 +287,7 @@ class _Writer:
             for step in steps if self._is_heard(step)
         ]  # fmt: skip
 
-    def _is_heard(self, step: Step) -> bool:
+    def _is_heard(self, step: FlowStep) -> bool:
         return not any((self.function, name) in self.reader.flags for name in step.sets)
 
     def given(self, reads: set[str], features: str = "x", outputs: str = "y_pred", labels: str = "y") -> list[str]:

@@ -9,7 +9,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis import modes
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader, names_in
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, names_in
 
 __all__ = ["Averages", "find", "keeps_its_saver", "methods"]
 
@@ -34,7 +34,7 @@ class Averages:
     evaluated: bool
 
 
-def find(reader: Reader, function: cst.FunctionDef, steps: set[str], scaffold: Any) -> Averages | None:
+def find(reader: Rewriter, function: cst.FunctionDef, steps: set[str], scaffold: Any) -> Averages | None:
     """The averages of a model_fn; None where it keeps none.
 
     Args:
@@ -72,7 +72,7 @@ def find(reader: Reader, function: cst.FunctionDef, steps: set[str], scaffold: A
     return Averages((maker, move), text, restored is not None)
 
 
-def _method(reader: Reader, call: cst.Call, maker: cst.Call) -> str:
+def _method(reader: Rewriter, call: cst.Call, maker: cst.Call) -> str:
     """The method of the averages that a call is of; "" of other calls."""
     func = call.func
     if isinstance(func, cst.Attribute) and isinstance(func.value, cst.Name) and reader.value(func.value) is maker:
@@ -80,7 +80,7 @@ def _method(reader: Reader, call: cst.Call, maker: cst.Call) -> str:
     return ""
 
 
-def _waits(reader: Reader, node: cst.CSTNode) -> bool:
+def _waits(reader: Rewriter, node: cst.CSTNode) -> bool:
     """Whether a statement waits for what an optimizer gives."""
     for item in node.items if isinstance(node, cst.With) else ():
         if reader.called(item.item) in ("tf.control_dependencies", "tf.compat.v1.control_dependencies"):
@@ -88,7 +88,7 @@ def _waits(reader: Reader, node: cst.CSTNode) -> bool:
     return False
 
 
-def _is_step(reader: Reader, name: str, at: cst.CSTNode) -> bool:
+def _is_step(reader: Rewriter, name: str, at: cst.CSTNode) -> bool:
     for binding in reader.program.bindings(name, reader.scope(at)):
         method = binding.node.func if isinstance(binding.node, cst.Call) else None
         if isinstance(method, cst.Attribute) and method.attr.value in ("minimize", "apply_gradients"):
@@ -116,7 +116,7 @@ def methods(writer: Any) -> list[str]:
     return found
 
 
-def _condition(reader: Reader, function: cst.FunctionDef, node: cst.CSTNode) -> str:
+def _condition(reader: Rewriter, function: cst.FunctionDef, node: cst.CSTNode) -> str:
     """In what cases a statement is run, besides those of the mode; "" where always."""
     found = []
     below = node
@@ -136,7 +136,7 @@ def _condition(reader: Reader, function: cst.FunctionDef, node: cst.CSTNode) -> 
     return " and ".join(found[::-1])
 
 
-def _told(reader: Reader, maker: cst.Call, steps: set[str]) -> str:
+def _told(reader: Rewriter, maker: cst.Call, steps: set[str]) -> str:
     given = arguments(maker, ("decay", "num_updates", "zero_debias", "name"))
     if "decay" not in given or given.keys() - {"decay", "num_updates", "name"} or (
         not set(names_in(given["decay"].value)) <= {"params", *reader.tree.scope.names}
@@ -151,7 +151,7 @@ def _told(reader: Reader, maker: cst.Call, steps: set[str]) -> str:
     return f"{text}, by_step=True"
 
 
-def _restored(reader: Reader, function: cst.FunctionDef, maker: cst.Call, scaffold: Any) -> str | None:
+def _restored(reader: Rewriter, function: cst.FunctionDef, maker: cst.Call, scaffold: Any) -> str | None:
     """In what cases the averages are evaluated in place of the weights; None where never."""
     if scaffold is None or reader.source(scaffold) == "None":
         return None
@@ -168,7 +168,7 @@ def _restored(reader: Reader, function: cst.FunctionDef, maker: cst.Call, scaffo
     raise Declined("scaffold of the EstimatorSpec for eval", scaffold)
 
 
-def _saver(reader: Reader, node: Any) -> cst.Call | None:
+def _saver(reader: Rewriter, node: Any) -> cst.Call | None:
     """The Saver of a Scaffold that has nothing else."""
     if reader.called(node) not in (f"{_V1}Scaffold", "tf.estimator.Scaffold"):
         return None
@@ -177,7 +177,7 @@ def _saver(reader: Reader, node: Any) -> cst.Call | None:
     return saver if isinstance(saver, cst.Call) and reader.called(saver) == f"{_V1}Saver" else None
 
 
-def keeps_its_saver(reader: Reader, node: cst.BaseExpression) -> bool:
+def keeps_its_saver(reader: Rewriter, node: cst.BaseExpression) -> bool:
     """Whether a Scaffold only says how many checkpoints of all variables are kept: BackupAndRestore keeps one."""
     saver = _saver(reader, reader.value(node))
     return saver is not None and {arg.keyword.value if arg.keyword else "" for arg in saver.args} <= {

@@ -12,8 +12,8 @@ from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.model import train_op as training_step
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
 from estimator_pipeline.migrate.code.to_keras.model_fn.layers import scopes_of
-from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn, Step, calls_in, needed
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader, names_in
+from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, calls_in, needed
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, names_in
 
 __all__ = ["Alternating", "are_in", "find", "methods", "optimizer", "told", "used"]
 
@@ -51,7 +51,7 @@ class Alternating:
 
     parts: list[_Part]
     counting: int
-    settings: list[Step]
+    settings: list[FlowStep]
 
 
 @dataclass
@@ -60,11 +60,11 @@ class _Found:
     scopes: dict[str, str] = field(default_factory=dict)
     gradients: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     parts: dict[str, tuple[str, _Part]] = field(default_factory=dict)
-    plain: list[Step] = field(default_factory=list)
+    plain: list[FlowStep] = field(default_factory=list)
     counters: list[str] = field(default_factory=list)
 
 
-def find(reader: Reader, made: ModelFn) -> Alternating | None:
+def find(reader: Rewriter, made: ModelFn) -> Alternating | None:
     """What the train_op does; None where it is not that of several optimizers, or a group of them.
 
     Raises:
@@ -111,7 +111,7 @@ def find(reader: Reader, made: ModelFn) -> Alternating | None:
 
 
 def _statements(
-    reader: Reader, node: cst.CSTNode, held: tuple[str, ...]
+    reader: Rewriter, node: cst.CSTNode, held: tuple[str, ...]
 ) -> Iterator[tuple[cst.CSTNode, tuple[str, ...]]]:
     """The statements within `with tf.control_dependencies`, with the names that they wait for."""
     if isinstance(node, cst.With) and isinstance(node.body, cst.IndentedBlock):
@@ -125,7 +125,7 @@ def _statements(
 
 
 def _read(
-    reader: Reader, made: ModelFn, found: _Found, after: dict[str, set[str]], node: cst.CSTNode, held: tuple[str, ...]
+    reader: Rewriter, made: ModelFn, found: _Found, after: dict[str, set[str]], node: cst.CSTNode, held: tuple[str, ...]
 ) -> None:
     """What one statement is of a train_op."""
     first = node.body[0] if isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1 else None
@@ -140,7 +140,7 @@ def _read(
         raise Declined(f"{name} of a train_op with several optimizers, which is given twice", node)
     after[name] = {*held, *names_in(value)}
     if not isinstance(value, cst.Call):
-        found.plain.append(Step(node, frozenset({name}), frozenset(names_in(value))))
+        found.plain.append(FlowStep(node, frozenset({name}), frozenset(names_in(value))))
         return
     plain = _plain(reader, value)
     if training_step.is_optimizer(reader, value):
@@ -164,13 +164,13 @@ def _read(
     elif any(_method(call) in _STEPS or _method(call).startswith("assign") for call in calls):
         raise Declined("several optimizers whose steps cannot be told", value)
     else:
-        found.plain.append(Step(node, frozenset({name}), frozenset(names_in(value))))
+        found.plain.append(FlowStep(node, frozenset({name}), frozenset(names_in(value))))
 
 
 _STEPS = ("minimize", "apply_gradients")
 
 
-def _part(reader: Reader, made: ModelFn, found: _Found, call: cst.Call) -> _Part:
+def _part(reader: Rewriter, made: ModelFn, found: _Found, call: cst.Call) -> _Part:
     """`opt.minimize(loss, var_list=names)`, or `opt.apply_gradients(gradients)` of such a loss."""
     owner = _owner(call)
     if _method(call) == "minimize":
@@ -189,7 +189,7 @@ def _part(reader: Reader, made: ModelFn, found: _Found, call: cst.Call) -> _Part
     return _Part(found.optimizers[owner], loss, found.scopes[variables], counts="global_step" in given)
 
 
-def _conditional(reader: Reader, made: ModelFn, found: _Found, call: cst.Call) -> _Part:
+def _conditional(reader: Rewriter, made: ModelFn, found: _Found, call: cst.Call) -> _Part:
     """`tf.cond(when, lambda: opt.apply_gradients(gradients), tf.no_op)`."""
     given = arguments(call, ("pred", "true_fn", "false_fn"))
     step = given["true_fn"].value if given.keys() == {"pred", "true_fn", "false_fn"} else None
@@ -208,7 +208,7 @@ def _conditional(reader: Reader, made: ModelFn, found: _Found, call: cst.Call) -
     return part
 
 
-def _counts(reader: Reader, made: ModelFn, call: cst.Call) -> bool:
+def _counts(reader: Rewriter, made: ModelFn, call: cst.Call) -> bool:
     """`tf.assign_add(global_step, 1)`."""
     given = [reader.source(arg.value) for arg in call.args]
     if _plain(reader, call) == "tf.assign_add":
@@ -216,7 +216,7 @@ def _counts(reader: Reader, made: ModelFn, call: cst.Call) -> bool:
     return _method(call) == "assign_add" and _owner(call) in made.steps and given == ["1"]
 
 
-def _scope(reader: Reader, call: cst.Call) -> str:
+def _scope(reader: Rewriter, call: cst.Call) -> str:
     given = arguments(call, ("scope",) if _plain(reader, call) == "tf.trainable_variables" else ("key", "scope"))
     if "scope" not in given or not isinstance(given["scope"].value, cst.SimpleString):
         raise Declined("several optimizers whose variables are not those of a scope", call)
@@ -234,7 +234,7 @@ def _reached(after: dict[str, set[str]], names: set[str]) -> set[str]:
 
 
 def _check_moved(
-    reader: Reader, made: ModelFn, after: dict[str, set[str]], run: set[str], train_op: cst.BaseExpression
+    reader: Rewriter, made: ModelFn, after: dict[str, set[str]], run: set[str], train_op: cst.BaseExpression
 ) -> None:
     """Batch normalisation moves its statistics in `fit`: each has to have been moved here."""
     normalised = [call for call in reader.tree.calls if reader.called(call) == _NORMALISATION]
@@ -254,7 +254,7 @@ def _check_moved(
             raise Declined("its train_op does not move the statistics of the normalisation, and fit would", call)
 
 
-def optimizer(reader: Reader, found: Alternating, model: str) -> str:
+def optimizer(reader: Rewriter, found: Alternating, model: str) -> str:
     """The optimizer of compile."""
     told = []
     for part in found.parts:
@@ -324,7 +324,7 @@ def methods(writer: Any, found: Alternating, loss: cst.BaseExpression, *, alone:
     return [each, writer.method("def train_step(self, data):", body)]
 
 
-def _plain(reader: Reader, node: cst.CSTNode | None) -> str:
+def _plain(reader: Rewriter, node: cst.CSTNode | None) -> str:
     return _without_v1(reader.called(node))
 
 
@@ -332,7 +332,7 @@ def _without_v1(name: str) -> str:
     return name.replace("tf.compat.v1.", "tf.", 1)
 
 
-def _key(reader: Reader, call: cst.Call) -> str:
+def _key(reader: Rewriter, call: cst.Call) -> str:
     given = arguments(call, ("key", "scope"))
     return reader.name(given["key"].value).rpartition(".")[2] if "key" in given else ""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import libcst as cst
 
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn
-from estimator_pipeline.migrate.code.to_keras.rewriter import Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Rewriter
 
 __all__ = ["signatures_of"]
 
 
-def signatures_of(reader: Reader, made: ModelFn, predictions: cst.BaseExpression) -> dict[str, str]:
+def signatures_of(reader: Rewriter, made: ModelFn, predictions: cst.BaseExpression) -> dict[str, str]:
     """Key of a signature -> what it answers, of `found`, the predictions."""
     node = made.field("predict", "export_outputs")
     if node is None:
@@ -38,7 +38,7 @@ def signatures_of(reader: Reader, made: ModelFn, predictions: cst.BaseExpression
     return found
 
 
-def _output(reader: Reader, call: cst.Call, predictions: cst.BaseExpression, said: cst.BaseExpression) -> str | None:
+def _output(reader: Rewriter, call: cst.Call, predictions: cst.BaseExpression, said: cst.BaseExpression) -> str | None:
     kind = reader.called(call).rpartition(".")[2]
     if len(call.args) != 1:
         return None

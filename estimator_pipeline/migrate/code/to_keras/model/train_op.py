@@ -10,8 +10,8 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import children
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
-from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn, Step, needed
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader, names_in
+from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, needed
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, names_in
 
 __all__ = ["are_all", "choose", "chooses_by_name", "is_optimizer", "rate_of", "write"]
 
@@ -22,11 +22,11 @@ _METHODS = ("minimize", "apply_gradients", "compute_gradients", "get_updates", "
 
 
 def write(
-    reader: Reader,
+    reader: Rewriter,
     made: ModelFn,
     known: Collection[cst.Call] = (),
     by_head: tuple[cst.BaseExpression, str] | None = None,
-) -> tuple[list[Step], str]:
+) -> tuple[list[FlowStep], str]:
     """(the statements that the optimizer needs, the optimizer).
 
     Args:
@@ -61,7 +61,7 @@ def write(
     if "update_ops" not in made.head:
         _check_updates(reader, made, calls)
     rate = rate_of(constructor)
-    settings: list[Step] = []
+    settings: list[FlowStep] = []
     scheduled = False
     if rate is not None:
         value = reader.value(rate)
@@ -74,8 +74,8 @@ def write(
 
 
 def _several(
-    reader: Reader, made: ModelFn, train_op: cst.BaseExpression, constructors: list[cst.Call], loss: str
-) -> tuple[list[Step], str]:
+    reader: Rewriter, made: ModelFn, train_op: cst.BaseExpression, constructors: list[cst.Call], loss: str
+) -> tuple[list[FlowStep], str]:
     """`tf.group(A().minimize(loss, var_list=a), B().minimize(loss, step, var_list=b))`: an optimizer for each list."""
     flow = made.flows["train"]
     group = reader.value(train_op)
@@ -112,7 +112,7 @@ def _several(
     return settings, reader.call("keras_variables.by_variables", parts, train_op)
 
 
-def chooses_by_name(reader: Reader, made: ModelFn) -> bool:
+def chooses_by_name(reader: Rewriter, made: ModelFn) -> bool:
     """Whether variables are chosen by the names that they have in V1."""
     train_op = made.field("train", "train_op")
     if train_op is None:
@@ -122,7 +122,7 @@ def chooses_by_name(reader: Reader, made: ModelFn) -> bool:
     return any(re.search(names, reader.source(step.node)) for step in steps)
 
 
-def choose(reader: Reader, made: ModelFn, settings: list[Step], model: str) -> None:
+def choose(reader: Rewriter, made: ModelFn, settings: list[FlowStep], model: str) -> None:
     """Lets the statements before `compile` choose among the variables of the model."""
     own = {name for step in made.network for name in step.sets if _is_own(reader, step)}
     for step in settings:
@@ -137,7 +137,7 @@ def choose(reader: Reader, made: ModelFn, settings: list[Step], model: str) -> N
                 reader.needs.add("keras_variables")
 
 
-def _is_own(reader: Reader, step: Step) -> bool:
+def _is_own(reader: Rewriter, step: FlowStep) -> bool:
     first = step.node.body[0] if isinstance(step.node, cst.SimpleStatementLine) else step.node
     return isinstance(first, cst.Assign) and reader.called(first.value) == "tf.compat.v1.get_variable"
 
@@ -148,7 +148,7 @@ def _nodes(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
         yield from _nodes(child)
 
 
-def is_optimizer(reader: Reader, call: cst.Call) -> bool:
+def is_optimizer(reader: Rewriter, call: cst.Call) -> bool:
     """Whether a call makes an optimizer."""
     name = reader.called(call)
     if arithmetic.chosen(reader, call) is not None:
@@ -166,7 +166,7 @@ def rate_of(constructor: cst.Call) -> cst.BaseExpression | None:
     return None
 
 
-def _check(reader: Reader, made: ModelFn, step: cst.Call, calls: list[cst.Call], loss: str) -> None:
+def _check(reader: Rewriter, made: ModelFn, step: cst.Call, calls: list[cst.Call], loss: str) -> None:
     """Whether the step minimises the loss over all trained variables, and does nothing else."""
     method = step.func.attr.value if isinstance(step.func, cst.Attribute) else ""
     if method != "apply_gradients":
@@ -189,7 +189,7 @@ def _check(reader: Reader, made: ModelFn, step: cst.Call, calls: list[cst.Call],
                 raise Declined("gradients of something else than the loss of the EstimatorSpec", call)
 
 
-def are_all(reader: Reader, made: ModelFn, node: cst.BaseExpression) -> bool:
+def are_all(reader: Rewriter, made: ModelFn, node: cst.BaseExpression) -> bool:
     """Whether a list of variables is that of all that are trained."""
     for _ in range(8):
         if not isinstance(node, cst.Name) or node.value == "None":
@@ -214,12 +214,12 @@ def are_all(reader: Reader, made: ModelFn, node: cst.BaseExpression) -> bool:
     )  # fmt: skip
 
 
-def _reads_makers(reader: Reader, step: Step) -> bool:
+def _reads_makers(reader: Rewriter, step: FlowStep) -> bool:
     return any(reader.called(call).startswith(("tf.keras.layers.", "tf.compat.v1.layers."))
                or call in reader.embeddings for call in _calls(step.node))  # fmt: skip
 
 
-def _is_around_all(reader: Reader, made: ModelFn, scope: cst.BaseExpression) -> bool:
+def _is_around_all(reader: Rewriter, made: ModelFn, scope: cst.BaseExpression) -> bool:
     """Whether the whole network is made within a scope of variables of that name."""
     if not isinstance(scope, cst.SimpleString):
         return False
@@ -238,13 +238,13 @@ def _text_of(call: cst.CSTNode | None) -> str:
     return str(first.evaluated_value) if isinstance(first, cst.SimpleString) else ""
 
 
-def _plain(reader: Reader, call: cst.Call) -> str:
+def _plain(reader: Rewriter, call: cst.Call) -> str:
     """The name of what a call calls, whether by tf or by tf.compat.v1."""
     return reader.called(call).replace("tf.compat.v1.", "tf.", 1)
 
 
 def _check_gradients(
-    reader: Reader, flow: Iterable[Step], train_op: cst.BaseExpression, known: Collection[cst.Call]
+    reader: Rewriter, flow: Iterable[FlowStep], train_op: cst.BaseExpression, known: Collection[cst.Call]
 ) -> None:
     """Between their making and apply_gradients nothing but clipping may be done to gradients."""
     names: set[str] = set()
@@ -258,12 +258,12 @@ def _check_gradients(
         _check_changes(reader, train_op, known)
 
 
-def _makes_gradients(reader: Reader, call: cst.Call) -> bool:
+def _makes_gradients(reader: Rewriter, call: cst.Call) -> bool:
     method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
     return _plain(reader, call) == "tf.gradients" or method == "compute_gradients"
 
 
-def _check_changes(reader: Reader, node: cst.CSTNode, without: Collection[cst.Call]) -> None:
+def _check_changes(reader: Rewriter, node: cst.CSTNode, without: Collection[cst.Call]) -> None:
     for call in _calls(node):
         if call in without:
             continue
@@ -291,7 +291,7 @@ def _arithmetic(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
             yield from _arithmetic(arg)
 
 
-def _clipping(reader: Reader, calls: Iterable[cst.Call]) -> dict[str, str]:
+def _clipping(reader: Rewriter, calls: Iterable[cst.Call]) -> dict[str, str]:
     found: dict[str, str] = {}
     for call in calls:
         name = _plain(reader, call)
@@ -311,7 +311,7 @@ def _clipping(reader: Reader, calls: Iterable[cst.Call]) -> dict[str, str]:
     return found
 
 
-def _check_updates(reader: Reader, made: ModelFn, calls: list[cst.Call]) -> None:
+def _check_updates(reader: Rewriter, made: ModelFn, calls: list[cst.Call]) -> None:
     """Batch normalisation moves its statistics in `fit`: here they have to have been moved as well."""
     normalises = [call for call in reader.tree.calls if reader.called(call) in (
         "tf.compat.v1.layers.batch_normalization", "tf.keras.layers.BatchNormalization")]  # fmt: skip

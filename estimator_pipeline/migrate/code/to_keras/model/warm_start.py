@@ -11,7 +11,7 @@ from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
 from estimator_pipeline.migrate.code.to_keras.model_fn.network import functions_of
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
 __all__ = ["after", "install", "named", "restored", "scope_of"]
 
@@ -20,7 +20,7 @@ _FIELDS = ("ckpt_to_initialize_from", "vars_to_warm_start", "var_name_to_vocab_i
 _SCOPES = "tf.compat.v1.variable_scope"
 
 
-def scope_of(reader: Reader, made: ModelFn) -> str | None:
+def scope_of(reader: Rewriter, made: ModelFn) -> str | None:
     """The scope that all variables of a model_fn are made in, "" where there is none; None where there are several."""
     functions = functions_of(reader, made)
     calls = [call for call in reader.tree.calls if functions & set(reader.tree.above(call))]
@@ -44,18 +44,18 @@ def scope_of(reader: Reader, made: ModelFn) -> str | None:
     return str(scopes[0].args[0].value.evaluated_value) if makers == around else None
 
 
-def _makes(reader: Reader, call: cst.Call) -> bool:
+def _makes(reader: Rewriter, call: cst.Call) -> bool:
     """Whether a call may make a layer."""
     return reader.called(call).startswith(("tf.keras.layers.", "tf.compat.v1.layers.")) or bool(
         reader.functions(call.func)
     )
 
 
-def _calls(reader: Reader, node: cst.CSTNode) -> list[cst.Call]:
+def _calls(reader: Rewriter, node: cst.CSTNode) -> list[cst.Call]:
     return [call for call in reader.tree.calls if node in set(reader.tree.above(call))]
 
 
-def install(reader: Reader, jobs: list[Any]) -> None:
+def install(reader: Rewriter, jobs: list[Any]) -> None:
     """Lets a reader write the settings of warm starts.
 
     Raises:
@@ -82,7 +82,7 @@ def install(reader: Reader, jobs: list[Any]) -> None:
     reader.calls[_SETTINGS] = write
 
 
-def _of_its_scope(reader: Reader, jobs: list[Any], source: cst.BaseExpression) -> list[str]:
+def _of_its_scope(reader: Rewriter, jobs: list[Any], source: cst.BaseExpression) -> list[str]:
     """The argument `scope` for a checkpoint that a model of this file writes."""
     for job in jobs:
         given = arguments(job.call, ("model_fn", "model_dir"))
@@ -103,13 +103,13 @@ def scope(job: Any, node: cst.CSTNode) -> list[str]:
     return [f"scope={job.written.scope!r}"] if job.written.scope else []
 
 
-def named(reader: Reader, job: Any, call: cst.Call) -> str:
+def named(reader: Rewriter, job: Any, call: cst.Call) -> str:
     """The expression of a model's values by their names."""
     reader.needs.add("keras_weights")
     return f"keras_weights.named_values({', '.join([job.model, *scope(job, call)])})"
 
 
-def after(reader: Reader, job: Any) -> list[str]:
+def after(reader: Rewriter, job: Any) -> list[str]:
     """The statements behind the one that makes a model: what it begins with."""
     fields = catalogue.row("tf.estimator.Estimator").fields
     given = arguments(job.call, fields)
@@ -123,7 +123,7 @@ def after(reader: Reader, job: Any) -> list[str]:
     return [reader.call("keras_weights.warm_start", told, job.call)]
 
 
-def restored(reader: Reader, job: Any, block: cst.CSTNode, trains: list[cst.CSTNode]) -> list[str]:
+def restored(reader: Rewriter, job: Any, block: cst.CSTNode, trains: list[cst.CSTNode]) -> list[str]:
     """The statements behind the one that makes a model that is not trained always: it may have been before.
 
     Args:
@@ -156,7 +156,7 @@ def restored(reader: Reader, job: Any, block: cst.CSTNode, trains: list[cst.CSTN
     return [f"if not ({reader.text(node)}):\n{indent}{unit}keras_weights.restore({', '.join(told)})"]
 
 
-def _branch(reader: Reader, node: cst.CSTNode, block: cst.CSTNode) -> tuple[cst.If, cst.CSTNode] | None:
+def _branch(reader: Rewriter, node: cst.CSTNode, block: cst.CSTNode) -> tuple[cst.If, cst.CSTNode] | None:
     """The outermost condition within a block that a statement is run on, and its branch; None where it always is."""
     found, below = None, node
     for above in reader.tree.above(node):

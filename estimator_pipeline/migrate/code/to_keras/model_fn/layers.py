@@ -9,7 +9,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import children
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
 __all__ = ["CREATORS", "again", "install", "name_of", "scopes_of"]
 
@@ -64,7 +64,7 @@ _INITIALIZERS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 _DEFAULTS = {"mean": "0.0"}
 
 
-def install(reader: Reader) -> None:
+def install(reader: Rewriter) -> None:
     """Lets a reader write layers and initializers."""
     reader.again = _is_used_again(reader)
     for name in _FUNCTIONS:
@@ -81,7 +81,7 @@ def install(reader: Reader) -> None:
     )
 
 
-def _kept(reader: Reader, call: cst.Call) -> tuple[str, str]:
+def _kept(reader: Rewriter, call: cst.Call) -> tuple[str, str]:
     """(what dropout of V1 is given, the share that it takes away)."""
     given = arguments(call, ("x", "keep_prob", "noise_shape", "seed", "name", "rate"))
     if given.keys() - {"x", "keep_prob", "rate", "name"} or len(given.keys() & {"keep_prob", "rate"}) != 1:
@@ -90,7 +90,7 @@ def _kept(reader: Reader, call: cst.Call) -> tuple[str, str]:
     return reader.text(given["x"].value), rate
 
 
-def _dropped(reader: Reader, call: cst.Call) -> str:
+def _dropped(reader: Rewriter, call: cst.Call) -> str:
     x, rate = _kept(reader, call)
     return reader.call(f"{reader.tf}.nn.dropout", [x, f"rate={rate}"], call)
 
@@ -115,7 +115,7 @@ def _assigned(node: cst.If) -> tuple[cst.Name, cst.Call] | None:
     return None
 
 
-def _dropout(reader: Reader, node: cst.If) -> str:
+def _dropout(reader: Rewriter, node: cst.If) -> str:
     """`if training and b: x = nn.dropout(x, keep)`: a layer, which knows whether the model trains."""
     found, test = _assigned(node), node.test
     if found is not None and isinstance(test, cst.BooleanOperation) and reader.is_flag(test.left):
@@ -128,7 +128,7 @@ def _dropout(reader: Reader, node: cst.If) -> str:
     return reader.spliced(*reader.span(node), children(node))
 
 
-def _layer(reader: Reader, name: str, call: cst.Call) -> str:
+def _layer(reader: Rewriter, name: str, call: cst.Call) -> str:
     """`tf.compat.v1.layers.dense(x, 10, name="a")` -> `tf.keras.layers.Dense(10, name="a")(x)`."""
     keras, parameters, positions, default = _FUNCTIONS[name]
     given = arguments(call, parameters)
@@ -159,7 +159,7 @@ def _layer(reader: Reader, name: str, call: cst.Call) -> str:
     return reader.call(f"{reader.tf}.keras.layers.{keras}", kept, call, f"({inputs}{trained})")
 
 
-def again(reader: Reader, layer: str, named: str, inputs: str) -> str:
+def again(reader: Rewriter, layer: str, named: str, inputs: str) -> str:
     """The call of a layer that may be there already, by its name."""
     if not named and reader.apart:
         raise Declined("a layer without a name, where predictions are another network's", reader.apart[0])
@@ -169,7 +169,7 @@ def again(reader: Reader, layer: str, named: str, inputs: str) -> str:
     return f"keras_variables.shared({layer})({inputs})"
 
 
-def _is_used_again(reader: Reader) -> bool:
+def _is_used_again(reader: Rewriter) -> bool:
     """Whether some variables of a file are used again by their names."""
     for call in reader.tree.calls:
         name = reader.called(call)
@@ -180,14 +180,14 @@ def _is_used_again(reader: Reader) -> bool:
     return False
 
 
-def _is_in_such_a_scope(reader: Reader, call: cst.Call) -> bool:
+def _is_in_such_a_scope(reader: Rewriter, call: cst.Call) -> bool:
     scopes = [item.item for one in reader.tree.above(call) if isinstance(one, cst.With) for item in one.items]
     asked = [arg for one in (call, *scopes) if isinstance(one, cst.Call) for arg in one.args
              if arg.keyword and arg.keyword.value == "reuse"]  # fmt: skip
     return any(not reader.is_once(arg) for arg in asked)
 
 
-def _training(reader: Reader, arg: cst.Arg | None, name: str) -> str:
+def _training(reader: Rewriter, arg: cst.Arg | None, name: str) -> str:
     """What a layer is told in the call: nothing where Keras knows."""
     if name not in ("dropout", "batch_normalization"):
         return ""
@@ -201,7 +201,7 @@ def _training(reader: Reader, arg: cst.Arg | None, name: str) -> str:
     raise Declined(f"training={text}: whether that says that the model trains cannot be told", arg)
 
 
-def _object(reader: Reader, name: str, call: cst.Call) -> str:
+def _object(reader: Rewriter, name: str, call: cst.Call) -> str:
     given = [arg.keyword.value for arg in call.args if arg.keyword]
     if any(arg.star for arg in call.args) or "_reuse" in given or "_scope" in given:
         raise Declined(f"the arguments of {name} cannot be told", call)
@@ -210,7 +210,7 @@ def _object(reader: Reader, name: str, call: cst.Call) -> str:
     return reader.call(f"{reader.tf}.keras.layers.{name}", kept, call)
 
 
-def name_of(reader: Reader, call: cst.Call, arg: cst.Arg | None, default: str, joint: str = "") -> str:
+def name_of(reader: Rewriter, call: cst.Call, arg: cst.Arg | None, default: str, joint: str = "") -> str:
     """The layer's name: that of the scope around it comes before it, as in the names of V1's variables."""
     joint = joint or ("/" if reader.again else reader.joint)
     own = reader.text(arg.value) if arg is not None else ""
@@ -233,7 +233,7 @@ def name_of(reader: Reader, call: cst.Call, arg: cst.Arg | None, default: str, j
     return f"f'{inner}'"
 
 
-def scopes_of(reader: Reader, node: cst.CSTNode) -> list[str]:
+def scopes_of(reader: Rewriter, node: cst.CSTNode) -> list[str]:
     """The texts of the names of the scopes of variables around a node, the outermost first."""
     found = []
     for above in reader.tree.above(node):
@@ -247,7 +247,7 @@ def _is_text(text: str) -> bool:
     return len(text) > 1 and text[0] in "'\"" and text[-1] == text[0] and text.count(text[0]) == 2
 
 
-def _is_one_of_several(reader: Reader, call: cst.Call) -> bool:
+def _is_one_of_several(reader: Rewriter, call: cst.Call) -> bool:
     """Whether the scope around has further layers of the kind: Keras numbers those without a name."""
     for above in reader.tree.above(call):
         if isinstance(above, (cst.For, cst.While, cst.ListComp)):
@@ -262,7 +262,7 @@ def _is_one_of_several(reader: Reader, call: cst.Call) -> bool:
     return False
 
 
-def _initializer(reader: Reader, name: str, call: cst.Call) -> str:
+def _initializer(reader: Rewriter, name: str, call: cst.Call) -> str:
     keras, parameters, needed = _INITIALIZERS[name]
     given = {one: arg for one, arg in arguments(call, (*parameters, "dtype")).items() if one != "dtype"}
     for one in given:

@@ -7,7 +7,7 @@ from functools import partial
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
 __all__ = ["SCHEDULES", "SILENT", "chosen", "install", "metric", "optimizer"]
 
@@ -85,7 +85,7 @@ SILENT = ("tf.compat.v1.summary.", "tf.summary.")
 """What is written for people alone: TensorBoard of Keras writes the loss, the metrics and each epoch's rate."""
 
 
-def install(reader: Reader) -> None:
+def install(reader: Rewriter) -> None:
     """Lets a reader write losses and schedules."""
     for name in _LOSSES:
         reader.calls[f"tf.compat.v1.losses.{name}"] = partial(_loss, reader, name)
@@ -103,7 +103,7 @@ def install(reader: Reader) -> None:
     reader.calls["tf.compat.v1.losses.get_regularization_losses"] = lambda call: "self.losses"
 
 
-def _loss(reader: Reader, name: str, call: cst.Call) -> str:
+def _loss(reader: Rewriter, name: str, call: cst.Call) -> str:
     parameters, form = _LOSSES[name]
     given = arguments(call, parameters)
     extra = {}
@@ -123,17 +123,17 @@ def _loss(reader: Reader, name: str, call: cst.Call) -> str:
     return f"{reader.tf}.reduce_mean({each})"
 
 
-def _collection(reader: Reader, call: cst.Call) -> str:
+def _collection(reader: Rewriter, call: cst.Call) -> str:
     if len(call.args) == 1 and reader.name(call.args[0].value).rpartition(".")[2] == "REGULARIZATION_LOSSES":
         return "self.losses"
     raise Declined("a collection that Keras has none of", call)
 
 
-def _cast(reader: Reader, dtype: str, call: cst.Call) -> str:
+def _cast(reader: Rewriter, dtype: str, call: cst.Call) -> str:
     return f"{reader.tf}.cast({reader.text(call.args[0].value)}, {reader.tf}.{dtype})"
 
 
-def _largest(reader: Reader, name: str, call: cst.Call) -> str:
+def _largest(reader: Rewriter, name: str, call: cst.Call) -> str:
     """`argmax`: of V1 the arguments may have names of their own, or another order."""
     if not any(arg.keyword and arg.keyword.value in ("input", "dimension") for arg in call.args) and len(call.args) < 4:
         rest = reader.spliced(reader.span(call.func)[1], reader.span(call)[1], call.args)
@@ -144,14 +144,14 @@ def _largest(reader: Reader, name: str, call: cst.Call) -> str:
     return reader.call(f"{reader.tf}.{name}", told, call)
 
 
-def _in_top_k(reader: Reader, call: cst.Call) -> str:
+def _in_top_k(reader: Rewriter, call: cst.Call) -> str:
     """V1's order of arguments is another one."""
     given = arguments(call, ("predictions", "targets", "k", "name"))
     told = [f"{one}={reader.text(given[one].value)}" for one in ("targets", "predictions", "k", "name") if one in given]
     return reader.call(f"{reader.tf}.math.in_top_k", told, call)
 
 
-def metric(reader: Reader, call: cst.Call, key: str) -> tuple[str, str, list[cst.BaseExpression]]:
+def metric(reader: Rewriter, call: cst.Call, key: str) -> tuple[str, str, list[cst.BaseExpression]]:
     """(the Keras metric, what it is updated with, the expressions that this needs) of a metric of V1.
 
     Raises:
@@ -175,7 +175,7 @@ def metric(reader: Reader, call: cst.Call, key: str) -> tuple[str, str, list[cst
     return f"{reader.tf}.keras.metrics.{keras}({options}name={key!r})", told, used
 
 
-def _schedule(reader: Reader, name: str, call: cst.Call) -> str:
+def _schedule(reader: Rewriter, name: str, call: cst.Call) -> str:
     keras, parameters = _SCHEDULES[name]
     given = {_RENAMED.get(one, one) if one == "x" else one: arg for one, arg in arguments(call, parameters).items()}
     kept: list[str] = []
@@ -194,7 +194,7 @@ def _schedule(reader: Reader, name: str, call: cst.Call) -> str:
     return reader.call(f"{reader.tf}.keras.optimizers.schedules.{keras}", kept, call)
 
 
-def chosen(reader: Reader, call: cst.Call) -> cst.BaseExpression | None:
+def chosen(reader: Rewriter, call: cst.Call) -> cst.BaseExpression | None:
     """Of `getattr(tf.train, name + "Optimizer")(rate)` the name; None of other calls."""
     inner = call.func
     if not isinstance(inner, cst.Call) or not isinstance(inner.func, cst.Name) or inner.func.value != "getattr":
@@ -210,7 +210,7 @@ def chosen(reader: Reader, call: cst.Call) -> cst.BaseExpression | None:
     return full.left if plain and not call.args[0].star else None
 
 
-def _own(reader: Reader, call: cst.Call, function: str, parameters: tuple[str, ...]) -> str:
+def _own(reader: Rewriter, call: cst.Call, function: str, parameters: tuple[str, ...]) -> str:
     """An optimizer of keras_optimizers that takes what V1's takes."""
     given = {one: arg for one, arg in arguments(call, parameters).items() if one not in ("use_locking", "name")}
     for one, arg in given.items():
@@ -230,7 +230,7 @@ def _limits(call: cst.Call, clipping: dict[str, str]) -> list[str]:
     return [f"{behind[one]}={text}" for one, text in clipping.items()]
 
 
-def optimizer(reader: Reader, call: cst.Call, *, scheduled: bool, clipping: dict[str, str]) -> str:
+def optimizer(reader: Rewriter, call: cst.Call, *, scheduled: bool, clipping: dict[str, str]) -> str:
     """The Keras optimizer that does what one of V1 does, to the last bit but for rounding.
 
     Args:

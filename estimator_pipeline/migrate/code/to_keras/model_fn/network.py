@@ -11,8 +11,15 @@ from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
 from estimator_pipeline.migrate.code.to_keras.model_fn import separate_predictions as apart
 from estimator_pipeline.migrate.code.to_keras.model_fn.layers import CREATORS
-from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn, Step, assigns, calls_in, first_of, needed
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader, names_in
+from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import (
+    FlowStep,
+    ModelFn,
+    assigns,
+    calls_in,
+    first_of,
+    needed,
+)
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, names_in
 
 __all__ = ["find", "functions_of", "tell_no_mode"]
 
@@ -24,14 +31,14 @@ OWN = "tf.compat.v1.get_variable"
 _COLUMNS = ("tf.compat.v1.feature_column.input_layer", "tf.compat.v1.feature_column.linear_model")
 
 
-def find(reader: Reader, made: ModelFn) -> None:
+def find(reader: Rewriter, made: ModelFn) -> None:
     """Finds what of a model_fn is its network.
 
     Raises:
         Declined: it is another one in some mode, or has what Keras models have not.
     """
     flow = made.flows["train"]
-    makers: list[Step] = []
+    makers: list[FlowStep] = []
     for step in flow:
         if _makes(reader, step.node, set()) or any(
             isinstance(call.func, cst.Name) and call.func.value in made.models for call in calls_in(step.node)
@@ -66,7 +73,7 @@ def find(reader: Reader, made: ModelFn) -> None:
     made.network = chosen
 
 
-def _is_apart(reader: Reader, made: ModelFn, makers: list[Step]) -> bool:
+def _is_apart(reader: Rewriter, made: ModelFn, makers: list[FlowStep]) -> bool:
     """Whether predictions are those of another network than that which is trained."""
     predictions = made.field("predict", "predictions")
     if predictions is None or any(step in makers for step in made.flows["predict"]):
@@ -80,9 +87,9 @@ def _is_apart(reader: Reader, made: ModelFn, makers: list[Step]) -> bool:
     return True
 
 
-def _of_variables(made: ModelFn, makers: list[Step], own: set[str]) -> list[Step]:
+def _of_variables(made: ModelFn, makers: list[FlowStep], own: set[str]) -> list[FlowStep]:
     """What is done with variables themselves, in all modes: a model gives what comes of them."""
-    found: list[Step] = []
+    found: list[FlowStep] = []
     names = set(own)
     for step in made.flows["train"]:
         if step in makers or not step.reads & names or any(step not in flow for flow in made.flows.values()):
@@ -95,11 +102,11 @@ def _of_variables(made: ModelFn, makers: list[Step], own: set[str]) -> list[Step
     return found
 
 
-def _calls_one(step: Step, names: set[str]) -> bool:
+def _calls_one(step: FlowStep, names: set[str]) -> bool:
     return any(isinstance(call.func, cst.Name) and call.func.value in names for call in calls_in(step.node))
 
 
-def _has_own(reader: Reader, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
+def _has_own(reader: Rewriter, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
     """Whether a statement makes variables of its own: itself, or in what it calls."""
     for call in calls_in(node):
         if reader.called(call) == OWN and call not in reader.embeddings:
@@ -116,7 +123,7 @@ def _has_own(reader: Reader, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
     return False
 
 
-def functions_of(reader: Reader, made: ModelFn) -> set[cst.CSTNode]:
+def functions_of(reader: Rewriter, made: ModelFn) -> set[cst.CSTNode]:
     """The model_fn, and the functions of this file that its network is made by."""
     found: set[cst.CSTNode] = {made.node}
     waiting: list[cst.CSTNode] = [step.node for step in made.network]
@@ -129,7 +136,7 @@ def functions_of(reader: Reader, made: ModelFn) -> set[cst.CSTNode]:
     return found
 
 
-def tell_no_mode(reader: Reader, made: ModelFn) -> None:
+def tell_no_mode(reader: Rewriter, made: ModelFn) -> None:
     """Takes the mode away from the functions of a network: layers know by themselves whether they train."""
     functions = [one for one in functions_of(reader, made) if one is not made.node and isinstance(one, cst.FunctionDef)]
     told = {(made.node, "mode")}
@@ -152,7 +159,7 @@ def tell_no_mode(reader: Reader, made: ModelFn) -> None:
                 reader.replaced[statement] = REMOVED
 
 
-def _is_model(reader: Reader, value: cst.BaseExpression) -> bool:
+def _is_model(reader: Rewriter, value: cst.BaseExpression) -> bool:
     if not isinstance(value, cst.Call):
         return False
     if reader.called(value) in ("tf.keras.Sequential", "tf.keras.Model", "tf.keras.models.Sequential",
@@ -164,7 +171,7 @@ def _is_model(reader: Reader, value: cst.BaseExpression) -> bool:
     return False
 
 
-def _is_of_a_class(reader: Reader, call: cst.Call) -> bool:
+def _is_of_a_class(reader: Rewriter, call: cst.Call) -> bool:
     """Whether a call makes an object of a class of the file that is a Keras model or layer."""
     for one in reader.program.meaning(call.func, reader.tree, reader.scope(call.func)):
         if isinstance(one, ClassOf) and one.tree is reader.tree:
@@ -178,7 +185,7 @@ def _init_of(one: ClassOf) -> cst.CSTNode | None:
     return next((each for each in body if isinstance(each, cst.FunctionDef) and each.name.value == "__init__"), None)
 
 
-def _makes(reader: Reader, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
+def _makes(reader: Rewriter, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
     for call in calls_in(node):
         name = reader.called(call)
         if name in CREATORS or name.startswith("tf.keras.layers.") or name in ("tf.keras.Sequential", "tf.keras.Model"):

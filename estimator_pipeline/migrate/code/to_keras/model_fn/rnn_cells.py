@@ -8,7 +8,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import children
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
 __all__ = ["CREATORS", "install"]
 
@@ -29,7 +29,7 @@ CREATORS = (f"{_V1}dynamic_rnn", *(f"{_V1}rnn_cell.{name}" for name in _CELLS))
 """What makes variables, or is what makes them."""
 
 
-def install(reader: Reader) -> None:
+def install(reader: Rewriter) -> None:
     """Lets a reader write cells, and what keeps a share of numbers in training alone."""
     for name in _CELLS:
         reader.calls[f"{_V1}rnn_cell.{name}"] = partial(_cell, reader, name)
@@ -37,7 +37,7 @@ def install(reader: Reader) -> None:
     _find_shares(reader)
 
 
-def _cell(reader: Reader, name: str, call: cst.Call) -> str:
+def _cell(reader: Rewriter, name: str, call: cst.Call) -> str:
     given = arguments(call, _BY_POSITION.get(name, _CELLS[name][:1]))
     for one, arg in given.items():
         if one == "state_is_tuple" and reader.source(arg.value) == "True":
@@ -56,7 +56,7 @@ def _cell(reader: Reader, name: str, call: cst.Call) -> str:
     return reader.call(f"keras_cells.{name.removeprefix('Basic')}", kept, call)
 
 
-def _rnn(reader: Reader, call: cst.Call) -> str:
+def _rnn(reader: Rewriter, call: cst.Call) -> str:
     given = arguments(call, _RNN)
     for one, arg in given.items():
         if arg.star or one not in ("cell", "inputs", "sequence_length", "dtype"):
@@ -80,7 +80,7 @@ def _rnn(reader: Reader, call: cst.Call) -> str:
 # `keep = a if training else 1.`: the cells know by themselves whether the model trains
 
 
-def _find_shares(reader: Reader) -> None:
+def _find_shares(reader: Rewriter) -> None:
     """Takes the mode out of shares that only a DropoutWrapper looks at."""
     for node in _expressions(reader.tree.module):
         assign = reader.tree.parents.get(node)
@@ -102,7 +102,7 @@ def _expressions(node: cst.CSTNode) -> list[cst.IfExp]:
     return found
 
 
-def _only_shares(reader: Reader, home: tuple[cst.CSTNode, str], seen: set[tuple[cst.CSTNode, str]]) -> bool:
+def _only_shares(reader: Rewriter, home: tuple[cst.CSTNode, str], seen: set[tuple[cst.CSTNode, str]]) -> bool:
     """Whether a name is only handed to DropoutWrapper, perhaps through functions, and compared with 1."""
     if home in seen:
         return True
@@ -136,7 +136,7 @@ def _only_shares(reader: Reader, home: tuple[cst.CSTNode, str], seen: set[tuple[
     return True
 
 
-def _is_share(reader: Reader, node: cst.BaseExpression) -> bool:
+def _is_share(reader: Rewriter, node: cst.BaseExpression) -> bool:
     """Whether a value is 1 outside of training: it comes from `a if training else 1.` alone."""
     if not isinstance(node, cst.Name):
         return False

@@ -9,14 +9,14 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn, calls_in, needed
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader, indented, names_in
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, indented, names_in
 
 __all__ = ["check", "method"]
 
 _WHY = "predictions of another network, whose layers are not known by the names of variables"
 
 
-def check(reader: Reader, made: ModelFn, predictions: cst.BaseExpression, nodes: Iterable[cst.CSTNode]) -> None:
+def check(reader: Rewriter, made: ModelFn, predictions: cst.BaseExpression, nodes: Iterable[cst.CSTNode]) -> None:
     """Whether all layers of a network of predictions are known by their names.
 
     Args:
@@ -35,7 +35,7 @@ def check(reader: Reader, made: ModelFn, predictions: cst.BaseExpression, nodes:
         raise Declined(_WHY, predictions)
 
 
-def _calls_below(reader: Reader, nodes: Iterable[cst.CSTNode]) -> list[cst.Call]:
+def _calls_below(reader: Rewriter, nodes: Iterable[cst.CSTNode]) -> list[cst.Call]:
     """The calls within nodes, and within the functions of the file that these call."""
     found: list[cst.Call] = []
     waiting, seen = list(nodes), set[cst.CSTNode]()

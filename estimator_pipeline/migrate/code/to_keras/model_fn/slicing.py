@@ -12,9 +12,9 @@ from estimator_pipeline.migrate.code.analysis import modes
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import children
 from estimator_pipeline.migrate.code.to_keras.model_fn.layers import CREATORS
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader, names_in
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, names_in
 
-__all__ = ["ModelFn", "Step", "assigns", "calls_in", "first_of", "needed", "read", "step_of"]
+__all__ = ["FlowStep", "ModelFn", "assigns", "calls_in", "first_of", "needed", "read", "step_of"]
 
 _STEPS = ("tf.compat.v1.train.get_global_step", "tf.compat.v1.train.get_or_create_global_step")
 
@@ -24,7 +24,7 @@ _OF_HEADS = ("features", "mode", "logits", "labels", "optimizer", "trainable_var
 
 
 @dataclass(eq=False)
-class Step:
+class FlowStep:
     """A statement with the names that it sets and reads; `keeps` where it changes what was there.
 
     Where `name` says so, it is no statement: an expression that a function gets by that name.
@@ -64,9 +64,9 @@ class ModelFn:
     node: cst.FunctionDef
     parameters: frozenset[str]
     doc: str = ""
-    flows: dict[str, list[Step]] = field(default_factory=dict)
+    flows: dict[str, list[FlowStep]] = field(default_factory=dict)
     specs: dict[str, dict[str, cst.BaseExpression]] = field(default_factory=dict)
-    network: list[Step] = field(default_factory=list)
+    network: list[FlowStep] = field(default_factory=list)
     own: set[str] = field(default_factory=set)
     steps: set[str] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
@@ -76,7 +76,7 @@ class ModelFn:
     helpers: list[cst.FunctionDef] = field(default_factory=list)
     bound: dict[str, cst.BaseExpression] = field(default_factory=dict)
     extra: tuple[str, ...] = ()
-    partial: set[Step] = field(default_factory=set)
+    partial: set[FlowStep] = field(default_factory=set)
     head: dict[str, cst.BaseExpression] = field(default_factory=dict)
     apart: bool = False
     head_call: cst.Call | None = None
@@ -86,7 +86,7 @@ class ModelFn:
         return self.specs.get(mode, {}).get(name)
 
 
-def read(reader: Reader, function: cst.FunctionDef, extra: Sequence[str] = ()) -> ModelFn:
+def read(reader: Rewriter, function: cst.FunctionDef, extra: Sequence[str] = ()) -> ModelFn:
     """Takes a model_fn apart.
 
     Args:
@@ -127,10 +127,10 @@ def read(reader: Reader, function: cst.FunctionDef, extra: Sequence[str] = ()) -
     return made
 
 
-_Flows = dict[str, list[Step]]
+_Flows = dict[str, list[FlowStep]]
 
 
-def _walk(reader: Reader, made: ModelFn, body: Sequence[cst.CSTNode], before: _Flows, left: list[str]) -> None:
+def _walk(reader: Rewriter, made: ModelFn, body: Sequence[cst.CSTNode], before: _Flows, left: list[str]) -> None:
     """Follows a list of statements to its end, for some modes."""
     flows = {mode: list(before[mode]) for mode in left}
     for node in body:
@@ -142,7 +142,7 @@ def _walk(reader: Reader, made: ModelFn, body: Sequence[cst.CSTNode], before: _F
         if isinstance(node, cst.If) and choice is not None:
             made.choices[node] = choice
             keeps = choice[1] is None or choice[2] is None
-            _add(flows, left, Step(node, frozenset(_sets(node)), frozenset(names_in(node)), keeps))
+            _add(flows, left, FlowStep(node, frozenset(_sets(node)), frozenset(names_in(node)), keeps))
             continue
         branches = _branches(reader, node, left)
         if branches:
@@ -161,17 +161,17 @@ def _walk(reader: Reader, made: ModelFn, body: Sequence[cst.CSTNode], before: _F
         _add(flows, left, step_of(node))
 
 
-def step_of(node: cst.CSTNode) -> Step:
+def step_of(node: cst.CSTNode) -> FlowStep:
     """A statement, with the names that it sets and reads."""
-    return Step(node, frozenset(_sets(node)), frozenset(names_in(node)), _keeps(node))
+    return FlowStep(node, frozenset(_sets(node)), frozenset(names_in(node)), _keeps(node))
 
 
-def _add(flows: _Flows, among: list[str], step: Step) -> None:
+def _add(flows: _Flows, among: list[str], step: FlowStep) -> None:
     for mode in among:
         flows[mode].append(step)
 
 
-def _branches(reader: Reader, node: cst.CSTNode, left: list[str]) -> list[tuple[cst.BaseSuite, list[str]]]:
+def _branches(reader: Rewriter, node: cst.CSTNode, left: list[str]) -> list[tuple[cst.BaseSuite, list[str]]]:
     """The blocks of a branch by the mode, with their modes; none for other statements."""
     found: list[tuple[cst.BaseSuite, list[str]]] = []
     rest: cst.CSTNode | None = node
@@ -189,7 +189,7 @@ def _branches(reader: Reader, node: cst.CSTNode, left: list[str]) -> list[tuple[
     return found
 
 
-def _go_on(reader: Reader, made: ModelFn, body: Sequence[cst.CSTNode], flows: _Flows, among: list[str]) -> None:
+def _go_on(reader: Rewriter, made: ModelFn, body: Sequence[cst.CSTNode], flows: _Flows, among: list[str]) -> None:
     """What is done in some modes alone, before what is done in all."""
     for node in body:
         if isinstance(node, cst.If) and _branches(reader, node, list(modes.MODES)):
@@ -199,7 +199,7 @@ def _go_on(reader: Reader, made: ModelFn, body: Sequence[cst.CSTNode], flows: _F
         _add(flows, among, step)
 
 
-def _end(reader: Reader, made: ModelFn, node: cst.Return, flows: _Flows, left: list[str]) -> None:
+def _end(reader: Rewriter, made: ModelFn, node: cst.Return, flows: _Flows, left: list[str]) -> None:
     """What is returned in some modes: a spec, that of a head, or what another function gives."""
     value = reader.value(node.value) if node.value is not None else None
     if reader.called(value) == "tf.estimator.EstimatorSpec":
@@ -238,7 +238,7 @@ def _of_head(made: ModelFn, call: cst.Call) -> None:
     made.head_call = call
 
 
-def _added(reader: Reader, call: cst.Call) -> dict[str, cst.BaseExpression]:
+def _added(reader: Rewriter, call: cst.Call) -> dict[str, cst.BaseExpression]:
     """The metrics of `spec._replace(eval_metric_ops=dict(spec.eval_metric_ops, name=metric))`, by their names."""
     given = arguments(call, ())
     alone = given.keys() == {"eval_metric_ops"} and len(call.args) == 1
@@ -262,7 +262,7 @@ def _added(reader: Reader, call: cst.Call) -> dict[str, cst.BaseExpression]:
 
 
 def _inline(
-    reader: Reader, made: ModelFn, call: cst.Call, inner: cst.FunctionDef, flows: _Flows, left: list[str]
+    reader: Rewriter, made: ModelFn, call: cst.Call, inner: cst.FunctionDef, flows: _Flows, left: list[str]
 ) -> None:
     """Goes on with the statements of a function of the file, which gives the spec."""
     params = inner.params
@@ -288,13 +288,13 @@ def _inline(
         made.bound[name] = given
         if (isinstance(given, cst.Name) and given.value == name) or (inner, name) in reader.flags:
             continue
-        _add(flows, left, Step(given, frozenset({name}), frozenset(names_in(given)), name=name))
+        _add(flows, left, FlowStep(given, frozenset({name}), frozenset(names_in(given)), name=name))
     made.helpers.append(inner)
     _walk(reader, made, body, flows, left)
 
 
 def _choice(
-    reader: Reader, node: cst.CSTNode
+    reader: Rewriter, node: cst.CSTNode
 ) -> tuple[cst.Name, cst.BaseExpression | None, cst.BaseExpression | None] | None:
     """`if mode == TRAIN: x = a`, with `else: x = b` or without."""
     if not isinstance(node, cst.If):
@@ -331,7 +331,7 @@ def _one_value(body: cst.BaseSuite) -> tuple[cst.Name, cst.BaseExpression] | Non
     return (target, assign.value) if len(assign.targets) == 1 and isinstance(target, cst.Name) else None
 
 
-def _spec(reader: Reader, node: cst.Return, call: cst.BaseExpression | None) -> dict[str, cst.BaseExpression]:
+def _spec(reader: Rewriter, node: cst.Return, call: cst.BaseExpression | None) -> dict[str, cst.BaseExpression]:
     assert isinstance(call, cst.Call)
     given = arguments(call, catalogue.row("tf.estimator.EstimatorSpec").fields)
     if any(arg.star for arg in call.args):
@@ -339,7 +339,7 @@ def _spec(reader: Reader, node: cst.Return, call: cst.BaseExpression | None) -> 
     return {name: arg.value for name, arg in given.items()}
 
 
-def needed(flow: Iterable[Step], names: Collection[str], without: Collection[Step] = ()) -> list[Step]:
+def needed(flow: Iterable[FlowStep], names: Collection[str], without: Collection[FlowStep] = ()) -> list[FlowStep]:
     """What of a flow sets the names, and what that needs in its turn; steps of `without` are taken for done."""
     waiting, found = set(names), []
     for step in reversed(list(flow)):

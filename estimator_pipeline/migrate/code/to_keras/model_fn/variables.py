@@ -9,7 +9,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.model_fn import layers
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Reader
+from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
 
 __all__ = ["install", "write_lookups"]
 
@@ -21,7 +21,7 @@ _PARTITIONERS = tuple(f"tf.compat.v1.{name}_partitioner" for name in (
 _TABLES = ("tf.lookup.StaticVocabularyTable", "tf.lookup.StaticHashTable")
 
 
-def install(reader: Reader) -> None:
+def install(reader: Rewriter) -> None:
     """Lets a reader write a variable that is only looked up in as an Embedding layer, others as those of one's own."""
     reader.calls[_VARIABLE] = partial(_own, reader)
     for name in _LOOKUPS:
@@ -41,7 +41,7 @@ def install(reader: Reader) -> None:
             reader.embeddings.add(call)
 
 
-def _lookup(reader: Reader, call: cst.Call) -> cst.Call | None:
+def _lookup(reader: Rewriter, call: cst.Call) -> cst.Call | None:
     """The call that looks rows of a variable up, where that is all it is used for."""
     assign = reader.tree.parents.get(call)
     target = assign.targets[0].target if isinstance(assign, cst.Assign) and len(assign.targets) == 1 else None
@@ -66,7 +66,7 @@ def _root(node: cst.CSTNode) -> cst.Name:
     return node if isinstance(node, cst.Name) else cst.Name("_")
 
 
-def _given(reader: Reader, call: cst.Call) -> dict[str, cst.Arg]:
+def _given(reader: Rewriter, call: cst.Call) -> dict[str, cst.Arg]:
     """The arguments of get_variable, without collections in which nobody looks for it."""
     given = arguments(call, _PARAMETERS)
     collections = given.pop("collections", None)
@@ -89,7 +89,7 @@ def _given(reader: Reader, call: cst.Call) -> dict[str, cst.Arg]:
     return given
 
 
-def _embedding(reader: Reader, call: cst.Call, lookup: cst.Call) -> str:
+def _embedding(reader: Rewriter, call: cst.Call, lookup: cst.Call) -> str:
     given = _given(reader, call)
     for one, arg in given.items():
         plain = one == "dtype" and reader.name(arg.value) in ("tf.float32", "tf.compat.v1.float32")
@@ -114,7 +114,7 @@ def _embedding(reader: Reader, call: cst.Call, lookup: cst.Call) -> str:
     return reader.call(f"{reader.tf}.keras.layers.Embedding", kept, lookup, f"({ids})")
 
 
-def _own(reader: Reader, call: cst.Call) -> str:
+def _own(reader: Rewriter, call: cst.Call) -> str:
     """A variable that is used in calculations."""
     given = _given(reader, call)
     for one, arg in given.items():
@@ -135,7 +135,7 @@ def _own(reader: Reader, call: cst.Call) -> str:
     return reader.call("keras_variables.variable", kept, call)
 
 
-def _looked_up(reader: Reader, call: cst.Call) -> str:
+def _looked_up(reader: Rewriter, call: cst.Call) -> str:
     """Rows of a variable: one that is in parts is one in Keras, its rows in their order."""
     given = arguments(call, ("params", "ids", "partition_strategy", "name"))
     if not {"params", "ids"} <= given.keys() or given.keys() - {"params", "ids", "partition_strategy", "name"}:
@@ -147,13 +147,13 @@ def _looked_up(reader: Reader, call: cst.Call) -> str:
     return reader.call(f"{reader.tf}.nn.embedding_lookup", told, call)
 
 
-def _product(reader: Reader, call: cst.Call) -> str:
+def _product(reader: Rewriter, call: cst.Call) -> str:
     given = arguments(call, ("x", "weights", "biases", "name"))
     x, weights, biases = (reader.text(given[one].value) for one in ("x", "weights", "biases"))
     return reader.call(f"{reader.tf}.nn.bias_add", [f"{reader.tf}.matmul({x}, {weights})", biases], call)
 
 
-def _remove_partitioner(reader: Reader, call: cst.Call) -> None:
+def _remove_partitioner(reader: Rewriter, call: cst.Call) -> None:
     """A partitioner that only scopes of variables get; they leave it out."""
     assign = reader.tree.parents.get(call)
     target = assign.targets[0].target if isinstance(assign, cst.Assign) and len(assign.targets) == 1 else None
@@ -170,7 +170,7 @@ def _remove_partitioner(reader: Reader, call: cst.Call) -> None:
     reader.replaced[statement] = REMOVED
 
 
-def write_lookups(reader: Reader, functions: set[cst.CSTNode]) -> None:
+def write_lookups(reader: Rewriter, functions: set[cst.CSTNode]) -> None:
     """Lets a network ask tables: a layer does it, as Keras's inputs are no tensors.
 
     Args:
@@ -185,5 +185,5 @@ def write_lookups(reader: Reader, functions: set[cst.CSTNode]) -> None:
             reader.replaced[call] = partial(_asked, reader, table, call.args[0].value)
 
 
-def _asked(reader: Reader, table: cst.BaseExpression, keys: cst.BaseExpression) -> str:
+def _asked(reader: Rewriter, table: cst.BaseExpression, keys: cst.BaseExpression) -> str:
     return f"TableLookup({reader.text(table)})({reader.text(keys)})"

@@ -19,7 +19,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import ModuleOf, O
 from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, children, dotted_of
 from estimator_pipeline.migrate.code.to_keras.rewriter import Declined
 
-__all__ = ["Import", "Linked", "Part", "link", "reached"]
+__all__ = ["Import", "Linked", "SourcePart", "link", "reached"]
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Import:
 
 
 @dataclass
-class Part:
+class SourcePart:
     """A file of a program.
 
     Attributes:
@@ -69,7 +69,7 @@ class Linked:
     """
 
     text: str
-    parts: list[Part]
+    parts: list[SourcePart]
     suffix: str = "__of_file_"
 
     def place(self, line: int) -> tuple[Tree | None, int]:
@@ -121,7 +121,7 @@ def link(program: Program, trees: Sequence[Tree]) -> Linked:
     Raises:
         Declined: they are not told apart, or joined by imports that are not followed.
     """
-    linked = Linked("", [Part(tree, f"part_of_file_{at}") for at, tree in enumerate(trees)])
+    linked = Linked("", [SourcePart(tree, f"part_of_file_{at}") for at, tree in enumerate(trees)])
     _check(program, linked)
     renamed = _clashes(linked)
     header: dict[str, None] = {}
@@ -225,7 +225,7 @@ def _is_import_of(tree: Tree, name: str) -> bool:
 # Imports
 
 
-def _imports(program: Program, linked: Linked, part: Part, at: int) -> Iterator[Edit]:
+def _imports(program: Program, linked: Linked, part: SourcePart, at: int) -> Iterator[Edit]:
     """Each import at the top of a file, as a name that stands for it."""
     tree = part.tree
     trees = {one.tree for one in linked.parts}
@@ -311,7 +311,7 @@ def _of_file(
 
 
 def _references(
-    program: Program, linked: Linked, part: Part, renamed: set[tuple[Tree, str]]
+    program: Program, linked: Linked, part: SourcePart, renamed: set[tuple[Tree, str]]
 ) -> Iterator[Edit]:  # fmt: skip
     """What is another name in the text: of another file, or one that several have."""
     tree = part.tree

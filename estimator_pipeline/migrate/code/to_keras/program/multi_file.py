@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import find_constructs
-from estimator_pipeline.migrate.code.analysis.files import Source
+from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.name_resolution import ModuleOf, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
-from estimator_pipeline.migrate.code.to_keras.convert_file import Outcome, convert
+from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome, convert
 from estimator_pipeline.migrate.code.to_keras.program.linking import Linked, link, reached
 from estimator_pipeline.migrate.code.to_keras.program.splitting import defined, part
 from estimator_pipeline.migrate.code.to_keras.rewriter import Declined
@@ -35,9 +35,9 @@ def convert_together(program: Program, chosen: Sequence[Tree]) -> None:
             try:
                 _check_others(program, {tree: tree.keras.text})
             except Declined as declined:
-                tree.keras = Outcome(reason=declined.reason, line=_line(tree, declined.node))
+                tree.keras = ConversionOutcome(reason=declined.reason, line=_line(tree, declined.node))
             except conversion.DEFECTS as error:
-                tree.keras = Outcome(reason=_defect(error), line=_first_line(tree))
+                tree.keras = ConversionOutcome(reason=_defect(error), line=_first_line(tree))
     groups: list[list[Tree]] = []
     for tree in chosen:
         if tree.keras is not None and tree.keras.text:
@@ -67,7 +67,7 @@ def _convert(program: Program, group: list[Tree]) -> None:
             texts = part(linked, found.text)
             _check_others(program, texts)
             for tree, text in texts.items():
-                tree.keras = Outcome(text)
+                tree.keras = ConversionOutcome(text)
             return
         where, line = linked.place(found.line)
         reason = found.reason
@@ -85,7 +85,7 @@ def _convert(program: Program, group: list[Tree]) -> None:
             at = f"{where.source.path}{f', line {line}' if line else ''}: " if where is not None else ""
             said = f"it is one program with {_named(group, tree)}; {at}{reason}"
         own = line if tree is where and line else tree.keras.line or _first_line(tree)
-        tree.keras = Outcome(reason=said, line=own)
+        tree.keras = ConversionOutcome(reason=said, line=own)
 
 
 def _defect(error: Exception) -> str:
@@ -98,17 +98,17 @@ def _check_size(group: list[Tree]) -> None:
         raise Declined(f"a program of {len(group)} files and {lines} lines is not read as one", group[-1].module)
 
 
-def _converted(program: Program, group: list[Tree], linked: Linked) -> Outcome:
+def _converted(program: Program, group: list[Tree], linked: Linked) -> ConversionOutcome:
     """The conversion of the files as one."""
     home = next((tree for tree in group if any(_is_model_fn(one.name.value) for one in tree.functions)), group[-1])
-    made = parse(Source(home.source.path, linked.text))
+    made = parse(SourceFile(home.source.path, linked.text))
     if made is None:
         raise Declined("its files cannot be read as one", group[-1].module)
     made.tensorflow_1 = any(tree.tensorflow_1 for tree in group)
     others = [tree for tree in program.trees.values() if tree not in group]
     whole = Program([*others, made], [*(tree.source.path for tree in others), home.source.path], program.package)
     found = convert(whole, made, list(find_constructs(whole, made)))
-    return found or Outcome(reason="no Estimator is made in it", line=0)
+    return found or ConversionOutcome(reason="no Estimator is made in it", line=0)
 
 
 def _is_model_fn(name: str) -> bool:

@@ -9,13 +9,13 @@ from typing import Any
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import Construct, find_constructs
-from estimator_pipeline.migrate.code.analysis.files import Source
+from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.functions import find_functions
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.failures import Each, plainly
 from estimator_pipeline.migrate.code.renames.registry import register_general
-from estimator_pipeline.migrate.code.to_keras.convert_file import Outcome, convert
+from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome, convert
 from estimator_pipeline.migrate.code.to_keras.program.multi_file import convert_together
 
 __all__ = ["KERAS", "adopt", "by_tree", "plan"]
@@ -39,7 +39,7 @@ def plan(
     convert_together(program, [tree for tree in trees if tree in found])
 
 
-def adopt(tree: Tree, outcome: Outcome | None, constructs: Sequence[Construct]) -> None:
+def adopt(tree: Tree, outcome: ConversionOutcome | None, constructs: Sequence[Construct]) -> None:
     """Keeps what becomes of a file in `tree.keras`, with the constructs that go: of its text, or of a respelled one."""
     gone = _gone(tree, outcome, constructs) if outcome is not None and outcome.text else set()
     tree.keras = outcome and dataclasses.replace(outcome, gone=gone)
@@ -53,9 +53,9 @@ def by_tree(constructs: Sequence[Construct]) -> dict[Tree, list[Construct]]:
     return found
 
 
-def _gone(tree: Tree, outcome: Outcome, constructs: Sequence[Construct]) -> set[cst.CSTNode]:
+def _gone(tree: Tree, outcome: ConversionOutcome, constructs: Sequence[Construct]) -> set[cst.CSTNode]:
     """The nodes of the constructs that the new text has no more."""
-    made = parse(Source(tree.source.path, outcome.text))
+    made = parse(SourceFile(tree.source.path, outcome.text))
     if made is None:
         return set()
     program = Program([made], [made.source.path])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.to_keras.helpers import HELPERS
-from estimator_pipeline.migrate.code.to_keras.program.linking import Import, Linked, Part
+from estimator_pipeline.migrate.code.to_keras.program.linking import Import, Linked, SourcePart
 from estimator_pipeline.migrate.code.to_keras.rewriter import Declined
 from estimator_pipeline.migrate.code.to_keras.unresolved_names import unknown_names
 
@@ -24,7 +24,7 @@ _OURS = ("estimator_pipeline", "absl")
 class _File:
     """A file of the converted program, as it comes out of the text."""
 
-    part: Part
+    part: SourcePart
     text: str
 
     def __post_init__(self) -> None:
@@ -189,7 +189,7 @@ def _asked(text: str, names: set[str], alias: str) -> str:
     return b"".join(lines).decode()
 
 
-def _with_new(part: Part, text: str, lines: dict[str, str | None], new: dict[str, str]) -> str:
+def _with_new(part: SourcePart, text: str, lines: dict[str, str | None], new: dict[str, str]) -> str:
     """The text with its imports in place of what stands for them, and further ones beside them."""
     order = [one.marker for one in part.imports if lines.get(one.marker) is not None]
     before: dict[str, list[str]] = {}
