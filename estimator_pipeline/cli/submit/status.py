@@ -66,7 +66,7 @@ def command(
         if theirs is not None or submission is not None:
             found = [_look(theirs, submission)]
         else:
-            found = _all_jobs(folder or Path(), namespace)
+            found = _all_jobs(folder, namespace)
         text = _as_json(found, one=job is not None) if as_json else "\n".join(_lines(found, one=job is not None))
         if watch is not None and sys.stdout.isatty() and not as_json:
             typer.echo("\x1b[H\x1b[2J", nl=False)
@@ -102,12 +102,15 @@ def _look(theirs: JobName | None, submission: Submission | None) -> _Found:
     return _of_slurm(submission, slurm_jobs.job_status(submission, environ=os.environ))
 
 
-def _all_jobs(folder: Path, namespace: str | None) -> list[_Found]:
+def _all_jobs(folder: Path | None, namespace: str | None) -> list[_Found]:
     from estimator_pipeline.launch.kubernetes import jobs as kubernetes_jobs
     from estimator_pipeline.launch.slurm import jobs as slurm_jobs
 
-    found = [] if namespace else [_of_slurm(*one) for one in slurm_jobs.list_jobs(folder, environ=os.environ)]
-    if namespace or (shutil.which("kubectl") and not shutil.which("scontrol")):
+    found: list[_Found] = []
+    if namespace is None:
+        found += [_of_slurm(*one) for one in slurm_jobs.list_jobs(folder or Path(), environ=os.environ)]
+    no_slurm = folder is None and not shutil.which("scontrol")
+    if namespace is not None or (no_slurm and shutil.which("kubectl")):
         found += [_of_kubernetes(*one) for one in kubernetes_jobs.list_jobs(namespace, environ=os.environ)]
     return found
 

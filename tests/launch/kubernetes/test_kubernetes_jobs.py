@@ -650,6 +650,8 @@ def test_all_jobs_of_a_namespace(cluster):
     assert "worker:1: bad input (exit code 2): no such column 'price'" in done.stdout and rows[2][2] == "300"
     done = cluster("status", "--json", "-n", "default")
     assert [one["submission"]["name"] for one in json.loads(done.stdout)] == ["three", "two", "one"]
+    # A folder is of Slurm's submissions.
+    assert cluster("status", "--folder", cluster.folder).stdout == "no jobs\n"
     # Of a kind that the cluster does not know there are no jobs.
     cluster.save(unknown=["JobSet", "TFJob"])
     assert cluster("status").stdout.count("\njob") == 2

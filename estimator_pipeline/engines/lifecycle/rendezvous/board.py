@@ -110,7 +110,6 @@ class Board:
     ) -> None:
         self.tf_config, self.job = tf_config, job
         given = environ.get(RUN_ID_VARIABLE, "")
-        self._has_run_id = bool(given)
         self.run_id = given or (tf_config.cluster.fingerprint() if tf_config.cluster else "single")
         self.files = BoardFiles(model_dir, run_id=self.run_id, server=server)
         self.directory = self.files.directory
