@@ -77,6 +77,11 @@ SEED ?= $(shell date +%Y%m%d)
 faults: $(STAMP)
 	$(BIN)/python tests/faults/campaign.py --faults $(FAULTS) --seed $(SEED) --report docs/fault-campaign.md
 
+# Takes the words of messages as they are now: tests/messages/texts, and docs/reference/errors.md with its examples.
+messages: $(STAMP)
+	ESTIMATOR_PIPELINE_ACCEPT_MESSAGES=1 $(BIN)/python -m pytest -q -p no:xdist tests/messages
+	$(BIN)/python tools/error_codes.py
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -35,6 +35,7 @@ def get(name: str) -> ModuleType:
     if name not in NAMES:
         raise ConfigError(
             f"the model {name!r} is not known",
+            code="argument/unknown-name",
             found=f"models in model_fns/: {', '.join(NAMES)}",
             hint="name one of these, or point model.function at your own",
         )
@@ -98,6 +99,7 @@ def for_data(
         if len(shapes) > 1:
             raise ConfigError(
                 f"the model {name!r} takes one tensor, and the data give several features",
+                code="model/features-mismatch",
                 found=", ".join(sorted(shapes)),
                 hint="name one of them as input.features_key, or take another model, such as wide_deep",
             )
@@ -111,6 +113,7 @@ def for_data(
     if text:
         raise ConfigError(
             f"the model {name!r} takes numbers, and the data give text: {', '.join(sorted(text))}",
+            code="model/features-mismatch",
             hint="give the column a type of numbers, write ids in its place, or take a model.function that looks it up",
         )
     # With another loss, `classes` are outputs.
@@ -120,6 +123,7 @@ def for_data(
         if given is not None and given[0] < classes:
             raise ConfigError(
                 f"the model {name!r} has {given[0]} classes, and the data more",
+                code="model/features-mismatch",
                 found=f"labels from 0 to {classes - 1}",
                 hint=f"leave model.params.classes out, or set it to {classes} at least",
             )
@@ -131,6 +135,7 @@ def _check_columns(name: str, columns: Sequence[str], shapes: Mapping[str, Seque
     if missing:
         raise ConfigError(
             f"the model {name!r} takes columns that the data do not give: {', '.join(missing)}",
+            code="model/features-mismatch",
             found=f"features of the data: {', '.join(sorted(shapes))}",
             hint="correct the names in model.params, or take another model for these data, such as dnn",
         )
@@ -139,6 +144,7 @@ def _check_columns(name: str, columns: Sequence[str], shapes: Mapping[str, Seque
         if shape is not None and (len(shape) > 1 or (len(shape) == 1 and shape[0] not in (1, None))):
             raise ConfigError(
                 f"the model {name!r} takes one value a record of its column {column!r}, and the data give more",
+                code="model/features-mismatch",
                 found=f"records of the shape {_shape_text(shape)}",
                 hint="leave it out of model.params, or take another model for these data, such as dnn",
             )
@@ -148,6 +154,7 @@ def _input_shape(name: str, params: Mapping[str, Any], shape: Sequence[int | Non
     if None in shape:
         raise ConfigError(
             f"the model {name!r} needs inputs of one shape, and the data have none",
+            code="model/features-mismatch",
             found=f"records of the shape {_shape_text(shape)}",
             hint="bring them to one size first: in the files, or in an own input function (input.source: function)",
         )
@@ -156,6 +163,7 @@ def _input_shape(name: str, params: Mapping[str, Any], shape: Sequence[int | Non
     if given is not None and _without_ones(given) != _without_ones(shape):
         raise ConfigError(
             f"the input_shape {_shape_text(given)} of the model {name!r} is not that of the data",
+            code="model/features-mismatch",
             found=f"records of the shape {_shape_text(shape)}",
             hint="leave model.params.input_shape out: the model takes it from the data",
         )
@@ -171,6 +179,7 @@ def _sizes(name: str, params: Mapping[str, Any], key: str, *, what: str, many: b
     if not isinstance(sizes, list | tuple) or not sizes or any(type(size) is not int or size < 1 for size in sizes):
         raise ConfigError(
             f"{key} {given!r} of the model {name!r} is no {what}",
+            code="argument/bad-value",
             hint=f"leave model.params.{key} out: the model takes it from the data",
         )
     return sizes
@@ -198,6 +207,7 @@ def complete(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         raise ConfigError(
             f"the model {name!r} has no parameter {', '.join(unknown)}",
+            code="argument/unknown-name",
             found=f"parameters: {', '.join(defaults)}",
             hint="correct it in model.params, or leave it out",
         )

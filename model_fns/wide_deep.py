@@ -38,11 +38,12 @@ def columns(params: Mapping[str, Any]) -> tuple[str, ...]:
     if not names or not isinstance(categorical, Mapping):
         raise ConfigError(
             "the columns of wide_deep are a list of names and a mapping of names to numbers of ids",
+            code="argument/bad-value",
             found=f"numeric {numeric!r}, categorical {categorical!r}",
             hint=hint,
         )
     if not numeric and not categorical:
-        raise ConfigError("wide_deep was given no columns", hint=hint)
+        raise ConfigError("wide_deep was given no columns", code="argument/missing", hint=hint)
     return (*numeric, *categorical)
 
 

@@ -45,7 +45,7 @@ def refuse_hopeless(
     # The cluster is the job's: what a scheduler says here is not about its tasks.
     names = ("HOME", "XDG_CACHE_HOME", "TFDS_DATA_DIR", *PROXIES)
     known = {name: os.environ[name] for name in names if name in os.environ}
-    wrong: dict[tuple[str, str], list[int]] = {}
+    wrong: dict[tuple[str, str, str], list[int]] = {}
     for job, numbers in _looked_at(jobs):
         context = doctor.Context(
             environ=known,
@@ -57,16 +57,19 @@ def refuse_hopeless(
         )
         for finding in doctor.examine(context, only=checks).findings:
             if finding.severity == "error":
-                wrong.setdefault((finding.what, finding.hint), []).extend(numbers)
+                wrong.setdefault((finding.code, finding.what, finding.hint), []).extend(numbers)
     if not wrong:
         return
-    told = [(_of_elements(numbers, len(jobs)) + what, hint or None) for (what, hint), numbers in wrong.items()]
-    if {hint for _, hint in told} == {io_errors.HINT}:
-        raise DiskError(f"{file}: {'; '.join(what for what, _ in told)}; {done}", hint=io_errors.HINT)
+    told = [
+        (code or "job/conflict", _of_elements(numbers, len(jobs)) + what, hint or None)
+        for (code, what, hint), numbers in wrong.items()
+    ]
+    if {hint for *_, hint in told} == {io_errors.HINT}:
+        raise DiskError(f"{file}: {'; '.join(what for _, what, _ in told)}; {done}", hint=io_errors.HINT)
     if len(told) == 1:
-        ((what, hint),) = told
-        raise ConfigError(f"{file}: {what}; {done}", hint=hint)
-    mistakes = [ConfigError(what, hint=hint) for what, hint in told]
+        ((code, what, hint),) = told
+        raise ConfigError(f"{file}: {what}; {done}", code=code, hint=hint)
+    mistakes = [ConfigError(what, code=code, hint=hint) for code, what, hint in told]
     raise MistakesError.of(f"{file} has {len(told)} mistakes, and {done}:", mistakes)
 
 

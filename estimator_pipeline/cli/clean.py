@@ -37,7 +37,9 @@ def command(
     places = folders or [Path()]
     for place in places:
         if not place.is_dir():
-            raise ConfigError(f"{place} is no folder.", hint="name a model directory, or a folder of them.")
+            raise ConfigError(
+                f"{place} is no folder.", code="file/not-found", hint="name a model directory, or a folder of them."
+            )
     found = {}
     for place in places:
         for one in cleaning.find(place, keep=keep, older_than=older_than * 86400, in_use=_goes_on):
@@ -52,6 +54,7 @@ def command(
     if stay:
         raise TaskFailedError(
             f"{len(stay)} of {total} could not be removed",
+            code="file/unwritable",
             found="; ".join(f"{one.path}: {error.strerror or error}" for one, error in stay[:5]),
         )
     typer.echo(f"{total}: removed")

@@ -74,7 +74,11 @@ def command(
         typer.echo(f"{'tasks':<12} what only shows when all tasks meet (--shared)")
         return
     if job is None and settings:
-        raise ConfigError(f"--set {settings[0]} changes a job file, and there is none", hint="name the job file")
+        raise ConfigError(
+            f"--set {settings[0]} changes a job file, and there is none",
+            code="argument/not-applicable",
+            hint="name the job file",
+        )
     loaded, first = _load(job, settings or [])
     text, source = _document(tf_config)
     context = doctor.Context(
@@ -92,7 +96,9 @@ def command(
         wait=wait,
     )
     if shared and job is None and model_dir is None:
-        raise ConfigError("--shared needs a folder to meet in", hint="name the job file, or --model-dir DIR")
+        raise ConfigError(
+            "--shared needs a folder to meet in", code="argument/missing", hint="name the job file, or --model-dir DIR"
+        )
     subject = ", ".join(filter(None, [str(job) if job else "", source if tf_config else "", _host()]))
     report = doctor.examine(context, only=only or [], skip=skip or [], first=first, subject=subject)
     if report.rank in (None, 0):
@@ -127,8 +133,11 @@ def _document(given: str | None) -> tuple[str | None, str]:
     try:
         return Path(given).read_text(encoding="utf-8"), given
     except (OSError, UnicodeDecodeError) as problem:
+        from estimator_pipeline.utils.io_errors import code_of
+
         raise ConfigError(
             f"--tf-config {given} cannot be read",
+            code=code_of(problem),
             found=str(getattr(problem, "strerror", None) or problem),
             hint="name a file that holds the document, or write the document itself: --tf-config '{\"cluster\": ...}'",
         ) from problem

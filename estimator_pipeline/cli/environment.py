@@ -76,6 +76,7 @@ def parse_shape(text: str, environ: Mapping[str, str], *, environment: str | Non
         if not fits or (equals and not (number.isdigit() and (not single or number in ("0", "1")))):
             raise ConfigError(
                 f"--shape {text!r} does not say which tasks there are",
+                code="argument/missing",
                 found=f"the part {part.strip()!r}",
                 hint="write for example workers=3,chief,ps=1,evaluator, each at most once.",
             )
@@ -86,6 +87,7 @@ def parse_shape(text: str, environ: Mapping[str, str], *, environment: str | Non
         if fixed["workers"] < 0:
             raise ConfigError(
                 f"--shape {text!r} has more tasks than there are",
+                code="argument/bad-value",
                 found=f"{_tasks_started(environ, environment)} tasks started",
                 hint="start more tasks, or leave a role out.",
             )
@@ -117,6 +119,7 @@ def refuse_tasks_apart(environ: Mapping[str, str], *, environment: str | None = 
     if size > 1:
         raise ConfigError(
             f"{found.environment.name} has started {size} tasks, and each would run the program alone in one place",
+            code="cluster/not-started",
             found=f"rank {found.allocation.rank} of {size}, no TF_CONFIG, and no --shape",
             hint="say which cluster they are, for example exec --shape workers, or exec --shape chief,workers,ps=1; or "
             "--environment none, where each is to run by itself or the program finds the others (Horovod, a TF_CONFIG "
@@ -152,6 +155,7 @@ def _tasks_started(environ: Mapping[str, str], environment: str | None) -> int:
     if found.allocation.size is None:
         raise ConfigError(
             f"--shape says no number of workers, and {found.environment.name} says none either",
+            code="argument/missing",
             found="workers without a number",
             hint="write workers=N.",
         )

@@ -64,7 +64,11 @@ def command(
     if given[:1] == ["--"]:
         given = given[1:]
     if not given:
-        raise ConfigError("exec was given no program", hint="name one: exec SCRIPT.py ARGS, or exec -m MODULE ARGS")
+        raise ConfigError(
+            "exec was given no program",
+            code="argument/missing",
+            hint="name one: exec SCRIPT.py ARGS, or exec -m MODULE ARGS",
+        )
     # Not what a training takes: a program may have none, or sessions of few threads.
     system_limits.require(os.environ, trains=False)
     system_limits.warn(os.environ)
@@ -85,13 +89,16 @@ def command(
         keep_for_every_training(ledger)
     if given[0] == "-m":
         if len(given) < 2:
-            raise ConfigError("exec -m was given no module", hint="name one: exec -m package.module ARGS")
+            raise ConfigError(
+                "exec -m was given no module", code="argument/missing", hint="name one: exec -m package.module ARGS"
+            )
         raise typer.Exit(runner.run_module(given[1], given[2:], repairs=repairs))
     if given[0].startswith("-m") and len(given[0]) > 2:
         raise typer.Exit(runner.run_module(given[0][2:], given[1:], repairs=repairs))
     if given[0].startswith("-"):
         raise ConfigError(
             f"exec has no option {given[0]!r}",
+            code="argument/unknown-name",
             hint="options come after the program, and are the program's own: exec SCRIPT.py --its-option",
         )
     raise typer.Exit(runner.run_script(given[0], given[1:], repairs=repairs))

@@ -158,6 +158,7 @@ def command(
     if job is None and ledger:
         raise ConfigError(
             "--ledger is for a job file, and there is none.",
+            code="argument/not-applicable",
             hint="Give it to the program: `launch -- estimator-pipeline exec --ledger DIR PROGRAM`.",
         )
     program: list[str] | None = context.meta.get(COMMAND_KEY)
@@ -270,16 +271,19 @@ def _check_usage(*, job: Path | None, program: list[str] | None, settings: list[
     if job is None and not program:
         raise ConfigError(
             "launch was given neither a job file nor a command.",
+            code="argument/missing",
             hint="Name one: `launch JOB.yaml`, or `launch -- COMMAND ARGS`.",
         )
     if job is not None and program is not None:
         raise ConfigError(
             f"launch was given the job file {job} and a command.",
+            code="argument/conflict",
             hint="Give one of the two.",
         )
     if job is None and settings:
         raise ConfigError(
             f"--set {settings[0]} changes a job file, and there is none.",
+            code="argument/not-applicable",
             hint="Pass the command its own options, after the --.",
         )
 
@@ -291,8 +295,11 @@ def _shape_of_file(path: Path) -> LaunchShape:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
+        from estimator_pipeline.utils.io_errors import code_of
+
         raise ConfigError(
             f"--tf-config {path} cannot be read.",
+            code=code_of(error),
             found=str(error),
             hint="Name a file that holds a TF_CONFIG document.",
         ) from error
@@ -336,6 +343,7 @@ def found_program(program: list[str]) -> list[str]:
     if shutil.which(program[0]) is None:
         raise ConfigError(
             f"The command {program[0]!r} cannot be run.",
+            code="launch/cannot-start",
             found="no such program on PATH, or a file that is not executable",
             hint="Name a program, for example `-- python train.py`.",
         )

@@ -68,9 +68,11 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("cancel", "estimator_pipeline.cli.submit.cancel", "End a submitted job."),
     CommandEntry("clean", "estimator_pipeline.cli.clean", "Remove what old runs have left; shown first."),
     CommandEntry("parity", "estimator_pipeline.cli.parity", "Compare a job by tf.estimator with itself by Keras."),
-    CommandEntry("partition", "estimator_pipeline.cli.partition", "Write a job's data as files, one part a worker."),
-    CommandEntry("index", "estimator_pipeline.cli.index", "Write where the records of TFRecord files begin."),
-    CommandEntry("inspect", "estimator_pipeline.cli.inspect", "Show who reads which record; check a ledger."),
+    CommandEntry(
+        "partition", "estimator_pipeline.cli.data.partition", "Write a job's data as files, one part a worker."
+    ),
+    CommandEntry("index", "estimator_pipeline.cli.data.index", "Write where the records of TFRecord files begin."),
+    CommandEntry("inspect", "estimator_pipeline.cli.data.inspect", "Show who reads which record; check a ledger."),
     CommandEntry(
         "migrate",
         "",
@@ -90,6 +92,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
         ),
     ),
     CommandEntry("exec", "estimator_pipeline.cli.exec_", "Run a tf.estimator program unchanged."),
+    CommandEntry("explain", "estimator_pipeline.cli.explain", "Say what the code of an error means."),
 )
 """In the order of the help: from the plain case to the special ones."""
 

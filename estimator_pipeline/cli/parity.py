@@ -170,7 +170,7 @@ def command(
                         folder=folder,
                     )
         except KeyboardInterrupt:
-            ended = TaskFailedError("the comparison was ended by the user (SIGINT)")
+            ended = TaskFailedError("the comparison was ended by the user (SIGINT)", code="training/preempted")
             ended.exit_code = 130
             raise ended from None
         if as_json:
@@ -199,18 +199,25 @@ def _check(job: Path | None, program: dict[str, Any], more: dict[str, Any], of_j
     if job is not None and given({**program, **more}) == ["--eval-steps"]:
         raise ConfigError(
             "--eval-steps is for the functions of a program, and a job file was given",
+            code="argument/not-applicable",
             found=f"the job file {job}",
             hint=f"--set eval.steps={more['--eval-steps']}: a job file says itself how many batches are evaluated",
         )
     if job is not None and (wrong := given({**program, **more})):
         raise ConfigError(
             f"{', '.join(wrong)} and the job file {job} were both given",
+            code="argument/conflict",
             hint="compare a job file, or the functions of a program",
         )
     if job is None and (wrong := given(of_jobs)):
-        raise ConfigError(f"{', '.join(wrong)} is for job files, and none was given", hint="name the job file")
+        raise ConfigError(
+            f"{', '.join(wrong)} is for job files, and none was given",
+            code="argument/not-applicable",
+            hint="name the job file",
+        )
     if job is None and len(given(program)) != len(program):
         raise ConfigError(
             "parity needs a job file, or --estimator, --model and --input-fn",
+            code="argument/missing",
             found=f"given: {', '.join(given({**program, **more})) or 'none of them'}",
         )

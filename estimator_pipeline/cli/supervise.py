@@ -87,10 +87,13 @@ def command(
 
     program: list[str] | None = context.meta.get(COMMAND_KEY)
     if not program:
-        raise ConfigError("supervise was given no command.", hint="Name one: `supervise -- COMMAND ARGS`.")
+        raise ConfigError(
+            "supervise was given no command.", code="argument/missing", hint="Name one: `supervise -- COMMAND ARGS`."
+        )
     if watch is not None and not step_timeout:
         raise ConfigError(
             f"--watch {watch} has no deadline.",
+            code="argument/bad-value",
             hint="Say how long it may stay as it is: --step-timeout SECONDS.",
         )
     run_id = launch.new_run_id()

@@ -85,8 +85,7 @@ def command(
     except PipelineError as error:
         if error.exit_code == ConfigError.exit_code:
             # A launcher can tell it as it is, and need not look for it in the log.
-            refusal = {"what": error.what, "found": error.found, "hint": error.hint}
-            TaskEvents(os.environ).ended(error, status="failed", refusal=refusal)
+            TaskEvents(os.environ).ended(error, status="failed", refusal=error.to_dict())
         elif not isinstance(error, TaskFailedError):
             TaskEvents(os.environ).raised(error)
         raise
@@ -138,6 +137,7 @@ def _train(
         # A job is done when its training has ended, whatever code its own Python ends the process with.
         error = TaskFailedError(
             f"the process was ended before the end of training, by a call of sys.exit({left.code!r})",
+            code="training/ended-early",
             found=place_in(left),
             hint="raise an exception there where something is wrong, or let the data end",
         )

@@ -34,6 +34,7 @@ def check_address(address: object, *, where: str) -> str:
     if not isinstance(address, str):
         raise ClusterError(
             f"{where} has the address {address!r}, which is not text.",
+            code="cluster/bad-address",
             found=f'a value of type {type(address).__name__}; allowed: text of the form "host:port"',
             hint='write the address in quotes, for example "localhost:2222".',
         )
@@ -42,6 +43,7 @@ def check_address(address: object, *, where: str) -> str:
         bare = text.split("://", 1)[1].rstrip("/")
         raise ClusterError(
             f"{where} has the address {text!r}, which begins with a scheme.",
+            code="cluster/bad-address",
             found=f'{text!r}; allowed: "host:port" alone, TensorFlow adds the scheme itself',
             hint=f'write {bare!r}; a transport other than grpc goes into the top-level key "rpc_layer".',
         )
@@ -49,24 +51,28 @@ def check_address(address: object, *, where: str) -> str:
     if not text.startswith("[") and text.count(":") > 1:
         raise ClusterError(
             f"{where} has the address {text!r}, which has more than one colon.",
+            code="cluster/bad-address",
             found=f'{text!r}; allowed: "host:port", with an IPv6 host in brackets',
             hint='write an IPv6 address as "[::1]:2222"; give any other host one port.',
         )
     if not colon or (text.startswith("[") and text.endswith("]")):
         raise ClusterError(
             f"{where} has the address {text!r}, which has no port.",
+            code="cluster/bad-address",
             found=f'{text!r}; allowed: "host:port"',
             hint=f'add the port that the task listens on, for example "{text or "localhost"}:2222".',
         )
     if not (_HOST.fullmatch(host) or _IPV6.fullmatch(host)):
         raise ClusterError(
             f"{where} has the address {text!r}, whose host {host!r} cannot be one.",
+            code="cluster/bad-address",
             found=f"{host!r}; allowed: a host name, an IPv4 address, or an IPv6 address in brackets",
             hint='write the host that the other tasks reach it by, for example "node-1:2222".',
         )
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
         raise ClusterError(
             f"{where} has the address {text!r}, whose port {port!r} cannot be one.",
+            code="cluster/bad-address",
             found=f"{port!r}; allowed: a whole number from 1 to 65535",
             hint="write the port that the task listens on; the others must know it, so 0 (any) cannot work.",
         )
@@ -93,12 +99,14 @@ def read_addresses(value: object, *, job: str, source: str) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)):
         raise ClusterError(
             f"{where} is {value!r}, which is not a list of addresses.",
+            code="cluster/bad-address",
             found=f"a value of type {type(value).__name__}; allowed: a list, one address a task",
             hint=f'write "{job}": ["host:port", ...], with brackets also for a single task.',
         )
     if not value:
         raise ClusterError(
             f"{where} is an empty list.",
+            code="cluster/bad-address",
             found="0 addresses; allowed: at least one",
             hint=f'leave the key "{job}" out, or name its tasks.',
         )
@@ -120,6 +128,7 @@ def check_distinct(jobs: Mapping[str, Iterable[str]], *, source: str) -> None:
             if other != task:
                 raise ClusterError(
                     f"{source}: {other} and {task} have the same address {address!r}.",
+                    code="cluster/bad-address",
                     found="two tasks at one port; allowed: an address of its own for each task",
                     hint=f"give {task} another host or another port.",
                 )
@@ -132,6 +141,7 @@ def _dense(value: Mapping[Any, Any], *, where: str) -> list[Any]:
         if isinstance(key, bool) or not re.fullmatch(r"\d+", str(key)):
             raise ClusterError(
                 f"{where} has the index {key!r}, which is not a number.",
+                code="cluster/bad-address",
                 found=f"{key!r}; allowed: a list, or an object from the indices 0, 1, ... to addresses",
                 hint='write the job as a list: ["host:port", ...].',
             )
@@ -140,6 +150,7 @@ def _dense(value: Mapping[Any, Any], *, where: str) -> list[Any]:
     if missing or len(by_index) != len(value):
         raise ClusterError(
             f"{where} leaves out the index {missing[0]}." if missing else f"{where} names one index twice.",
+            code="cluster/bad-address",
             found=f"the indices {sorted(by_index)}; allowed: every index from 0 on, once",
             hint="name all tasks of the job; a cluster with holes (a sparse one) cannot be trained on "
             "synchronously, since the other tasks would never be connected.",

@@ -133,11 +133,13 @@ def lone_task(environ: Mapping[str, str], tasks: int, *, whole: bool = True) -> 
     if around is None:
         return ConfigError(
             f"the cluster has {tasks} tasks, and nothing has started this process as one of them",
+            code="cluster/not-started",
             found="neither TF_CONFIG nor the variables of a scheduler's task",
             hint=f"start each task with srun, mpirun or the like, all of them with estimator-pipeline launch, {alone}",
         )
     return ConfigError(
         f"the cluster has {tasks} tasks, and this process is none that {around.launcher} has started",
+        code="cluster/not-started",
         found=f"{around.sign} of a job script or a shell, and no TF_CONFIG",
         hint=f"start it with {around.launcher}, which starts all {tasks}, {alone}",
     )
@@ -169,6 +171,7 @@ def detect(environ: Mapping[str, str], *, name: str | None = None, hostname: str
         close = nearest(name, names())
         raise ConfigError(
             f"the environment {name!r} is not known",
+            code="argument/unknown-name",
             found=f"{name!r}; known: {', '.join(names())}",
             hint=f"did you mean {close!r}?" if close else "name one of these, or leave it out.",
         )

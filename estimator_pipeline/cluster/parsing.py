@@ -134,6 +134,7 @@ def _read_rest(document: Mapping[str, Any], *, source: str) -> tuple[str, str | 
     if not isinstance(rpc_layer, str):
         raise ClusterError(
             f"{source}: rpc_layer is {rpc_layer!r}, which is not text.",
+            code="cluster/bad-tf-config",
             found=f"a value of type {type(rpc_layer).__name__}; allowed: the name of a transport",
             hint="leave rpc_layer out.",
         )
@@ -141,6 +142,7 @@ def _read_rest(document: Mapping[str, Any], *, source: str) -> tuple[str, str | 
     if environment is not None and not isinstance(environment, str):
         raise ClusterError(
             f"{source}: environment is {environment!r}, which is not text.",
+            code="cluster/bad-tf-config",
             found=f'a value of type {type(environment).__name__}; allowed: text, such as "cloud", or none',
             hint="leave environment out.",
         )
@@ -160,12 +162,14 @@ def _decode(text_or_mapping: str | Mapping[str, Any], *, source: str) -> Mapping
             quotes = "JSON wants double quotes; " if "'" in near else ""
             raise ClusterError(
                 f"{source} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
+                code="cluster/bad-tf-config",
                 found=f"near there: {near!r}",
                 hint=f"{quotes}write it with json.dumps, or check it with `python -m json.tool`.",
             ) from None
     if not isinstance(document, Mapping):
         raise ClusterError(
             f"{source} is not a JSON object, but {document!r}.",
+            code="cluster/bad-tf-config",
             found=f"a value of type {type(document).__name__}",
             hint='write {"cluster": {...}, "task": {"type": ..., "index": ...}}.',
         )
@@ -179,6 +183,7 @@ def _without_twins(pairs: list[tuple[str, Any]], *, source: str) -> dict[str, An
         if key in result:
             raise ClusterError(
                 f"{source} has the key {key!r} twice in one object.",
+                code="cluster/bad-tf-config",
                 found=f"{result[key]!r} and {value!r}",
                 hint="put both into one list, or leave one out.",
             )
@@ -193,6 +198,7 @@ def _check_top_level(key: str, *, source: str) -> None:
     if str(key).lower().replace("_", "") == "sparsecluster":
         raise ClusterError(
             f"{source}: a sparse cluster ({key!r}) names only a part of the tasks, and cannot be used.",
+            code="cluster/bad-tf-config",
             found=f'the key {key!r}; allowed: "cluster" with every task',
             hint="turn the launcher's dynamic workers off (Kubeflow: enableDynamicWorker: false).",
         )
@@ -200,6 +206,7 @@ def _check_top_level(key: str, *, source: str) -> None:
     if close and abs(len(str(key)) - len(close)) <= 1:
         raise ClusterError(
             f"{source}: unknown key {key!r}.",
+            code="cluster/bad-tf-config",
             found=f"{key!r}; allowed: cluster, task, environment, rpc_layer, and a service's own keys",
             hint=f"did you mean {close!r}? As it is, this task would train alone.",
         )
@@ -211,6 +218,7 @@ def _read_cluster(value: Any, *, source: str) -> tuple[ClusterSpec | None, str]:
     if not isinstance(value, Mapping):
         raise ClusterError(
             f"{source}: cluster is {value!r}, which is not an object.",
+            code="cluster/bad-tf-config",
             found=f"a value of type {type(value).__name__}; allowed: an object, job to addresses",
             hint='write "cluster": {"worker": ["host:port", ...]}.',
         )
@@ -220,6 +228,7 @@ def _read_cluster(value: Any, *, source: str) -> tuple[ClusterSpec | None, str]:
     if "chief" in value and "master" in value:
         raise ClusterError(
             f"{source}: the cluster has a chief and a master, which are two names for one task.",
+            code="cluster/bad-tf-config",
             found=f"chief {value['chief']!r} and master {value['master']!r}",
             hint="keep chief, and leave master out.",
         )
@@ -228,6 +237,7 @@ def _read_cluster(value: Any, *, source: str) -> tuple[ClusterSpec | None, str]:
         if len(jobs.get(single, ())) > 1:
             raise ClusterError(
                 f"{source}: the cluster has {len(jobs[single])} tasks of the job {single!r}.",
+                code="cluster/bad-tf-config",
                 found=f"{list(jobs[single])}; allowed: one",
                 hint=f"keep one {single}" + ("." if single == "evaluator" else "; the others are workers."),
             )
@@ -242,6 +252,7 @@ def _read_task(value: Any, cluster: ClusterSpec | None, *, source: str) -> tuple
     if value is not None and not isinstance(value, Mapping):
         raise ClusterError(
             f"{source}: task is {value!r}, which is not an object.",
+            code="cluster/bad-tf-config",
             found=f"a value of type {type(value).__name__}",
             hint='write "task": {"type": "worker", "index": 0}.',
         )
@@ -257,6 +268,7 @@ def _read_task(value: Any, cluster: ClusterSpec | None, *, source: str) -> tuple
         if kind == "ps":
             raise ClusterError(
                 f"{source}: the task is a ps, and there is no cluster.",
+                code="cluster/bad-tf-config",
                 found="a task of type 'ps' without \"cluster\"; allowed: chief, worker, evaluator",
                 hint="name the cluster's addresses, or leave TF_CONFIG out to train in one process.",
             )
@@ -267,6 +279,7 @@ def _read_task(value: Any, cluster: ClusterSpec | None, *, source: str) -> tuple
     if count == 0:
         raise ClusterError(
             f"{source}: the task type {named!r} is not a job of the cluster.",
+            code="cluster/bad-tf-config",
             found=f"a cluster of {listed(cluster.tasks) if cluster else 'no tasks'}",
             hint="correct the task's type, or add its addresses to the cluster.",
         )
@@ -282,6 +295,7 @@ def _unnamed_task(given: Mapping[str, Any], cluster: ClusterSpec | None, *, sour
         known = f"the task {dict(given)!r}" if given else "no task"
         raise ClusterError(
             f"{source}: the task has no type." if given else f"{source}: there is a cluster, but no task.",
+            code="cluster/bad-tf-config",
             found=f"{known}, in a cluster of {listed(cluster.tasks)}",
             hint='say which of them this process is: "task": {"type": "worker", "index": 0}.',
         )
@@ -303,12 +317,14 @@ def _read_index(value: Any, kind: str, *, count: int, source: str) -> int:
             f"{source}: the task has no index."
             if value is None
             else f"{source}: the task index {value!r} is not a whole number.",
+            code="cluster/bad-tf-config",
             found=f"a task of type {kind!r}; {allowed}",
             hint=f'write "task": {{"type": "{kind}", "index": 0}}, with this task\'s own index.',
         )
     if not 0 <= text < count and kind in ("chief", "master", "evaluator"):
         raise ClusterError(
             f"{source}: the task index {text} is out of range for the task type {kind!r}.",
+            code="cluster/unknown-task",
             found=f"there is one {kind}; {allowed}",
             hint=f"give the {kind} the index 0, and let no second one start.",
         )
@@ -316,6 +332,7 @@ def _read_index(value: Any, kind: str, *, count: int, source: str) -> int:
         many = f"the cluster has {count} of this type" if count > 1 else "there is one task of this type"
         raise ClusterError(
             f"{source}: the task index {text} is out of range for the task type {kind!r}.",
+            code="cluster/unknown-task",
             found=f"{many}; {allowed}",
             hint="number the tasks of each type from 0, or add the missing addresses to the cluster.",
         )

@@ -52,6 +52,7 @@ def _seconds(variable: str, default: float, environ: Mapping[str, str] | None) -
     if not 0 < seconds < math.inf:
         raise ConfigError(
             f"{variable}={given!r} is no number of seconds above 0",
+            code="environment/bad-value",
             hint=f"for example {variable}={default:.0f}, or leave it unset",
         )
     return seconds

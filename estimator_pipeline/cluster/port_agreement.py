@@ -80,6 +80,7 @@ def folder_for(directory: str | os.PathLike[str], job_id: str, restart: int) -> 
     if "://" in str(directory):
         raise ConfigError(
             f"the tasks cannot agree on ports in {str(directory)!r}, which is no folder of this machine",
+            code="cluster/no-ports",
             found="agreed ports need a folder that all tasks share as files",
             hint="set ESTIMATOR_PIPELINE_SHARED_DIR to one (NFS, Lustre, a shared volume), or cluster.ports: derived "
             "where the environment names the hosts.",
@@ -101,6 +102,7 @@ def wait_secs(environ: Mapping[str, str]) -> float:
             return float(text)
     raise ConfigError(
         f"{SECS_VARIABLE}={text!r} is no number of seconds above 0",
+        code="environment/bad-value",
         hint=f"for example {SECS_VARIABLE}=600, or leave it unset",
     )
 
@@ -244,6 +246,7 @@ class _Board:
         if own is not None and own.get("word") != self.word:
             raise ClusterError(
                 f"two processes have the rank {self.rank}.",
+                code="cluster/contradiction",
                 found=f"this one, and one at {own.get('address')}, in {self.folder}",
                 hint="start each task once; where a scheduler starts a process for each core, ask for one a host.",
             )
@@ -268,6 +271,7 @@ class _Board:
             return
         raise ClusterError(
             f"the tasks do not share the folder {self.folder}: rank {self.rank} waits there on {socket.gethostname()}.",
+            code="cluster/folder-not-shared",
             found=why,
             hint="give a run.model_dir (or ESTIMATOR_PIPELINE_SHARED_DIR) that is the same folder on every node, by "
             "the same path, such as one of NFS or Lustre; folders below /tmp mostly are each node's own.",
@@ -287,6 +291,7 @@ class _Board:
         if other is not None:
             raise ClusterError(
                 f"rank {self.rank} is one of {self.size} tasks, and rank {other} of {found[other].get('size')}.",
+                code="cluster/contradiction",
                 found=f"the files in {self.folder}",
                 hint="start every task with the same job file and options.",
             )
@@ -294,6 +299,7 @@ class _Board:
     def _cannot(self, error: OSError) -> ClusterError:
         return ClusterError(
             f"the tasks cannot agree on ports in {self.folder}.",
+            code="cluster/no-ports",
             found=str(error),
             hint="let every task write to run.model_dir, or set ESTIMATOR_PIPELINE_SHARED_DIR to a folder that they "
             "all share.",

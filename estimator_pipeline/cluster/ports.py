@@ -63,6 +63,7 @@ def hold_ports(count: int) -> HeldPorts:
     if not hasattr(socket, "SO_REUSEPORT"):
         raise ClusterError(
             "Ports cannot be held for a local cluster on this system.",
+            code="cluster/no-ports",
             found="a socket module without SO_REUSEPORT",
             hint="Launch on Linux or macOS.",
         )
@@ -75,6 +76,7 @@ def hold_ports(count: int) -> HeldPorts:
             held.close()
         raise ClusterError(
             f"{count} free ports were asked for and {len(sockets)} could be had.",
+            code="cluster/no-ports",
             found=str(error),
             hint="Launch fewer tasks, or raise net.ipv4.ip_local_port_range and the limit of open files.",
         ) from error

@@ -75,7 +75,12 @@ def resolve(
         PipelineError: The environment cannot be understood, does not fit the job, or the others did not come.
     """
     if ports not in PORTS:
-        raise ConfigError(f"ports is {ports!r}", found=f"allowed: {', '.join(PORTS)}", hint="give one of these.")
+        raise ConfigError(
+            f"ports is {ports!r}",
+            code="argument/bad-value",
+            found=f"allowed: {', '.join(PORTS)}",
+            hint="give one of these.",
+        )
     host = hostname or socket.gethostname()
     detection = detect(environ, name=environment, hostname=host)
     if detection is None:
@@ -151,6 +156,7 @@ def _shared(environ: Mapping[str, str], directory: str | None) -> str:
     if not given:
         raise ConfigError(
             "the tasks have no folder in which they could agree on ports",
+            code="argument/missing",
             found="neither a job file with run.model_dir nor a shared folder",
             hint=f"say --shared-dir FOLDER, or set {SHARED_DIR_VARIABLE} to a folder that all tasks share.",
         )
@@ -179,6 +185,7 @@ def _check_free(address: str, task: Task) -> None:
         holder, _ = holder_of(port)
         raise ClusterError(
             f"{task} should listen at {address}, and the port {port} is taken on this host.",
+            code="cluster/port-in-use",
             found=f"{error}{holder and f': {holder} listens there'}",
             hint="set cluster.ports: agreed, by which each task takes a free port; or ESTIMATOR_PIPELINE_PORT_BASE to "
             "another first port, the same on every task.",

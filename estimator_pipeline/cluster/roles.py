@@ -79,6 +79,7 @@ def task_of(allocation: Allocation, shape: ClusterShape) -> Task:
         if own not in tasks:
             raise ClusterError(
                 f"{source}: this process is {own}, and the job has no such task.",
+                code="cluster/unknown-task",
                 found=f"the job's tasks: {listed(tasks)}",
                 hint="start as many pods of each role as the job file's cluster section says, or change that section.",
             )
@@ -89,6 +90,7 @@ def task_of(allocation: Allocation, shape: ClusterShape) -> Task:
         one_host = size == 1 and len(tasks) > 1
         raise ClusterError(
             f"{source}: {started}, and the job has {_tasks(len(tasks))}.",
+            code="cluster/unknown-task",
             found=f"the job's tasks: {listed(tasks)}",
             hint=f"start {len(tasks)} tasks (ranks are chief, workers, ps, evaluator, in this order), change the "
             "job file's cluster section to match (--set cluster.workers=N), "
@@ -149,6 +151,7 @@ def derived_addresses(
     if hosts is None:
         raise ClusterError(
             f"{allocation.environment}: ports cannot be derived, since no variable says on which host each rank is.",
+            code="cluster/no-ports",
             found="; ".join(allocation.notes) or "ranks alone",
             hint="set cluster.ports: agreed (or auto), by which the tasks tell each other in a shared folder.",
         )
@@ -187,6 +190,7 @@ def _given_base(environ: Mapping[str, str], most: int) -> int | None:
     if not text.isdigit() or not 1 <= int(text) <= 65536 - most:
         raise ClusterError(
             f"{PORT_BASE_VARIABLE}={text!r} cannot be the first of a job's ports.",
+            code="environment/bad-value",
             found=f"{text!r}; allowed: 1 to {65536 - most}",
             hint=f"for example {PORT_BASE_VARIABLE}=12000, the same on every task, or leave it unset.",
         )

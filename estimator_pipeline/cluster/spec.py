@@ -106,6 +106,7 @@ def build_tf_config(
     if task_type not in ("worker", "evaluator"):
         raise ClusterError(
             f"{source}: task_type is {task_type!r}.",
+            code="argument/bad-value",
             found=f"{task_type!r}; allowed: 'worker', 'evaluator'",
             hint="choose the chief by chief_index; a cluster with parameter servers is written with "
             "local_cluster, or by hand.",
@@ -123,6 +124,7 @@ def build_tf_config(
     if isinstance(hosts, str) or len(names) != num_workers:
         raise ClusterError(
             f"{source}: hosts is {hosts!r}, which does not name {num_workers} machines.",
+            code="argument/bad-value",
             found=f"{1 if isinstance(hosts, str) else len(names)} of {num_workers} hosts",
             hint='give a list with one host name or "host:port" for each machine.',
         )
@@ -179,6 +181,7 @@ def local_cluster(
     if len(ports) < needed:
         raise ClusterError(
             f"{source}: {needed} tasks need {needed} ports.",
+            code="argument/bad-value",
             found=f"{len(ports)} ports: {list(ports)}",
             hint="reserve one free port for each task.",
         )
@@ -188,6 +191,7 @@ def local_cluster(
     if evaluator and dialect == "master":
         raise ClusterError(
             f"{source}: the dialect 'master' has no evaluator task: the master evaluates by itself.",
+            code="cluster/bad-tf-config",
             found="evaluator=True",
             hint="leave the evaluator out, or take the canonical dialect.",
         )
@@ -204,6 +208,7 @@ def _check_range(value: int, *, name: str, low: int, high: int | None, source: s
         )
         raise ClusterError(
             f"{source}: {name} is {value!r}.",
+            code="argument/bad-value",
             found=f"{value!r}; allowed: {allowed}",
             hint=f"give {name} as a whole number in that range.",
         )

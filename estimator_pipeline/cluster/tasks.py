@@ -89,6 +89,7 @@ class Task:
         if isinstance(self.index, bool) or not isinstance(self.index, int) or self.index < 0:
             raise ClusterError(
                 f"a task: the index {self.index!r} of the task type {self.type!r} cannot be one.",
+                code="argument/bad-value",
                 found=f"{self.index!r}; allowed: a whole number from 0 on",
                 hint="number the tasks of each type from 0.",
             )
@@ -167,6 +168,7 @@ class ClusterSpec:
         if task.index >= len(addresses):
             raise ClusterError(
                 f"the cluster has no address for {task}.",
+                code="cluster/unknown-task",
                 found=f"the tasks {listed(self.tasks)}" + (" and evaluator:0" if self.evaluator else ""),
                 hint="ask for one of these, or name the task's address in the cluster.",
             )
@@ -313,6 +315,7 @@ class TFConfig:
             if self.cluster.evaluator is None:
                 raise ClusterError(
                     "the dialect 'evaluator_in_cluster' needs an evaluator's address; the cluster has none.",
+                    code="cluster/bad-tf-config",
                     found=f"the tasks {listed(self.cluster.tasks)}",
                     hint="name the evaluator's address, or write the canonical dialect.",
                 )
@@ -323,12 +326,14 @@ class TFConfig:
         if "chief" not in jobs:
             raise ClusterError(
                 "the dialect 'master' needs a chief, and the cluster has no chief job.",
+                code="cluster/bad-tf-config",
                 found=f"the tasks {listed(self.cluster.tasks)}",
                 hint="give the cluster a chief, or write the canonical dialect.",
             )
         if self.is_evaluator:
             raise ClusterError(
                 "the dialect 'master' has no evaluator task: the master evaluates by itself.",
+                code="cluster/bad-tf-config",
                 found="the task evaluator:0",
                 hint="leave the evaluator out, or write the canonical dialect.",
             )
@@ -338,6 +343,7 @@ class TFConfig:
 def _no_rank(task: Task, training_tasks: Sequence[Task]) -> ClusterError:
     return ClusterError(
         f"{task} has no rank: it is not a training task of this cluster.",
+        code="cluster/unknown-task",
         found=f"the training tasks {listed(training_tasks) or 'of no cluster'}",
         hint="ask on a chief or worker only; a ps reads no data, an evaluator all of the evaluation data.",
     )
@@ -348,6 +354,7 @@ def check_cluster(jobs: Mapping[str, tuple[str, ...]], *, evaluator: str | None,
     if len(jobs.get("chief", ())) > 1:
         raise ClusterError(
             f"{source}: the cluster has {len(jobs['chief'])} tasks of the job 'chief'.",
+            code="cluster/bad-tf-config",
             found=f"{list(jobs['chief'])}; allowed: one",
             hint="keep one chief; the others are workers.",
         )
@@ -355,6 +362,7 @@ def check_cluster(jobs: Mapping[str, tuple[str, ...]], *, evaluator: str | None,
         only = " and ".join([*jobs, *(["evaluator"] if evaluator else [])]) or "nothing"
         raise ClusterError(
             f"{source}: the cluster has no task that trains.",
+            code="cluster/bad-tf-config",
             found=f"only {only}; allowed: a chief, workers, or both, beside them",
             hint='add "worker": ["host:port", ...] or "chief": ["host:port"].',
         )
@@ -367,6 +375,7 @@ def check_dialect(dialect: str) -> None:
         close = nearest(dialect, DIALECTS)
         raise ClusterError(
             f"unknown dialect {dialect!r} of TF_CONFIG.",
+            code="cluster/bad-tf-config",
             found=f"{dialect!r}; allowed: {', '.join(DIALECTS)}",
             hint=f"did you mean {close!r}?" if close else "write the canonical dialect.",
         )
@@ -377,6 +386,7 @@ def refuse_unknown(name: object, *, what: str, source: str) -> NoReturn:
     close = nearest(name, (*TASK_TYPES, "master"))
     raise ClusterError(
         f"{source}: unknown {what} {name!r}.",
+        code="cluster/bad-tf-config",
         found=f"{name!r}; {_ALLOWED_JOBS}",
         hint=f"did you mean {close!r}?" if close else f"use one of the allowed names for the {what}.",
     )

@@ -119,6 +119,7 @@ def install(repairs: str | Sequence[str] | None = None) -> ModuleType:
             if repairs is not None and _repairs.chosen(repairs) != _chosen:
                 raise CompatError(
                     f"install(repairs={repairs!r}) comes after an install() with other repairs",
+                    code="argument/conflict",
                     found=f"applied: {', '.join(sorted(_chosen)) or 'none'}",
                     hint=f"give them to the first call of the process, or set {_repairs.VARIABLE}",
                 )
@@ -190,6 +191,7 @@ def _native(version: str) -> ModuleType:
     if os.environ.get(LEGACY_KERAS) in _TRUE and versions.installed("tf-keras") is None:
         raise CompatError(
             f"{LEGACY_KERAS}={os.environ[LEGACY_KERAS]} is set, and tf-keras is not installed",
+            code="tensorflow/wrong-keras",
             found=f"TensorFlow {version}, whose own Keras is the legacy Keras already",
             hint=f"unset {LEGACY_KERAS} for TensorFlow 2.15",
         )
@@ -197,6 +199,7 @@ def _native(version: str) -> ModuleType:
     if keras.startswith("3.") and os.environ.get(LEGACY_KERAS) not in _TRUE:
         raise CompatError(
             f"Keras {keras} is installed beside TensorFlow {version}, and Estimator cannot work with Keras 3",
+            code="tensorflow/wrong-keras",
             hint="pip install 'keras==2.15.*'",
         )
     tf = importlib.import_module("tensorflow")
@@ -216,6 +219,7 @@ def _restore(version: str) -> ModuleType:
     if keras is None or versions.minor(keras) != versions.minor(version):
         raise CompatError(
             f"TensorFlow {version} needs tf-keras {wanted} (Keras 2) for tf.estimator",
+            code="tensorflow/wrong-keras",
             found=f"tf-keras {keras}" if keras else "no tf-keras",
             hint=f"pip install 'tf-keras=={wanted}.*'",
         )
@@ -223,6 +227,7 @@ def _restore(version: str) -> ModuleType:
     if estimator is None or versions.minor(estimator) != (2, 15):
         raise CompatError(
             "tensorflow-estimator 2.15, the last one that was published, is needed",
+            code="tensorflow/not-installed",
             found=f"tensorflow-estimator {estimator}" if estimator else "no tensorflow-estimator",
             hint="pip install 'tensorflow-estimator==2.15.*'",
         )
@@ -279,6 +284,7 @@ def _refuse_keras_3(version: str) -> None:
     raise CompatError(
         f"TensorFlow {version} is already loaded in this process, with Keras 3; tf.estimator needs Keras 2, "
         "and the choice cannot be changed once TensorFlow is imported",
+        code="tensorflow/wrong-keras",
         found="`import tensorflow` ran before estimator_pipeline.compat.install()",
         hint=f"call install() before the first `import tensorflow`, or set {LEGACY_KERAS}=1 in the "
         "environment, or run the program with: estimator-pipeline exec SCRIPT.py",

@@ -64,6 +64,7 @@ def build_run_config(
     if isinstance(eval_distribute, str) and eval_distribute not in strategies.EVAL_NAMES:
         raise ConfigError(
             f"eval_distribute is {eval_distribute!r}",
+            code="argument/bad-value",
             found=f"allowed: {', '.join(strategies.EVAL_NAMES)}; one process evaluates, also in a cluster",
             hint="mirrored spreads the evaluation over the devices of that process",
         )
@@ -98,7 +99,9 @@ def build_run_config(
         if not unknown:
             raise
         raise ConfigError(
-            f"RunConfig has no field {', '.join(unknown)}", found=f"fields: {', '.join(allowed)}"
+            f"RunConfig has no field {', '.join(unknown)}",
+            code="argument/unknown-name",
+            found=f"fields: {', '.join(allowed)}",
         ) from error
 
 
@@ -107,6 +110,7 @@ def _check_saving(train_distribute: Any, fields: Mapping[str, Any]) -> None:
     if steps and secs:
         raise ConfigError(
             f"save_checkpoints_steps={steps} and save_checkpoints_secs={secs} were both given",
+            code="argument/conflict",
             hint="give one of the two",
         )
     collective = train_distribute == "multi_worker_mirrored" or (
@@ -117,6 +121,7 @@ def _check_saving(train_distribute: Any, fields: Mapping[str, Any]) -> None:
         raise ConfigError(
             "with multi_worker_mirrored checkpoints must be saved by steps: workers whose clocks differ would save "
             "at different steps and wait for each other for ever",
+            code="training/unsupported",
             found=found,
             hint="give save_checkpoints_steps",
         )
@@ -137,6 +142,7 @@ def _session_config(tf: Any, given: Any, intra: int | None, inter: int | None, c
         except json_format.ParseError as error:
             raise ConfigError(
                 f"session_config cannot be read: {error}",
+                code="argument/bad-value",
                 hint="use the fields of tf.compat.v1.ConfigProto, such as gpu_options: {allow_growth: true}",
             ) from error
     session = tf.compat.v1.ConfigProto(allow_soft_placement=True) if given is None else given

@@ -51,14 +51,21 @@ class Communication:
         if self.implementation not in IMPLEMENTATIONS:
             raise ConfigError(
                 f"communication.implementation is {self.implementation!r}",
+                code="argument/bad-value",
                 found=f"allowed: {', '.join(IMPLEMENTATIONS)}",
                 hint="ring works everywhere; nccl needs GPUs",
             )
         if self.bytes_per_pack < 0:
-            raise ConfigError(f"communication.bytes_per_pack is {self.bytes_per_pack}", hint="0 or more bytes")
+            raise ConfigError(
+                f"communication.bytes_per_pack is {self.bytes_per_pack}",
+                code="argument/bad-value",
+                hint="0 or more bytes",
+            )
         if self.timeout_secs is not None and self.timeout_secs <= 0:
             raise ConfigError(
-                f"communication.timeout_secs is {self.timeout_secs}", hint="seconds above 0, or none for no limit"
+                f"communication.timeout_secs is {self.timeout_secs}",
+                code="argument/bad-value",
+                hint="seconds above 0, or none for no limit",
             )
 
     def options(self) -> Any:
@@ -96,7 +103,11 @@ def make(
         ConfigError: an unknown name, or a strategy that cannot work in this cluster.
     """
     if name not in NAMES:
-        raise ConfigError(f"the distribution strategy {name!r} is not known", found=f"allowed: {', '.join(NAMES)}")
+        raise ConfigError(
+            f"the distribution strategy {name!r} is not known",
+            code="argument/unknown-name",
+            found=f"allowed: {', '.join(NAMES)}",
+        )
     if name == "none":
         return None
     config = tf_config if tf_config is not None else from_environ(os.environ if environ is None else environ)
@@ -185,6 +196,7 @@ def _mirrored(devices: Sequence[str] | None, num_devices: int | None) -> Any:
         if num_devices > len(gpus):
             raise ConfigError(
                 f"mirrored over {num_devices} devices was asked for",
+                code="strategy/not-possible",
                 found=f"{len(gpus)} GPUs on this machine",
                 hint=f"num_devices at most {len(gpus)}",
             )
@@ -223,6 +235,7 @@ def split_cpu(num_devices: int) -> None:
             return
         raise ConfigError(
             f"the CPU cannot be split into {num_devices} logical devices any more",
+            code="strategy/not-possible",
             found=f"TensorFlow is running with {found} already",
             hint="make the strategy before any other TensorFlow operation, once per process",
         ) from error
@@ -243,12 +256,14 @@ def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communicat
     if config.cluster is None or not config.is_training_task:
         raise ConfigError(
             f"multi_worker_mirrored was asked for on {config.task}",
+            code="strategy/not-possible",
             found="only the chief and the workers take part in it; the strategy would wait for this task for ever",
             hint="make the strategy through build_run_config or train_and_evaluate, which leave it out here",
         )
     if config.cluster.num_ps:
         raise ConfigError(
             "multi_worker_mirrored was asked for in a cluster with a `ps` job",
+            code="strategy/not-possible",
             found=f"ps: {', '.join(config.cluster.jobs['ps'])}",
             hint="remove the ps job from TF_CONFIG, or use parameter_server",
         )
@@ -261,6 +276,7 @@ def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communicat
             raise ConfigError(
                 f"multi_worker_mirrored was asked for again on {config.task}, with (devices, RPC layer, communication) "
                 f"= {options}",
+                code="strategy/not-possible",
                 found=f"this process has it already, with {made}, and TensorFlow sets it up once in a process",
                 hint="the same options for every training of a process, or a process for each",
             )
@@ -299,6 +315,7 @@ def _parameter_server(config: TFConfig) -> Any:
     if config.cluster is None or not config.cluster.num_ps:
         raise ConfigError(
             "parameter_server was asked for without parameter servers",
+            code="strategy/not-possible",
             found="no TF_CONFIG" if config.cluster is None else f"jobs: {', '.join(config.cluster.jobs)}",
             hint="add a `ps` job to the cluster (launch --ps N), or use multi_worker_mirrored",
         )

@@ -81,6 +81,7 @@ def chosen(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[str, ...
                 close = nearest(name, names)
                 raise ConfigError(
                     f"{option} {name}: there is no such check",
+                    code="argument/unknown-name",
                     found=f"checks: {', '.join(names)}",
                     hint=f"did you mean {close!r}?" if close else "name one of these",
                 )

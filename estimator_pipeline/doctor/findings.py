@@ -35,6 +35,7 @@ class DoctorFinding:
 
     Attributes:
         check: the check's name; filled in by the one that runs the checks.
+        code: of the error that the job itself would raise, where it is one.
         severity: one of :data:`SEVERITIES`.
         what: what was found, with the values.
         why: why it matters; none where all is well.
@@ -47,6 +48,7 @@ class DoctorFinding:
     why: str = ""
     hint: str = ""
     check: str = ""
+    code: str = ""
     tasks: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def error(what: str, why: str, hint: str) -> DoctorFinding:
 def of_error(caught: PipelineError, why: str, *, severity: str = "error") -> DoctorFinding:
     """A finding of what the job itself would raise."""
     found = f" ({caught.found})" if caught.found else ""
-    return DoctorFinding(severity, f"{caught.what.rstrip('.')}{found}", why, caught.hint or "")
+    return DoctorFinding(severity, f"{caught.what.rstrip('.')}{found}", why, caught.hint or "", code=caught.code or "")
 
 
 @dataclass

@@ -20,7 +20,9 @@ def labels_of(label_key: str | Sequence[str], weight_key: str | None) -> str | t
         return label_key if isinstance(label_key, str) else labels
     if weight_key in labels:
         raise InputError(
-            f"{weight_key!r} is a label, and cannot be the records' weight as well", hint="name another feature"
+            f"{weight_key!r} is a label, and cannot be the records' weight as well",
+            code="argument/conflict",
+            hint="name another feature",
         )
     return (*labels, weight_key)
 
@@ -79,15 +81,17 @@ class Packing:
                 if name not in values:
                     raise InputError(
                         f"The data has no {kind} {name!r}",
+                        code="data/missing-feature",
                         found=f"it has {', '.join(sorted(values))}",
                         hint=f"give one of these as {'features_key' if kind == 'feature' else 'label_key'}",
                     )
         if not names:
-            raise InputError("No features are left beside the labels", hint="give features_key")
+            raise InputError("No features are left beside the labels", code="data/empty", hint="give features_key")
         unknown = sorted(set(self.scale) - set(names)) if isinstance(self.scale, Mapping) else []
         if unknown:
             raise InputError(
                 f"scale names the feature {unknown[0]!r}, which there is not",
+                code="data/missing-feature",
                 found=f"features {', '.join(names)}",
                 hint="use their names",
             )

@@ -63,10 +63,13 @@ class Inputs:
             if reader is not None and reader.source.num_records == 0:
                 raise InputError(
                     f"There are no records in {reader.source.what}",
+                    code="data/empty",
                     hint="check the files, or the name of the split",
                 )
         if train is None and evaluation is None:
-            raise InputError("Neither training nor evaluation data was given", hint="give at least one")
+            raise InputError(
+                "Neither training nor evaluation data was given", code="argument/missing", hint="give at least one"
+            )
         self._specs: tuple[Any, Any] | None = None
         # Names and shapes fail here, in the caller's view. Transforms are traced when first needed: that
         # starts TensorFlow's runtime, and some strategies must be made before.
@@ -190,6 +193,7 @@ class Inputs:
             kind, other = ("training", "train") if training else ("evaluation", "eval")
             raise InputError(
                 f"There is no {kind} data",
+                code="data/empty",
                 hint=f"give the factory its {kind} data ({other}= or {other}_split=)",
             )
         return reader
@@ -327,6 +331,7 @@ class Inputs:
                 if not isinstance(spec, tf.TensorSpec):
                     raise InputError(
                         "record_transform cannot take features of variable length",
+                        code="data/bad-feature",
                         found=str(spec),
                         hint="use transform=, which gets the batch",
                     )
@@ -405,6 +410,7 @@ class InputFn:
         if start < 0:
             raise InputError(
                 "start_step must be a step, from 0 on",
+                code="argument/bad-value",
                 found=f"{self.start_step!r}",
                 hint="give the global step",
             )
@@ -414,6 +420,7 @@ class InputFn:
 def _no_hint(pipelines: int) -> InputError:
     return InputError(
         "shard_policy='hint' leaves the sharing out to Strategy.experimental_distribute_dataset",
+        code="argument/not-applicable",
         found=f"an InputContext of {pipelines} input pipelines, with which nobody fills the hint in",
         hint="give strategy.experimental_distribute_dataset(train_input_fn()), or use shard_policy='data'",
     )
@@ -423,6 +430,7 @@ def _pair(value: Any) -> tuple[Any, Any]:
     if not isinstance(value, tuple) or len(value) != 2:
         raise InputError(
             "A transform must return (features, labels)",
+            code="model/bad-function",
             found=f"{type(value).__name__}",
             hint="end the function with: return features, labels",
         )
@@ -451,6 +459,7 @@ def _check_same(tf: Any, train: Any, evaluation: Any) -> None:
     if not same:
         raise InputError(
             "Training and evaluation data do not look alike",
+            code="data/bad-feature",
             found=f"training {train}, evaluation {evaluation}",
             hint="give both the same features and labels, of the same types and shapes",
         )

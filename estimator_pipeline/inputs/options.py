@@ -118,17 +118,18 @@ def make_options(factory: str, options: Mapping[str, Any]) -> InputOptions:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"the shared options are {', '.join(known)}"
-            raise InputError(f"{factory} has no option {name!r}", hint=hint)
+            raise InputError(f"{factory} has no option {name!r}", code="argument/unknown-name", hint=hint)
     if "global_batch_size" not in options:
         raise InputError(
             f"{factory} needs global_batch_size",
+            code="argument/missing",
             hint="give the number of records that all workers together read at a step",
         )
     return InputOptions(**options)
 
 
 def _bad(name: str, value: object, hint: str) -> InputError:
-    return InputError(f"A value that {name} cannot have", found=f"{name}={value}", hint=hint)
+    return InputError(f"A value that {name} cannot have", code="argument/bad-value", found=f"{name}={value}", hint=hint)
 
 
 def _check_count(name: str, value: object, *, least: int) -> None:

@@ -101,11 +101,16 @@ def partition(source: Inputs, folder: str | os.PathLike[str], *, parts: int) -> 
     readers = {"train": source._train, "eval": source._eval}
     sources = {kind: reader.source for kind, reader in readers.items() if reader is not None}
     if "train" not in sources:
-        raise InputError("There is no training data to partition", hint="give the factory its training data (train=)")
+        raise InputError(
+            "There is no training data to partition",
+            code="data/empty",
+            hint="give the factory its training data (train=)",
+        )
     count = sources["train"].num_records
     if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= count:
         raise InputError(
             f"{count} training records cannot be written as {parts!r} parts",
+            code="data/cannot-shard",
             found=f"parts={parts!r}",
             hint=f"give a whole number from 1 to {count}",
         )
@@ -113,6 +118,7 @@ def partition(source: Inputs, folder: str | os.PathLike[str], *, parts: int) -> 
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(
             "The folder for the parts is there already, and not empty",
+            code="file/exists",
             found=str(target),
             hint="name a new folder, or remove this one",
         )
@@ -170,6 +176,7 @@ def from_partition(folder: str | os.PathLike[str], **options: Any) -> Inputs:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{where} is no folder that inputs.partition wrote",
+            code="file/not-found",
             found=f"{_ABOUT}: {type(error).__name__}: {error}",
             hint="name the folder that was given to partition, or use from_tfrecord",
         ) from error
@@ -182,6 +189,7 @@ def from_partition(folder: str | os.PathLike[str], **options: Any) -> Inputs:
             if held[name] != count:
                 raise InputError(
                     f"{name} is not as it was written",
+                    code="data/unreadable",
                     found=f"{held[name]} records, {count} in {_ABOUT}",
                     hint="write the parts anew",
                 )
@@ -198,6 +206,7 @@ def _text(name: str, spec: Any) -> str:
     if None in sides or dtype not in STORED:
         raise InputError(
             f"The feature {name!r} cannot be written to parts",
+            code="data/bad-feature",
             found=str(spec),
             hint="only features of one fixed shape, and lists of any length (varlen), can; leave it out",
         )

@@ -91,6 +91,7 @@ class Order:
         if (self.block_records is None) != (self.window is None):
             raise InputError(
                 "A two-level order needs both block_records and window",
+                code="argument/missing",
                 found=f"block_records={self.block_records!r}, window={self.window!r}",
                 hint="give both, or neither for a shuffle of all the records",
             )
@@ -100,6 +101,7 @@ class Order:
             if any(count < 0 for count in self.block_records) or sum(self.block_records) != self.num_records:
                 raise InputError(
                     "The blocks of an order must hold its records, no more and no fewer",
+                    code="argument/bad-value",
                     found=f"{len(self.block_records)} blocks with {sum(self.block_records)} records, "
                     f"num_records={self.num_records}",
                     hint="give one count of at least 0 a block, summing up to num_records",
@@ -165,6 +167,7 @@ def records_at(order: Order, positions: np.ndarray) -> np.ndarray:
     if low < 0 or (order.total is not None and high >= order.total):
         raise InputError(
             "A stream position that the stream does not have",
+            code="argument/bad-value",
             found=f"positions {low} to {high} in a stream of {order.total or 'endless'} records",
             hint="ask for positions from 0 on, below num_records * epochs",
         )
@@ -199,6 +202,7 @@ def check_global_batch(global_batch: int, num_replicas: int) -> int:
         fits = [size for size in (below, below + num_replicas) if size]
         raise InputError(
             f"A global batch of {global_batch} records cannot be shared equally by {num_replicas} replicas",
+            code="data/cannot-shard",
             found=f"global_batch_size={global_batch}, {num_replicas} replicas in sync",
             hint=f"use a multiple of {num_replicas}: the nearest are {' and '.join(map(str, fits))}",
         )
@@ -278,6 +282,7 @@ def split_files(
     if len(counts) < num_pipelines:
         raise InputError(
             f"{len(counts)} files cannot be shared by {num_pipelines} input pipelines",
+            code="data/cannot-shard",
             found=f"{len(counts)} files, {num_pipelines} pipelines",
             hint="use shard_policy='data' (by record), or write the data as at least one file a worker",
         )
@@ -287,6 +292,7 @@ def split_files(
     if balance != "records":
         raise InputError(
             "An unknown way to balance files",
+            code="argument/unknown-name",
             found=f"balance={balance!r}",
             hint="use 'records' or 'contiguous'",
         )
@@ -417,6 +423,7 @@ def _check_int(name: str, value: Any, low: int, high: int) -> None:
     if not good:
         raise InputError(
             f"{name} must be a whole number from {low} to {high}",
+            code="argument/bad-value",
             found=f"{name}={value!r}",
             hint=f"change {name}",
         )

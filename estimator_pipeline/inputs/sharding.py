@@ -70,6 +70,7 @@ class Replicas:
         if not good:
             raise InputError(
                 "An input context whose numbers do not fit one another",
+                code="argument/bad-value",
                 found=f"pipeline {self.pipeline} of {self.num_pipelines}, {self.num_replicas} replicas",
                 hint="give each worker the same number of devices, and a pipeline id that there is",
             )
@@ -211,6 +212,7 @@ def choose_policy(
         if part_records is None:
             raise InputError(
                 "shard_policy='file' needs data in files",
+                code="data/cannot-shard",
                 found="arrays in memory",
                 hint="use shard_policy='data' or 'auto'",
             )
@@ -232,6 +234,7 @@ def check_policy(policy: str) -> None:
     if policy not in POLICIES:
         raise InputError(
             "An unknown shard policy",
+            code="argument/unknown-name",
             found=f"shard_policy={policy!r}",
             hint=f"use one of {', '.join(POLICIES)}",
         )
@@ -268,12 +271,14 @@ def train_plan(
     if worker_seeds not in ("same", "distinct"):
         raise InputError(
             "An unknown way to seed the workers",
+            code="argument/unknown-name",
             found=f"worker_seeds={worker_seeds!r}",
             hint="use 'same' or 'distinct'",
         )
     if worker_seeds == "distinct" and policy != "off":
         raise InputError(
             "Distinct seeds need every worker to read all the data",
+            code="argument/conflict",
             found=f"worker_seeds='distinct' with the shard policy {policy!r}",
             hint="add shard_policy='off', or leave worker_seeds at 'same'",
         )
@@ -285,6 +290,7 @@ def train_plan(
             empty = totals.index(0)
             raise InputError(
                 f"Input pipeline {empty} of {replicas.num_pipelines} would get files without any record",
+                code="data/cannot-shard",
                 found=f"{sum(map(bool, part_records))} of {len(part_records)} files hold records",
                 hint="use shard_policy='data', or write at least one file with records a worker",
             )

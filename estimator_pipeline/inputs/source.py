@@ -148,12 +148,14 @@ class Source(abc.ABC):
             except tf.errors.OpError as single:
                 return InputError(
                     f"A record of {self.what} cannot be decoded",
+                    code="data/bad-record",
                     found=f"{self.place(int(record))}: {_first_line(single)}",
                     hint="check the feature spec against what was written, or write the record anew",
                 )
         # Each record alone is fine: only their shapes differ.
         return InputError(
             f"The records of {self.what} cannot be batched together",
+            code="data/bad-record",
             found=_first_line(error),
             hint="give record_transform=, a function that brings each record to one shape",
         )

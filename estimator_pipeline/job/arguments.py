@@ -36,6 +36,7 @@ def check_seconds(value: Any, name: str, *, zero: bool = False) -> float | None:
         return float(value)
     raise ConfigError(
         f"{name} is {value!r}, which is no number of seconds",
+        code="argument/bad-value",
         found=f"allowed: {'0 or more' if zero else 'more than 0'}, and finite",
         hint=f"give seconds, such as {name}{' ' if name.startswith('-') else '='}600"
         + ("" if zero else ", or leave it out for no limit"),
@@ -61,6 +62,7 @@ def check_count(value: Any, name: str) -> int | None:
         return int(value)
     raise ConfigError(
         f"{name} is {value!r}",
+        code="argument/bad-value",
         found="allowed: whole numbers from 1 on",
         hint=f"give {name} such a number, or leave it out",
     )

@@ -13,12 +13,14 @@ __all__ = ["Factor", "FunctionRef", "Name", "Paths", "Problem", "Section", "expl
 
 
 class Problem(NamedTuple):
-    """One mistake: where (keys and list indices below the section), what, what was found, and the hint."""
+    """One mistake: where (keys and list indices below the section), what, what was found, the hint, and the code of
+    the error that it becomes."""
 
     path: tuple[str | int, ...]
     text: str
     found: str | None = None
     hint: str | None = None
+    code: str = "job/conflict"
 
 
 class Section(BaseModel):
@@ -82,7 +84,9 @@ def _factor(value: Any) -> Any:
 
 def explained(text: str, *, found: str, hint: str) -> PydanticCustomError:
     """For the validator of a field to raise: what is wrong with a single value."""
-    return PydanticCustomError("problems", "a wrong value", {"problems": [Problem((), text, found, hint)]})
+    return PydanticCustomError(
+        "problems", "a wrong value", {"problems": [Problem((), text, found, hint, "job/bad-value")]}
+    )
 
 
 Factor = Annotated[float, BeforeValidator(_factor), Field(gt=0)]

@@ -38,7 +38,13 @@ class MistakesError(ConfigError):
         mistakes: each as an error of its own.
     """
 
+    code = "job/several-mistakes"
     mistakes: tuple[ConfigError, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """Each mistake has a code of its own; that of the whole would stand behind the last of them."""
+        return self.what
 
     @classmethod
     def of(cls, head: str, mistakes: Sequence[ConfigError]) -> MistakesError:
@@ -134,7 +140,7 @@ def problems_error(problems: list[Problem], places: Places) -> ConfigError:
     for problem in problems:
         place = places.of(problem.path, with_source=not several)
         what = f"{place}: {_headed(problem)}" if place else _headed(problem)
-        errors.append(ConfigError(what, found=problem.found, hint=problem.hint))
+        errors.append(ConfigError(what, code=problem.code, found=problem.found, hint=problem.hint))
     if not several:
         return errors[0]
     return MistakesError.of(f"{places.source} has {len(problems)} mistakes:", errors)
@@ -164,6 +170,7 @@ def _problems(item: Any, data: dict[str, Any]) -> Iterator[Problem]:
             "unknown field.",
             f"{path[-1]!r} with the value {_shown(given)}{others}",
             f"did you mean {close!r}?" if close else "leave it out, or move it to the section that it belongs to.",
+            code="job/unknown-field",
         )
     elif kind == "missing":
         yield _missing(path, section, data)
@@ -173,7 +180,8 @@ def _problems(item: Any, data: dict[str, Any]) -> Iterator[Problem]:
         choices = re.findall(r"'([^']*)'", context["expected"])
         close = nearest(given, choices) if isinstance(given, str) else None
         hint = f"did you mean {close!r}?" if close else f"set {path[-1]} to one of these."
-        yield Problem(path, "this value is not allowed.", f"{_shown(given)}; allowed: {', '.join(choices)}", hint)
+        found = f"{_shown(given)}; allowed: {', '.join(choices)}"
+        yield Problem(path, "this value is not allowed.", found, hint, code="job/bad-value")
     elif kind in ("model_type", "model_attributes_type", "dataclass_type"):
         inner = _section_at((*item["loc"], ""))
         names = f" with the fields {', '.join(inner.model_fields)}" if inner else ""
@@ -182,6 +190,7 @@ def _problems(item: Any, data: dict[str, Any]) -> Iterator[Problem]:
             f"{_shown(given)} is not a mapping.",
             f"a value of type {_type(given)}; allowed: a mapping{names}",
             "write the fields below it, one a line and indented.",
+            code="job/wrong-type",
         )
     elif kind in _KINDS:
         yield Problem(
@@ -189,10 +198,13 @@ def _problems(item: Any, data: dict[str, Any]) -> Iterator[Problem]:
             f"{_shown(given)} is not {_KINDS[kind]}.",
             f"a value of type {_type(given)}; allowed: {_KINDS[kind]}",
             _hint_type(kind, given),
+            code="job/wrong-type",
         )
     else:
         found = f"{_shown(given)}; allowed: {_limit(kind, context, item['msg'])}"
-        yield Problem(path, "this value is not allowed.", found, f"give {path[-1]} another value.")
+        yield Problem(
+            path, "this value is not allowed.", found, f"give {path[-1]} another value.", code="job/bad-value"
+        )
 
 
 def _missing(path: Path, section: type[BaseModel] | None, data: dict[str, Any]) -> Problem:
@@ -210,6 +222,7 @@ def _missing(path: Path, section: type[BaseModel] | None, data: dict[str, Any]) 
         f"in {above}: {given}",
         f"add {path[-1]}"
         + (f", with {', '.join(_required(inner[0]))}." if len(inner) == 1 and _required(inner[0]) else "."),
+        code="job/missing-field",
     )
 
 
@@ -225,6 +238,7 @@ def _choice(path: Path, given: Any, *, key: str, choices: list[str]) -> Problem:
             f"{_shown(given)} is not a mapping.",
             f"a value of type {_type(given)}; allowed: a mapping with the field {key}: {', '.join(choices)}",
             f"write {key} and its fields below it, indented.",
+            code="job/wrong-type",
         )
     if key not in given:
         return Problem(
@@ -232,10 +246,12 @@ def _choice(path: Path, given: Any, *, key: str, choices: list[str]) -> Problem:
             "the field is missing.",
             f"no {key}; {allowed}",
             f"add {key}, and the fields that go with it.",
+            code="job/missing-field",
         )
     close = nearest(given[key], choices) if isinstance(given[key], str) else None
     hint = f"did you mean {close!r}?" if close else f"set {key} to one of these."
-    return Problem((*path, key), "this value is not allowed.", f"{_shown(given[key])}; {allowed}", hint)
+    found = f"{_shown(given[key])}; {allowed}"
+    return Problem((*path, key), "this value is not allowed.", found, hint, code="job/bad-value")
 
 
 def _hint_type(kind: str, given: Any) -> str:

@@ -18,6 +18,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.error_messages import Path, Places, config_error, problems_error
 from estimator_pipeline.job.placeholders import placeholders_in
 from estimator_pipeline.job.schema import Job
+from estimator_pipeline.utils.io_errors import code_of
 
 __all__ = ["apply_override", "dump_job", "load_job", "make_job", "yaml_error"]
 
@@ -95,6 +96,7 @@ def _text_of(path: pathlib.Path) -> str:
         if len(raw) > MOST_BYTES:
             raise ConfigError(
                 f"the job file {str(path)!r} is too large.",
+                code="file/unreadable",
                 found=f"more than {MOST_BYTES // 1024} KiB",
                 hint="name a job file; a vocabulary or a table goes into a file of its own.",
             )
@@ -103,12 +105,14 @@ def _text_of(path: pathlib.Path) -> str:
         beside = sorted(other.name for other in path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
         raise ConfigError(
             f"the job file {str(path)!r} cannot be read: {error.strerror or error}.",
+            code=code_of(error),
             found=f"in {str(path.parent)!r}: {', '.join(beside[:12]) or 'no YAML file'}",
             hint="name an existing YAML file; a relative path starts at the working directory.",
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"the job file {str(path)!r} is not UTF-8 text: {error.reason} at byte {error.start}.",
+            code="file/unreadable",
             hint="save it as UTF-8.",
         ) from None
 
@@ -118,6 +122,7 @@ def _read(text: str, *, source: str) -> tuple[dict[str, Any], Places]:
     if not text.strip():
         raise ConfigError(
             f"{source} is empty.",
+            code="job/not-yaml",
             found="no text",
             hint="write at least the sections model, input and run; legacy_configs holds examples.",
         )
@@ -125,6 +130,7 @@ def _read(text: str, *, source: str) -> tuple[dict[str, Any], Places]:
     if not isinstance(data, dict):
         raise ConfigError(
             f"{source} does not hold a mapping at its top level.",
+            code="job/not-yaml",
             found=f"{data!r:.60}; allowed: the sections {', '.join(Job.model_fields)}",
             hint="write `model:`, `input:`, `run:` and so on, each at the beginning of a line.",
         )
@@ -140,6 +146,7 @@ def _parse(text: str, *, source: str) -> Any:
     except RecursionError:
         raise ConfigError(
             f"{source}: its values are nested too deep.",
+            code="job/not-yaml",
             found=f"allowed: {DEEPEST} levels",
             hint="write it out with fewer lists and mappings within each other.",
         ) from None
@@ -152,6 +159,7 @@ def yaml_error(error: Exception, text: str, *, source: str) -> ConfigError:
     if not isinstance(error, MarkedYAMLError):
         return ConfigError(
             f"{source}: this is not YAML: {str(error).splitlines()[0]}.",
+            code="job/not-yaml",
             hint="save the file as plain text, and quote dates and special characters.",
         )
     mark = error.problem_mark or error.context_mark
@@ -163,6 +171,7 @@ def yaml_error(error: Exception, text: str, *, source: str) -> ConfigError:
         what = f"the key {twice[1]!r} stands twice in one mapping"
     return ConfigError(
         f"{place}: {what}." if twice else f"{place}: this is not YAML: {what}.",
+        code="job/not-yaml",
         found=f"the line {line!r:.90}" if line else None,
         hint="keep one of the two."
         if twice
@@ -176,6 +185,7 @@ def _plain(value: Any, path: Path, places: Places, above: tuple[int, ...]) -> An
     if id(value) in above:
         raise ConfigError(
             f"{places.of(path)}: {'.'.join(map(str, path))}: the value contains itself.",
+            code="job/not-yaml",
             found="a mapping or list inside itself",
             hint="write the inner value out.",
         )
@@ -184,6 +194,7 @@ def _plain(value: Any, path: Path, places: Places, above: tuple[int, ...]) -> An
     if places.count > MOST_VALUES or len(path) > DEEPEST:
         raise ConfigError(
             f"{places.of(path[:1])}: {'.'.join(map(str, path[:1]))}: there are too many values below it.",
+            code="job/not-yaml",
             found=f"allowed: {MOST_VALUES} values, aliases followed, and {DEEPEST} levels",
             hint="write it out with fewer of them; a vocabulary or a table goes into a file of its own.",
         )
@@ -194,6 +205,7 @@ def _plain(value: Any, path: Path, places: Places, above: tuple[int, ...]) -> An
             if not isinstance(key, str):
                 raise ConfigError(
                     f"{places.of((*path, str(key)))}: the key {key!r} is not text.",
+                    code="job/not-yaml",
                     found=f"a key of type {type(key).__name__} in {'.'.join(map(str, path)) or 'the job'}",
                     hint=f'write it in quotes: "{key}".',
                 )
@@ -214,6 +226,7 @@ def _plain(value: Any, path: Path, places: Places, above: tuple[int, ...]) -> An
         return None
     raise ConfigError(
         f"{places.of(path)}: {'.'.join(map(str, path))}: a value of a kind that no field takes.",
+        code="job/wrong-type",
         found=f"{_tag_or_type(value)}; allowed: text, numbers, true, false, null, lists and mappings",
         hint="write the value in quotes if text was meant.",
     )
@@ -232,6 +245,7 @@ def apply_override(override: str, data: dict[str, Any], places: Places) -> None:
     if not equals or not all(keys):
         raise ConfigError(
             f"{label}: this is not of the form key=value.",
+            code="job/bad-override",
             found=f"{override!r}; allowed: dotted keys, an equals sign and a value in YAML",
             hint="write for example --set train.max_steps=100.",
         )
@@ -244,6 +258,7 @@ def apply_override(override: str, data: dict[str, Any], places: Places) -> None:
             if not key.isdigit() or int(key) >= len(at):
                 raise ConfigError(
                     f"{label}: {'.'.join(map(str, path))} is a list, and has no item {key!r}.",
+                    code="job/bad-override",
                     found=f"{len(at)} items" + (f"; allowed: 0 to {len(at) - 1}" if at else ""),
                     hint="name an item by its number, or set the whole list: --set key=[a, b].",
                 )
@@ -251,6 +266,7 @@ def apply_override(override: str, data: dict[str, Any], places: Places) -> None:
         elif not isinstance(at, dict):
             raise ConfigError(
                 f"{label}: {'.'.join(map(str, path))} has no fields below it.",
+                code="job/bad-override",
                 found=f"the value {at!r:.60}",
                 hint="set that field itself.",
             )

@@ -21,6 +21,7 @@ def placeholders_in(data: Any) -> list[Problem]:
             "the value is still to be given.",
             PLACEHOLDER,
             f"write it there, or give it: --set {'.'.join(map(str, path))}=VALUE.",
+            code="job/missing-field",
         )
         for path in _paths(data, ())
     ]

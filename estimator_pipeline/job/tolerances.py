@@ -168,6 +168,7 @@ def _refuse_misspelt(what: Any, value: Any) -> None:
     if word in ("parity", "tolerances") and isinstance(value, Mapping):
         raise ConfigError(
             f"tolerances.{word}: this is the name of the section",
+            code="job/unknown-field",
             found=f"below it: {', '.join(map(str, value)) or 'nothing'}",
             hint="give what stands below it alone, such as {loss: rounding}",
         )
@@ -177,6 +178,7 @@ def _refuse_misspelt(what: Any, value: Any) -> None:
     if close:
         raise ConfigError(
             f"tolerances.{word}: {word!r} is none of what is compared",
+            code="argument/unknown-name",
             found=f"compared are: {', '.join(KINDS)}; or a pattern of variables' names",
             hint=f"did you mean {close!r}? For a variable of that name write {word + '*'!r}",
         )
@@ -191,6 +193,7 @@ def _tolerance(what: Any, given: Any) -> Tolerance:
         close = nearest(given, NAMED)
         raise ConfigError(
             f"tolerances.{what}: {given!r} is the name of no tolerance",
+            code="argument/unknown-name",
             found=f"the names: {', '.join(NAMED)}",
             hint=f"did you mean {close!r}?" if close else "use one of them, or give limits with a reason",
         )
@@ -199,6 +202,7 @@ def _tolerance(what: Any, given: Any) -> Tolerance:
             close = nearest(unknown[0], _FIELDS)
             raise ConfigError(
                 f"tolerances.{what}: a tolerance has no field {unknown[0]!r}",
+                code="job/unknown-field",
                 found=f"the fields: {', '.join(_FIELDS)}",
                 hint=f"did you mean {close!r}?" if close else "leave it out",
             )
@@ -206,6 +210,10 @@ def _tolerance(what: Any, given: Any) -> Tolerance:
             return Tolerance(**given)
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"tolerances.{what}: {error}", hint="for example {rtol: 1e-3, reason: why they need not be the same}"
+                f"tolerances.{what}: {error}",
+                code="job/bad-value",
+                hint="for example {rtol: 1e-3, reason: why they need not be the same}",
             ) from error
-    raise ConfigError(f"tolerances.{what} is a {type(given).__name__}", hint="a name, or limits with a reason")
+    raise ConfigError(
+        f"tolerances.{what} is a {type(given).__name__}", code="job/wrong-type", hint="a name, or limits with a reason"
+    )

@@ -60,6 +60,7 @@ def load_function(reference: str, *, field: str) -> Callable[..., Any]:
     if not where or not name:
         raise ConfigError(
             f"{field}: {reference!r} does not name a function",
+            code="job/bad-function",
             hint="write the module or file, a colon, and the function's name: path/to/file.py:function",
         )
     module = _file(where, field=field) if where.endswith(".py") else _module(where, field=field)
@@ -70,7 +71,9 @@ def load_function(reference: str, *, field: str) -> Callable[..., Any]:
     if not callable(function):
         public = [n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_")]
         raise ConfigError(
-            f"{field}: {where} has no function {name!r}", found=f"functions: {', '.join(public) or 'none'}"
+            f"{field}: {where} has no function {name!r}",
+            code="job/bad-function",
+            found=f"functions: {', '.join(public) or 'none'}",
         )
     found: Callable[..., Any] = function
     return found
@@ -92,6 +95,7 @@ def require_no_arguments(function: Callable[..., Any], *, reference: str, field:
     except TypeError as error:
         raise ConfigError(
             f"{field}: {reference} is called without arguments: {error}",
+            code="job/bad-function",
             found=f"{reference.rpartition(':')[2]}{inspect.signature(function)}",
             hint="give each parameter a default, or name a function without any",
         ) from error
@@ -120,6 +124,7 @@ def own_code(
     what: str,
     *,
     kind: Callable[[Exception], type[PipelineError]] | None = None,
+    code: str = "job/bad-function",
     fails: Callable[[], str] = lambda: "fails",
     hint: str = "correct it there",
 ) -> Iterator[None]:
@@ -128,6 +133,7 @@ def own_code(
     Args:
         what: how messages name it.
         kind: which error it is, told from the exception; None: bad input, whatever it was.
+        code: the code of that error.
         fails: what messages say of it; asked for where it has failed.
         hint: what messages advise.
 
@@ -140,7 +146,7 @@ def own_code(
         raise
     except Exception as error:
         found = ConfigError if kind is None else kind(error)
-        raise found(f"{what} {fails()}: {told(error)}", found=place_in(error), hint=hint) from error
+        raise found(f"{what} {fails()}: {told(error)}", code=code, found=place_in(error), hint=hint) from error
 
 
 def told(error: BaseException) -> str:
@@ -192,7 +198,9 @@ def _is_installed(filename: str) -> bool:
 def _file(where: str, *, field: str) -> ModuleType:
     if not os.path.isfile(where):
         what = "is no file" if os.path.exists(where) else "does not exist"
-        raise ConfigError(f"{field}: the file {where!r} {what}", found=f"working directory {os.getcwd()}")
+        raise ConfigError(
+            f"{field}: the file {where!r} {what}", code="job/bad-function", found=f"working directory {os.getcwd()}"
+        )
     path = os.path.realpath(where)
     status = os.stat(path)
     stamp = (status.st_mtime_ns, status.st_size)
@@ -238,6 +246,7 @@ def _module(where: str, *, field: str) -> ModuleType:
             raise
         raise ConfigError(
             f"{field}: the module {where!r} cannot be found",
+            code="job/bad-function",
             found=f"working directory {os.getcwd()}",
             hint="install it, or start the job where it lies, or write path/to/file.py:function",
         ) from error
@@ -256,6 +265,7 @@ class _Told:
         if isinstance(error, SystemExit):
             raise ConfigError(
                 f"{self._field}: {self._where} ends the process when it is loaded",
+                code="job/bad-function",
                 found=place_in(error),
                 hint='put what only the program itself does under `if __name__ == "__main__":`',
             ) from error
@@ -264,6 +274,7 @@ class _Told:
         lacking = isinstance(error, ImportError)
         raise ConfigError(
             f"{self._field}: {self._where} cannot be loaded: {told(error)}",
+            code="job/bad-function",
             found=place_in(error),
             hint="install what it imports, or put it beside it" if lacking else "correct it there",
         ) from error
@@ -287,6 +298,7 @@ def _claim_beside(path: str, *, field: str) -> dict[str, str]:
         if other is not None and other != lies:
             raise ConfigError(
                 f"{field}: {path} imports {name!r}, and another module of that name is loaded",
+                code="job/bad-function",
                 found=f"beside it {lies}; loaded {other}",
                 hint="give one of the two another name, or put each into a package of its own",
             )

@@ -59,6 +59,7 @@ def chief_checkpoint(
     if not fields <= {"epoch", "step"}:
         raise ConfigError(
             f"chief_checkpoint does not know the field {{{min(fields - {'epoch', 'step'})}}}",
+            code="argument/unknown-name",
             found=f"path {path!r}",
             hint="use {epoch} and {step}",
         )
@@ -140,6 +141,7 @@ def model_checkpoint(
             if save_best_only and every == "epoch" and monitor not in (logs or {}):
                 raise ConfigError(
                     f"model_checkpoint keeps the best by {monitor!r}, and an epoch has no such value",
+                    code="argument/unknown-name",
                     found=f"its values: {', '.join(logs or {})}",
                     hint="name one of them; val_ ones are there where checkpoints are evaluated during training",
                 )
@@ -170,6 +172,7 @@ def learning_rate_by_epoch(*, boundaries: Sequence[int], values: Sequence[float]
     if len(rates) != len(bounds) + 1 or sorted(set(bounds)) != bounds:
         raise ConfigError(
             "learning_rate_by_epoch needs rising boundaries, and one value more than boundaries",
+            code="argument/bad-value",
             found=f"boundaries {bounds}, values {rates}",
             hint="give one value for the epochs before each boundary, and one for those from the last one on",
         )
@@ -180,6 +183,7 @@ def learning_rate_by_epoch(*, boundaries: Sequence[int], values: Sequence[float]
             if callable(self.model.optimizer.learning_rate):
                 raise ConfigError(
                     "the learning rate is given by epoch, and the optimizer has a schedule by step",
+                    code="argument/conflict",
                     found=type(self.model.optimizer.learning_rate).__name__,
                     hint="keep one of the two",
                 )
@@ -229,4 +233,8 @@ def _task(tf_config: TFConfig | None, environ: Mapping[str, str] | None) -> TFCo
 def _check_every(name: str, every: str | int) -> None:
     good = every == "epoch" or (isinstance(every, int) and not isinstance(every, bool) and every >= 1)
     if not good:
-        raise ConfigError(f"{name}: every is {every!r}", hint="give 'epoch', or a number of batches from 1 on")
+        raise ConfigError(
+            f"{name}: every is {every!r}",
+            code="argument/bad-value",
+            hint="give 'epoch', or a number of batches from 1 on",
+        )

@@ -32,12 +32,14 @@ def mismatch(model: Any, features: Any) -> ConfigError | None:
         return ConfigError(
             f"the model wants {'inputs' if len(missing) > 1 else 'an input'} of the name "
             f"{', '.join(map(repr, missing))}, and the data have no such feature",
+            code="model/features-mismatch",
             found=f"features: {given}; inputs of the model: {told}",
             hint="call the model's inputs and the features by the same names, or give one feature as a tensor",
         )
     if len(wanted) > 1 and not isinstance(features, list | tuple):
         return ConfigError(
             f"the model wants {len(wanted)} inputs by name, and the data give one tensor",
+            code="model/features-mismatch",
             found=f"features: {_shape(features)}; inputs of the model: {told}",
             hint="give the features as a dictionary with these names",
         )
@@ -66,6 +68,7 @@ def refuse_text(model: Any, features: Any) -> None:
     if text:
         raise ConfigError(
             f"the data have text for {', '.join(map(repr, text))}, and the model takes numbers there",
+            code="model/features-mismatch",
             found=", ".join(f"{name} of {getattr(wanted[name].dtype, 'name', wanted[name].dtype)}" for name in text),
             hint="read the column as numbers; or give the model tf.keras.Input(..., dtype='string') and a StringLookup",
         )

@@ -54,12 +54,15 @@ def head_of(loss: Any, head: str | None) -> str | None:
         ConfigError: an unknown loss or head, or two that contradict each other.
     """
     if head is not None and head not in HEADS:
-        raise ConfigError(f"the head {head!r} is not known", found=f"allowed: {', '.join(HEADS)}")
+        raise ConfigError(
+            f"the head {head!r} is not known", code="argument/unknown-name", found=f"allowed: {', '.join(HEADS)}"
+        )
     if not isinstance(loss, str):
         return head
     if loss not in HEAD_OF_LOSS:
         raise ConfigError(
             f"the loss {loss!r} is not known",
+            code="argument/unknown-name",
             found=f"allowed: {', '.join(HEAD_OF_LOSS)}",
             hint="name one of these, or give a function loss(labels, logits) -> loss of each example",
         )
@@ -68,6 +71,7 @@ def head_of(loss: Any, head: str | None) -> str | None:
         losses = [name for name, kind in HEAD_OF_LOSS.items() if head in (kind, *_ALSO.get(name, ()))]
         raise ConfigError(
             f"the loss {loss!r} belongs to the head {' or '.join(map(repr, fitting))}, not to {head!r}",
+            code="argument/conflict",
             hint=f"leave the head out, or take a loss of its own: {', '.join(losses)}",
         )
     return head or fitting[0]
@@ -98,11 +102,16 @@ class Head:
         if not self.label_smoothing:
             return
         if not 0.0 < self.label_smoothing < 1.0:
-            raise ConfigError(f"label_smoothing is {self.label_smoothing!r}", hint="give a share: 0 or more, below 1")
+            raise ConfigError(
+                f"label_smoothing is {self.label_smoothing!r}",
+                code="argument/bad-value",
+                hint="give a share: 0 or more, below 1",
+            )
         if not isinstance(self.loss, str) or self.kind not in SMOOTHED:
             what = f"the loss {self.loss!r}" if isinstance(self.loss, str) else "an own loss function"
             raise ConfigError(
                 f"label_smoothing is {self.label_smoothing:g}, and {what} has no classes to smooth",
+                code="argument/conflict",
                 found=f"losses of classes: {', '.join(n for n, kind in HEAD_OF_LOSS.items() if kind in SMOOTHED)}",
                 hint="leave label_smoothing out, or take one of these",
             )
@@ -127,6 +136,7 @@ class Head:
             if table is None:
                 raise ConfigError(
                     f"the labels are text, and the loss {self.loss!r} takes numbers",
+                    code="model/labels-mismatch",
                     found=f"heads whose labels may be names: {', '.join(NUMBERED)}",
                     hint="give label_vocabulary, the names of the classes in their order"
                     if self.kind in NUMBERED
@@ -157,6 +167,7 @@ class Head:
             if values.shape.rank == 0:
                 raise ConfigError(
                     "the loss function gave one number for the batch",
+                    code="model/bad-function",
                     hint="give the loss of each example ([batch]); the mean, and its scaling over replicas, are made "
                     "here (a tf.keras.losses.Loss: reduction=tf.keras.losses.Reduction.NONE)",
                 )
@@ -203,7 +214,9 @@ class Head:
             wrong = "a logit for each class: Dense(K) with K of 2 at least; or take binary_crossentropy"
         if wrong:
             raise ConfigError(
-                f"logits of the shape {logits.shape} do not fit the head {self.kind!r}", hint=f"give {wrong}"
+                f"logits of the shape {logits.shape} do not fit the head {self.kind!r}",
+                code="model/labels-mismatch",
+                hint=f"give {wrong}",
             )
         self.check_units(last)
 
@@ -221,6 +234,7 @@ class Head:
         if names and classes not in (names, None):
             raise ConfigError(
                 f"label_vocabulary has {names} names, and the model tells {classes} classes apart",
+                code="model/labels-mismatch",
                 hint="name each class, in their order",
             )
 
@@ -240,6 +254,7 @@ class Head:
         except ValueError as error:
             raise ConfigError(
                 f"labels {labels.shape} and logits {logits.shape} do not fit the loss {self.loss!r}",
+                code="model/labels-mismatch",
                 hint="the model's last layer must give as many values as a label has",
             ) from error
         return labels
@@ -344,6 +359,7 @@ class Head:
         if name not in known:
             raise ConfigError(
                 f"the metric {name!r} is not known for the head {self.kind!r}",
+                code="argument/unknown-name",
                 found=f"allowed: {', '.join(known) or 'none'}",
                 hint="name one of these, or give a function metric(labels, predictions) -> (value, update)",
             )
@@ -392,12 +408,15 @@ def _checked_names(given: Any, kind: str | None) -> tuple[str, ...]:
         return ()
     if len(names) < 2 or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
         raise ConfigError(
-            f"label_vocabulary is {given!r}", hint="give a list of the classes' names: two or more, each of them once"
+            f"label_vocabulary is {given!r}",
+            code="argument/bad-value",
+            hint="give a list of the classes' names: two or more, each of them once",
         )
     if kind not in SMOOTHED:
         what = "an own loss function without a head" if kind is None else f"the head {kind!r}"
         raise ConfigError(
             f"label_vocabulary was given, and with {what} there are no classes to name",
+            code="argument/conflict",
             found=f"heads of classes: {', '.join(SMOOTHED)}",
             hint="leave it out, or take one of these heads",
         )

@@ -43,7 +43,10 @@ def checked_histograms(names: Sequence[str]) -> tuple[str, ...]:
     unknown = [name for name in given if name not in HISTOGRAMS]
     if unknown or isinstance(names, str):
         raise ConfigError(
-            f"histograms is {names!r}", found=f"allowed: {', '.join(HISTOGRAMS)}", hint="give a list of some of these"
+            f"histograms is {names!r}",
+            code="argument/bad-value",
+            found=f"allowed: {', '.join(HISTOGRAMS)}",
+            hint="give a list of some of these",
         )
     return tuple(given)
 

@@ -34,17 +34,20 @@ def explained(path: str, local: str, error: Exception) -> ConfigError:
         return ConfigError(
             f"{path} holds Python code, which Keras does not run from a file"
             + (f": that of the Lambda layer {names}" if names else ""),
+            code="model/bad-keras-file",
             hint=f"write the layer as a class with {_REGISTERED}, and save the model anew; or, where the file is to be "
             f"trusted, name {by_hand}, by tf.keras.models.load_model(PATH, safe_mode=False)",
         )
     if unknown := _UNKNOWN.search(text):
         return ConfigError(
             f"{path} has {unknown[1]!r}, which is no class or function of Keras, and nothing here has its code",
+            code="model/bad-keras-file",
             hint=f"name {by_hand}, beside that code",
         )
     lines = text.strip().splitlines()
     return ConfigError(
         f"Keras does not load {path}: {lines[0][:300] if lines else type(error).__name__}",
+        code="model/bad-keras-file",
         hint=f"load it with the Keras that wrote it, or name {by_hand}",
     )
 

@@ -29,7 +29,8 @@ from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models import keras_file_errors as keras_refusals
 from estimator_pipeline.models.heads import METRICS, Head
-from estimator_pipeline.models.model_fn import checked, policy_of, precision, takes_params
+from estimator_pipeline.models.model_fn import checked, takes_params
+from estimator_pipeline.models.mixed_precision import policy_of, precision
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.models.optimizers.loss_scaling import INITIAL_SCALE
 from estimator_pipeline.models.optimizers.spec import Optimizer, optimizer_of
@@ -115,7 +116,9 @@ def build_keras_model(
         label_vocabulary=label_vocabulary,
     )
     if clip_norm is not None and clip_value is not None:
-        raise ConfigError("clip_norm and clip_value were both given", hint="give one of the two")
+        raise ConfigError(
+            "clip_norm and clip_value were both given", code="argument/conflict", hint="give one of the two"
+        )
     policy = policy_of(mixed_precision)
     chosen = optimizer_of(optimizer)
     with precision(policy):
@@ -219,7 +222,9 @@ def load_keras_model(path: str) -> Any:
                 state = archive.read(_STATE) if _STATE in archive.namelist() else None
         except (tf.errors.OpError, zipfile.BadZipFile) as error:
             raise ConfigError(
-                f"{path} cannot be read as a .keras file: {error}", hint="name a file that Model.save wrote as .keras"
+                f"{path} cannot be read as a .keras file: {error}",
+                code="model/bad-keras-file",
+                hint="name a file that Model.save wrote as .keras",
             ) from error
         try:
             model = tf.keras.models.load_model(local)
@@ -300,6 +305,7 @@ def _check_output(model: Any, meant: Outputs) -> None:
             raise ConfigError(
                 f"the model gives values of the shape {shape}, and weights of records would be taken for weights of "
                 "these",
+                code="model/labels-mismatch",
                 hint="end the model with one axis beside the batch's, or leave the weights out",
             )
 
@@ -351,6 +357,7 @@ def _metrics(kind: str | None, wanted: Sequence[str | Any] | None) -> list[Any]:
         if metric not in known:
             raise ConfigError(
                 f"the metric {metric!r} is not known for the head {kind!r}",
+                code="argument/unknown-name",
                 found=f"allowed: {', '.join(known) or 'none'}",
                 hint="name some of these, or give Keras metrics of (labels, logits)",
             )

@@ -59,6 +59,7 @@ def explained(error: BaseException) -> InputError | None:
         return InputError(
             f"the labels {f'of the output {output} ' if output else ''}do not fit binary_crossentropy, which takes 0 "
             "and 1",
+            code="model/labels-mismatch",
             found=f"a batch whose smallest label is {float(least):g} and whose largest is {float(most):g}",
             hint="write the labels as 0 and 1; or take sparse_categorical_crossentropy with a logit for each class, or "
             "a loss of numbers such as mean_squared_error",
@@ -66,6 +67,7 @@ def explained(error: BaseException) -> InputError | None:
     if found := _NAMES.search(text):
         return InputError(
             "a label is not one of label_vocabulary",
+            code="model/labels-mismatch",
             found=f"{found[1]}; known: {found[2]}",
             hint="add the name to label_vocabulary, or leave such records out",
         )
@@ -73,6 +75,7 @@ def explained(error: BaseException) -> InputError | None:
         label, classes = found.groups()
         return InputError(
             f"a label is {label}, and the model tells {classes} classes apart, 0 to {int(classes) - 1}",
+            code="model/labels-mismatch",
             hint="number the classes from 0, or give the model a logit for each",
         )
     return None

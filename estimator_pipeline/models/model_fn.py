@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
@@ -34,6 +34,7 @@ from estimator_pipeline.compat.internals import stateless_random as step_random
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.heads import SIGNATURES
 from estimator_pipeline.models.histograms import add_histograms, checked_histograms
+from estimator_pipeline.models.mixed_precision import policy_of, precision
 from estimator_pipeline.models.optimizers import moving_averages
 from estimator_pipeline.models.optimizers.gradient_accumulation import changes, mean_of_steps
 from estimator_pipeline.models.optimizers.loss_scaling import LossScale, apply_if
@@ -49,7 +50,6 @@ LEARNING_RATE = "estimator_pipeline/learning_rate"
 # among them that hold what a Keras optimizer was made with.
 OF_OPTIMIZER = "estimator_pipeline/of_optimizer"
 SETTINGS = "estimator_pipeline/settings_of_optimizer"
-POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def build_model_fn(
@@ -133,13 +133,19 @@ def build_model_fn(
     unknown = set(signatures) - set(SIGNATURES)
     if unknown:
         raise ConfigError(
-            f"the signatures {', '.join(sorted(unknown))} are not known", found=f"allowed: {', '.join(SIGNATURES)}"
+            f"the signatures {', '.join(sorted(unknown))} are not known",
+            code="argument/unknown-name",
+            found=f"allowed: {', '.join(SIGNATURES)}",
         )
     for name, value in (("clip_norm", clip_norm), ("clip_value", clip_value)):
         if value is not None and value <= 0:
-            raise ConfigError(f"{name} is {value}", hint="a number above 0, or None for no clipping")
+            raise ConfigError(
+                f"{name} is {value}", code="argument/bad-value", hint="a number above 0, or None for no clipping"
+            )
     if clip_norm is not None and clip_value is not None:
-        raise ConfigError("clip_norm and clip_value were both given", hint="give one of the two")
+        raise ConfigError(
+            "clip_norm and clip_value were both given", code="argument/conflict", hint="give one of the two"
+        )
     defaults = dict(params or {})
     with_params = takes_params(layers)
 
@@ -189,6 +195,7 @@ def build_model_fn(
         if every > 1 and config is not None and config.num_ps_replicas > 0:
             raise ConfigError(
                 f"gradient_accumulation_steps is {every}, in a cluster with parameter servers",
+                code="argument/conflict",
                 found="each worker changes the variables by itself, while others' gradients are added up",
                 hint="train with multi_worker_mirrored, or give smaller batches and a lower learning rate",
             )
@@ -248,7 +255,11 @@ def _train_op(
         tf.compat.v1.add_to_collection(LEARNING_RATE, told_rate)
 
     if not variables:
-        raise ConfigError("the model has no trainable variables", hint="give it layers with weights to train")
+        raise ConfigError(
+            "the model has no trainable variables",
+            code="model/bad-function",
+            hint="give it layers with weights to train",
+        )
     # As `Optimizer.minimize` does it. Where the gradients of an operation wait for each other, the graph optimizer does
     # not make a convolution's two into one operation, which takes nearly twice as long on CPUs. Without colocation each
     # has a device, which a strategy wants to know.
@@ -260,6 +271,7 @@ def _train_op(
     if missing:
         raise ConfigError(
             f"the loss does not depend on the variables {', '.join(missing)}",
+            code="model/bad-function",
             hint="connect the layers to the model's output, or set trainable=False on them",
         )
     if scale is not None:
@@ -393,6 +405,7 @@ def _optimizer_maker(given: Any) -> Callable[[Any], tuple[Any, Any]]:
     if not callable(given) or hasattr(given, "apply_gradients"):
         raise ConfigError(
             f"the optimizer is a {type(given).__name__} object",
+            code="model/bad-optimizer",
             hint="an optimizer belongs to the graph it was first used in; give its name, or a function of the global "
             "step that makes one: lambda step: tf.compat.v1.train.AdamOptimizer(1e-3)",
         )
@@ -406,6 +419,7 @@ def _optimizer_maker(given: Any) -> Callable[[Any], tuple[Any, Any]]:
             raise ConfigError(
                 f"the function for the optimizer gave a {type(optimizer).__name__}, which cannot train in an "
                 "Estimator's graph",
+                code="model/bad-optimizer",
                 found=f"an object of {type(optimizer).__module__}",
                 hint="give one of tf.keras.optimizers.legacy or of tf.compat.v1.train",
             )
@@ -414,33 +428,6 @@ def _optimizer_maker(given: Any) -> Callable[[Any], tuple[Any, Any]]:
         return optimizer, None
 
     return make
-
-
-def policy_of(mixed_precision: bool | str) -> str:
-    """The name of the Keras policy that is asked for.
-
-    Raises:
-        ConfigError: there is none of this name.
-    """
-    policy = mixed_precision if isinstance(mixed_precision, str) else ("float32", "mixed_bfloat16")[mixed_precision]
-    if policy not in POLICIES:
-        raise ConfigError(f"mixed_precision is {mixed_precision!r}", found=f"allowed: {', '.join(POLICIES)}")
-    return policy
-
-
-@contextlib.contextmanager
-def precision(policy: str) -> Iterator[None]:
-    """Layers made in the block follow this policy."""
-    tf = compat.install()
-    if policy == "float32":
-        yield
-        return
-    before = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy(policy)
-    try:
-        yield
-    finally:
-        tf.keras.mixed_precision.set_global_policy(before)
 
 
 def checked(model: Any) -> Any:
@@ -455,6 +442,7 @@ def checked(model: Any) -> Any:
     several = isinstance(model, list | tuple)
     raise ConfigError(
         f"the function that builds the model has returned a {type(model).__name__}",
+        code="model/bad-function",
         found=repr(model)[:200],
         hint="return tf.keras.Sequential(...) of them"
         if several
@@ -471,6 +459,7 @@ def takes_params(layers: Callable[..., Any]) -> bool:
     if not callable(layers) or (hasattr(layers, "trainable_variables") and not isinstance(layers, type)):
         raise ConfigError(
             f"layers is a {type(layers).__name__}",
+            code="model/bad-function",
             hint="give a function that builds the model, or its class: a model object belongs to the graph it was "
             "built in",
         )
@@ -482,6 +471,8 @@ def takes_params(layers: Callable[..., Any]) -> bool:
     ]
     if len(needed) > 1:
         raise ConfigError(
-            f"layers{signature} takes {len(needed)} arguments", hint="it is called as layers() or layers(params)"
+            f"layers{signature} takes {len(needed)} arguments",
+            code="model/bad-function",
+            hint="it is called as layers() or layers(params)",
         )
     return bool(needed) or "params" in signature.parameters

@@ -140,6 +140,7 @@ class Outputs:
             if isinstance(labels, Mapping) and isinstance(self.parts[_ALONE].head.loss, str):
                 raise ConfigError(
                     "the data bring several labels, and the model has one output",
+                    code="model/labels-mismatch",
                     found=f"labels: {', '.join(map(str, labels))}",
                     hint="give the one label as a tensor; or have the model give a dictionary of logits, and say with "
                     "outputs={name: …} what each of them means",
@@ -152,6 +153,7 @@ class Outputs:
         if missing:
             raise ConfigError(
                 f"the data bring no labels for the output {missing[0]!r}",
+                code="model/labels-mismatch",
                 found="labels: one tensor" if given is None else f"labels: {', '.join(map(str, given))}",
                 hint="give the labels as a dictionary with the names of the outputs: "
                 f"{{{', '.join(f'{name!r}: …' for name in self.parts)}}}",
@@ -190,12 +192,14 @@ class Outputs:
             if names is not None or isinstance(values, list | tuple):
                 raise ConfigError(
                     f"the model gives several values: {_told(names, values)}",
+                    code="model/bad-function",
                     hint="say with outputs={name: …} what each of them means; or have the model give one tensor",
                 )
             return
         if names is None or set(names) != set(self.parts):
             raise ConfigError(
                 f"the model gives {_told(names, values)}, and the outputs are {', '.join(self.parts)}",
+                code="model/bad-function",
                 hint="have the model give a dictionary of logits with these names: "
                 f"{{{', '.join(f'{name!r}: …' for name in self.parts)}}}",
             )
@@ -334,18 +338,23 @@ def outputs_of(
     records = weighting_of(None, weight_column=weight_column)
     if outputs is None:
         if loss is None:
-            raise ConfigError("the model has no loss", hint="give loss, or outputs={name: {'loss': …}, …}")
+            raise ConfigError(
+                "the model has no loss", code="argument/missing", hint="give loss, or outputs={name: {'loss': …}, …}"
+            )
         return Outputs({_ALONE: _part(Output(**one))}, records)
     given = [name for name, value in one.items() if value is not None and value != 0.0 and value != ()]
     given = [name for name in given if name != "label_vocabulary" or label_vocabulary]
     if given:
         raise ConfigError(
             f"{given[0]} was given beside outputs",
+            code="argument/conflict",
             hint=f"give each output its own: outputs={{name: {{{given[0]!r}: …}}}}",
         )
     if not isinstance(outputs, Mapping) or not outputs or not all(isinstance(n, str) and n for n in outputs):
         raise ConfigError(
-            f"outputs is {outputs!r}", hint="give a mapping from the names of the outputs to their fields"
+            f"outputs is {outputs!r}",
+            code="argument/bad-value",
+            hint="give a mapping from the names of the outputs to their fields",
         )
     return Outputs({name: _named_part(name, value) for name, value in outputs.items()}, records)
 
@@ -415,21 +424,30 @@ def _named_part(name: str, given: Any) -> _Part:
         if unknown or "loss" not in given:
             raise ConfigError(
                 f"the output {name!r} has no field {unknown[0]!r}" if unknown else f"the output {name!r} has no loss",
+                code="argument/unknown-name",
                 found=f"allowed: {', '.join(known)}",
                 hint="take one of these" if unknown else "give its loss",
             )
         given = Output(**given)
     if not isinstance(given, Output):
         raise ConfigError(
-            f"the output {name!r} is a {type(given).__name__}", hint="give its fields: {'loss': …, 'metrics': […]}"
+            f"the output {name!r} is a {type(given).__name__}",
+            code="argument/bad-value",
+            hint="give its fields: {'loss': …, 'metrics': […]}",
         )
     weight = given.loss_weight
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-        raise ConfigError(f"the output {name!r} has the loss_weight {weight!r}", hint="give a number of 0 or more")
+        raise ConfigError(
+            f"the output {name!r} has the loss_weight {weight!r}",
+            code="argument/bad-value",
+            hint="give a number of 0 or more",
+        )
     try:
         return _part(given)
     except ConfigError as error:
-        raise ConfigError(f"the output {name!r}: {error.what}", found=error.found, hint=error.hint) from error
+        raise ConfigError(
+            f"the output {name!r}: {error.what}", code="argument/bad-value", found=error.found, hint=error.hint
+        ) from error
 
 
 def _part(given: Output) -> _Part:
@@ -454,6 +472,7 @@ def wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
     if unknown:
         raise ConfigError(
             f"the metrics {', '.join(map(str, unknown))} are not known for the head {kind!r}",
+            code="argument/unknown-name",
             found=f"allowed: {', '.join(known) or 'none'}",
             hint="name some of these, or give a mapping name -> metric(labels, predictions)",
         )

@@ -58,6 +58,7 @@ class Weighting:
         if len(self.classes) > classes or (self.others is None and len(self.classes) < classes):
             raise ConfigError(
                 f"class_weights has weights of {len(self.classes)} classes, and the model tells {classes} apart",
+                code="model/labels-mismatch",
                 hint="give one for each class, in their order, or a mapping from the numbers of some to their weights",
             )
 
@@ -95,6 +96,7 @@ class Weighting:
             else:
                 raise ConfigError(
                     f"the data bring no weights under the name {self.column!r}",
+                    code="data/missing-feature",
                     found=f"features: {_names(features)}; labels: {_names(labels)}",
                     hint='give the labels as a dictionary, {"label": labels, "'
                     f'{self.column}": weights}}, in training and in evaluation',
@@ -110,6 +112,7 @@ class Weighting:
         if isinstance(labels, Mapping):
             raise ConfigError(
                 "class_weights need labels of one kind, and the data give several",
+                code="model/labels-mismatch",
                 found=_names(labels),
                 hint="keep the one that is the class, and the records' weights",
             )
@@ -142,20 +145,27 @@ def weighting_of(
         ConfigError: weights that are none, or of classes that the head does not have.
     """
     if weight_column is not None and (not isinstance(weight_column, str) or not weight_column):
-        raise ConfigError(f"weight_column is {weight_column!r}", hint="give the name of the weights in the data")
+        raise ConfigError(
+            f"weight_column is {weight_column!r}",
+            code="argument/bad-value",
+            hint="give the name of the weights in the data",
+        )
     if class_weights is None:
         return None if weight_column is None else Weighting(weight_column, kind=kind)
     if kind not in _OF_CLASSES:
         what = "an own loss function without a head" if kind is None else f"the head {kind!r}"
         raise ConfigError(
             f"class_weights were given, and with {what} a record is not of one class",
+            code="argument/conflict",
             found=f"heads of classes: {', '.join(_OF_CLASSES)}",
             hint="give each record a weight of its own (weight_column), or take one of these heads",
         )
     classes, others = _checked(class_weights, label_vocabulary)
     if kind == "binary" and len(classes) > 2:
         raise ConfigError(
-            f"class_weights has weights of {len(classes)} classes, and the head 'binary' has two", hint="give two"
+            f"class_weights has weights of {len(classes)} classes, and the head 'binary' has two",
+            code="model/labels-mismatch",
+            hint="give two",
         )
     return Weighting(weight_column, classes, others, kind)
 
@@ -168,11 +178,17 @@ def _of_records(tf: Any, weights: Any, column: str) -> Any:
     elif shape.rank not in (1, None):
         raise ConfigError(
             f"the weights {column!r} are not one number for each record",
+            code="data/bad-feature",
             found=f"a batch of the shape {shape}",
             hint="give them as [batch] or [batch, 1]",
         )
     if not (weights.dtype.is_floating or weights.dtype.is_integer):
-        raise ConfigError(f"the weights {column!r} are no numbers", found=weights.dtype.name, hint="give numbers")
+        raise ConfigError(
+            f"the weights {column!r} are no numbers",
+            code="data/bad-feature",
+            found=weights.dtype.name,
+            hint="give numbers",
+        )
     return tf.cast(weights, tf.float32)
 
 
@@ -181,7 +197,9 @@ def _checked(given: Any, vocabulary: Sequence[str]) -> tuple[tuple[float, ...], 
     mapping = isinstance(given, Mapping)
     if not mapping and (not isinstance(given, Sequence) or isinstance(given, str)):
         raise ConfigError(
-            f"class_weights is {given!r}", hint="give a list of weights, or a mapping from class numbers to weights"
+            f"class_weights is {given!r}",
+            code="argument/bad-value",
+            hint="give a list of weights, or a mapping from class numbers to weights",
         )
     names: dict[Any, Any] = {name: number for number, name in enumerate(vocabulary)}
     pairs: dict[Any, Any] = {
@@ -191,13 +209,20 @@ def _checked(given: Any, vocabulary: Sequence[str]) -> tuple[tuple[float, ...], 
         if type(number) is not int or number < 0:
             raise ConfigError(
                 f"class_weights names the class {number!r}",
+                code="argument/bad-value",
                 found=f"label_vocabulary: {', '.join(vocabulary)}" if vocabulary else "",
                 hint="name classes by number, from 0 on, or by what label_vocabulary calls them",
             )
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-            raise ConfigError(f"class_weights: class {number} weighs {weight!r}", hint="give numbers of 0 or more")
+            raise ConfigError(
+                f"class_weights: class {number} weighs {weight!r}",
+                code="argument/bad-value",
+                hint="give numbers of 0 or more",
+            )
     if not any(pairs.values()):
-        raise ConfigError(f"class_weights is {given!r}", hint="give at least one weight above 0")
+        raise ConfigError(
+            f"class_weights is {given!r}", code="argument/bad-value", hint="give at least one weight above 0"
+        )
     return tuple(float(pairs.get(n, 1.0)) for n in range(max(pairs) + 1)), 1.0 if mapping else None
 
 

@@ -42,12 +42,14 @@ def assert_parity(job: str | Path | None = None, *, estimator: Any = None, model
     if (job is None) == (estimator is None) or (estimator is None) != (model is None):
         raise ConfigError(
             "assert_parity needs a job file, or an estimator and a model",
+            code="argument/missing",
             found=f"job {job!r}, estimator {type(estimator).__name__}, model {type(model).__name__}",
             hint='assert_parity("job.yaml"), or assert_parity(estimator=..., model=..., input_fn=...)',
         )
     if job is not None and options.get("eval_steps") is not None:
         raise ConfigError(
             "eval_steps is for an estimator and a model, and a job file was given",
+            code="argument/not-applicable",
             found=f"job {job!r}, eval_steps={options['eval_steps']!r}",
             hint=f'eval.steps of the job file says it, or settings=["eval.steps={options["eval_steps"]}"]',
         )

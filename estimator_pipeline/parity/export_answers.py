@@ -253,6 +253,7 @@ def predicted(found: Any, outputs: Sequence[str], asked: Sequence[str]) -> dict[
         gives = ", ".join(named) if named is found else f"{len(parts)} arrays for {len(outputs)} outputs"
         raise ConfigError(
             f"the Keras model does not predict {', '.join(missing or asked)}",
+            code="parity/no-counterpart",
             found=f"its predict_step gives {gives}",
             hint="name in predictions (--predictions) what its predict_step gives",
         )

@@ -47,6 +47,7 @@ def prepare(
         found = taken[0]
     raise ConfigError(
         f"{option} {folder}: {what} cannot be written there",
+        code="file/unwritable",
         found="it is a file" if folder.is_file() else found,
         hint="name a folder that can be written to",
     )

@@ -58,7 +58,9 @@ class StepWriter:
         self.folder = Path(folder)
         if (self.folder / _STEPS).exists():
             raise ConfigError(
-                f"{self.folder} holds the record of an earlier run", hint="remove it, or name another folder"
+                f"{self.folder} holds the record of an earlier run",
+                code="file/exists",
+                hint="remove it, or name another folder",
             )
         self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -136,7 +138,9 @@ class StepReader:
             lines = (self.folder / _STEPS).read_text(encoding="utf-8").splitlines()
         except OSError as error:
             if not (self.folder / _INITIAL).exists():
-                raise ConfigError(f"{self.folder} holds no record of a run: {error}") from error
+                raise ConfigError(
+                    f"{self.folder} holds no record of a run: {error}", code="parity/bad-record"
+                ) from error
             lines = []  # it ended before its first step
         for number, line in enumerate(lines, 1):
             try:
@@ -149,7 +153,9 @@ class StepReader:
                 if number == len(lines):
                     # The run died while it wrote this one.
                     break
-                raise ConfigError(f"{self.folder / _STEPS}, line {number}: {error}", found=line[:200]) from error
+                raise ConfigError(
+                    f"{self.folder / _STEPS}, line {number}: {error}", code="parity/bad-record", found=line[:200]
+                ) from error
         found = (_FILE.fullmatch(path.name) for path in self.folder.iterdir())
         self.steps = sorted(int(match[1]) for match in found if match is not None)
 
@@ -165,7 +171,7 @@ class StepReader:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError) as error:
-            raise ConfigError(f"{path} cannot be read: {error}") from error
+            raise ConfigError(f"{path} cannot be read: {error}", code="parity/bad-record") from error
 
     def initial(self, chosen: Chosen | None = None) -> dict[str, np.ndarray]:
         """The variables before the first step; see :func:`read_arrays`."""
@@ -184,7 +190,7 @@ class StepReader:
             ConfigError: there is no step whose variables were kept; one of the archives cannot be read.
         """
         if not self.steps:
-            raise ConfigError(f"{self.folder} holds the variables of no step")
+            raise ConfigError(f"{self.folder} holds the variables of no step", code="parity/bad-record")
         with (
             _opened(self.folder / _INITIAL) as first,
             _opened(self.folder / f"step-{self.steps[-1]:08d}.npz") as last,
@@ -311,7 +317,7 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {error}", code="parity/bad-record") from error
 
 
 def _plain(value: float | None) -> float | str | None:

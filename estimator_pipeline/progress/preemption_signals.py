@@ -36,6 +36,7 @@ def signals_of(given: Sequence[str] | None, environ: Mapping[str, str]) -> tuple
         if full not in SIGNALS:
             raise ConfigError(
                 f"{where} names the signal {name!r}",
+                code="environment/bad-value",
                 found=f"allowed: {', '.join(SIGNALS)}",
                 hint="name those that the scheduler sends before it kills, such as SIGUSR1 for --signal=USR1@60",
             )

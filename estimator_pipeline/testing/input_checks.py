@@ -348,7 +348,7 @@ def _suite(given: dict[str, Any]) -> Suite:
     skip, only = given.pop("skip"), given.pop("only")
     mode = given["mode"]
     if mode not in MODES:
-        raise ConfigError(f"mode is {mode!r}", found=f"allowed: {', '.join(MODES)}")
+        raise ConfigError(f"mode is {mode!r}", code="argument/bad-value", found=f"allowed: {', '.join(MODES)}")
     given["mode"] = MODES[mode]
     pipelines = given["pipelines"]
     # Estimator evaluates and predicts in one process.
@@ -356,10 +356,15 @@ def _suite(given: dict[str, Any]) -> Suite:
     if not callable(input_fn):
         raise ConfigError(
             f"the input_fn is a {type(input_fn).__name__}",
+            code="argument/bad-value",
             hint="give the function itself, not what it returns: a dataset belongs to the graph it was made in",
         )
     if not given["pipelines"] or min(given["pipelines"]) < 1 or given["steps"] < 1:
-        raise ConfigError(f"pipelines={given['pipelines']}, steps={given['steps']}", hint="numbers from 1 on")
+        raise ConfigError(
+            f"pipelines={given['pipelines']}, steps={given['steps']}",
+            code="argument/bad-value",
+            hint="numbers from 1 on",
+        )
     config, seed = given["config"], given.pop("tf_random_seed")
     given["seed"] = getattr(config, "tf_random_seed", None) if seed == "config" else seed
     options = InputCheckOptions(**given)

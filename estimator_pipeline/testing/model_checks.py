@@ -394,14 +394,18 @@ def _suite(given: dict[str, Any]) -> Suite:
     is_estimator = hasattr(model_fn, "model_fn") and hasattr(model_fn, "export_saved_model")
     if not callable(model_fn) and not is_estimator:
         raise ConfigError(
-            f"the model_fn is a {type(model_fn).__name__}", hint="give a model_fn, or a tf.estimator.Estimator"
+            f"the model_fn is a {type(model_fn).__name__}",
+            code="argument/bad-value",
+            hint="give a model_fn, or a tf.estimator.Estimator",
         )
     if not callable(data) and not (isinstance(data, (tuple, list)) and len(data) == 2):
         raise ConfigError(
-            f"the data is a {type(data).__name__}", hint="give an input_fn, or the pair (features, labels) of arrays"
+            f"the data is a {type(data).__name__}",
+            code="argument/bad-value",
+            hint="give an input_fn, or the pair (features, labels) of arrays",
         )
     if given["steps"] < 1:
-        raise ConfigError(f"steps is {given['steps']}", hint="a number from 1 on")
+        raise ConfigError(f"steps is {given['steps']}", code="argument/bad-value", hint="a number from 1 on")
     config, seed = given["config"], given.pop("tf_random_seed")
     seed = getattr(config, "tf_random_seed", None) if seed == "config" else seed
     given["seed"] = 1 if seed is None else seed  # What is found should be found again.

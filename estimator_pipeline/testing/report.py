@@ -302,7 +302,9 @@ def _names(given: Iterable[str], argument: str, known: Iterable[str]) -> set[str
     unknown = sorted(names - set(allowed))
     if unknown:
         raise ConfigError(
-            f"{argument}= names checks that do not exist: {', '.join(unknown)}", found=f"checks: {', '.join(allowed)}"
+            f"{argument}= names checks that do not exist: {', '.join(unknown)}",
+            code="argument/unknown-name",
+            found=f"checks: {', '.join(allowed)}",
         )
     return names
 

@@ -92,6 +92,7 @@ def take(tf: Any, data: Any, *, params: Any, config: Any, seed: int | None) -> S
     if not rows:
         raise ConfigError(
             "the sample is no batch",
+            code="data/empty",
             found=", ".join(f"{path}: {'no' if size is None else size} rows" for path, size in sizes.items()),
             hint="give features and labels with a batch axis, of the same number of rows",
         )

@@ -13,12 +13,17 @@ from collections.abc import Iterator
 
 from estimator_pipeline.errors import DiskError
 
-__all__ = ["HINT", "WORDS", "explained", "failed", "naming", "place_in"]
+__all__ = ["HINT", "WORDS", "code_of", "explained", "failed", "naming", "place_in"]
 
 _FAILED = (errno.EIO, errno.EBADMSG, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EUCLEAN, errno.EREMOTEIO)
 # As the operating system says them, in whatever error TensorFlow wraps them.
 WORDS = tuple(os.strerror(number).lower() for number in _FAILED if number not in (errno.ENOTCONN, errno.ETIMEDOUT))
 HINT = "look at that disk or file server (dmesg tells more); when it answers again, the same command goes on"
+
+
+def code_of(error: BaseException) -> str:
+    """The code of the error for a file that was named and could not be read."""
+    return "file/not-found" if isinstance(error, FileNotFoundError) else "file/unreadable"
 
 
 def failed(error: BaseException) -> bool:

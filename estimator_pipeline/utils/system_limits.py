@@ -66,6 +66,7 @@ def require(environ: Mapping[str, str], *, trains: bool, sized: bool = False, ta
         raise ConfigError(
             f"only {started} of {wanted} threads could be started here, and TensorFlow needs more {what}"
             + (f" {tasks} tasks" if tasks > 1 else f" with {_cpus(cpus)}"),
+            code="system/limit",
             found=in_words(),
             hint=HINT,
         )
@@ -93,12 +94,15 @@ def explained(error: BaseException) -> ConfigError | None:
     why = f"TensorFlow could not be loaded: {str(error) or type(error).__name__}"
     if limit != resource.RLIM_INFINITY:
         return _of_addresses(limit, why)
-    return ConfigError(f"memory ran out. {why}", hint="give the process more memory, or end others")
+    return ConfigError(
+        f"memory ran out. {why}", code="system/limit", hint="give the process more memory, or end others"
+    )
 
 
 def _of_addresses(limit: int, why: str) -> ConfigError:
     return ConfigError(
         f"the addresses of this process are limited to {limit // 2**20:,} MB (ulimit -v {limit // 1024})",
+        code="system/limit",
         found=why,
         hint="ulimit -v unlimited: most addresses are never memory. What limits memory is a cgroup (--mem of Slurm, "
         "limits of a container)",

@@ -64,9 +64,7 @@ def test_written_and_never_over_another_file(run, tmp_path):
     assert path.stat().st_mode & 0o777 == 0o666 & ~mask
     path.write_text("mine")
     done = run(CENSUS, "--output", path, code=2)
-    assert done.stderr == (
-        f"error: {path} is there already.\n  hint: say --overwrite, or name another file with --output.\n"
-    )
+    assert "[file/exists]" in done.stderr and str(path) in done.stderr and "--overwrite" in done.stderr
     assert path.read_text() == "mine"
     run(CENSUS, "--output", path, "--overwrite")
     assert path.read_text() != "mine"
@@ -134,11 +132,9 @@ def test_bad_input_is_one_message(run, tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{"a": 1,\n}')
     done = run(path, code=2)
-    assert done.stdout == "" and done.stderr == (
-        f"error: {path}, line 2, column 1: this is not JSON: a key in double quotes is missing.\n"
-        "  found: the line '}'\n  hint: correct it there or just above.\n"
-    )
-    assert "error: --format 'x': there is no such format." in run(path, "--format", "x", code=2).stderr
+    assert done.stdout == "" and done.stderr.startswith(f"error: {path}, line 2, column 1: ")
+    assert "[file/bad-format]" in done.stderr and len(done.stderr.splitlines()) == 3
+    assert "[argument/unknown-name]" in run(path, "--format", "x", code=2).stderr
 
 
 def test_a_job_that_was_converted_trains(run, run_warm, tmp_path):

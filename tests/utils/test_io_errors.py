@@ -41,7 +41,7 @@ def failing(tmp_path):
 def test_the_file_is_named(failing):
     with pytest.raises(DiskError) as caught, io_errors.naming(failing), open(failing, "rb") as file:
         file.read(1)
-    assert str(caught.value).startswith(f"{failing} cannot be read: Input/output error\n")
+    assert caught.value.code == "system/disk" and caught.value.what == f"{failing} cannot be read: Input/output error"
     assert caught.value.exit_code == 1
 
 

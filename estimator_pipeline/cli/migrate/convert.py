@@ -52,12 +52,16 @@ def command(
     from estimator_pipeline.migrate.code.write import check_output, write
 
     if output is None and not dry_run:
-        raise ConfigError("there is no --output", hint="name a new folder for the program, or say --dry-run")
+        raise ConfigError(
+            "there is no --output", code="argument/missing", hint="name a new folder for the program, or say --dry-run"
+        )
     if parity is not None:
         from estimator_pipeline.parity.models.conversion import check_proof
 
         if dry_run:
-            raise ConfigError("--parity compares what is written, and --dry-run writes nothing")
+            raise ConfigError(
+                "--parity compares what is written, and --dry-run writes nothing", code="argument/conflict"
+            )
         check_proof(parity, path)
     if output is not None and path.exists():
         check_output(path, output, overwrite=overwrite)
@@ -76,6 +80,7 @@ def command(
         if not file.keras:
             raise ConfigError(
                 f"--parity: {path} stays an Estimator program, and there is no Keras model to compare",
+                code="argument/not-applicable",
                 found=file.kept_as_estimator,
             )
         with quiet_libraries():

@@ -47,6 +47,7 @@ def command(
     if fail_on is not None and fail_on not in _FAIL_ON:
         raise ConfigError(
             f"--fail-on {fail_on} is no treatment to fail on",
+            code="argument/unknown-name",
             found="manual, automatic, unchanged",
             hint="name one of the three",
         )
@@ -72,6 +73,7 @@ def _write(path: Path, content: str, option: str) -> None:
             unfinished.unlink()
         raise ConfigError(
             f"{option} {path}: the file cannot be written",
+            code="file/unwritable",
             found=error.strerror or str(error),
             hint="name a file in a folder that can be written to",
         ) from error

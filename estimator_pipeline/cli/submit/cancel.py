@@ -35,10 +35,16 @@ def command(
     from estimator_pipeline.launch.slurm import jobs as slurm_jobs
 
     if now and checkpoint:
-        raise ConfigError("--now and --checkpoint contradict each other.", hint="give one of them.")
+        raise ConfigError(
+            "--now and --checkpoint contradict each other.", code="argument/conflict", hint="give one of them."
+        )
     if (theirs := kubernetes_jobs.kubernetes_job(job, settings, namespace)) is not None:
         kubernetes_jobs.cancel(theirs, now=now)
         return
     if now:
-        raise ConfigError("--now is for jobs in Kubernetes.", hint="leave it out: `scancel --signal=KILL JOBID`.")
+        raise ConfigError(
+            "--now is for jobs in Kubernetes.",
+            code="argument/not-applicable",
+            hint="leave it out: `scancel --signal=KILL JOBID`.",
+        )
     slurm_jobs.cancel(submission_of(job, settings), checkpoint=checkpoint, environ=os.environ, say=typer.echo)

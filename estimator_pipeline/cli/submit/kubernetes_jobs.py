@@ -40,7 +40,11 @@ def kubernetes_job(job: str, settings: list[str] | None, namespace: str | None) 
     named = re.fullmatch(r"(job|jobset|tfjob)/([-a-z0-9]+)", job)
     if named and not Path(job).exists():
         if settings:
-            raise ConfigError(f"--set {settings[0]} changes a job file, and {job} is none.", hint="leave it out.")
+            raise ConfigError(
+                f"--set {settings[0]} changes a job file, and {job} is none.",
+                code="argument/not-applicable",
+                hint="leave it out.",
+            )
         return JobName(named[1], named[2], namespace)
     if not job.isdigit() and not Path(job).is_dir() and "." in Path(job).name:
         loaded = load_job(job, overrides=settings or [])
@@ -50,6 +54,7 @@ def kubernetes_job(job: str, settings: list[str] | None, namespace: str | None) 
     if namespace is not None:
         raise ConfigError(
             f"--namespace {namespace} is for jobs in Kubernetes, and {job} is none.",
+            code="argument/not-applicable",
             found="no image in a section kubernetes",
             hint="name the job file with that section (and the same --set), or KIND/NAME, as job/digits.",
         )
@@ -75,20 +80,28 @@ def logs(job: JobName, *, follow: bool, task: str | None, element: int | None, l
     from estimator_pipeline.launch.logs.terminal import harmless
 
     if element is not None:
-        raise ConfigError(f"--element {element}: the job is no array.", hint="leave it out.")
+        raise ConfigError(
+            f"--element {element}: the job is no array.", code="argument/not-applicable", hint="leave it out."
+        )
     there = look(job, environ=os.environ)
     tasks = list(dict.fromkeys(pod.task for pod in there.pods)) if there is not None else []
     if not tasks:
-        raise ConfigError(f"{job} has no pods, and so no logs.", hint=f"see `status {job}{job.flags}`.")
+        raise ConfigError(
+            f"{job} has no pods, and so no logs.", code="jobs/not-found", hint=f"see `status {job}{job.flags}`."
+        )
     if task is not None and task not in tasks:
-        raise ConfigError(f"--task {task}: the job has no such task.", found=f"its tasks: {', '.join(tasks)}")
+        raise ConfigError(
+            f"--task {task}: the job has no such task.", code="jobs/not-found", found=f"its tasks: {', '.join(tasks)}"
+        )
     assert there is not None
     if failed:
         if task is not None or follow:
-            raise ConfigError("--failed shows one log to its end.", hint="leave --task and --follow out.")
+            raise ConfigError(
+                "--failed shows one log to its end.", code="argument/conflict", hint="leave --task and --follow out."
+            )
         first = first_failure(there.workloads, there.pods)
         if first is None:
-            raise ConfigError("no task has failed, as far as its pods are still there.")
+            raise ConfigError("no task has failed, as far as its pods are still there.", code="jobs/not-found")
         typer.echo(f"{first.task}: {first.failure} (pod {first.pod})")
         for line in kubernetes_logs.failed_log(first, lines=lines, job=job, environ=os.environ):
             typer.echo(harmless(line))

@@ -49,19 +49,26 @@ def command(
     submission = submission_of(job, settings)
     known = (SCRIPT_LABEL, *submission.tasks)
     if task is not None and task not in known:
-        raise ConfigError(f"--task {task}: the job has no such task.", found=f"its tasks: {', '.join(known)}")
+        raise ConfigError(
+            f"--task {task}: the job has no such task.", code="jobs/not-found", found=f"its tasks: {', '.join(known)}"
+        )
     if submission.array is None and element is not None:
-        raise ConfigError(f"--element {element}: the job is no array.", hint="leave it out.")
+        raise ConfigError(
+            f"--element {element}: the job is no array.", code="argument/not-applicable", hint="leave it out."
+        )
     if submission.array is not None and not (element is not None and element < submission.array):
         raise ConfigError(
             "the job is an array, whose elements have logs of their own.",
+            code="argument/missing",
             found=f"{submission.array} elements" + ("" if element is None else f", and --element {element}"),
             hint=f"name one of them: --element 0 to {submission.array - 1}.",
         )
     folder = submission.log_folders[element or 0]
     if failed:
         if task is not None or follow:
-            raise ConfigError("--failed shows one log to its end.", hint="leave --task and --follow out.")
+            raise ConfigError(
+                "--failed shows one log to its end.", code="argument/conflict", hint="leave --task and --follow out."
+            )
         _show_failed(folder, submission.tasks, lines)
         return
     readers = LogReaders(folder, submission.tasks, wanted=task, last=lines if lines else None)
@@ -90,7 +97,9 @@ def _show_failed(folder: Path, tasks: Sequence[str], lines: int) -> None:
 
     failure = history_of(folder, tasks).failure
     if failure is None:
-        raise ConfigError("no task has failed in the newest run, as far as its supervisor knows.")
+        raise ConfigError(
+            "no task has failed in the newest run, as far as its supervisor knows.", code="jobs/not-found"
+        )
     typer.echo(harmless(failure.text()))
     if failure.log is not None:
         size = (folder / failure.log).stat().st_size

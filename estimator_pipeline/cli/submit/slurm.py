@@ -54,7 +54,11 @@ def command(
     from estimator_pipeline.utils.version import __version__
 
     if at_once is not None and array is None:
-        raise ConfigError("--at-once is for an array, and there is none.", hint="name a sweep: --array SWEEP.yaml.")
+        raise ConfigError(
+            "--at-once is for an array, and there is none.",
+            code="argument/not-applicable",
+            hint="name a sweep: --array SWEEP.yaml.",
+        )
     loaded, elements = _jobs(job, list(settings or []), array)
     plan = slurm.plan_slurm(
         loaded,
@@ -102,6 +106,7 @@ def submissions_folder(job: Job) -> Path:
     if "://" in job.run.model_dir:
         raise ConfigError(
             "scripts and logs of Slurm jobs need a folder that all nodes share.",
+            code="file/unwritable",
             found=f"run.model_dir {job.run.model_dir}, which is none, and no slurm.dir",
             hint="set slurm.dir.",
         )
@@ -121,6 +126,7 @@ def _jobs(path: Path, settings: list[str], sweep: Path | None) -> tuple[Job, lis
         if element.cluster != loaded.cluster or element.slurm != loaded.slurm:
             raise ConfigError(
                 f"element {i} of the sweep {sweep} changes the sections cluster or slurm.",
+                code="job/conflict",
                 found=", ".join(changes),
                 hint="all elements of an array have the same tasks and resources; submit such a job by itself.",
             )
@@ -130,6 +136,7 @@ def _jobs(path: Path, settings: list[str], sweep: Path | None) -> tuple[Job, lis
     if twice is not None:
         raise ConfigError(
             f"several elements of the sweep {sweep} would train in one model directory.",
+            code="job/conflict",
             found=twice,
             hint="give each a run.model_dir of its own, or none: the element's number is appended then.",
         )

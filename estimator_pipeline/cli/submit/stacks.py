@@ -74,6 +74,7 @@ def _place(job: str, settings: list[str] | None, element: int | None) -> tuple[P
     if in_pods is not None and (launched is None or time.time() - _beat(launched) > _OLD_SECS):
         raise ConfigError(
             f"{in_pods}: the tasks of a job in Kubernetes cannot be asked from here, for their logs are in their pods.",
+            code="argument/not-applicable",
             hint="ask in a pod, where kubernetes.step_timeout has started a supervisor: "
             f"`kubectl{in_pods.flags} exec POD -- sh -c 'estimator-pipeline stacks /tmp/estimator-pipeline-*'`.",
         )
@@ -89,6 +90,7 @@ def _place(job: str, settings: list[str] | None, element: int | None) -> tuple[P
     if submission.array is not None and not (element is not None and element < submission.array):
         raise ConfigError(
             "the job is an array, whose elements have tasks of their own.",
+            code="argument/missing",
             found=f"{submission.array} elements",
             hint=f"name one of them: --element 0 to {submission.array - 1}.",
         )
@@ -116,6 +118,7 @@ def _beat(folder: Path) -> float:
 def _never_started(job: str, loaded: Job) -> ConfigError:
     return ConfigError(
         f"{job}: nothing was launched or submitted with this job file.",
+        code="jobs/not-found",
         found=f"no logs of `launch` in {loaded.run.model_dir}/logs, and no submission to Slurm",
         hint="name the log folder (--log-dir) of `launch` or `supervise`; a task by `train` alone has none, and only "
         "`py-spy dump --pid N` asks it.",

@@ -55,11 +55,23 @@ def command(
     from estimator_pipeline.launch.logs.terminal import harmless
 
     if job is None and settings:
-        raise ConfigError(f"--set {settings[0]} changes a job file, and none is named.", hint="name the job file.")
+        raise ConfigError(
+            f"--set {settings[0]} changes a job file, and none is named.",
+            code="argument/not-applicable",
+            hint="name the job file.",
+        )
     if job is not None and folder is not None:
-        raise ConfigError(f"--folder {folder} is for a list of jobs, and {job} is one.", hint="leave one of them out.")
+        raise ConfigError(
+            f"--folder {folder} is for a list of jobs, and {job} is one.",
+            code="argument/not-applicable",
+            hint="leave one of them out.",
+        )
     if folder is not None and namespace is not None:
-        raise ConfigError("--folder is for jobs of Slurm, and --namespace for those in Kubernetes.", hint="give one.")
+        raise ConfigError(
+            "--folder is for jobs of Slurm, and --namespace for those in Kubernetes.",
+            code="argument/conflict",
+            hint="give one.",
+        )
     theirs = None if job is None else kubernetes_jobs.kubernetes_job(job, settings, namespace)
     submission = None if job is None or theirs is not None else submission_of(job, settings)
     while True:
@@ -140,7 +152,11 @@ def submission_of(job: str, settings: list[str] | None) -> Submission:
     is_file = not job.isdigit() and not Path(job).is_dir() and "." in Path(job).name
     if not is_file:
         if settings:
-            raise ConfigError(f"--set {settings[0]} changes a job file, and {job} is none.", hint="leave it out.")
+            raise ConfigError(
+                f"--set {settings[0]} changes a job file, and {job} is none.",
+                code="argument/not-applicable",
+                hint="leave it out.",
+            )
         return slurm_jobs.find_submission(job, environ=os.environ)
     folder = submissions_folder(load_job(job, overrides=settings or []))
     return slurm_jobs.find_submission(job, folder=folder, environ=os.environ)

@@ -102,7 +102,7 @@ class Environment(Protocol):
 
 def contradiction(source: str, what: str, *, found: str, hint: str) -> ClusterError:
     """The error of an environment: what is wrong, with the values, and what to change."""
-    return ClusterError(f"{source}: {what}.", found=found, hint=hint)
+    return ClusterError(f"{source}: {what}.", code="cluster/contradiction", found=found, hint=hint)
 
 
 def required(environ: Mapping[str, str], name: str, *, source: str) -> str:

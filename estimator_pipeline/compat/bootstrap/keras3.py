@@ -41,6 +41,7 @@ def resolve() -> ModuleType:
     if versions.minor(version) < versions.FIRST_WITHOUT_ESTIMATOR:
         raise CompatError(
             "the engine keras3 needs TensorFlow 2.16 or later: tf.keras of an older one is Keras 2",
+            code="tensorflow/unsupported-version",
             found=f"TensorFlow {version}",
             hint="install a later TensorFlow, or keep the engine keras, which is Keras 2",
         )
@@ -48,6 +49,7 @@ def resolve() -> ModuleType:
     if keras is None or not keras.startswith("3."):
         raise CompatError(
             "the engine keras3 needs Keras 3",
+            code="tensorflow/wrong-keras",
             found=f"keras {keras}" if keras else "no keras",
             hint="pip install 'keras>=3,<4'",
         )
@@ -55,12 +57,14 @@ def resolve() -> ModuleType:
     if backend != "tensorflow":
         raise CompatError(
             f"{BACKEND}={backend} is set, and the engine keras3 trains with TensorFlow",
+            code="tensorflow/wrong-keras",
             hint=f"unset {BACKEND}, or set it to tensorflow",
         )
     loaded = sys.modules.get("tensorflow")
     if loaded is not None and getattr(loaded, "_tf_uses_legacy_keras", os.environ.get(LEGACY_KERAS) in _TRUE):
         raise CompatError(
             f"TensorFlow {version} is already loaded in this process, with Keras 2, and the choice cannot be changed",
+            code="tensorflow/wrong-keras",
             hint="run the job with the engine keras3 in a process of its own",
         )
     # Said rather than left out: a configuration file of Keras may name another backend, and a child is to agree.

@@ -27,6 +27,7 @@ PUBLIC = ("AdagradParameters", "AdamParameters", "FtrlParameters", "StochasticGr
 def _error(name: str, purpose: str) -> CompatError:
     return CompatError(
         f"{name} was used, and TensorFlow no longer has it ({purpose})",
+        code="tensorflow/removed-name",
         found="TensorFlow 2.16 or later, where it was removed together with the code below it",
         hint="run this program on TensorFlow 2.15, or on CPU or GPU with tf.estimator.Estimator",
     )

@@ -42,7 +42,9 @@ def minor(version: str) -> tuple[int, int]:
     """`"2.21.0rc1"` -> `(2, 21)`."""
     match = re.match(r"(\d+)\.(\d+)", version)
     if not match:
-        raise CompatError(f"the version {version!r} of TensorFlow cannot be read")
+        raise CompatError(
+            f"the version {version!r} of TensorFlow cannot be read", code="tensorflow/unsupported-version"
+        )
     return int(match[1]), int(match[2])
 
 
@@ -59,6 +61,7 @@ def tensorflow_version() -> str:
         if not found or importlib.util.find_spec("tensorflow") is None:
             raise CompatError(
                 "TensorFlow is not installed in this Python",
+                code="tensorflow/not-installed",
                 found=f"Python {sys.version.split()[0]} at {sys.executable}",
                 hint=f"pip install 'tensorflow=={NEWEST[0]}.{NEWEST[1]}.*' (supported: {supported_range()})",
             )
@@ -66,6 +69,7 @@ def tensorflow_version() -> str:
     if minor(version) < OLDEST:
         raise CompatError(
             f"TensorFlow {version} is older than what estimator_pipeline supports",
+            code="tensorflow/unsupported-version",
             found=f"TensorFlow {version}; supported: {supported_range()}",
             hint="install a supported TensorFlow; 2.15 is the last one that brings its own tf.estimator",
         )

@@ -342,7 +342,9 @@ def run_training_task(
 
     if task_type not in ("chief", "worker"):
         raise ClusterError(
-            f"task {task_type}:{task_id} was asked to train", found="training tasks are chief and worker"
+            f"task {task_type}:{task_id} was asked to train",
+            code="training/unsupported",
+            found="training tasks are chief and worker",
         )
 
     def on_task(configured: Any) -> Any:

@@ -245,10 +245,10 @@ def _gone(module: str, name: str, since: str) -> CompatError:
     hint = _hint(since)
     # `from module import name` turns an AttributeError into a message of its own, and lets an ImportError through.
     if _is_from_import(sys._getframe(2)):
-        error: CompatError = GoneImportError(what, hint=hint)
+        error: CompatError = GoneImportError(what, code="tensorflow/removed-name", hint=hint)
         error.path = None  # type: ignore[attr-defined]
     else:
-        error = GoneNameError(what, hint=hint)
+        error = GoneNameError(what, code="tensorflow/removed-name", hint=hint)
         error.obj = sys.modules.get(module)  # type: ignore[attr-defined]
     error.name = name  # type: ignore[attr-defined]
     return error
@@ -297,6 +297,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             return importlib.machinery.ModuleSpec(fullname, _NamesLoader(self.table), is_package=package)
         error = GoneModuleError(
             f"the module {fullname} is gone since TensorFlow {entry.since}, and nothing stands for it",
+            code="tensorflow/removed-name",
             hint=_hint(entry.since),
         )
         error.name = fullname

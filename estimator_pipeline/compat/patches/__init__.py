@@ -142,10 +142,15 @@ def chosen(repairs: str | Sequence[str] | None, environ: Mapping[str, str] | Non
     without = [word for word in words if word.startswith("-")]
     unknown = [word for word in words if word.lstrip("-") not in NAMES]
     if unknown:
-        raise CompatError(f"{source} names {', '.join(unknown)}", found=f"the repairs are {', '.join(NAMES)}")
+        raise CompatError(
+            f"{source} names {', '.join(unknown)}",
+            code="argument/unknown-name",
+            found=f"the repairs are {', '.join(NAMES)}",
+        )
     if without and len(without) < len(words):
         raise CompatError(
             f"{source}={','.join(words)} mixes names to keep and names to leave out",
+            code="argument/conflict",
             hint="either NAME,NAME (these alone) or -NAME,-NAME (all but these)",
         )
     if without:

@@ -81,6 +81,7 @@ def _to_the_end_hook() -> Any:
                 if any(session.run(self._endless)) and not self._others_may_end_it:
                     raise InputError(
                         "the evaluation reads its data to the end (steps=None), and they have none",
+                        code="data/endless",
                         found="a dataset that is repeated for ever",
                         hint="leave repeat() out of the evaluation's input_fn, or set EvalSpec(steps=...) (eval.steps "
                         "in a job file)",

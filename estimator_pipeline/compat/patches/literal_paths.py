@@ -120,6 +120,7 @@ def _link(path: str) -> str:
     if problem or _PATTERN.search(link):
         raise CompatError(
             f"TensorFlow takes the path {path} for a pattern, and a link to it cannot be made",
+            code="file/unwritable",
             found=problem or f"the folder for temporary files is {links}",
             hint="name the folder without [ ] * ? and \\, or set TMPDIR to a folder that can be written",
         )

@@ -95,6 +95,7 @@ def watching(own: str, peers: dict[str, str], progress: Any) -> Iterator[None]:
         time.sleep(CULPRIT_FIRST_SECS)
         told = TaskFailedError(
             f"{own} cannot train on: {lost[0]} at {lost[1]} is gone ({type(error).__name__})",
+            code="cluster/peer-lost",
             hint=f"see the log of {lost[0]}; start the job again to go on from its last checkpoint",
         )
         told.because = lost[0]

@@ -140,6 +140,7 @@ def _check_settings(kind: type, settings: Mapping[str, Any]) -> Any:
     if more or twin is None:
         raise CompatError(
             f"the optimizer {kind.__name__} was given to a canned Estimator",
+            code="model/bad-optimizer",
             found=", ".join(more) or f"tf.keras.optimizers.legacy has no {kind.__name__}",
             hint="use an optimizer of tf.keras.optimizers.legacy, or of tf.compat.v1.train in a tf.compat.v1.estimator",
         )

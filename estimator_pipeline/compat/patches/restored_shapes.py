@@ -30,6 +30,8 @@ def apply() -> None:
     class RestoredShapeError(CompatError, tf.errors.InvalidArgumentError):
         """The checkpoint's variables have other shapes than the model's."""
 
+        code = "model-dir/other-model"
+
         def __init__(self, what: str, *, found: str | None = None, hint: str | None = None) -> None:
             self.what, self.found, self.hint = what, found, hint
             tf.errors.InvalidArgumentError.__init__(self, None, None, str(self))

@@ -48,6 +48,7 @@ def run_script(path: str, args: Sequence[str] = (), *, repairs: str | None = Non
     if not os.path.exists(path):
         raise ConfigError(
             f"the program {path!r} does not exist",
+            code="file/not-found",
             found=f"working directory {os.getcwd()}",
             hint="give the path of a Python file, or -m MODULE for an importable module",
         )

@@ -218,6 +218,7 @@ class _Table:
             raise ClusterError(
                 f"{self.seat.name} is one of {self.seat.size} tasks, and {found[other].get('name')} of "
                 f"{found[other].get('size')}",
+                code="cluster/contradiction",
                 found=f"the files in {self.folder}",
                 hint="start every task with the same job file, TF_CONFIG and options",
             )
@@ -268,6 +269,7 @@ class _Table:
         if own is not None and own.get("word") != self.word:
             raise ClusterError(
                 f"two processes are {self.seat.name} (rank {self.seat.rank} of {self.seat.size})",
+                code="cluster/contradiction",
                 found=f"this one on {socket.gethostname()}, and another one that writes to {self.folder}",
                 hint="give each task a TF_CONFIG of its own, or start each task once",
             )
@@ -284,6 +286,7 @@ class _Table:
     def _cannot(self, error: OSError) -> ClusterError:
         return ClusterError(
             f"the tasks cannot meet in {self.folder}",
+            code="cluster/folder-not-shared",
             found=str(error),
             hint="give a model_dir that every task can write",
         )

@@ -105,7 +105,9 @@ def array_shapes(use: str, path: str) -> dict[str, tuple[int, ...]]:
     import numpy as np
 
     if not os.path.isfile(path):
-        raise InputError(f"The file of the {use} data is missing", found=path, hint="check the path")
+        raise InputError(
+            f"The file of the {use} data is missing", code="data/not-found", found=path, hint="check the path"
+        )
     shapes: dict[str, tuple[int, ...]] = {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -120,7 +122,10 @@ def array_shapes(use: str, path: str) -> dict[str, tuple[int, ...]]:
                     shapes[name.removesuffix(".npy")] = read(file)[0]
     except (zipfile.BadZipFile, ValueError, OSError) as problem:
         raise InputError(
-            f"The file of the {use} data cannot be read", found=f"{path}: {problem}", hint="write it with numpy.savez"
+            f"The file of the {use} data cannot be read",
+            code="data/unreadable",
+            found=f"{path}: {problem}",
+            hint="write it with numpy.savez",
         ) from problem
     return shapes
 
@@ -131,6 +136,7 @@ def _arrays(use: str, path: str) -> Files:
         told = ", ".join(f"{name} {length}" for name, length in lengths.items()) or "no array"
         raise InputError(
             f"The arrays of the {use} data are not of one length",
+            code="data/bad-feature",
             found=f"{path}: {told}",
             hint="the first axis of each array are the records",
         )
@@ -158,6 +164,7 @@ def _prepared(context: Context, section: TfdsInput) -> list[Files]:
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise InputError(
             f"The description of the data set {name} cannot be read",
+            code="data/unreadable",
             found=f"{folder}: {problem}",
             hint="prepare it anew",
         ) from problem
@@ -167,6 +174,7 @@ def _prepared(context: Context, section: TfdsInput) -> list[Files]:
         if split not in splits:
             raise InputError(
                 f"The data set {name} has no split {split!r}",
+                code="data/not-found",
                 found=f"splits: {', '.join(splits)}",
                 hint="correct input.train_split or input.eval_split",
             )
@@ -270,6 +278,7 @@ def _check_files(folder: str, name: str, split: str, count: int) -> None:
     if there and there != count:
         raise InputError(
             f"Files of the data set {name} are missing",
+            code="data/not-found",
             found=f"{there} of {count} files of the split {split} in {folder}",
             hint="copy it again, or prepare it anew",
         )

@@ -131,6 +131,7 @@ def refused(path: str, missing: Iterable[str]) -> ConfigError:
     """
     return ConfigError(
         f"the checkpoint {path} was written with another optimizer",
+        code="model-dir/other-model",
         found=f"it does not have {_shown(missing)}",
         hint="give the optimizer that it was trained with, give a model_dir of its own, or go on with this one: "
         "--accept-changes (run.accept_changes)",

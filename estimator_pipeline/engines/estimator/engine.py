@@ -166,13 +166,18 @@ def _check(tf: Any, estimator: Any, train_spec: Any, eval_spec: Any, tf_config: 
     ):
         if not isinstance(value, kind):
             expected = kind[0] if isinstance(kind, tuple) else kind
-            raise ConfigError(f"{name} is a {type(value).__name__}", hint=f"give a tf.estimator.{expected.__name__}")
+            raise ConfigError(
+                f"{name} is a {type(value).__name__}",
+                code="argument/bad-value",
+                hint=f"give a tf.estimator.{expected.__name__}",
+            )
     if tf_config.is_single_process or not tf_config.is_training_task:
         return
     if estimator._config.train_distribute is None and not _is_classic(estimator, tf_config):
         raise ConfigError(
             f"{tf_config.task} is one of {tf_config.num_training_tasks} training tasks, and the RunConfig has no "
             "training strategy: each would train a model of its own in the same model_dir",
+            code="strategy/not-possible",
             found="train_distribute: none",
             hint="train_distribute='multi_worker_mirrored', or 'parameter_server' where the cluster has a ps job",
         )

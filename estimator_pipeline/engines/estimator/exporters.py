@@ -100,6 +100,7 @@ def require_features_spec(section: Any, features_spec: Mapping[str, Any] | None,
     if features_spec is None:
         raise ConfigError(
             f"eval.exporters: {section.folder} cannot be made, for what an own input function gives is not known",
+            code="training/unsupported",
             hint=hint,
         )
     return features_spec
@@ -117,6 +118,7 @@ def better(metric: str, mode: str) -> Callable[[Mapping[str, Any], Mapping[str, 
             if not known or metric not in known:
                 raise ConfigError(
                     f"eval.exporters: the metric {metric!r} of the best exporter was not evaluated",
+                    code="argument/unknown-name",
                     found=f"metrics: {', '.join(sorted(known or ()))}",
                 )
         best, current = best_eval_result[metric], current_eval_result[metric]

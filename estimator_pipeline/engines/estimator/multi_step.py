@@ -39,7 +39,11 @@ def checked_steps(value: Any) -> int | str:
         ConfigError: it is neither "auto" nor a number from 1 on.
     """
     if not check_steps(value):
-        raise ConfigError(f"steps_per_execution is {value!r}", found="allowed: auto, or a number of steps from 1 on")
+        raise ConfigError(
+            f"steps_per_execution is {value!r}",
+            code="argument/bad-value",
+            found="allowed: auto, or a number of steps from 1 on",
+        )
     return value  # type: ignore[no-any-return]
 
 

@@ -144,12 +144,14 @@ def job_model_fn(job: Job, data: Any) -> Callable[..., Any]:
         if job.run.histograms:
             raise ConfigError(
                 f"run.histograms is {job.run.histograms}, and model.function {model.function} is a model_fn",
+                code="argument/conflict",
                 found="a model_fn of one's own writes its own summaries",
                 hint="leave run.histograms out; in the model_fn, call tf.compat.v1.summary.histogram(name, values)",
             )
         if model.params and "params" not in inspect.signature(own).parameters:
             raise ConfigError(
                 f"model.params are given, and model.function {model.function} has no parameter `params`",
+                code="model/bad-function",
                 found=f"{(model.function or '').rpartition(':')[2]}{inspect.signature(own)}",
                 hint="add the parameter to it, or leave model.params out",
             )
@@ -200,6 +202,7 @@ def require_loss(job: Job) -> None:
     if job.model.loss is None and not job.model.outputs:
         raise ConfigError(
             f"model.function {job.model.function} builds layers, and model.loss is not given",
+            code="argument/missing",
             hint="add model.loss, such as sparse_categorical_crossentropy; or name a model_fn(features, labels, mode)",
         )
 
@@ -275,6 +278,7 @@ def max_steps_of(job: Job, data: Any) -> int | None:
     if data.num_train_records is None:
         raise ConfigError(
             f"train.epochs is {epochs:g}, and how many records an own input function has is not known",
+            code="argument/missing",
             hint="give train.max_steps",
         )
     return max(1, round(epochs * data.num_train_records / job.input.global_batch_size))
@@ -302,12 +306,14 @@ def _npz(path: str, label_key: str | list[str], weight_key: str | None) -> Any:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"the file {path} cannot be read: {error}", hint="give an .npz file of plain arrays"
+            f"the file {path} cannot be read: {error}", code="data/unreadable", hint="give an .npz file of plain arrays"
         ) from error
     labels = [label_key] if isinstance(label_key, str) else label_key
     for key in (*labels, weight_key):
         if key is not None and key not in arrays:
-            raise ConfigError(f"{path} has no array {key!r}", found=f"arrays: {', '.join(arrays)}")
+            raise ConfigError(
+                f"{path} has no array {key!r}", code="data/missing-feature", found=f"arrays: {', '.join(arrays)}"
+            )
     label: Any = {name: arrays.pop(name) for name in labels}
     if weight_key is not None:
         label[weight_key] = arrays.pop(weight_key)

@@ -252,6 +252,7 @@ def _check_model_checkpoint(job: Job, *, validated: bool) -> None:
         close = nearest(section.monitor, values)
         raise ConfigError(
             f"keras.model_checkpoint.monitor is {section.monitor!r}, and no such value is there when it is saved",
+            code="argument/unknown-name",
             found=f"values: {', '.join(values)}",
             hint=(f"did you mean {close!r}? " if close else "name one of these; ")
             + "val_ ones are there where checkpoints are evaluated during training",
@@ -259,6 +260,7 @@ def _check_model_checkpoint(job: Job, *, validated: bool) -> None:
     if unknown := [name for name in path_fields(section.path or "") if name not in known]:
         raise ConfigError(
             f"keras.model_checkpoint.path names {{{unknown[0]}}}, and no such value is there when it is saved",
+            code="argument/unknown-name",
             found=f"path {section.path!r}; values: {', '.join(known)}",
             hint="name some of these; val_ ones are there where checkpoints are evaluated during training",
         )
@@ -296,6 +298,7 @@ def _own_callbacks(reference: str) -> list[Any]:
         if not isinstance(callback, base):
             raise ConfigError(
                 f"keras.callbacks: {reference} did not return callbacks",
+                code="model/bad-function",
                 found=_told_type(callback),
                 hint="return a tf.keras.callbacks.Callback, or a list of them",
             )
@@ -328,6 +331,7 @@ def job_keras_model(job: Job, data: Any) -> functools.partial[Any]:
         if common.is_model_fn(layers):
             raise ConfigError(
                 f"model.function {model.function} is a model_fn, and Keras trains layers",
+                code="model/bad-function",
                 hint="name the function that builds the layers, and give model.loss; or keep the engine estimator",
             )
         common.require_loss(job)

@@ -77,6 +77,7 @@ def prepare_process(job: Job) -> ModuleType:
     if compat.keras_generation() == 3:
         raise CompatError(
             f"this process has Keras 3, and the engine {engine} is built on Keras 2",
+            code="tensorflow/wrong-keras",
             hint="run the job in a process of its own",
         )
     return tf

@@ -46,6 +46,7 @@ class OwnInputs:
         if "input_context" not in signature.parameters:
             raise ConfigError(
                 f"{field}: {reference} has no parameter `input_context`",
+                code="data/bad-input-fn",
                 found=name,
                 hint="add `input_context=None` and shard by it: without it every worker reads the same records",
             )
@@ -54,13 +55,14 @@ class OwnInputs:
         except TypeError as error:
             raise ConfigError(
                 f"{field}: {reference} cannot be called with input.params: {error}",
+                code="data/bad-input-fn",
                 found=f"{name}; input.params: {', '.join(self._params) or 'none'}",
                 hint="give input.params the names of its parameters, for training and evaluation alike",
             ) from error
 
         # TensorFlow gives the context by the parameter's name, and to no function that hides it behind **kwargs.
         def input_fn(input_context: Any = None) -> Any:
-            with own_code(f"{field}: {reference}", kind=_failure):
+            with own_code(f"{field}: {reference}", kind=_failure, code="data/bad-input-fn"):
                 found = function(input_context=input_context, **self._params)
             self._check(found, f"{field}: {reference}", to_the_end=to_the_end)
             return found
@@ -76,12 +78,14 @@ class OwnInputs:
             if labelled and not (isinstance(spec, tuple) and len(spec) == 2):
                 raise ConfigError(
                     f"{who} gives no labels" if not isinstance(spec, tuple) else f"{who} gives other than two things",
+                    code="data/bad-input-fn",
                     found=f"elements {_short(spec)}",
                     hint=f"{hint}; weights of records go into them, see input.weight_key",
                 )
             if to_the_end and tf.executing_eagerly() and int(found.cardinality()) == tf.data.INFINITE_CARDINALITY:
                 raise ConfigError(
                     f"{who} gives data without an end, and an evaluation reads to the end",
+                    code="data/endless",
                     found="a dataset that is repeated for ever, and eval.steps null",
                     hint="leave repeat() out of it, or set eval.steps",
                 )
@@ -89,14 +93,18 @@ class OwnInputs:
         if self._engine != "estimator":
             raise ConfigError(
                 f"{who} returns {type_told(found)}, and the engine {self._engine} reads a tf.data.Dataset",
+                code="data/bad-input-fn",
                 found=_short(found),
                 hint=hint,
             )
         if not (pair if labelled else pair or tf.is_tensor(found) or isinstance(found, Mapping)):
-            raise ConfigError(f"{who} returns {type_told(found)}", found=_short(found), hint=hint)
+            raise ConfigError(
+                f"{who} returns {type_told(found)}", code="data/bad-input-fn", found=_short(found), hint=hint
+            )
         if to_the_end and _never_ends(found):
             raise ConfigError(
                 f"{who} gives the same tensors again and again, and an evaluation reads to the end",
+                code="data/endless",
                 found="tensors that nothing is read for, and eval.steps null",
                 hint=f"{hint}, or set eval.steps",
             )

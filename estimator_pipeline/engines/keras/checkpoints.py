@@ -66,6 +66,7 @@ def refuse_others(model_dir: str, *, engine: str) -> None:
         if other != engine and os.path.basename(latest).startswith(f"{prefix}-"):
             raise ConfigError(
                 f"the {_NAMES[engine]} engine cannot go on from {_WHOSE[other]}: names and optimizer slots differ",
+                code="model-dir/other-model",
                 found=latest,
                 hint=f"estimator-pipeline migrate checkpoint {model_dir} --to {engine} --job JOB.yaml, and this run "
                 f"goes on from it; or give the {_NAMES[engine]} run a model_dir of its own: --set run.model_dir=...",
@@ -107,6 +108,7 @@ def restore(checkpoint: Any, path: str, *, whole: bool) -> None:
     except (AssertionError, ValueError) as error:
         raise ConfigError(
             f"the checkpoint {path} is not this model's: {str(error).strip().splitlines()[0]}",
+            code="model-dir/other-model",
             found=", ".join(f"{name} {shape}" for name, shape in tf.train.list_variables(path)[:12]),
             hint="give the parameters of the model that was trained there, or another model_dir",
         ) from error

@@ -56,6 +56,7 @@ def steps_of(strategy: Any, input_fn: Callable[..., Any], *, hint: str) -> int |
         raise ConfigError(
             f"how many batches the input function {getattr(input_fn, '__name__', input_fn)} gives is not known, and "
             "under a strategy Keras must be told the number of steps",
+            code="argument/missing",
             found="a dataset without an end" if tf.data.INFINITE_CARDINALITY in sizes else "an unknown cardinality",
             hint=hint,
         )

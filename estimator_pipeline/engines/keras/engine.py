@@ -186,6 +186,7 @@ class KerasTask(TaskLife):
         if backup is not None and self.board.apart:
             raise ClusterError(
                 "keras.backup needs a folder that all tasks share: all workers restore from it",
+                code="job/conflict",
                 found=f"{self.task} and the chief have each a model_dir of their own",
                 hint="give a run.model_dir that all tasks share, or leave keras.backup out",
             )
@@ -408,6 +409,7 @@ class KerasTask(TaskLife):
     def start_server(self) -> Any:
         raise ConfigError(
             f"{self.task} is a parameter server, and Model.fit has none",
+            code="training/unsupported",
             hint="engine keras trains with none, one_device, mirrored or multi_worker_mirrored; for parameter "
             "servers keep the engine estimator",
         )

@@ -69,6 +69,7 @@ class KerasServing:
         if self._spec is None:
             raise ConfigError(
                 "the model cannot be exported, for what an own input function gives is not known",
+                code="training/unsupported",
                 hint="export from Python: tf.saved_model.save(model, path)",
             )
         model = self.model_of(checkpoint_path)

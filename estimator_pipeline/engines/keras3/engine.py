@@ -142,6 +142,7 @@ class _Keras3Task(KerasTask):
     def start_server(self) -> Any:
         raise ConfigError(
             f"{self.task} is a parameter server, and the training loop for Keras 3 has none",
+            code="training/unsupported",
             hint="engine keras3 trains with none, one_device, mirrored or multi_worker_mirrored; for parameter "
             "servers keep the engine estimator",
         )

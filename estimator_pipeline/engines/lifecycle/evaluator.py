@@ -220,6 +220,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
                 raise
             raise InputError(
                 f"the evaluation of {checkpoint} could not deal out its batches to the replicas",
+                code="training/evaluation-failed",
                 found="data that end in the middle of a round, with batches of one size (drop_remainder=True), or with "
                 "fewer records than replicas",
                 hint="give a number of batches that the replicas can share, leave drop_remainder out, take larger "
@@ -231,6 +232,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
             if self._needs_data:
                 raise InputError(
                     what,
+                    code="training/evaluation-failed",
                     found="an input that ended at once",
                     hint="check what EvalSpec.input_fn reads: its files, a filter, drop_remainder with fewer records "
                     "than a batch, a generator that was used up before",
@@ -282,6 +284,7 @@ def conclude(evaluator: CheckpointEvaluator, training: Mapping[str, Any], *, mod
     if training["checkpoint"] is None:
         raise TaskFailedError(
             "training ended without a checkpoint, so there is nothing to evaluate",
+            code="training/no-checkpoint",
             found=f"no checkpoint in {model_dir}",
             hint="see whether the input has any records, and whether save_checkpoints_steps is set",
         )

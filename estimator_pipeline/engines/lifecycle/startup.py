@@ -114,6 +114,7 @@ def _refuse_to_begin_anew(model_dir: str, known: str) -> None:
         return  # of another training of the same program
     raise ConfigError(
         f"the checkpoints of {model_dir} are gone: training had written {os.path.basename(known)}, and there is none",
+        code="model-dir/damaged",
         found="an empty folder, or one that is not mounted" if os.path.isdir(model_dir) else "no such folder",
         hint="bring the folder back (a file system that is not mounted, a folder that was moved) and start the job "
         "again; where it is to begin at step 0, start it again as it is",
@@ -218,6 +219,7 @@ def agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> in
     if own != step:
         raise ClusterError(
             f"{tf_config.task} and {cluster.chief} do not see the same checkpoints in {model_dir}",
+            code="cluster/folder-not-shared",
             found=f"the latest here: step {own}; there: step {step}",
             hint="give a model_dir that all tasks share, by the same path; clear copies that a task has of its own",
         )
@@ -281,6 +283,7 @@ def check_devices(strategy: Any, tf_config: TFConfig, *, timeout: float) -> None
     if counts is not None and len(set(counts.values())) > 1:
         raise ClusterError(
             "the workers have different numbers of devices; synchronous training would never finish a step",
+            code="cluster/different-jobs",
             found=", ".join(f"{task}: {count}" for task, count in counts.items()),
             hint="give every worker the same number (CUDA_VISIBLE_DEVICES, num_devices, the scheduler's request)",
         )

@@ -86,6 +86,7 @@ def rescue(model_dir: str, *, finite: bool = False) -> str | None:
     if good is None:
         raise TaskFailedError(
             f"no checkpoint in {model_dir} can be restored",
+            code="model-dir/damaged",
             found="; ".join(f"{os.path.basename(path)}: {reason}" for path, reason in bad),
             hint="put a copy of a good one back, or give another model_dir to train from the start",
         )
@@ -134,6 +135,7 @@ def _guessed(model_dir: str, state: CheckpointState) -> list[str]:
     says = f"names {state.latest}, which is not there" if state.latest else "cannot be read"
     raise TaskFailedError(
         f"the file {os.path.join(model_dir, files.STATE)} {says}, and nobody can tell which checkpoint is this run's",
+        code="model-dir/damaged",
         found=", ".join(newest),
         hint=f'let that file name the one to go on from (model_checkpoint_path: "{newest[-1]}"), or remove it to train '
         "from the start",

@@ -243,6 +243,7 @@ def _lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> Iter
     if taken:
         raise ConfigError(
             f"the lock on {model_dir} was not renewed for {LEASE_SECS:.0f} s, and another job has taken it",
+            code="model-dir/in-use",
             found=_owner(taken[0]),
             hint="this job has stopped, and the other goes on; where machines stand still for so long, give each job a "
             "model_dir of its own",
@@ -331,6 +332,7 @@ def _owner(told: dict[str, Any]) -> str:
 def _in_use(model_dir: str, told: dict[str, Any], more: str) -> ConfigError:
     return ConfigError(
         f"another job trains in {model_dir}, and two would spoil each other's checkpoints",
+        code="model-dir/in-use",
         found=_owner(told) + more,
         hint="wait for its end or end it, or give this job a model_dir of its own",
     )

@@ -232,6 +232,7 @@ def changes_meant(
         free = " (input.shard_policy: data beside it reads by record, with any number of workers)"
         raise ConfigError(
             f"this run is not the one that trained to step {step} in {model_dir}: {words(changed, identity.files)}",
+            code="model-dir/other-run",
             hint="give what it was, give a model_dir of its own, or accept the change with --accept-changes "
             f"(run.accept_changes): training then goes on at step {step} with what is given now"
             + (free if any(name == "input.workers" for name, _, _ in changed) else ""),
@@ -299,6 +300,7 @@ def _refuse_to_train_nothing(
     raise ConfigError(
         f"train.epochs {epochs:g} ends at step {end}, and training stands at step {step} in {model_dir}: nothing would "
         f"be trained on what is given now",
+        code="model-dir/nothing-to-train",
         found=words(ours, identity.files),
         hint=f"for {epochs:g} more give train.epochs {epochs * (step + end) / end:g} and --accept-changes, or give a "
         "model_dir of its own",
@@ -337,6 +339,7 @@ def _read(tf: Any, path: str, *, accept: bool) -> tuple[dict[str, Any] | None, s
         return None, told
     raise ConfigError(
         f"{path} cannot be read, so that nobody knows whether this run is the one that is to go on",
+        code="model-dir/damaged",
         found=told,
         hint="restore the file, or go on with what is given now: --accept-changes (run.accept_changes)",
     )

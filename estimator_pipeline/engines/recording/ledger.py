@@ -269,12 +269,14 @@ def _batches(tf: Any, input_fn: Callable[..., Any], context: Any, *, endless: bo
     if not isinstance(data, tf.data.Dataset | tf.compat.v1.data.Dataset):
         raise ConfigError(
             "the input function gives no dataset, and can be looked at in a training alone",
+            code="data/bad-input-fn",
             found=f"a {type(data).__name__}",
             hint="train with a ledger: exec --ledger DIR",
         )
     if not endless and int(data.cardinality()) == tf.data.INFINITE_CARDINALITY:
         raise ConfigError(
             "the data of the input function have no end, so they cannot be counted",
+            code="data/endless",
             hint="say how many records an epoch has: --epoch-records N",
         )
     for element in data:

@@ -254,6 +254,7 @@ def keras_callback(writer: Writer, *, canonical: Canonical, start: Mapping[str, 
             if "loss" not in (logs or {}):
                 raise ConfigError(
                     "a step of the Keras model does not tell its loss",
+                    code="model/bad-function",
                     found=f"it tells: {', '.join(logs or ()) or 'nothing'}",
                     hint="let train_step return {'loss': ...} of the batch",
                 )
@@ -308,6 +309,7 @@ def _misfit(start: Mapping[str, Any] | None, variables: Mapping[str, Any]) -> Co
     if unknown:
         return ConfigError(
             f"values were given for variables that the model does not have: {', '.join(unknown[:5])}",
+            code="parity/no-counterpart",
             found=f"its variables: {', '.join(list(variables)[:12])}",
         )
     for name, value in (start or {}).items():
@@ -315,6 +317,7 @@ def _misfit(start: Mapping[str, Any] | None, variables: Mapping[str, Any]) -> Co
         if list(np.shape(value)) != wanted:
             return ConfigError(
                 f"a value was given for {name} that has another shape",
+                code="parity/no-counterpart",
                 found=f"shape {list(np.shape(value))} given; the variable {variables[name].name} has {wanted}",
             )
     return None

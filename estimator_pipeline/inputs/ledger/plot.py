@@ -35,9 +35,15 @@ def draw(layout: LedgerLayout, path: Path, *, title: str) -> None:
         ConfigError: another ending, no steps, or a file that cannot be written.
     """
     if path.suffix.lower() not in _ENDINGS:
-        raise ConfigError(f"a picture cannot be written as {path.name}", hint=f"end its name in {', '.join(_ENDINGS)}")
+        raise ConfigError(
+            f"a picture cannot be written as {path.name}",
+            code="argument/bad-value",
+            hint=f"end its name in {', '.join(_ENDINGS)}",
+        )
     if not layout.steps:
-        raise ConfigError("there is no step to draw", hint="ask for steps that there are: --steps FIRST:LAST")
+        raise ConfigError(
+            "there is no step to draw", code="data/empty", hint="ask for steps that there are: --steps FIRST:LAST"
+        )
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 6.2), dpi=130, layout="constrained")
@@ -55,7 +61,9 @@ def draw(layout: LedgerLayout, path: Path, *, title: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     except OSError as error:
-        raise ConfigError(f"the picture cannot be written: {error}", hint="name another file") from error
+        raise ConfigError(
+            f"the picture cannot be written: {error}", code="file/unwritable", hint="name another file"
+        ) from error
 
 
 def _draw_cells(axes: Any, layout: LedgerLayout) -> set[str]:

@@ -279,6 +279,7 @@ def read(folder: str | os.PathLike[str]) -> Ledger:
     if not path.is_dir():
         raise ConfigError(
             f"there is no ledger in {path}",
+            code="file/not-found",
             found="no such folder",
             hint="train with --ledger, or name the folder that it was written to",
         )
@@ -298,6 +299,7 @@ def read(folder: str | os.PathLike[str]) -> Ledger:
     if not attempts and not unreadable:
         raise ConfigError(
             f"there is no ledger in {path}",
+            code="file/not-found",
             found="no file named like worker-0.1.ledger",
             hint="train with --ledger, or name the folder that it was written to",
         )

@@ -6,9 +6,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["LedgerFinding", "LedgerReport", "Share", "listed", "ranges"]
+__all__ = ["KINDS", "LedgerFinding", "LedgerReport", "Share", "listed", "ranges"]
 
 _LISTED = 8
+
+KINDS = {
+    "twice": "records that were read twice in an epoch",
+    "never": "records that were not read in an epoch",
+    "unknown": "records that the data do not have",
+    "missing": "steps or files of the ledger that are not there",
+    "moved": "records that another task read than the plan says",
+    "start": "data that began at another place than the training",
+    "jump": "data that went on at another place than the training",
+    "data": "data that are not those of the job file",
+    "uneven": "records of which some were read more often than others, by the fingerprints of batches",
+}
+"""What is not as it should be, by the name of a finding."""
 
 
 @dataclass(frozen=True)
@@ -16,9 +29,7 @@ class LedgerFinding:
     """Something that is not as it should be.
 
     Attributes:
-        kind: "twice" and "never" (records), "unknown" (records that the data do not have), "missing" (steps or files),
-            "moved" (records that are another's by the plan), "start" and "jump" (the data went on at another place than
-            the training), "data" (the job file says other data), "uneven" (fingerprints).
+        kind: one of :data:`KINDS`.
         text: in words.
     """
 

@@ -71,6 +71,7 @@ class LedgerWriter:
         if "://" in str(folder):
             raise ConfigError(
                 f"the ledger cannot be written to {folder}: it is appended to, and an object store cannot do that",
+                code="file/unwritable",
                 hint="name a folder of a file system: run.ledger in a job file, --ledger for exec",
             )
         try:
@@ -83,6 +84,7 @@ class LedgerWriter:
                 return
             raise ConfigError(
                 f"the ledger cannot be written to {folder}: {error.strerror or error}",
+                code="file/unwritable",
                 hint="name a folder that can be written to: run.ledger in a job file, --ledger for exec",
             ) from error
 

@@ -45,20 +45,27 @@ def from_arrays(
             continue
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise InputError(
-                f"The {kind} data must be (features, labels)", found=type(pair).__name__, hint="give a pair"
+                f"The {kind} data must be (features, labels)",
+                code="data/bad-feature",
+                found=type(pair).__name__,
+                hint="give a pair",
             )
         features, single = _named(pair[0], features_key, kind)
         labels, single_label = _named(pair[1], label_key, kind)
         both = sorted(set(features) & set(labels))
         if both:
             raise InputError(
-                f"{both[0]!r} names a feature and a label", found=f"{kind} data", hint="rename one of them"
+                f"{both[0]!r} names a feature and a label",
+                code="argument/conflict",
+                found=f"{kind} data",
+                hint="rename one of them",
             )
         arrays = {**features, **labels}
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) > 1:
             raise InputError(
                 f"The arrays of the {kind} data hold different numbers of records",
+                code="data/bad-feature",
                 found=", ".join(f"{name}: {count}" for name, count in lengths.items()),
                 hint="give each the same first axis",
             )
@@ -70,11 +77,14 @@ def from_arrays(
     if len(set(keys.values())) > 1:
         raise InputError(
             "Training and evaluation data do not look alike",
+            code="data/bad-feature",
             found=f"features and labels {keys['training']} against {keys['evaluation']}",
             hint="give both the same names",
         )
     if not keys:
-        raise InputError("from_arrays got no data", hint="give train=(features, labels), eval=..., or both")
+        raise InputError(
+            "from_arrays got no data", code="argument/missing", hint="give train=(features, labels), eval=..., or both"
+        )
     chosen_features, chosen_labels = next(iter(keys.values()))
     return Inputs(
         train=sources.get("training"),
@@ -92,6 +102,7 @@ def _named(value: Any, name: str, kind: str) -> tuple[dict[str, np.ndarray], boo
         if array.ndim == 0 or (array.dtype == object and not all(isinstance(v, (str, bytes)) for v in array.flat)):
             raise InputError(
                 f"The {kind} array {key!r} is no array of records",
+                code="data/bad-feature",
                 found=f"{array.dtype} of shape {array.shape}",
                 hint="give an array of numbers or text whose first axis counts the records",
             )
@@ -99,5 +110,7 @@ def _named(value: Any, name: str, kind: str) -> tuple[dict[str, np.ndarray], boo
             text = [item.encode() if isinstance(item, str) else bytes(item) for item in array.ravel().tolist()]
             arrays[key] = np.array([*text, None], dtype=object)[:-1].reshape(array.shape)
     if not arrays:
-        raise InputError(f"The {kind} data has no arrays", found="an empty dict", hint="give at least one")
+        raise InputError(
+            f"The {kind} data has no arrays", code="data/empty", found="an empty dict", hint="give at least one"
+        )
     return arrays, single

@@ -69,17 +69,23 @@ def from_csv(
     """
     settings = make_options("from_csv", options)
     if not isinstance(delimiter, str) or len(delimiter) != 1:
-        raise InputError("A delimiter is one character", found=repr(delimiter), hint="use ',' or '\\t'")
+        raise InputError(
+            "A delimiter is one character", code="argument/bad-value", found=repr(delimiter), hint="use ',' or '\\t'"
+        )
     found = {
         kind: find_files(files, what=kind)
         for kind, files in (("training", train), ("evaluation", eval))
         if files is not None
     }
     if not found:
-        raise InputError("from_csv got no files", hint="give train=, eval=, or both")
+        raise InputError("from_csv got no files", code="argument/missing", hint="give train=, eval=, or both")
     if columns is None:
         if not header:
-            raise InputError("CSV files without a header need columns", hint="give columns={name: type, ...}")
+            raise InputError(
+                "CSV files without a header need columns",
+                code="argument/missing",
+                hint="give columns={name: type, ...}",
+            )
         columns = dict.fromkeys(_header(next(iter(found.values()))[0], delimiter), "float32")
     wanted = tuple(_column(name, kind) for name, kind in columns.items())
     sources: dict[str, Source] = {}
@@ -238,6 +244,7 @@ class CsvSource(Source):
         if len(cells) != len(names):
             raise InputError(
                 "A row has a wrong number of cells",
+                code="data/bad-record",
                 found=f"{path}, line {number}: {len(cells)} cells, {len(names)} columns",
                 hint="correct the line, or the delimiter",
             )
@@ -249,6 +256,7 @@ class CsvSource(Source):
                 often = "not there" if column.name not in names else "there more than once"
                 raise InputError(
                     f"The column {column.name!r} is {often}",
+                    code="data/missing-feature",
                     found=f"{path}, line 1: {', '.join(names)}",
                     hint="correct columns= or the file's header (header=False if it has none)",
                 )
@@ -272,13 +280,19 @@ class CsvSource(Source):
 def _broken_line(path: str, number: int) -> InputError:
     return InputError(
         "A cell in quotes runs over the end of its line, which cannot be read by record",
+        code="data/bad-record",
         found=f"{path}, line {number}",
         hint="replace the line breaks within cells",
     )
 
 
 def _no_header(path: str) -> InputError:
-    return InputError("A CSV file has no header", found=f"{path}: empty", hint="remove the file, or pass header=False")
+    return InputError(
+        "A CSV file has no header",
+        code="data/bad-record",
+        found=f"{path}: empty",
+        hint="remove the file, or pass header=False",
+    )
 
 
 def examine(
@@ -313,6 +327,7 @@ def _header(path: str, delimiter: str) -> list[str]:
                 return _cells(line, delimiter, path, number, first=True)
     raise InputError(
         "A CSV file has no header",
+        code="data/bad-record",
         found=f"{path}: empty",
         hint="check the file, or give columns= and header=False",
     )
@@ -325,6 +340,7 @@ def _cells(line: bytes, delimiter: str, path: str, number: int, *, first: bool =
     except UnicodeDecodeError as error:
         raise InputError(
             "A line is no UTF-8 text",
+            code="data/bad-record",
             found=f"{path}, line {number}: {error.reason}",
             hint="save the file as UTF-8",
         ) from error
@@ -336,12 +352,14 @@ def _column(name: str, kind: Any) -> _Column:
     if dtype not in _TYPES:
         raise InputError(
             f"The type of the column {name!r} is not known",
+            code="argument/bad-value",
             found=repr(kind),
             hint=f"use {', '.join(_TYPES)}, or (type, default)",
         )
     if default is not None and (isinstance(default, str) != (dtype == "string")):
         raise InputError(
             f"The default of the column {name!r} is no value of its type",
+            code="argument/bad-value",
             found=repr(kind),
             hint="give text for a string column, and a number for another",
         )
@@ -357,6 +375,7 @@ def _value(cell: str, column: _Column, path: str, number: int) -> Any:
             return column.default
         raise InputError(
             f"A cell of the column {column.name!r} is empty",
+            code="data/bad-record",
             found=f"{path}, line {number}",
             hint=f"fill it, or give a default: columns={{{column.name!r}: ({column.dtype!r}, 0)}}; in a job file "
             f"columns: {{{column.name}: [{column.dtype}, 0]}}",
@@ -368,6 +387,7 @@ def _value(cell: str, column: _Column, path: str, number: int) -> Any:
     except ValueError:
         raise InputError(
             f"A cell of the column {column.name!r} is no {column.dtype}",
+            code="data/bad-record",
             found=f"{path}, line {number}: {cell!r}",
             hint=f"correct the cell, or give the column another type: columns={{{column.name!r}: 'string'}}; in a job "
             f"file columns: {{{column.name}: string}}",

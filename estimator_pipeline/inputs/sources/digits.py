@@ -85,6 +85,7 @@ def locked(data_dir: Path, name: str) -> Iterator[None]:
     except OSError as error:
         raise InputError(
             f"The data set {name} cannot be prepared",
+            code="file/unwritable",
             found=f"{data_dir}: {error.strerror}",
             hint="give a data_dir that can be written",
         ) from error
@@ -169,6 +170,7 @@ def _builder_class() -> type[Any]:
             except ImportError as error:
                 raise InputError(
                     "The data set digits comes with scikit-learn, which is not installed",
+                    code="tensorflow/not-installed",
                     found=str(error),
                     hint="pip install scikit-learn",
                 ) from error

@@ -27,7 +27,9 @@ def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     """
     given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
     if not given:
-        raise InputError(f"No {what} files were given", hint="give at least one path or pattern")
+        raise InputError(
+            f"No {what} files were given", code="argument/missing", hint="give at least one path or pattern"
+        )
     found: list[str] = []
     for entry in given:
         path = os.fspath(entry)
@@ -41,6 +43,7 @@ def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
                 there = "the folder is there" if os.path.isdir(folder) else f"there is no folder {folder}"
                 raise InputError(
                     f"A pattern for {what} files matches none",
+                    code="data/not-found",
                     found=f"{path}; {there}",
                     hint="check the pattern",
                 )
@@ -52,6 +55,7 @@ def find_files(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     if twice:
         raise InputError(
             f"A {what} file is named twice, and its records would be read twice",
+            code="argument/conflict",
             found=twice[0],
             hint="name each file once",
         )

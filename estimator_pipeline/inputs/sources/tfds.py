@@ -176,6 +176,7 @@ def _source(
     except (KeyError, ValueError) as error:
         raise InputError(
             f"The data set {name} has no split {split!r}",
+            code="data/not-found",
             found=f"splits {', '.join(builder.info.splits)}",
             hint="use one of these, or a slice such as 'train[:80%]'",
         ) from error
@@ -197,6 +198,7 @@ def _keys(name: str, builder: Any, features_key: Any, label_key: Any, weight_key
         if given is None and not simple:
             raise InputError(
                 f"The data set {name} does not say what its features and labels are",
+                code="argument/missing",
                 found=f"features {', '.join(builder.info.features)}",
                 hint=f"give {option}",
             )
@@ -207,6 +209,7 @@ def _keys(name: str, builder: Any, features_key: Any, label_key: Any, weight_key
             if key.split("/")[0] not in builder.info.features:
                 raise InputError(
                     f"The data set {name} has no feature {key!r}",
+                    code="data/missing-feature",
                     found=f"features {', '.join(builder.info.features)}",
                     hint="use one of these",
                 )
@@ -225,6 +228,7 @@ def _import_tfds() -> Any:
     except (ImportError, AttributeError) as error:
         raise InputError(
             "tensorflow_datasets cannot be imported",
+            code="tensorflow/not-installed",
             found=str(error.__cause__ or error),
             hint="pip install 'tensorflow-datasets>=4.9' importlib_resources, with TensorFlow 2.15 to "
             "2.19 also 'tensorflow-metadata<1.18'",
@@ -247,6 +251,7 @@ def _prepared(name: str, data_dir: Any, download: bool, environ: Mapping[str, st
     except (ValueError, AssertionError, OSError) as error:
         raise InputError(
             f"The data set {name} cannot be opened",
+            code="data/not-found",
             found=str(error).splitlines()[0],
             hint="check its name and data_dir",
         ) from error
@@ -257,6 +262,7 @@ def _prepared(name: str, data_dir: Any, download: bool, environ: Mapping[str, st
     if builder.info.file_format is not None and builder.info.file_format.value != "tfrecord":
         raise InputError(
             f"The files of the data set {name} are of a format that is not read here",
+            code="data/unreadable",
             found=builder.info.file_format.value,
             hint="prepare it as tfrecord: tfds build --file_format=tfrecord",
         )
@@ -286,6 +292,7 @@ def no_such_data_set(name: str, where: str, names: Sequence[str]) -> InputError:
     close = difflib.get_close_matches(name.split("/")[0].split(":")[0], [digits.NAME, *names], n=3)
     return InputError(
         f"There is no TensorFlow Datasets data set {name!r}",
+        code="data/not-found",
         found=f"neither in the catalogue nor under {where}",
         hint=f"did you mean {' or '.join(close)}?" if close else "check the name",
     )
@@ -315,6 +322,7 @@ def _not_there(name: str, builder: Any, why: str) -> InputError:
     base = str(builder.data_path).split(f"/{builder.name}/")[0]
     return InputError(
         f"The data set {name} is not prepared, and cannot be downloaded here",
+        code="data/not-found",
         found=f"nothing at {builder.data_path}; {why}",
         hint=prepare_elsewhere(name, base),
     )

@@ -87,7 +87,7 @@ def from_tfrecord(
         )
         sources[kind].check_first()
     if not sources:
-        raise InputError("from_tfrecord got no files", hint="give train=, eval=, or both")
+        raise InputError("from_tfrecord got no files", code="argument/missing", hint="give train=, eval=, or both")
     return Inputs(
         train=sources.get("training"),
         evaluation=sources.get("evaluation"),
@@ -180,6 +180,7 @@ class ExampleSource(Source):
         except Exception as error:  # protobuf's DecodeError has no stable home across its versions
             raise InputError(
                 "A record is no tf.train.Example",
+                code="data/bad-record",
                 found=f"{self.place(0)}: {error}",
                 hint="write records with tf.train.Example(...).SerializeToString()",
             ) from error
@@ -195,6 +196,7 @@ class ExampleSource(Source):
         if lost:
             raise InputError(
                 "The records are tf.train.SequenceExample, and tf.train.Example are read here",
+                code="data/bad-record",
                 found=f"{self.place(0)} has {', '.join(sorted(lost))} in its feature_lists, which would be empty",
                 hint="write each list as a feature of a tf.train.Example (read as 'varlen' or with its shape), or read "
                 "the files in an input function of your own with tf.io.parse_sequence_example",
@@ -206,6 +208,7 @@ class ExampleSource(Source):
             if fixed and spec.default_value is None:
                 raise InputError(
                     f"A record has no feature {name!r}",
+                    code="data/missing-feature",
                     found=f"{self.place(0)} has {', '.join(sorted(held)) or 'no features'}",
                     hint="correct the name, or give tf.io.FixedLenFeature(..., default_value=...)",
                 )
@@ -219,6 +222,7 @@ class ExampleSource(Source):
         if _KINDS[kind] != wanted:
             raise InputError(
                 f"The feature {name!r} is of another type",
+                code="data/bad-feature",
                 found=f"{self.place(0)} holds {_KINDS[kind]}, the spec says {wanted}",
                 hint="correct the type in features",
             )
@@ -226,6 +230,7 @@ class ExampleSource(Source):
         if fixed and count != int(np.prod(spec.shape, dtype=np.int64)):
             raise InputError(
                 f"The feature {name!r} is of another size",
+                code="data/bad-feature",
                 found=f"{self.place(0)} holds {count} value(s), the spec's shape is {list(spec.shape)}",
                 hint="correct the shape in features",
             )
@@ -249,12 +254,15 @@ def _reader(
         if any(packed) and not all(packed):
             raise InputError(
                 "Some files are compressed and some are not",
+                code="argument/conflict",
                 found=f"{paths[packed.index(True)]} and {paths[packed.index(False)]}",
                 hint="write them alike",
             )
         compression = "GZIP" if all(packed) else ""
     if compression not in ("", "GZIP"):
-        raise InputError("An unknown compression", found=repr(compression), hint="use '' or 'GZIP'")
+        raise InputError(
+            "An unknown compression", code="argument/unknown-name", found=repr(compression), hint="use '' or 'GZIP'"
+        )
     return RecordFiles(
         paths, compression=compression, cache=cache_dir(environ) / "index", memory_limit=settings.memory_limit
     )
@@ -290,6 +298,7 @@ def _field(name: str, spec: Any) -> _Field:
 def _bad_spec(name: str, spec: Any) -> InputError:
     return InputError(
         f"The spec of the feature {name!r} is not understood",
+        code="argument/bad-value",
         found=repr(spec),
         hint="use tf.io.FixedLenFeature and its kin, or text: 'float32[4]', 'int64', 'string', "
         "'image uint8[28,28,1]', 'raw float32[28,28]', 'varlen int64'",

@@ -73,15 +73,21 @@ def check_file(path: str) -> None:
     if "://" in path:
         raise InputError(
             "Files are read by record, which needs a file system of this machine",
+            code="argument/not-applicable",
             found=path,
             hint="mount the store, or copy the files to a local disk, and give that path",
         )
     if not os.path.isfile(path):
         there = "a directory" if os.path.isdir(path) else "nothing there"
-        raise InputError("A data file is missing", found=f"{path}: {there}", hint="check the path")
+        raise InputError(
+            "A data file is missing", code="data/not-found", found=f"{path}: {there}", hint="check the path"
+        )
     if not os.access(path, os.R_OK):
         raise InputError(
-            "A data file cannot be read", found=f"{path}: no permission", hint="give this user read access"
+            "A data file cannot be read",
+            code="data/unreadable",
+            found=f"{path}: no permission",
+            hint="give this user read access",
         )
 
 
@@ -191,6 +197,7 @@ def write_index(path: str) -> tuple[int, bool]:
     if path.endswith(".gz"):
         raise InputError(
             "A compressed TFRecord file is not read by record, and has no use for an index",
+            code="argument/not-applicable",
             found=path,
             hint="leave it out, or write it uncompressed",
         )
@@ -205,7 +212,10 @@ def write_index(path: str) -> tuple[int, bool]:
         _write_aside(there, lambda file: file.write(text.encode()), mode=os.stat(path).st_mode & 0o666)
     except OSError as error:
         raise InputError(
-            "An index cannot be written", found=f"{there}: {error.strerror}", hint="write it as a user who may"
+            "An index cannot be written",
+            code="file/unwritable",
+            found=f"{there}: {error.strerror}",
+            hint="write it as a user who may",
         ) from error
     return len(index), True
 
@@ -219,7 +229,10 @@ def _beside(path: str) -> np.ndarray | None:
         return None
     except OSError as error:
         raise InputError(
-            "The index of a TFRecord file cannot be read", found=f"{there}: {error.strerror}", hint="remove it"
+            "The index of a TFRecord file cannot be read",
+            code="data/unreadable",
+            found=f"{there}: {error.strerror}",
+            hint="remove it",
         ) from error
     try:
         rows = np.array(text.split(), dtype=np.int64).reshape(-1, 2)
@@ -236,6 +249,7 @@ def _beside(path: str) -> np.ndarray | None:
 def _not_its_index(path: str, why: str) -> InputError:
     return InputError(
         "An index beside a TFRecord file is not that file's",
+        code="data/unreadable",
         found=f"{path}{INDEX_SUFFIX}: {why}",
         hint=f"make it anew with `estimator-pipeline index {path}`, or remove it",
     )
@@ -320,6 +334,7 @@ def _walk(path: str, data: bytes | mmap.mmap) -> tuple[np.ndarray, str]:
 def _damaged(path: str, record: int, position: int, why: str) -> InputError:
     return InputError(
         "A TFRecord file cannot be read",
+        code="data/unreadable",
         found=f"{path}, record {record}, at byte {position}: {why}",
         hint="write the file anew; if it is compressed, name it .gz or pass compression='GZIP'",
     )
@@ -453,12 +468,14 @@ class RecordFiles:
                     if buffer.tell() > self._memory_limit:
                         raise InputError(
                             "A compressed TFRecord file is too large to be unpacked into memory",
+                            code="data/unreadable",
                             found=f"{path}: more than {self._memory_limit} bytes",
                             hint="write it uncompressed (it is then read by record), or raise memory_limit",
                         )
         except (OSError, EOFError) as error:
             raise InputError(
                 "A compressed TFRecord file cannot be read",
+                code="data/unreadable",
                 found=f"{path}: {error}",
                 hint="write the file anew; if it is not compressed, pass compression=''",
             ) from error

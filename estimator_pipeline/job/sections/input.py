@@ -83,7 +83,9 @@ class InputCommon(Section):
             )
         labels = self.labels
         if len(set(labels)) < len(labels):
-            yield Problem(("label_key",), "a label is named twice.", f"{labels}", "name each label once.")
+            yield Problem(
+                ("label_key",), "a label is named twice.", f"{labels}", "name each label once.", code="job/bad-value"
+            )
         if self.weight_key in labels:
             yield Problem(
                 ("weight_key",),
@@ -141,6 +143,7 @@ class FeatureSection(Section):
                     f"a {self.kind} feature has no {field}.",
                     f"{field} {getattr(self, field)!r} with kind {self.kind}",
                     f"leave {field} out, or set kind: fixed.",
+                    code="job/unknown-field",
                 )
         stored = ("float32", "int64", "string")
         if (self.kind == "raw" and self.dtype == "string") or (self.kind != "raw" and self.dtype not in stored):
@@ -202,6 +205,7 @@ class CsvColumn(Section):
                 f"this is no value of a column of the type {self.dtype}.",
                 repr(self.default),
                 "give the default as the column's cells are, or the column another dtype.",
+                code="job/bad-value",
             )
 
 
@@ -279,6 +283,7 @@ class ArraysInput(InputCommon):
                     "this is not an .npz file.",
                     f"{path!r}; allowed: a path that ends in .npz",
                     "save the arrays with numpy.savez under their names.",
+                    code="job/bad-value",
                 )
 
 
@@ -332,6 +337,7 @@ def _label_problems(section: TFRecordInput | CsvInput, names: list[str], field: 
                 f"the {what} is not one of the {field}.",
                 f"{name!r}; allowed: {', '.join(names)}",
                 f"did you mean {close!r}?" if close else f"name one of the {field} as {key}.",
+                code="job/bad-value",
             )
     if not missing and not set(names) - {*labels, weight}:
         yield Problem(

@@ -21,7 +21,11 @@ def _every(value: Any) -> Any:
     if value == "epoch" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
         return value
     problem = Problem(
-        (), "this is no interval.", f"{value!r}; allowed: epoch, or a number of steps from 1 on", "write one of these."
+        (),
+        "this is no interval.",
+        f"{value!r}; allowed: epoch, or a number of steps from 1 on",
+        "write one of these.",
+        code="job/bad-value",
     )
     raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
 
@@ -56,13 +60,23 @@ def _path_problems(path: str | None, *, counted: str, others: str = "") -> Itera
     try:
         names = path_fields(path)
     except ValueError as error:
-        yield Problem(("path",), f"this path cannot be filled in: {error}.", f"{path!r}; {allowed}", "correct it.")
+        yield Problem(
+            ("path",),
+            f"this path cannot be filled in: {error}.",
+            f"{path!r}; {allowed}",
+            "correct it.",
+            code="job/bad-value",
+        )
         return
     numbers = ("epoch", "step", "batch")
     for name in names:
         if name not in known and (name in numbers or not others):
             yield Problem(
-                ("path",), f"there is no {{{name}}} for a path here.", f"{path!r}; {allowed}", "use one of these."
+                ("path",),
+                f"there is no {{{name}}} for a path here.",
+                f"{path!r}; {allowed}",
+                "use one of these.",
+                code="job/bad-value",
             )
 
 
@@ -132,6 +146,7 @@ class RateByEpoch(Section):
                 f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} values.",
                 f"{len(self.values)} values",
                 "give one value for the epochs before each boundary, and one for those from the last one on.",
+                code="job/bad-value",
             )
         if sorted(set(self.boundaries)) != self.boundaries:
             yield Problem(
@@ -139,6 +154,7 @@ class RateByEpoch(Section):
                 "the boundaries do not rise.",
                 f"{self.boundaries}",
                 "write the epochs in rising order, each once.",
+                code="job/bad-value",
             )
 
 

@@ -52,7 +52,7 @@ def _pattern(regex: str, *, what: str, allowed: str, hint: str, longest: int = 2
     def check(value: str) -> str:
         if len(value) <= longest and re.fullmatch(regex, value):
             return value
-        problem = Problem((), f"this is no {what}.", f"{value!r}; allowed: {allowed}", hint)
+        problem = Problem((), f"this is no {what}.", f"{value!r}; allowed: {allowed}", hint, code="job/bad-value")
         raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
 
     return AfterValidator(check)
@@ -150,6 +150,7 @@ class Toleration(Section):
                 "the operator and the value do not go together.",
                 f"key {self.key}, operator {self.operator}, value {self.value}",
                 "give key and value with operator: Equal, and no value with operator: Exists.",
+                code="job/bad-value",
             )
 
 
@@ -231,6 +232,7 @@ class Volume(Section):
                 "a volume is one thing.",
                 f"{' and '.join(given) or 'none'} of {', '.join(kinds)}",
                 "give one of them.",
+                code="job/bad-value",
             )
 
 

@@ -87,7 +87,9 @@ class PodPatch(Section):
             elif name not in POD_FIELDS:
                 close = nearest(name, POD_FIELDS)
                 hint = f"did you mean {close!r}?" if close else "see `kubectl explain pod.spec`."
-                yield Problem(("spec", name), "a pod's spec has no such field.", repr(name), hint)
+                yield Problem(
+                    ("spec", name), "a pod's spec has no such field.", repr(name), hint, code="job/unknown-field"
+                )
         yield from _unnamed(self.spec, ("spec",))
         for i, volume in enumerate(self.spec.get("volumes") or ()):
             if isinstance(volume, dict) and volume.get("name") == "job":
@@ -114,12 +116,18 @@ def _unnamed(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
 
 def _of_list(value: Any, path: tuple[str | int, ...], key: str) -> Iterator[Problem]:
     if not isinstance(value, list):
-        yield Problem(path, "this is a list in Kubernetes.", repr(value), f"write a list of mappings, each with {key}.")
+        yield Problem(
+            path,
+            "this is a list in Kubernetes.",
+            repr(value),
+            f"write a list of mappings, each with {key}.",
+            code="job/wrong-type",
+        )
         return
     for i, item in enumerate(value):
         if not isinstance(item, dict) or item.get(key) is None:
             text = f"an element of this list is told from others by its {key}."
-            yield Problem((*path, i), text, repr(item), f"write a mapping with {key}.")
+            yield Problem((*path, i), text, repr(item), f"write a mapping with {key}.", code="job/wrong-type")
         else:
             yield from _unnamed(item, (*path, i))
 
@@ -151,6 +159,7 @@ def _merged(base: Mapping[str, Any], patch: Mapping[str, Any], path: str) -> dic
         ):
             raise ConfigError(
                 f"{here} is no {_kind(old)}, which it is in the pod.",
+                code="job/wrong-type",
                 found=f"{value!r}; in the pod: {old!r}",
                 hint=f"write a {_kind(old)}, or null to take the field away.",
             )

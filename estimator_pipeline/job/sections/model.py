@@ -69,6 +69,7 @@ class Piecewise(Section):
                 f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} values.",
                 f"{len(self.values)} values",
                 "give one value for the steps before each boundary, and one for those after the last.",
+                code="job/bad-value",
             )
         if sorted(set(self.boundaries)) != self.boundaries:
             yield Problem(
@@ -76,6 +77,7 @@ class Piecewise(Section):
                 "the boundaries do not rise.",
                 f"{self.boundaries}",
                 "write the steps in rising order, each once.",
+                code="job/bad-value",
             )
 
 
@@ -243,6 +245,7 @@ class OptimizerSection(Section):
                     f"the optimizer {self.name!r} ({self.api}) has no such option.",
                     f"{key!r}; allowed: {', '.join(allowed) or 'none'}",
                     f"did you mean {close!r}?" if close else "leave it out, or choose another optimizer.",
+                    code="job/unknown-field",
                 )
 
 
@@ -270,7 +273,13 @@ class ExportSection(Section):
 
     def problems(self) -> Iterator[Problem]:
         if len(set(self.signatures)) != len(self.signatures):
-            yield Problem(("signatures",), "a signature is named twice.", f"{self.signatures}", "name each once.")
+            yield Problem(
+                ("signatures",),
+                "a signature is named twice.",
+                f"{self.signatures}",
+                "name each once.",
+                code="job/bad-value",
+            )
 
 
 _HeadName = Literal["multi_class", "one_hot", "binary", "multi_label", "regression"]
@@ -291,9 +300,12 @@ def _class_problems(weights: Any, names: Sequence[str]) -> Iterator[Problem]:
                 "this is no class.",
                 f"{name!r}; allowed: whole numbers from 0 on" + (f", {', '.join(names)}" if names else ""),
                 "name classes by their numbers (the first one is 0), or as label_vocabulary has them.",
+                code="job/bad-value",
             )
     if len(set(names)) < len(names):
-        yield Problem(("label_vocabulary",), "a class is named twice.", f"{names}", "name each class once.")
+        yield Problem(
+            ("label_vocabulary",), "a class is named twice.", f"{names}", "name each class once.", code="job/bad-value"
+        )
 
 
 class OutputSection(Section):

@@ -46,7 +46,11 @@ class LimitsSection(Section):
     def problems(self) -> Iterator[Problem]:
         if not (self.ulp or self.rtol or self.rtol_of_max or self.atol):
             yield Problem(
-                (), "a tolerance allows nothing.", "all of its limits are 0", "give a limit, or say bit_equal."
+                (),
+                "a tolerance allows nothing.",
+                "all of its limits are 0",
+                "give a limit, or say bit_equal.",
+                code="job/bad-value",
             )
 
 
@@ -65,6 +69,7 @@ def _name(value: Any) -> Any:
         f"{value!r} is the name of no tolerance." if isinstance(value, str) else "this is no tolerance.",
         f"the names: {names}",
         f"did you mean {close!r}?" if close else "use one of them, or give limits with a reason.",
+        code="job/bad-value",
     )
     raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
 

@@ -180,6 +180,7 @@ class RunSection(Section):
                     "the session configuration has no such field.",
                     f"{key!r}; allowed: {', '.join(SESSION_FIELDS)}",
                     f"did you mean {close!r}?" if close else "leave it out; see tf.compat.v1.ConfigProto.",
+                    code="job/unknown-field",
                 )
 
 
@@ -215,4 +216,5 @@ class ClusterSection(Section):
                 "nobody trains.",
                 "workers 0 without a chief",
                 "set workers to 1 or more, or chief: true.",
+                code="job/bad-value",
             )

@@ -181,6 +181,7 @@ class SlurmSection(SlurmResources):
                     "this is no name of a variable.",
                     f"{name!r}; allowed: letters, digits and underscores",
                     "rename it.",
+                    code="job/bad-value",
                 )
         own = {"het-group": "set slurm.roles", "ntasks": "set the section cluster", "output": "set slurm.dir"}
         yield from _option_problems("srun", self.srun, own)
@@ -239,6 +240,7 @@ def _option_problems(field: str, options: list[str], own: Mapping[str, str]) -> 
                 "this is no option in its long form.",
                 f"{option!r}; allowed: --name, --name=value",
                 "write it as on the command line, with two dashes.",
+                code="job/bad-value",
             )
         elif found[0] in own:
             yield Problem(

@@ -34,6 +34,7 @@ def _steps(value: Any) -> Any:
         "this is no number of steps.",
         f"{value!r}; allowed: auto, or a number of steps from 1 on",
         "write one of these.",
+        code="job/bad-value",
     )
     raise PydanticCustomError("problems", "a wrong value", {"problems": [problem]})
 
@@ -93,6 +94,7 @@ class ExporterSection(Section):
                     f"an exporter of kind {self.kind!r} has no {field}.",
                     f"{field} {getattr(self, field)!r}; allowed for: {', '.join(kinds)}",
                     f"leave {field} out, or set kind: {kinds[-1]}.",
+                    code="job/unknown-field",
                 )
 
 

@@ -130,7 +130,9 @@ def submit(manifests: Manifests, *, environ: Mapping[str, str]) -> str | None:
     if made is None:
         there = look(job, environ=environ)
         if there is None:
-            raise ConfigError(f"{job} was there a moment ago, and is gone.", hint="submit it again.")
+            raise ConfigError(
+                f"{job} was there a moment ago, and is gone.", code="jobs/not-found", hint="submit it again."
+            )
         _check_same(manifests, there, environ)
         return None
     return said + made
@@ -150,6 +152,7 @@ def _check_same(manifests: Manifests, there: JobObjects, environ: Mapping[str, s
     if there.others:
         raise ConfigError(
             f"there is another kind of job of the name {job.name}, and nothing was submitted.",
+            code="jobs/exists",
             found=", ".join(there.others[:_SHOWN]),
             hint=f"end that one, or {other}.",
         )
@@ -157,6 +160,7 @@ def _check_same(manifests: Manifests, there: JobObjects, environ: Mapping[str, s
         left = len([pod for pod in there.pods if pod.state == "Terminating"]) or len(there.pods)
         raise ConfigError(
             f"a job of the name {job.name} is still ending, and nothing was submitted.",
+            code="jobs/exists",
             found=f"{left} pod{'s'[: left != 1]} of it, which have {there.grace:.0f} s to stop with a checkpoint",
             hint=f"wait for them (`kubectl{job.flags} wait --for=delete pod -l {job.selector} --timeout=10m`), "
             f"or {other}.",
@@ -164,6 +168,7 @@ def _check_same(manifests: Manifests, there: JobObjects, environ: Mapping[str, s
     if status.over:
         raise ConfigError(
             f"{job} was submitted before and has ended ({status.text}); nothing was submitted.",
+            code="jobs/exists",
             found="Kubernetes keeps a job that has ended, and starts it no second time",
             hint=f"delete it, with its logs: `{job.delete}`; or {other}. "
             "Either goes on from the checkpoint in run.model_dir.",
@@ -171,6 +176,7 @@ def _check_same(manifests: Manifests, there: JobObjects, environ: Mapping[str, s
     if manifests_of(there.workloads) != manifests_of(one for one in manifests.objects if one["kind"] in KINDS.values()):
         raise ConfigError(
             f"{job} runs already, and is another job than this; nothing was submitted.",
+            code="jobs/exists",
             found="; ".join(_differences(manifests, there, environ)),
             hint=f"end it with a checkpoint (`estimator-pipeline cancel {job}{job.flags}`) and submit again, "
             f"or {other} and another run.model_dir.",
@@ -292,6 +298,7 @@ def _there(job: JobName, environ: Mapping[str, str]) -> JobObjects:
         where = f"the namespace {job.namespace}" if job.namespace else "the namespace of kubectl's context"
         raise ConfigError(
             f"there is no {job} in the cluster.",
+            code="jobs/not-found",
             found=f"nothing with its labels in {where}: not submitted, or deleted since",
             hint="name the job file that was submitted (with the same --set), or KIND/NAME, as job/digits; -n names "
             "the namespace.",
@@ -367,6 +374,7 @@ def cancel(
         if time.monotonic() > deadline:
             raise WaitError(
                 f"{job} is deleted, and {len(left)} of its pods are still there.",
+                code="scheduler/refused",
                 found=", ".join(sorted(one["metadata"]["name"] for one in left)),
                 hint="see whether their nodes answer: `kubectl get nodes`; "
                 f"`estimator-pipeline cancel --now {job}{job.flags}` asks again.",

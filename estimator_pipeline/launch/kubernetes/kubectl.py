@@ -78,6 +78,7 @@ def program(environ: Mapping[str, str]) -> str:
     if found is None:
         raise ConfigError(
             "kubectl cannot be run, and nothing was done.",
+            code="scheduler/unavailable",
             found="no kubectl on PATH",
             hint="install and configure it; or write the manifests with `submit kubernetes --dry-run` and apply them "
             "where it is: `kubectl apply -f FILE`.",
@@ -121,6 +122,7 @@ def run(
     except subprocess.TimeoutExpired as error:
         raise WaitError(
             f"kubectl {arguments[0]} did not end within {timeout:g} s; it may have done a part of it.",
+            code="scheduler/unavailable",
             found=_last(error.stderr) or "no word of it",
             hint=f"see whether the cluster answers (`kubectl get nodes`), and how the job stands: "
             f"`estimator-pipeline status{f' {job}' if job.name else ''}{job.flags}`.",
@@ -174,6 +176,7 @@ def items(resources: str, *, job: JobName, environ: Mapping[str, str]) -> list[d
     except (ValueError, KeyError, TypeError) as error:
         raise TaskFailedError(
             f"kubectl get {resources} printed something else than a list in JSON.",
+            code="scheduler/unavailable",
             found=f"{type(error).__name__}: {error}; it printed {text[:200]!r}",
             hint="see which kubectl is first on PATH: `kubectl version`.",
         ) from None

@@ -107,6 +107,7 @@ def render(job: Job, *, name: str | None = None) -> Manifests:
     if section.image is None:
         raise ConfigError(
             "the job file does not say which image the pods run.",
+            code="job/missing-field",
             found="no kubernetes.image",
             hint="build one from the Dockerfile, push it to a registry, and name it: --set kubernetes.image=IMAGE.",
         )
@@ -157,6 +158,7 @@ def kubernetes_name(text: str) -> str:
     if not name:
         raise ConfigError(
             f"the job's name {text!r} has no character that Kubernetes takes.",
+            code="kubernetes/bad-name",
             found="allowed: letters of the Latin alphabet, digits and dashes",
             hint="give the job another one: --name NAME.",
         )
@@ -167,6 +169,7 @@ def _checked(name: str) -> str:
     if not re.fullmatch(_LABEL, name):
         raise ConfigError(
             f"--name {name!r} is no name that Kubernetes takes for a Service.",
+            code="kubernetes/bad-name",
             found=f"{name!r}; allowed: lower-case letters, digits and dashes, a letter first and no dash at the end",
             hint=f"write for example {kubernetes_name(name) if re.search('[a-z0-9]', name.lower()) else 'train-1'}.",
         )
@@ -196,6 +199,7 @@ def _check_length(name: str, job: Job) -> None:
     if len(longest) > allowed:
         raise ConfigError(
             f"the name {name!r} is too long: the pod's host name {longest!r} would have {len(longest)} characters.",
+            code="kubernetes/bad-name",
             found=f"allowed: {allowed} for kind {job.kubernetes.kind}, so {allowed - len(longest) + len(name)} for the "
             "name itself",
             hint="give a shorter one: --name NAME.",
@@ -211,6 +215,7 @@ def _check_model_dir(job: Job) -> None:
         return
     raise ConfigError(
         f"run.model_dir {folder!r} is in no volume: checkpoints would be gone with their pod.",
+        code="kubernetes/no-volume",
         found=f"writable volumes at {', '.join(writable)}" if writable else "no writable volume",
         hint="name a claim that all pods can mount (ReadWriteMany) in kubernetes.volumes, and a folder in it: --set "
         f"run.model_dir={writable[0] if writable else '/models'}/NAME; or a bucket, as gs://BUCKET/NAME.",

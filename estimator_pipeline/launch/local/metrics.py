@@ -67,6 +67,7 @@ class MetricsView(View):
         if error is not None:
             raise ConfigError(
                 f"--metrics {path}: the file cannot be written.",
+                code="file/unwritable",
                 found=error.strerror or str(error),
                 hint="name a file in a folder that is there and can be written to.",
             )

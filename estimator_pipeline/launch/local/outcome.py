@@ -51,7 +51,7 @@ class Failure:
         log: Its log file.
         tail: The last lines of it.
         what: What it did, where the exit code does not say it: "made no step for 60.1 s".
-        refusal: The error of a task of ours that refused its input, as it told it: what, found, hint.
+        refusal: The error of a task of ours that refused its input, as it told it: code, what, found, hint.
         where: Of a task that hung, and of those that made no step with it: where the job's own code stood, see
             :func:`stacks.own_lines`.
         error: The exception that ended it, in one line, as it told it or as the last traceback of its log has it.

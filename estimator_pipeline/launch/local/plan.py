@@ -56,6 +56,7 @@ class LaunchShape:
         if config.cluster is None:
             raise ClusterError(
                 "The TF_CONFIG document describes no cluster, so there is no shape to rehearse.",
+                code="cluster/bad-tf-config",
                 found="no `cluster`, or an empty one",
                 hint='Add "cluster" with its jobs, or leave --tf-config out and give --workers.',
             )
@@ -230,9 +231,16 @@ def plan_local(
         ConfigError: `cores` is neither word, or the command is empty.
     """
     if cores not in ("split", "share"):
-        raise ConfigError(f"cores is {cores!r}.", found="allowed: split, share", hint="Give one of the two.")
+        raise ConfigError(
+            f"cores is {cores!r}.",
+            code="argument/bad-value",
+            found="allowed: split, share",
+            hint="Give one of the two.",
+        )
     if not command:
-        raise ConfigError("The command is empty.", hint="Name the program that each task runs.")
+        raise ConfigError(
+            "The command is empty.", code="argument/missing", hint="Name the program that each task runs."
+        )
     documents = shape.documents(ports)
     folder = Path(log_dir).absolute()
     pinned: dict[Task, tuple[int, ...]] = dict.fromkeys(documents, ())

@@ -93,6 +93,7 @@ def run_local(
     except OSError as error:
         raise ConfigError(
             f"The logs cannot be written to {plan.log_dir}.",
+            code="file/unwritable",
             found=str(error),
             hint="Give a folder that can be written with --log-dir.",
         ) from error

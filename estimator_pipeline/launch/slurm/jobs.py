@@ -115,6 +115,7 @@ def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[
         shutil.rmtree(folder, ignore_errors=True)
         raise ConfigError(
             f"the submission cannot be written to {folder}",
+            code="file/unwritable",
             found=f"{error.strerror}: {error.filename}",
             hint="set slurm.dir to a folder that can be written to and that all nodes share.",
         ) from None
@@ -124,6 +125,7 @@ def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[
         shutil.rmtree(folder, ignore_errors=True)
         raise ConfigError(
             "Slurm refused the job.",
+            code="scheduler/refused",
             found=_said(done),
             hint="change the section slurm of the job file (--set slurm.partition=..., slurm.time=...); "
             "`--dry-run` shows the script.",
@@ -160,6 +162,7 @@ def find_submission(target: str, *, folder: Path | None = None, environ: Mapping
             return _read(script.parent / RECORD)
         raise ConfigError(
             f"{target}: Slurm knows no such job of estimator-pipeline.",
+            code="jobs/not-found",
             found=f"its script is {script}" if found else "no such job, or it ended some minutes ago",
             hint="name the job file, or the submission's folder.",
         )
@@ -172,6 +175,7 @@ def find_submission(target: str, *, folder: Path | None = None, environ: Mapping
             return max((_read(record) for record in records), key=lambda one: one.submitted)
     raise ConfigError(
         f"{target}: nothing has been submitted to Slurm here.",
+        code="jobs/not-found",
         found=f"no {RECORD} in {place}, or in folders in it",
         hint="name a job file that was submitted (with the same --set), a submission's folder or a job's id.",
     )
@@ -293,6 +297,7 @@ def _program(name: str, environ: Mapping[str, str]) -> None:
     if shutil.which(name, path=environ.get("PATH")) is None:
         raise ConfigError(
             f"there is no {name} on this machine.",
+            code="scheduler/unavailable",
             found="no such program on PATH",
             hint="run this where Slurm's commands are (a login node), or `module load slurm`; "
             "`--dry-run` prints the script anywhere.",
@@ -322,6 +327,7 @@ def _ran(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Compl
     except subprocess.TimeoutExpired:
         raise TaskFailedError(
             f"{command[0]} did not answer within {_COMMAND_SECS:.0f} seconds.",
+            code="scheduler/unavailable",
             hint="see whether Slurm's controller is up: `scontrol ping`.",
         ) from None
 
@@ -335,7 +341,7 @@ def _checked(command: Sequence[str], environ: Mapping[str, str]) -> None:
     done = _ran(command, environ)
     # A job that has ended by itself in the meantime is no error.
     if done.returncode != 0 and "Invalid job id" not in done.stderr and "already completing" not in done.stderr:
-        raise TaskFailedError(f"{' '.join(command)} failed.", found=_said(done))
+        raise TaskFailedError(f"{' '.join(command)} failed.", code="scheduler/refused", found=_said(done))
 
 
 def _show_job(job_id: str | None, environ: Mapping[str, str]) -> str:
@@ -347,6 +353,7 @@ def _show_job(job_id: str | None, environ: Mapping[str, str]) -> str:
         return ""
     raise TaskFailedError(
         f"Slurm does not say how {'jobs stand' if job_id is None else f'job {job_id} stands'}.",
+        code="scheduler/unavailable",
         found=_said(done),
         hint="see whether Slurm's controller is up: `scontrol ping`.",
     )
@@ -486,6 +493,7 @@ def _read(path: Path) -> Submission:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{path} is no record of a submission.",
+            code="file/bad-format",
             found=f"{type(error).__name__}: {error}",
             hint="name a submission's folder whose record is whole, or use Slurm's own commands.",
         ) from None

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.utils.io_errors import code_of
 
 __all__ = ["MOST_ELEMENTS", "read_sweep"]
 
@@ -33,6 +34,7 @@ def read_sweep(path: str | Path) -> list[list[str]]:
     except (OSError, UnicodeDecodeError, YAMLError) as error:
         raise ConfigError(
             f"the sweep {path} cannot be read.",
+            code=code_of(error),
             found=" ".join(str(error).split()),
             hint="name a YAML file.",
         ) from None
@@ -41,6 +43,7 @@ def read_sweep(path: str | Path) -> list[list[str]]:
     if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
         raise ConfigError(
             f"the sweep {path} names no elements.",
+            code="file/bad-format",
             found=f"{found!r:.80}",
             hint="write a list of mappings (- {train.max_steps: 100}), or one mapping of lists "
             "(model.optimizer.learning_rate: [0.1, 0.01]).",
@@ -48,6 +51,7 @@ def read_sweep(path: str | Path) -> list[list[str]]:
     if len(found) > MOST_ELEMENTS:
         raise ConfigError(
             f"the sweep {path} has {len(found)} elements.",
+            code="file/bad-format",
             found=f"allowed: up to {MOST_ELEMENTS}",
             hint="split it into several files.",
         )

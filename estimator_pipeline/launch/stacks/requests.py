@@ -124,6 +124,7 @@ def request_stacks(
     except OSError as error:
         raise ConfigError(
             f"the tasks cannot be asked for their stacks: {folder} cannot be written to.",
+            code="file/unwritable",
             found=error.strerror or str(error),
             hint="run this as the job's user, where the job's log folder is.",
         ) from None
@@ -153,7 +154,9 @@ def request_stacks(
         known = ", ".join(sorted(one.task for one in found))
         found = [one for one in found if one.task == wanted]
         if not found:
-            raise ConfigError(f"--task {wanted}: no such task runs.", found=f"tasks that run: {known}")
+            raise ConfigError(
+                f"--task {wanted}: no such task runs.", code="jobs/not-found", found=f"tasks that run: {known}"
+            )
     return sorted(found, key=_order)
 
 
@@ -231,6 +234,7 @@ def _refuse_ended(folder: Path, hearts: Sequence[_Heart], running: Sequence[_Hea
 def _nothing_runs(folder: Path, found: str) -> ConfigError:
     return ConfigError(
         f"no task runs that could be asked for its stacks, by {folder}.",
+        code="jobs/not-found",
         found=found,
         hint="name a running job, or its log folder; `py-spy dump --pid N` on the task's machine asks any Python.",
     )

@@ -106,7 +106,7 @@ def migrate_checkpoint(
 
         mapping = read_mapping(Path(mapping))
     if momentum not in (None, "v1", "keras"):
-        raise ConfigError(f"momentum is {momentum!r}", found="allowed: v1, keras")
+        raise ConfigError(f"momentum is {momentum!r}", code="argument/bad-value", found="allowed: v1, keras")
     choices = Choices(
         mapping=mapping or {},
         allow_leftover=tuple(allow_leftover),

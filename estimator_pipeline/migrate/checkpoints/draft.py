@@ -150,6 +150,7 @@ class PlanDraft:
             more = [*texts[1:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
             raise ConfigError(
                 f"{self.source.source} cannot go on as {self.target.source}: {texts[0]}",
+                code="migrate/mismatch",
                 found="; ".join(more) or None,
                 hint="; ".join(dict.fromkeys(self._problems.values())),
             )

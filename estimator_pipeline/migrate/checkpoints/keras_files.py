@@ -29,6 +29,7 @@ def save_file(model: Any, path: str) -> None:
     except (NotImplementedError, TypeError, ValueError) as error:
         raise ConfigError(
             f"Keras cannot write the model as {path.rpartition('.')[2]}: {str(error).strip().splitlines()[0]}",
+            code="model/bad-keras-file",
             hint="give a folder: a checkpoint needs no layers that can be described",
         ) from error
 
@@ -52,14 +53,18 @@ def state_of_file(path: str, *, model: str | None) -> TrainingState:
         return KerasTarget(load_keras_model(path), what=path).state
     if model is None:
         raise ConfigError(
-            f"{path} has weights without names", hint="name the function of its model: --source-model file.py:function"
+            f"{path} has weights without names",
+            code="migrate/bad-checkpoint",
+            hint="name the function of its model: --source-model file.py:function",
         )
     made = load_function(model, field="--source-model")()
     try:
         made.load_weights(path)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"{path} does not hold the weights of {model}", found=str(error).strip().splitlines()[0][:300]
+            f"{path} does not hold the weights of {model}",
+            code="model/bad-keras-file",
+            found=str(error).strip().splitlines()[0][:300],
         ) from error
     state = KerasTarget(made, what=path).state
     # Its optimizer is a new one: the file has weights alone.
@@ -73,11 +78,14 @@ def _check_generation(path: str) -> None:
         with zipfile.ZipFile(path) as archive:
             version = str(json.loads(archive.read("metadata.json"))["keras_version"])
     except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as a .keras file", found=str(error)[:300]) from error
+        raise ConfigError(
+            f"{path} cannot be read as a .keras file", code="model/bad-keras-file", found=str(error)[:300]
+        ) from error
     generation = 3 if version.startswith("3.") else 2
     if generation != compat.keras_generation():
         name = "keras3" if generation == 3 else "keras"
         raise ConfigError(
             f"{path} was written by Keras {version}, and this target is made in a process with the other Keras",
+            code="tensorflow/wrong-keras",
             hint=f"write a checkpoint of it first, and migrate that: --to {name} --model ... --output FOLDER",
         )

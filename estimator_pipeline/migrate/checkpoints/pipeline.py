@@ -49,27 +49,44 @@ def check(asked: CheckpointRequest) -> None:
         ConfigError: it does not.
     """
     if asked.to not in _GENERATION:
-        raise ConfigError(f"the target {asked.to!r} is not known", found="allowed: keras, keras3, estimator")
+        raise ConfigError(
+            f"the target {asked.to!r} is not known",
+            code="argument/unknown-name",
+            found="allowed: keras, keras3, estimator",
+        )
     program = {"--model": asked.model, "--estimator": asked.estimator, "--input-fn": asked.input_fn}
     given = [name for name, value in program.items() if value is not None]
     if asked.job is not None:
         if given:
             raise ConfigError(
-                f"{', '.join(given)} and the job file {asked.job} were both given", hint="say the target once"
+                f"{', '.join(given)} and the job file {asked.job} were both given",
+                code="argument/conflict",
+                hint="say the target once",
             )
         return
     if asked.settings:
-        raise ConfigError("--set changes a job file, and none was given", hint="name the job file: --job JOB.yaml")
+        raise ConfigError(
+            "--set changes a job file, and none was given",
+            code="argument/not-applicable",
+            hint="name the job file: --job JOB.yaml",
+        )
     needed = ["--estimator", "--input-fn"] if asked.to == "estimator" else ["--model"]
     if given != needed:
         raise ConfigError(
             f"the target {asked.to} needs a job file (--job), or {' and '.join(needed)}",
+            code="argument/missing",
             found=f"given: {', '.join(given) or 'none of them'}",
         )
     if asked.output is None:
-        raise ConfigError("where to write is not said", hint="--output, a folder or, for Keras, a .keras file")
+        raise ConfigError(
+            "where to write is not said",
+            code="argument/missing",
+            hint="--output, a folder or, for Keras, a .keras file",
+        )
     if asked.to == "estimator" and asked.output.endswith((".keras", ".h5")):
-        raise ConfigError(f"an Estimator reads no {asked.output}", hint="give a folder, its model_dir")
+        raise ConfigError(
+            f"an Estimator reads no {asked.output}", code="argument/bad-value", hint="give a folder, its model_dir"
+        )
 
 
 def needs_another_process(to: str) -> bool:
@@ -90,6 +107,7 @@ def in_a_process_of_its_own(asked: CheckpointRequest, choices: Choices) -> dict[
             raise ConfigError(
                 f"{name} is a function, and the target {asked.to} is made in a process of its own: this one has "
                 "the other Keras",
+                code="argument/not-applicable",
                 hint=f"name it as text: {name}='file.py:function'",
             )
     told = json.dumps({"asked": dataclasses.asdict(asked), "choices": dataclasses.asdict(choices)})
@@ -101,9 +119,13 @@ def in_a_process_of_its_own(asked: CheckpointRequest, choices: Choices) -> dict[
     try:
         done = subprocess.run(command, input=told, env=environ, capture_output=True, text=True, timeout=_SECS)
     except subprocess.TimeoutExpired as error:
-        raise TaskFailedError(f"the checkpoint was not migrated within {_SECS:.0f} s") from error
+        raise TaskFailedError(
+            f"the checkpoint was not migrated within {_SECS:.0f} s", code="cluster/timeout"
+        ) from error
     if done.returncode != 0:
-        raise TaskFailedError("the checkpoint could not be migrated", found=done.stderr.strip()[-2000:])
+        raise TaskFailedError(
+            "the checkpoint could not be migrated", code="migrate/failed", found=done.stderr.strip()[-2000:]
+        )
     answer = json.loads(done.stdout.splitlines()[-1])
     if "error" in answer:
         raise ConfigError(**answer["error"])
@@ -149,6 +171,7 @@ def _to_keras(
     elif not output.endswith(".keras") and not choices.drop_optimizer_state:
         raise ConfigError(
             f"{output} would hold weights alone: no slots, no step",
+            code="argument/conflict",
             hint="give a .keras file or a folder; or say that they are not needed with --drop-optimizer-state",
         )
     found = plan(state, target.state, choices, hyper=target.hyper, reverse=False)
@@ -260,7 +283,9 @@ def _verify(written: str, target: TrainingState, done: MigrationPlan, alike: fro
             nameless = [one for one in nameless if one is not same]
     if wrong:
         raise TaskFailedError(
-            f"the checkpoint {written} reads back otherwise than it was written", found=", ".join(wrong[:8])
+            f"the checkpoint {written} reads back otherwise than it was written",
+            code="migrate/failed",
+            found=", ".join(wrong[:8]),
         )
 
 
@@ -282,6 +307,7 @@ def _keras_target(asked: CheckpointRequest) -> tuple[Any, str]:
         if not isinstance(model, base):
             raise ConfigError(
                 f"--model: {getattr(function, '__name__', asked.model)} returns a {type(model).__name__}",
+                code="model/bad-function",
                 hint=f"return a compiled tf.keras.Model of Keras {compat.keras_generation()}",
             )
         return KerasTarget(model, what="the model"), str(asked.output)
@@ -310,6 +336,7 @@ def _estimator_target(asked: CheckpointRequest) -> tuple[Any, str]:
         if not isinstance(estimator, tf.estimator.Estimator):
             raise ConfigError(
                 f"--estimator: {getattr(function, '__name__', asked.estimator)} returns a {type(estimator).__name__}",
+                code="model/bad-function",
                 hint="return a tf.estimator.Estimator",
             )
         input_fn = named_function(asked.input_fn, option="--input-fn")

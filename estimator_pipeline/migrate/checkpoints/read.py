@@ -67,6 +67,7 @@ def prefix_of(source: str) -> str:
         if owner is not None:
             raise ConfigError(
                 f"a training runs in {source}, and its latest checkpoint is not its last",
+                code="migrate/bad-checkpoint",
                 found=owner,
                 hint="wait for its end or end it, or name one of its checkpoints",
             )
@@ -75,6 +76,7 @@ def prefix_of(source: str) -> str:
             names = sorted({_FILES.sub("", name) for name in gfile.listdir(source) if _FILES.search(name)})
             raise ConfigError(
                 f"{source} has no checkpoint that its file 'checkpoint' names",
+                code="migrate/bad-checkpoint",
                 found=f"checkpoints: {', '.join(names[:8])}" if names else "no files of a checkpoint",
                 hint=f"name one: {os.path.join(source, names[-1])}" if names else "give the folder of a training",
             )
@@ -83,6 +85,7 @@ def prefix_of(source: str) -> str:
     if not (gfile.exists(f"{prefix}.index") or gfile.exists(prefix)):
         raise ConfigError(
             f"there is no checkpoint {source}",
+            code="migrate/bad-checkpoint",
             found=f"working directory {os.getcwd()}",
             hint="give a model directory, or a checkpoint as TensorFlow names it: model_dir/model.ckpt-200",
         )
@@ -149,6 +152,7 @@ def _damaged(what: str, error: Exception) -> ConfigError:
     text = str(getattr(error, "message", error)).strip().splitlines()
     return ConfigError(
         f"the checkpoint {what} cannot be read",
+        code="migrate/bad-checkpoint",
         found=text[0][:300] if text else type(error).__name__,
         hint="it is cut off or damaged: give another checkpoint of the run, or copy its files again",
     )

@@ -142,6 +142,7 @@ def state_of(
     except ValueError as error:
         raise ConfigError(
             f"{source} holds one thing twice: {error}",
+            code="migrate/bad-checkpoint",
             hint="it holds the slots of two optimizers, or of two runs; name one of them with --allow-leftover",
         ) from error
     weights: dict[str, StateEntry] = {}
@@ -229,6 +230,7 @@ def _joined(values: dict[str, np.ndarray], source: str) -> dict[str, StateEntry]
         if sorted(parts) != list(range(len(parts))) or joined in values:
             raise ConfigError(
                 f"the partitions of {joined} in {source} are not whole",
+                code="migrate/bad-checkpoint",
                 found=", ".join(name for name, _ in parts.values()),
                 hint="give a checkpoint that has all of them, from part_0 on, and not the whole variable beside them",
             )
@@ -239,6 +241,7 @@ def _joined(values: dict[str, np.ndarray], source: str) -> dict[str, StateEntry]
         except ValueError as error:
             raise ConfigError(
                 f"the partitions of {joined} in {source} have shapes that do not belong together",
+                code="migrate/bad-checkpoint",
                 found=", ".join(f"{name} {list(one.shape)}" for name, one in parts.values()),
             ) from error
         whole[joined] = StateEntry(joined, value, arrays)

@@ -25,7 +25,7 @@ def answer(document: Any) -> dict[str, Any]:
             compat.use_keras_3()
         return {"done": migrate_checkpoint(source, to=to, **asked).to_dict()}
     except PipelineError as error:
-        return {"error": {"what": error.what, "found": error.found, "hint": error.hint}}
+        return {"error": error.to_dict()}
 
 
 if __name__ == "__main__":

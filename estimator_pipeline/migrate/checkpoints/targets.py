@@ -42,10 +42,13 @@ class KerasTarget:
 
     def __init__(self, model: Any, *, what: str) -> None:
         if getattr(model, "optimizer", None) is None:
-            raise ConfigError(f"{what} is not compiled", hint="model.compile(optimizer, loss, metrics)")
+            raise ConfigError(
+                f"{what} is not compiled", code="model/bad-function", hint="model.compile(optimizer, loss, metrics)"
+            )
         if not model.built or not model.variables:
             raise ConfigError(
                 f"{what} has no variables yet: its layers do not say what they take in",
+                code="model/bad-function",
                 hint="begin it with tf.keras.Input(shape), or call it on a batch before it is returned",
             )
         self.model = model
@@ -194,7 +197,9 @@ class EstimatorTarget:
             copy.train(self.input_fn, steps=1, hooks=[Writer()])
         except _Seen:
             return str(written[0])
-        raise ConfigError(f"{self.what} made no session to train in", hint="return a train_op in TRAIN")
+        raise ConfigError(
+            f"{self.what} made no session to train in", code="model/bad-function", hint="return a train_op in TRAIN"
+        )
 
 
 def _partitions(variables: list[Any]) -> dict[str, list[tuple[Any, Any]]]:

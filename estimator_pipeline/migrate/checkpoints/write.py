@@ -55,6 +55,7 @@ def check_folder(folder: str, *, prefix: str, source: str, overwrite: bool) -> N
     if others:
         raise ConfigError(
             f"{folder} holds checkpoints already, and a training would go on from the migrated one",
+            code="file/exists",
             found=", ".join(others[:6]),
             hint="give a folder of its own (--output, --set run.model_dir=...), or --overwrite to replace them",
         )
@@ -67,7 +68,7 @@ def own_folder(folder: str) -> Iterator[str]:
     try:
         gfile.makedirs(folder)
     except compat.install().errors.OpError as error:
-        raise ConfigError(f"the folder {folder} cannot be made", found=error.message) from error
+        raise ConfigError(f"the folder {folder} cannot be made", code="file/unwritable", found=error.message) from error
     with lock.hold(folder, owner="migrate checkpoint", run_id=uuid.uuid4().hex, wait=_LOCK_SECS):
         temporary = os.path.join(folder, f".migrate-{uuid.uuid4().hex[:8]}")
         gfile.makedirs(temporary)
@@ -124,7 +125,9 @@ def to_file(path: str, write: Callable[[str], Any], *, overwrite: bool) -> None:
     """
     gfile = compat.install().io.gfile
     if gfile.exists(path) and not overwrite:
-        raise ConfigError(f"{path} is there already", hint="give another --output, or --overwrite to replace it")
+        raise ConfigError(
+            f"{path} is there already", code="file/exists", hint="give another --output, or --overwrite to replace it"
+        )
     local = tempfile.mkdtemp(prefix="estimator-pipeline-migrate-")
     try:
         made = os.path.join(local, os.path.basename(path))

@@ -140,9 +140,19 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
         ConfigError: there is no such path, no Python file in it, or no such kind of notes.
     """
     if notes not in NOTES:
-        raise ConfigError(f"notes {notes!r}: there are none of that kind", found=", ".join(NOTES), hint="name one")
+        raise ConfigError(
+            f"notes {notes!r}: there are none of that kind",
+            code="argument/unknown-name",
+            found=", ".join(NOTES),
+            hint="name one",
+        )
     if to not in TARGETS:
-        raise ConfigError(f"to {to!r}: nothing of that kind is written", found=", ".join(TARGETS), hint="name one")
+        raise ConfigError(
+            f"to {to!r}: nothing of that kind is written",
+            code="argument/unknown-name",
+            found=", ".join(TARGETS),
+            hint="name one",
+        )
     analysis = analyse(root, to_keras=to == "keras")
     by_path: dict[str, list[CodeFinding]] = analysis.scan.by_file()
     trees = {tree.source.path: tree for tree in analysis.trees}

@@ -24,14 +24,16 @@ def check_output(root: Path, output: Path, *, overwrite: bool) -> None:
     if target == source or (root.is_dir() and source in target.parents) or target in source.parents:
         raise ConfigError(
             f"--output {output}: the program itself lies there",
+            code="file/exists",
             found=f"the program is {source}",
             hint="name a folder beside the program",
         )
     if target.exists() and not target.is_dir():
-        raise ConfigError(f"--output {output} is no folder", hint="name a new folder")
+        raise ConfigError(f"--output {output} is no folder", code="file/exists", hint="name a new folder")
     if target.is_dir() and any(target.iterdir()) and not overwrite:
         raise ConfigError(
             f"--output {output} is there already",
+            code="file/exists",
             found=f"{len(list(target.iterdir()))} files and folders in it",
             hint="name a new folder, or say --overwrite: files of the same names are replaced, all others stay",
         )
@@ -61,6 +63,7 @@ def write(converted: Converted, output: Path) -> None:
     except OSError as error:
         raise ConfigError(
             f"--output {output}: the program cannot be written",
+            code="file/unwritable",
             found=f"{error.filename or target}: {error.strerror or error}",
             hint="name a folder where files can be written",
         ) from error

@@ -111,6 +111,7 @@ def convert_config(
     if scheduler not in SCHEDULERS:
         raise ConfigError(
             f"--scheduler {scheduler!r}: there is no such scheduler.",
+            code="argument/unknown-name",
             found=f"allowed: {', '.join(SCHEDULERS)}",
             hint="name the one whose section of the job file is wanted.",
         )
@@ -192,6 +193,7 @@ def _params_that_are_not_there(draft: JobDraft) -> None:
         if get(draft.job, ("model", "params", own)) is None:
             raise ConfigError(
                 f"--param {name}: {draft.document.source} has no such hyperparameter.",
+                code="argument/unknown-name",
                 found=", ".join(f.item.name for f in draft.findings if f.to and f.to[:2] == ("model", "params"))
                 or "none",
                 hint="write the name as the report has it.",
@@ -275,6 +277,7 @@ def _check(draft: JobDraft, data: dict[str, Any]) -> None:
         lines = [_traced(draft, problem) for problem in problems]
         raise ConfigError(
             f"what {draft.document.source} comes to is no valid job:\n" + "\n".join(lines),
+            code="job/several-mistakes",
             hint="correct the source, or give the fields another value: --set FIELD=VALUE.",
         ) from None
 
@@ -366,11 +369,15 @@ def write_conversion(made: Conversion, output: str | File, *, overwrite: bool = 
     """
     path = File(output)
     if path.is_dir():
-        raise ConfigError(f"{path} is a folder.", hint="name a file: --output job.yaml.")
+        raise ConfigError(f"{path} is a folder.", code="file/exists", hint="name a file: --output job.yaml.")
     if path.exists() and made.source != "-" and path.resolve() == File(made.source).resolve():
-        raise ConfigError(f"{path} is the configuration itself.", hint="name another file with --output.")
+        raise ConfigError(
+            f"{path} is the configuration itself.", code="file/exists", hint="name another file with --output."
+        )
     if path.exists() and not overwrite:
-        raise ConfigError(f"{path} is there already.", hint="say --overwrite, or name another file with --output.")
+        raise ConfigError(
+            f"{path} is there already.", code="file/exists", hint="say --overwrite, or name another file with --output."
+        )
     _write(path, made.text)
     return [path]
 
@@ -381,7 +388,9 @@ def _write(path: File, text: str) -> None:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be written: {error.strerror or error}.", hint="name a file in a folder that you may write."
+            f"{path} cannot be written: {error.strerror or error}.",
+            code="file/unwritable",
+            hint="name a file in a folder that you may write.",
         ) from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -393,5 +402,7 @@ def _write(path: File, text: str) -> None:
     except OSError as error:
         File(name).unlink(missing_ok=True)
         raise ConfigError(
-            f"{path} cannot be written: {error.strerror or error}.", hint="make room, or name another file."
+            f"{path} cannot be written: {error.strerror or error}.",
+            code="file/unwritable",
+            hint="make room, or name another file.",
         ) from None

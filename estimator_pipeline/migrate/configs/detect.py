@@ -143,6 +143,7 @@ def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, 
         close = nearest(wanted, _BY_NAME)
         raise ConfigError(
             f"--format {wanted!r}: there is no such format.",
+            code="argument/unknown-name",
             found=f"allowed: {', '.join(_BY_NAME)}",
             hint=f"did you mean {close!r}?" if close else "leave it out: the content says which one it is.",
         )
@@ -159,12 +160,14 @@ def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, 
     if len({known.name for known, _ in fits}) > 1:
         raise ConfigError(
             f"{source} may be {' or '.join(_article(known) for known, _ in fits)}.",
+            code="migrate/unknown-format",
             found=f"the fields {_fields(documents)}",
             hint=f"say which: --format {fits[0][0].name} or --format {fits[1][0].name}.",
         )
     if len(fits) > 1:
         raise ConfigError(
             f"{source} holds {len(fits)} documents of the format {fits[0][0].name}.",
+            code="migrate/unknown-format",
             hint="write each into a file of its own.",
         )
     if not fits:
@@ -213,6 +216,7 @@ def _wanted(known: Format, documents: list[Document], source: str) -> tuple[Form
     if len(own or mappings) != 1:
         raise ConfigError(
             f"{source} is no {known.what}.",
+            code="migrate/unknown-format",
             found="no mapping of names and values" if not mappings else f"{len(mappings)} documents",
             hint="name another file, or leave --format out.",
         )
@@ -220,6 +224,7 @@ def _wanted(known: Format, documents: list[Document], source: str) -> tuple[Form
         nested = next((name for name, value in mappings[0].data.items() if not _flat({name: value})), None)
         raise ConfigError(
             f"{source} is no {known.what}.",
+            code="migrate/unknown-format",
             found=f"the field {nested!r} holds a mapping" if nested else "no fields",
             hint="name another file, or leave --format out.",
         )
@@ -236,12 +241,14 @@ def _none_fits(documents: list[Document], source: str) -> ConfigError:
         if isinstance(document.data, dict) and {"model", "input", "run"} <= set(document.data):
             return ConfigError(
                 f"{source} is a job file already.",
+                code="migrate/unknown-format",
                 found=f"the sections {_fields([document])}",
                 hint=f"run it: estimator-pipeline launch {source}.",
             )
     what = f"the fields {_fields(documents)}" if _fields(documents) else "no mapping of names and values"
     return ConfigError(
         f"{source} is of no format that is known here.",
+        code="migrate/unknown-format",
         found=f"{what}; known: {', '.join(_BY_NAME)}",
         hint="say which it is: --format NAME.",
     )

@@ -19,6 +19,7 @@ from ruamel.yaml.scalarbool import ScalarBoolean
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.loading import yaml_error
+from estimator_pipeline.utils.io_errors import code_of
 
 __all__ = ["Document", "Item", "Path", "dotted", "read_json", "read_text", "read_yaml"]
 
@@ -140,11 +141,13 @@ def read_text(path: str | File, *, stdin: Any = None) -> str:
     except OSError as error:
         raise ConfigError(
             f"the configuration {source!r} cannot be read: {error.strerror or error}.",
+            code=code_of(error),
             hint="name an existing file.",
         ) from None
     if len(raw) > MOST_BYTES:
         raise ConfigError(
             f"{source} is too large for a configuration.",
+            code="file/unreadable",
             found=f"more than {MOST_BYTES // 2**20} MiB",
             hint="name the file with the configuration itself; of a log, the line `Using config: {...}`.",
         )
@@ -153,6 +156,7 @@ def read_text(path: str | File, *, stdin: Any = None) -> str:
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{source} is not UTF-8 text: {error.reason} at byte {error.start}.",
+            code="file/unreadable",
             found=f"the bytes {raw[error.start : error.start + 8]!r}",
             hint="save it as UTF-8; a pickle or a protocol buffer is written as JSON by the program that made it.",
         ) from None
@@ -160,10 +164,13 @@ def read_text(path: str | File, *, stdin: Any = None) -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise ConfigError(
             f"{source} is no text: line {line} holds a byte 0.",
+            code="file/unreadable",
             hint="save it as UTF-8 text; a binary file is written as JSON by the program that made it.",
         )
     if not text.strip():
-        raise ConfigError(f"{source} is empty.", found="no text", hint="name the file with the configuration.")
+        raise ConfigError(
+            f"{source} is empty.", code="file/unreadable", found="no text", hint="name the file with the configuration."
+        )
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -224,6 +231,7 @@ class _Json:
         shown = self.text[start:].split("\n", 1)[0].strip()
         return ConfigError(
             f"{self.source}, line {line}, column {at - start + 1}: this is not JSON: {what}.",
+            code="file/bad-format",
             found=found or f"the line {shown!r:.90}",
             hint=hint or "correct it there or just above.",
         )
@@ -275,6 +283,7 @@ class _Json:
             if key in result:
                 raise ConfigError(
                     f"{self.source}, line {self._line(start)}: the key {key!r} stands twice in one object.",
+                    code="file/bad-format",
                     found=f"the first one in line {self.lines[(*path, key)]}",
                     hint="keep one of the two.",
                 )
@@ -320,6 +329,7 @@ def read_yaml(text: str, *, source: str) -> list[Document]:
     if len(text) > MOST_YAML or re.search(rf"(?:[\[{{]\s*){{{DEEPEST + 1}}}", text):
         raise ConfigError(
             f"{source}: the YAML is too long, or nested too deep.",
+            code="file/bad-format",
             found=f"{len(text)} characters; allowed: {MOST_YAML}, and {DEEPEST} levels",
             hint="name the file with the configuration itself.",
         )
@@ -332,7 +342,9 @@ def read_yaml(text: str, *, source: str) -> list[Document]:
     except (YAMLError, ValueError) as error:
         raise yaml_error(error, text, source=source) from None
     except RecursionError:
-        raise ConfigError(f"{source}: values are nested too deep.", hint="name another file.") from None
+        raise ConfigError(
+            f"{source}: values are nested too deep.", code="file/bad-format", hint="name another file."
+        ) from None
     documents = []
     for value in loaded:
         if value is not None:
@@ -353,6 +365,7 @@ def _check_aliases(root: Any, source: str) -> None:
             raise ConfigError(
                 f"{source}, line {node.start_mark.line + 1}: "
                 + ("a value that contains itself." if itself else "the values are too many, or nested too deep."),
+                code="file/bad-format",
                 found="an alias of a value above it" if itself else f"allowed: {MOST_VALUES} values, aliases followed",
                 hint="write out what the alias stands for.",
             )
@@ -371,6 +384,7 @@ def _plain(value: Any, path: Path, lines: dict[Path, int], source: str, count: l
     if len(path) > DEEPEST or len(count) > MOST_VALUES:
         raise ConfigError(
             f"{source}: the values are too many, or nested too deep.",
+            code="file/bad-format",
             found=f"allowed: {MOST_VALUES} values, aliases followed, {DEEPEST} levels",
             hint="write out what an alias stands for, or name another file.",
         )
@@ -383,6 +397,7 @@ def _plain(value: Any, path: Path, lines: dict[Path, int], source: str, count: l
             if not isinstance(key, str):
                 raise ConfigError(
                     f"{place}: the key {key!r} is not text.",
+                    code="file/bad-format",
                     found=f"a key of type {type(key).__name__}",
                     hint=f'write it in quotes: "{key}".',
                 )
@@ -409,6 +424,7 @@ def _plain(value: Any, path: Path, lines: dict[Path, int], source: str, count: l
     tag = getattr(value, "tag", None)
     raise ConfigError(
         f"{source}: {dotted(path)}: a value of a kind that no configuration has.",
+        code="file/bad-format",
         found=f"the tag {tag.value}" if tag is not None and tag.value else f"a {type(value).__name__}",
         hint="write the value in quotes if text was meant.",
     )

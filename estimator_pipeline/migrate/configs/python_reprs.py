@@ -33,6 +33,7 @@ def read_dump(text: str, *, source: str) -> Document:
     if starts == [-1]:
         raise ConfigError(
             f"{source} holds no printed RunConfig.",
+            code="file/bad-format",
             found="no `{`",
             hint="name a log with the line `Using config: {...}`, or the dict itself.",
         )
@@ -45,6 +46,7 @@ def read_dump(text: str, *, source: str) -> Document:
             lines = [text.count("\n", 0, at) + 1 for at in (starts[0], start)]
             raise ConfigError(
                 f"{source} holds several RunConfigs: line {lines[0]} and line {lines[1]} differ in {differ[0]}.",
+                code="file/bad-format",
                 found=f"{first_values.get(differ[0])!r:.40} and {values.get(differ[0])!r:.40}",
                 hint="copy the line of the one you want into a file of its own.",
             )
@@ -76,6 +78,7 @@ def _entries(text: str, start: int, source: str) -> dict[str, tuple[Any, int]]:
             shown = text[at:].lstrip().split("\n", 1)[0]
             raise ConfigError(
                 f"{source}, line {line}: this is no printed RunConfig: a quoted name and a colon are missing.",
+                code="file/bad-format",
                 found=f"{shown!r:.70}",
                 hint="copy the whole dict, from its opening to its closing brace; or write it as JSON.",
             )
@@ -84,6 +87,7 @@ def _entries(text: str, start: int, source: str) -> dict[str, tuple[Any, int]]:
         if end is None:
             raise ConfigError(
                 f"{source}, line {line}: the value of {name[2]!r} does not end.",
+                code="file/bad-format",
                 found=f"{text[name.end() : name.end() + 60]!r}",
                 hint="copy the whole dict, to its closing brace.",
             )
@@ -91,6 +95,7 @@ def _entries(text: str, start: int, source: str) -> dict[str, tuple[Any, int]]:
         if key in result:
             raise ConfigError(
                 f"{source}, line {line}: the name {key!r} stands twice.",
+                code="file/bad-format",
                 found=f"the first one in line {result[key][1]}",
                 hint="keep one of the two.",
             )

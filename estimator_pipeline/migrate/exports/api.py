@@ -102,12 +102,19 @@ def migrate_export(
     if (job is None) == (model is None):
         raise ConfigError(
             "the Keras side is said by a job file (--job) or a model (--model)",
+            code="argument/missing",
             found="both were given" if job is not None else "neither was given",
         )
     if settings and job is None:
-        raise ConfigError("--set changes a job file, and none was given", hint="name the job file: --job JOB.yaml")
+        raise ConfigError(
+            "--set changes a job file, and none was given",
+            code="argument/not-applicable",
+            hint="name the job file: --job JOB.yaml",
+        )
     if engine not in (None, "keras", "keras3"):
-        raise ConfigError(f"the engine {engine!r} is not known", found="allowed: keras, keras3")
+        raise ConfigError(
+            f"the engine {engine!r} is not known", code="argument/unknown-name", found="allowed: keras, keras3"
+        )
     steps.check(asked)
     if signature is None:
         said = meaning.Said()

@@ -128,6 +128,7 @@ def _of_job(job: Any, path: str) -> KerasSide:
     if job.model.outputs:
         raise ConfigError(
             f"the job {path} has a model of several outputs",
+            code="training/unsupported",
             found=", ".join(job.model.outputs),
             hint="name its .keras file by --model, or move one output at a time",
         )
@@ -161,6 +162,7 @@ def _of_program(reference: Any) -> KerasSide:
     if not isinstance(model, base):
         raise ConfigError(
             f"--model: {reference} returns a {type(model).__name__}",
+            code="model/bad-function",
             hint=f"return a tf.keras.Model of Keras {compat.keras_generation()}; --engine keras3 for Keras 3",
         )
     form, inputs = _inputs_of(model)

@@ -15,6 +15,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.exports.read import CLASSIFY, REGRESS, EstimatorExport
+from estimator_pipeline.utils.io_errors import code_of
 
 __all__ = ["GIVES", "HEADS", "NOT_OF_HEADS", "Meaning", "Said", "meanings_of", "read_said"]
 
@@ -75,7 +76,7 @@ def read_said(path: str | Path) -> Said:
     try:
         found = YAML(typ="safe").load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {error}", code=code_of(error)) from error
     return said_of(found, source=str(path))
 
 
@@ -89,6 +90,7 @@ def said_of(found: Any, *, source: str) -> Said:
     if not isinstance(found, Mapping) or not set(found) <= allowed:
         raise ConfigError(
             f"{source} does not say what the signatures are",
+            code="file/bad-format",
             found=f"fields: {', '.join(map(str, found))}" if isinstance(found, Mapping) else repr(found)[:200],
             hint="allowed are inputs, outputs and classes, such as outputs: {scores: probabilities}",
         )
@@ -101,7 +103,7 @@ def said_of(found: Any, *, source: str) -> Said:
     if isinstance(classes, str) or not isinstance(classes, Sequence):
         wrong.append("classes is a list of names")
     if wrong:
-        raise ConfigError(f"{source}: {'; '.join(wrong)}")
+        raise ConfigError(f"{source}: {'; '.join(wrong)}", code="file/bad-format")
     return Said(dict(outputs), dict(inputs), tuple(str(name) for name in classes))
 
 
@@ -253,7 +255,7 @@ def function_of(head: str | None, gives: str, classes: tuple[str, ...]) -> Calla
     tf = compat.install()
 
     def refuse(name: str) -> ConfigError:
-        return ConfigError(f"{name} is not what the head {head or '(none)'} makes of {gives}")
+        return ConfigError(f"{name} is not what the head {head or '(none)'} makes of {gives}", code="migrate/mismatch")
 
     def probabilities(values: Any) -> Any:
         if gives == "probabilities":
@@ -277,7 +279,10 @@ def function_of(head: str | None, gives: str, classes: tuple[str, ...]) -> Calla
     def named(ids: Any, values: Any) -> Any:
         count = 2 if head == "binary" else values.shape[-1]
         if classes and count not in (None, len(classes)):
-            raise ConfigError(f"{len(classes)} names of classes ({', '.join(classes[:4])}, …) for {count} classes")
+            raise ConfigError(
+                f"{len(classes)} names of classes ({', '.join(classes[:4])}, …) for {count} classes",
+                code="migrate/mismatch",
+            )
         return tf.gather(tf.constant(classes), ids) if classes else tf.strings.as_string(ids)
 
     def make(name: str, values: Any) -> Any:

@@ -61,19 +61,27 @@ def check(asked: ExportRequest) -> None:
         ("tolerance", asked.tolerance, tuple(NAMED)),
     ):
         if value is not None and value not in allowed:
-            raise ConfigError(f"--{what} is {value!r}", found=f"allowed: {', '.join(allowed)}")
+            raise ConfigError(
+                f"--{what} is {value!r}", code="argument/bad-value", found=f"allowed: {', '.join(allowed)}"
+            )
     if asked.records < 1:
-        raise ConfigError(f"--records is {asked.records}", hint="compare at least one")
+        raise ConfigError(f"--records is {asked.records}", code="argument/bad-value", hint="compare at least one")
     if "://" in asked.source or "://" in asked.output:
         raise ConfigError(
-            f"{asked.source} -> {asked.output}: exports are read and written on local disks", hint="copy it first"
+            f"{asked.source} -> {asked.output}: exports are read and written on local disks",
+            code="argument/bad-value",
+            hint="copy it first",
         )
     old, new = os.path.realpath(asked.source), os.path.realpath(asked.output)
     if new == old or new.startswith(old + os.sep):
-        raise ConfigError(f"the output {asked.output} lies in the old export", hint="give another --output")
+        raise ConfigError(
+            f"the output {asked.output} lies in the old export", code="argument/conflict", hint="give another --output"
+        )
     if os.path.lexists(asked.output) and not asked.overwrite:
         raise ConfigError(
-            f"{asked.output} is there already", hint="give another --output, or --overwrite to replace it"
+            f"{asked.output} is there already",
+            code="file/exists",
+            hint="give another --output, or --overwrite to replace it",
         )
 
 
@@ -175,6 +183,7 @@ class _Fit:
         more = [*told[1:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
         raise ConfigError(
             f"{self._side.what} cannot answer as {self._export.path} does: {told[0]}",
+            code="migrate/mismatch",
             found="; ".join(more) or None,
             hint="change the model, or say what is meant in a file: --signature FILE.yaml (docs/migrate-exports.md)",
         )
@@ -202,6 +211,7 @@ class _Fit:
             told = [line.strip() for line in lines if _ERROR.search(line)] or lines
             raise ConfigError(
                 f"{self._side.what} does not take the features of the signature {signature.key}",
+                code="migrate/mismatch",
                 found=told[0][:300] if told else type(error).__name__,
                 hint="make its input of them with a function: --features FILE.py:NAME",
             ) from error
@@ -363,7 +373,11 @@ def _verify(export: EstimatorExport, written: Mapping[str, Signature]) -> None:
             wrong += [f"{kind} {key}/{name}: {other[name]}" for name in both if one[name].dtype != other[name].dtype]
     wrong += [f"signature {key}" for key in written if key not in export.signatures]
     if wrong:
-        raise ConfigError("TensorFlow wrote other signatures than those of the old export", found="; ".join(wrong))
+        raise ConfigError(
+            "TensorFlow wrote other signatures than those of the old export",
+            code="migrate/failed",
+            found="; ".join(wrong),
+        )
 
 
 def _rows(

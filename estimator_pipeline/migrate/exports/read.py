@@ -131,16 +131,21 @@ def read_export(path: str) -> EstimatorExport:
         inside = sorted(name for name in os.listdir(path) if name.isdigit()) if os.path.isdir(path) else []
         raise ConfigError(
             f"{path} is no SavedModel: it has no {saved_models.FILE}",
+            code="migrate/bad-export",
             found=f"exports in it: {', '.join(inside[-6:])}" if inside else f"working directory {os.getcwd()}",
             hint=f"name one of them: {os.path.join(path, inside[-1])}" if inside else "name the folder of an export",
         ) from error
     except ValueError as error:
-        raise ConfigError(f"{path} cannot be read: its {saved_models.FILE} is damaged", found=str(error)) from error
+        raise ConfigError(
+            f"{path} cannot be read: its {saved_models.FILE} is damaged", code="migrate/bad-export", found=str(error)
+        ) from error
     tags = [sorted(graph.meta_info_def.tags) for graph in graphs]
     found = [graph for graph, tag in zip(graphs, tags, strict=True) if tag == ["serve"]]
     if not found:
         raise ConfigError(
-            f"{path} has no graph with the tag serve", found=f"tags: {', '.join('+'.join(tag) for tag in tags)}"
+            f"{path} has no graph with the tag serve",
+            code="migrate/bad-export",
+            found=f"tags: {', '.join('+'.join(tag) for tag in tags)}",
         )
     # Training and evaluation of `experimental_export_all_saved_models`.
     notes = [f"the graph {'+'.join(tag)} is left out: the Keras program has it" for tag in tags if tag != ["serve"]]
@@ -150,10 +155,11 @@ def read_export(path: str) -> EstimatorExport:
         if not key.startswith("__saved_model_")
     }
     if not signatures:
-        raise ConfigError(f"{path} has no signatures", hint="name an export of an Estimator")
+        raise ConfigError(f"{path} has no signatures", code="migrate/bad-export", hint="name an export of an Estimator")
     if any(node.op in _PARSERS for function in found[0].graph_def.library.function for node in function.node_def):
         raise ConfigError(
             f"{path} parses its examples in a function of its graph, as exports of TensorFlow 2 do",
+            code="migrate/bad-export",
             hint="name the export of the Estimator: what it parses is read back from its graph",
         )
     with _loaded(path) as session:
@@ -193,11 +199,14 @@ def answers_of(
                 if old:
                     raise InputError(
                         f"the signature {key} of the old export fails with these records",
+                        code="migrate/mismatch",
                         found=told,
                         hint="give records that it takes: --examples FILE.tfrecord, --inputs FILE.npz",
                     ) from error
                 raise TaskFailedError(
-                    f"the signature {key} of the new export fails with records that the old one takes", found=told
+                    f"the signature {key} of the new export fails with records that the old one takes",
+                    code="migrate/mismatch",
+                    found=told,
                 ) from error
             found.update({f"{key}/{name}": np.asarray(value) for name, value in answers.items()})
     return found
@@ -225,7 +234,9 @@ class _loaded:
         except (tf.errors.OpError, ValueError, KeyError, OSError) as error:
             session.close()
             told = str(error).strip().splitlines()
-            raise ConfigError(f"{self._path} cannot be loaded", found=told[0][:300] if told else None) from error
+            raise ConfigError(
+                f"{self._path} cannot be loaded", code="migrate/bad-export", found=told[0][:300] if told else None
+            ) from error
         self._session = session
         return session
 
@@ -240,6 +251,7 @@ def _signature(path: str, key: str, given: Any) -> Signature:
             if info.WhichOneof("encoding") != "name":
                 raise ConfigError(
                     f"{path}: {name} of the signature {key} is a sparse or composite tensor, which is not known here",
+                    code="migrate/bad-export",
                     hint="export it with an input receiver of plain tensors, or of serialized examples",
                 )
             shape = compat.install().TensorShape(info.tensor_shape)
@@ -266,6 +278,7 @@ def _parsed(session: Any, signatures: Mapping[str, Signature]) -> dict[str, tupl
             if feature.name in known and str(known[feature.name]) != str(feature):
                 raise ConfigError(
                     f"the feature {feature.name} is parsed twice, as {known[feature.name]} and as {feature}",
+                    code="migrate/bad-export",
                     hint="export with one form of it",
                 )
             known[feature.name] = feature

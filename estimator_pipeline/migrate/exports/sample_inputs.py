@@ -66,7 +66,12 @@ def records_for(
             notes.append(f"{what} were drawn with the seed {seed}, not given ({option})")
     problems += [f"{inputs} has {name}, and no signature takes it" for name in arrays or () if name not in names]
     if problems:
-        raise ConfigError(problems[0], found="; ".join(problems[1:]) or None, hint="give what the signatures take")
+        raise ConfigError(
+            problems[0],
+            code="data/missing-feature",
+            found="; ".join(problems[1:]) or None,
+            hint="give what the signatures take",
+        )
     return found, notes
 
 
@@ -124,9 +129,11 @@ def _read(path: str, count: int) -> list[bytes]:
     try:
         records = [record.numpy() for record in tf.data.TFRecordDataset(path).take(count)]
     except tf.errors.OpError as error:
-        raise InputError(f"{path} cannot be read as a TFRecord file", found=error.message[:200]) from error
+        raise InputError(
+            f"{path} cannot be read as a TFRecord file", code="data/unreadable", found=error.message[:200]
+        ) from error
     if not records:
-        raise InputError(f"{path} has no records")
+        raise InputError(f"{path} has no records", code="data/empty")
     return records
 
 
@@ -135,7 +142,9 @@ def _arrays(path: str, count: int) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name][:count] if file[name].ndim else file[name] for name in file.files}
     except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"{path} cannot be read as an .npz file of plain arrays", found=str(error)[:200]) from error
+        raise InputError(
+            f"{path} cannot be read as an .npz file of plain arrays", code="data/unreadable", found=str(error)[:200]
+        ) from error
 
 
 def _fitting(name: str, tensor: Tensor, arrays: Mapping[str, np.ndarray], problems: list[str]) -> Any:

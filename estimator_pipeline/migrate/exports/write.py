@@ -85,6 +85,7 @@ def save(folder: str, side: KerasSide, functions: Mapping[str, Any], export: Est
     except (AssertionError, ValueError) as error:
         raise ConfigError(
             f"{side.what} cannot be saved: {str(error).strip().splitlines()[0][:300]}",
+            code="model/bad-keras-file",
             hint="keep variables and tables as attributes of its layers",
         ) from error
     methods = {key: signature.method for key, signature in export.signatures.items()}
@@ -124,7 +125,7 @@ def own_folder(output: str) -> Iterator[str]:
     try:
         os.makedirs(os.path.dirname(temporary) or ".", exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{output} cannot be written", found=str(error)) from error
+        raise ConfigError(f"{output} cannot be written", code="file/unwritable", found=str(error)) from error
     try:
         yield temporary
     finally:

@@ -121,7 +121,9 @@ def _optimizer(given: Any, rate: float) -> Any:
     if isinstance(given, str):
         kinds = {"Adagrad": "Adagrad", "Adam": "Adam", "Ftrl": "Ftrl", "RMSProp": "RMSprop", "SGD": "SGD"}
         if given not in kinds:
-            raise ConfigError(f"optimizer {given!r}: there is none of that name", found=", ".join(kinds))
+            raise ConfigError(
+                f"optimizer {given!r}: there is none of that name", code="argument/unknown-name", found=", ".join(kinds)
+            )
         return getattr(tf.keras.optimizers.legacy, kinds[given])(learning_rate=rate)
     return given() if callable(given) and not isinstance(given, tf.keras.optimizers.legacy.Optimizer) else given
 

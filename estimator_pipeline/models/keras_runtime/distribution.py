@@ -48,6 +48,7 @@ class Cluster:
         if not self.tf_config.is_training_task:
             raise ClusterError(
                 f"this task is {task}, and a program of Keras has none",
+                code="training/unsupported",
                 found=f"jobs: {', '.join(cluster.jobs) if cluster is not None else 'none'}",
                 hint="start the workers alone: they evaluate while they train",
             )
@@ -145,6 +146,7 @@ def _asynchronous(jobs: Mapping[str, Any], task: str) -> ClusterError:
     return ClusterError(
         "TF_CONFIG describes a cluster with parameter servers, and this program trains with Keras, which has none: "
         "workers that update the variables without waiting for each other have no counterpart",
+        code="training/unsupported",
         found=f"{counts}; this task is {task}",
         hint="describe a cluster of the workers alone, without the job ps, and start no parameter servers. They train "
         f"synchronously then: a step is one of all of them, of {workers} batches at once, and counts once, so that "

@@ -81,9 +81,15 @@ def Evaluation(
         ClusterError: a cluster with parameter servers, or a task that is an evaluator: each worker evaluates.
     """
     if isinstance(every_steps, bool) or not isinstance(every_steps, int) or every_steps < 1:
-        raise ConfigError(f"Evaluation: every_steps is {every_steps!r}", hint="give a number of steps from 1 on")
+        raise ConfigError(
+            f"Evaluation: every_steps is {every_steps!r}",
+            code="argument/bad-value",
+            hint="give a number of steps from 1 on",
+        )
     if exporters and folder is None:
-        raise ConfigError("Evaluation has exporters, and no folder for what they write", hint="give folder=")
+        raise ConfigError(
+            "Evaluation has exporters, and no folder for what they write", code="argument/missing", hint="give folder="
+        )
     task = tf_config if tf_config is not None else from_environ(os.environ if environ is None else environ)
     keras_cluster.Cluster(task)  # as train_and_evaluate this would begin on each task of whatever cluster
     return _callback_class()(data, every_steps, name, folder, exporters, stop, write, task)
@@ -364,6 +370,7 @@ def _values(results: Sequence[Result], name: str, min_steps: int) -> list[tuple[
     if name not in results[-1]:
         raise ConfigError(
             f"training is to end by the metric {name!r}, and the evaluation has none of that name",
+            code="argument/unknown-name",
             found=", ".join(results[-1]),
             hint="name one of them",
         )

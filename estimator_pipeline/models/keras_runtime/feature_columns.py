@@ -38,12 +38,17 @@ class Column:
 
     def ids(self, features: Mapping[str, Any]) -> Any:
         """Numbers of categories [B, k], -1 where a record has none."""
-        raise ConfigError(f"the column {self.name} has no categories", hint="bucketized_column makes some of numbers")
+        raise ConfigError(
+            f"the column {self.name} has no categories",
+            code="argument/bad-value",
+            hint="bucketized_column makes some of numbers",
+        )
 
     def encoded(self, features: Mapping[str, Any], weights: Any = None) -> Any:
         """Numbers [B, k]."""
         raise ConfigError(
             f"the column {self.name} is a category, and a network takes numbers",
+            code="argument/bad-value",
             hint="embedding_column or indicator_column around it",
         )
 
@@ -60,7 +65,9 @@ def _given(features: Mapping[str, Any], key: str) -> Any:
     """A feature as a tensor [B, k]; of a sparse one, empty texts and -1 where there is nothing."""
     tf = compat.install()
     if key not in features:
-        raise ConfigError(f"there is no feature {key!r}", found=", ".join(sorted(features)))
+        raise ConfigError(
+            f"there is no feature {key!r}", code="data/missing-feature", found=", ".join(sorted(features))
+        )
     value = features[key]
     if isinstance(value, tf.SparseTensor):
         value = tf.sparse.to_dense(value, default_value="" if value.dtype == tf.string else -1)
@@ -124,7 +131,11 @@ class _Bucketized(Column):
 def bucketized_column(source_column: Column, boundaries: Sequence[float]) -> Column:
     """Which of the buckets a number is in; a boundary belongs to the bucket above it."""
     if getattr(source_column, "width", 0) != 1:
-        raise ConfigError(f"the column {source_column.name} is no single number", hint="numeric_column(key)")
+        raise ConfigError(
+            f"the column {source_column.name} is no single number",
+            code="argument/bad-value",
+            hint="numeric_column(key)",
+        )
     return _Bucketized(source_column, boundaries)
 
 
@@ -286,7 +297,11 @@ def indicator_column(categorical_column: Column) -> Column:
 class _Embedding(Column):
     def __init__(self, of: Column, dimension: int, combiner: str, initializer: Any, trainable: bool) -> None:
         if combiner not in ("mean", "sqrtn", "sum"):
-            raise ConfigError(f"combiner {combiner!r}: there is none of that name", found="mean, sqrtn, sum")
+            raise ConfigError(
+                f"combiner {combiner!r}: there is none of that name",
+                code="argument/unknown-name",
+                found="mean, sqrtn, sum",
+            )
         self.of, self.dimension, self.combiner, self.trainable = of, dimension, combiner, trainable
         self.initializer = initializer
         self.name, self.layers = f"{of.name}_embedding", of.layers
@@ -338,7 +353,7 @@ def feature_layer(columns: Sequence[Column], name: str | None = None) -> Any:
     chosen = sorted(columns, key=lambda column: column.name)
     names = [column.name for column in chosen]
     if len(set(names)) < len(names):
-        raise ConfigError("two feature columns have one name", found=", ".join(names))
+        raise ConfigError("two feature columns have one name", code="argument/conflict", found=", ".join(names))
 
     class FeatureLayer(tf.keras.layers.Layer):  # type: ignore[misc,name-defined]
         """Columns joined, sorted by their names."""

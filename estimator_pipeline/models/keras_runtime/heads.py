@@ -36,7 +36,9 @@ class _Head:
         self.reduction = str(getattr(reduction, "value", reduction)).lower()
         self.weight_column = weight_column
         if self.reduction not in _REDUCTIONS:
-            raise ConfigError(f"loss_reduction {reduction!r}", found=", ".join(_REDUCTIONS))
+            raise ConfigError(
+                f"loss_reduction {reduction!r}", code="argument/unknown-name", found=", ".join(_REDUCTIONS)
+            )
 
     def key(self, name: str) -> str:
         """The name of a metric."""
@@ -290,9 +292,13 @@ class MultiHead:
         self.heads, self.weights = list(heads), list(head_weights or [])
         names = [head.name for head in self.heads]
         if None in names or len(set(names)) < len(names):
-            raise ConfigError("the heads of a MultiHead need names, each another one", found=f"names: {names}")
+            raise ConfigError(
+                "the heads of a MultiHead need names, each another one",
+                code="argument/missing",
+                found=f"names: {names}",
+            )
         if self.weights and len(self.weights) != len(names):
-            raise ConfigError(f"{len(self.weights)} weights for {len(names)} heads")
+            raise ConfigError(f"{len(self.weights)} weights for {len(names)} heads", code="argument/bad-value")
 
     def _split(self, logits: Any) -> Mapping[str, Any]:
         """The logits of each head."""

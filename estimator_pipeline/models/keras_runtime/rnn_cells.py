@@ -62,6 +62,7 @@ def dynamic_rnn(
         if not isinstance(one, kinds):
             raise ConfigError(
                 f"dynamic_rnn with a cell {type(one).__name__}",
+                code="argument/bad-value",
                 hint="cells of estimator_pipeline.models.keras_runtime.rnn_cells, or tf.keras.layers.RNN for those of "
                 "Keras",
             )

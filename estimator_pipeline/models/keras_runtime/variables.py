@@ -104,6 +104,7 @@ def sharing(model: Any, features: Any, outputs: Any) -> Any:
     if other:
         raise ConfigError(
             f"a network of the layers of {model.name} has others",
+            code="model/bad-function",
             found=", ".join(other),
             hint="give its layers the names that they have in the model",
         )
@@ -113,7 +114,9 @@ def sharing(model: Any, features: Any, outputs: Any) -> Any:
 def _model(what: str) -> _Making:
     making = _making.get()
     if making is None:
-        raise ConfigError(f"{what} is made outside of a model", hint="with keras_variables.of(features):")
+        raise ConfigError(
+            f"{what} is made outside of a model", code="model/bad-function", hint="with keras_variables.of(features):"
+        )
     return making  # type: ignore[no-any-return]
 
 
@@ -146,7 +149,7 @@ def by_variables(parts: Sequence[tuple[Any, Sequence[Any]]], *, counts: int = 0)
     for _, variables in parts:
         for variable in variables:
             if id(variable) in seen:
-                raise ConfigError(f"the variable {variable.name} has two optimizers")
+                raise ConfigError(f"the variable {variable.name} has two optimizers", code="model/bad-function")
             seen.add(id(variable))
     return _by_variables()(parts, counts)
 

@@ -72,7 +72,11 @@ def restore(model: Any, folder: str, *, scope: str = "", required: bool = True) 
     """
     path = compat.install().train.latest_checkpoint(folder)
     if path is None and required:
-        raise ConfigError(f"a model is to be restored from {folder}, and there is no checkpoint", hint="train it first")
+        raise ConfigError(
+            f"a model is to be restored from {folder}, and there is no checkpoint",
+            code="file/not-found",
+            hint="train it first",
+        )
     if path is None:
         return False
     saved, read = _checkpoint(path, scope)
@@ -109,6 +113,7 @@ def warm_start(model: Any, settings: WarmStartSettings | str | None, *, scope: s
     if unused:
         raise ConfigError(
             f"a warm start has another name for {unused[0]!r}, and no such weight is started from the checkpoint",
+            code="argument/bad-value",
             found=f"weights: {', '.join(chosen) or 'none'}",
             hint="name one of them, or let the patterns match it",
         )
@@ -138,7 +143,11 @@ def _path(source: str) -> str:
         return inside
     path = tf.train.latest_checkpoint(source) if tf.io.gfile.isdir(source) else source
     if path is None:
-        raise ConfigError(f"a warm start from {source}, and there is no checkpoint", hint="train that model first")
+        raise ConfigError(
+            f"a warm start from {source}, and there is no checkpoint",
+            code="file/not-found",
+            hint="train that model first",
+        )
     return str(path)
 
 
@@ -159,6 +168,7 @@ def _assign(
     if before not in saved:
         raise ConfigError(
             f"the checkpoint {path} has no weight {before!r}",
+            code="model-dir/other-model",
             found=", ".join(sorted(saved)),
             hint="give its name there, by var_name_to_prev_var_name",
         )
@@ -166,6 +176,7 @@ def _assign(
     if value.shape != tuple(weight.shape):
         raise ConfigError(
             f"the weight {name!r} has the shape {tuple(weight.shape)}, and another one in the checkpoint {path}",
+            code="model-dir/other-model",
             found=f"{before!r} of {value.shape}",
         )
     weight.assign(value)

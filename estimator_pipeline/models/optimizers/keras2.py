@@ -1,5 +1,4 @@
-"""The optimizers of :mod:`estimator_pipeline.models.optimizers.spec` for `Model.fit`, with the arithmetic that was
-asked for.
+"""The optimizers of :mod:`~estimator_pipeline.models.optimizers.spec` for `Model.fit`, with the arithmetic asked for.
 
 `api="keras"` is the Keras 2 optimizer that the Estimator uses as well (`tf.keras.optimizers.legacy`). `api="v1"` is a
 Keras optimizer with the arithmetic of the `tf.compat.v1.train` one, to the last bit: where Keras has the same
@@ -62,7 +61,9 @@ def of_v1(name: str, learning_rate: LearningRate, **clipping: Any) -> Any:
     """
     names = {"GradientDescent": "sgd", "Adam": "adam", "Adagrad": "adagrad", "RMSProp": "rmsprop", "Ftrl": "ftrl"}
     if name not in names:
-        raise ConfigError(f"optimizer {name!r}: there is none of that name", found=", ".join(names))
+        raise ConfigError(
+            f"optimizer {name!r}: there is none of that name", code="argument/unknown-name", found=", ".join(names)
+        )
     return make(Optimizer(name=names[name], learning_rate=learning_rate), **clipping)
 
 

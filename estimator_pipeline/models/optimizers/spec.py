@@ -100,24 +100,37 @@ class Optimizer:
     def __post_init__(self) -> None:
         for what, value, allowed in (("optimizer", self.name, (*NAMES, "adamw")), ("optimizer api", self.api, APIS)):
             if value not in allowed:
-                raise ConfigError(f"the {what} {value!r} is not known", found=f"allowed: {', '.join(allowed)}")
+                raise ConfigError(
+                    f"the {what} {value!r} is not known",
+                    code="argument/unknown-name",
+                    found=f"allowed: {', '.join(allowed)}",
+                )
         if isinstance(self.warmup_steps, bool) or not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
-            raise ConfigError(f"warmup_steps is {self.warmup_steps!r}", hint="give a number of steps, 0 for none")
+            raise ConfigError(
+                f"warmup_steps is {self.warmup_steps!r}",
+                code="model/bad-optimizer",
+                hint="give a number of steps, 0 for none",
+            )
         if self.warmup_from < 0 or (self.warmup_from and not self.warmup_steps):
             raise ConfigError(
                 f"warmup_from is {self.warmup_from!r}, with warmup_steps {self.warmup_steps}",
+                code="model/bad-optimizer",
                 hint="give a learning rate of 0 or more, and the steps that it takes to rise from there",
             )
         steps = self.gradient_accumulation_steps
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ConfigError(
-                f"gradient_accumulation_steps is {steps!r}", hint="give the number of batches for a change, 1 or more"
+                f"gradient_accumulation_steps is {steps!r}",
+                code="model/bad-optimizer",
+                hint="give the number of batches for a change, 1 or more",
             )
         momentum = self.ema_momentum
         number = isinstance(momentum, int | float) and not isinstance(momentum, bool)
         if momentum is not None and not (number and 0 < momentum < 1):
             raise ConfigError(
-                f"ema_momentum is {momentum!r}", hint="give a number between 0 and 1, such as 0.999, or leave it out"
+                f"ema_momentum is {momentum!r}",
+                code="model/bad-optimizer",
+                hint="give a number between 0 and 1, such as 0.999, or leave it out",
             )
         decay, excluded = self.weight_decay, self.exclude_from_weight_decay
         if self.name == "adamw":
@@ -125,19 +138,27 @@ class Optimizer:
             decay = ADAMW_DECAY if decay is None else decay
             object.__setattr__(self, "weight_decay", decay)
         if isinstance(decay, bool) or not isinstance(decay, int | float | None) or not 0 <= (decay or 0) < math.inf:
-            raise ConfigError(f"weight_decay is {decay!r}", hint="give a number of 0 or more, such as 0.01")
+            raise ConfigError(
+                f"weight_decay is {decay!r}",
+                code="model/bad-optimizer",
+                hint="give a number of 0 or more, such as 0.01",
+            )
         if decay and self.name == "ftrl":
             raise ConfigError(
                 f"weight_decay is {decay:g}, and ftrl works out each weight anew from what it has summed up",
+                code="model/bad-optimizer",
                 hint="give it options: {l2_regularization_strength: ...}, or take another optimizer",
             )
         if isinstance(excluded, str) or not all(isinstance(name, str) and name for name in excluded):
             raise ConfigError(
-                f"exclude_from_weight_decay is {excluded!r}", hint="give a list of names, such as bias, gamma, beta"
+                f"exclude_from_weight_decay is {excluded!r}",
+                code="model/bad-optimizer",
+                hint="give a list of names, such as bias, gamma, beta",
             )
         if excluded and not decay:
             raise ConfigError(
                 f"exclude_from_weight_decay is {list(excluded)!r}, and nothing decays",
+                code="model/bad-optimizer",
                 hint="give weight_decay, or leave it out",
             )
         object.__setattr__(self, "exclude_from_weight_decay", tuple(excluded))
@@ -241,6 +262,7 @@ def optimizer_of(given: str | Mapping[str, Any] | Optimizer) -> Optimizer:
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"the optimizer is a {type(given).__name__}",
+            code="model/bad-optimizer",
             hint=f"give its name, or a mapping with {_FIELDS}",
         )
     try:
@@ -248,6 +270,7 @@ def optimizer_of(given: str | Mapping[str, Any] | Optimizer) -> Optimizer:
     except TypeError as error:
         raise ConfigError(
             f"the optimizer {dict(given)} cannot be read: {error}",
+            code="model/bad-optimizer",
             hint=f"use the fields {_FIELDS}",
         ) from error
 
@@ -259,6 +282,7 @@ def _construct(kind: type, rate: Any, options: Mapping[str, Any]) -> Any:
         parameters = [n for n in inspect.signature(kind).parameters if n != "kwargs"]
         raise ConfigError(
             f"{kind.__name__} does not take the options {dict(options)}: {error}",
+            code="model/bad-optimizer",
             found=f"it takes: {', '.join(parameters)}",
         ) from error
 
@@ -278,6 +302,7 @@ def learning_rate(given: LearningRate) -> Any:
         if set(arguments) != {"learning_rate"} or not isinstance(arguments["learning_rate"], int | float):
             raise ConfigError(
                 f"the learning-rate schedule {dict(given)} cannot be made",
+                code="model/bad-optimizer",
                 found="constant takes: learning_rate, a number",
                 hint="give the number alone, or kind: constant and learning_rate",
             )
@@ -285,6 +310,7 @@ def learning_rate(given: LearningRate) -> Any:
     if kind not in SCHEDULES:
         raise ConfigError(
             f"the learning-rate schedule {kind!r} is not known",
+            code="argument/unknown-name",
             found=f"allowed: constant, {', '.join(SCHEDULES)}",
         )
     schedule = getattr(tf.keras.optimizers.schedules, SCHEDULES[kind])
@@ -293,7 +319,9 @@ def learning_rate(given: LearningRate) -> Any:
     except (TypeError, ValueError) as error:
         parameters = [n for n in inspect.signature(schedule.__init__).parameters if n != "self"]
         raise ConfigError(
-            f"the learning-rate schedule {kind} cannot be made: {error}", found=f"it takes: {', '.join(parameters)}"
+            f"the learning-rate schedule {kind} cannot be made: {error}",
+            code="model/bad-optimizer",
+            found=f"it takes: {', '.join(parameters)}",
         ) from error
 
 

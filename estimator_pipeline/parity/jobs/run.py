@@ -95,17 +95,21 @@ def _two(engines: Sequence[str]) -> tuple[str, str]:
     if len(named) != 2 or len(engines) != 2:
         raise ConfigError(
             "parity compares two engines, and two must be named",
+            code="argument/missing",
             found=f"named: {', '.join(named) or 'none'}; engines: {', '.join(ENGINE_NAMES)}",
             hint="name two, with a comma between: --engines keras,keras3",
         )
     if unknown := [name for name in engines if name not in ENGINE_NAMES]:
         raise ConfigError(
             f"the engines {', '.join(engines)} are not two that there are",
+            code="argument/unknown-name",
             found=f"not known: {', '.join(map(repr, unknown))}; engines: {', '.join(ENGINE_NAMES)}",
             hint="name two, with a comma between: --engines keras,keras3",
         )
     if engines[0] == engines[1]:
-        raise ConfigError(f"the engine {engines[0]} was to be compared with itself", hint="name two engines")
+        raise ConfigError(
+            f"the engine {engines[0]} was to be compared with itself", code="argument/conflict", hint="name two engines"
+        )
     return engines[0], engines[1]
 
 
@@ -224,11 +228,17 @@ def _answers(
             timeout=None if timeout is None else min(timeout, _LONGEST_WAIT),
         )
     except subprocess.TimeoutExpired as error:
-        raise TaskFailedError(f"the exported models did not answer within {timeout:g} s") from error
+        raise TaskFailedError(
+            f"the exported models did not answer within {timeout:g} s", code="cluster/timeout"
+        ) from error
     (base / "answers.log").write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:]
-        raise TaskFailedError(f"the exported models could not be asked: {' '.join(last)}", found=f"{base}/answers.log")
+        raise TaskFailedError(
+            f"the exported models could not be asked: {' '.join(last)}",
+            code="parity/run-failed",
+            found=f"{base}/answers.log",
+        )
     facts = json.loads((base / "facts.json").read_text(encoding="utf-8"))
     paths = [base / f"answers-{engine}.npz" for engine in engines]
     if not all(path.exists() for path in paths):
@@ -241,12 +251,14 @@ def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: i
     if job.run.train_distribute == "parameter_server":
         raise ConfigError(
             "parity compares synchronous training, and train_distribute is parameter_server",
+            code="parity/not-comparable",
             hint="--set run.train_distribute=multi_worker_mirrored --set cluster.ps=0",
         )
     seed = getattr(job.input, "seed", 0)
     if job.run.seed is None or seed is None:
         raise ConfigError(
             "parity needs the same records in the same order, and the same dropout in both",
+            code="parity/not-comparable",
             found=f"run.seed {job.run.seed}, input.seed {seed}",
             hint="--set run.seed=1 --set input.seed=1",
         )
@@ -269,6 +281,7 @@ def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: i
         if workers > 1 and strategy in ("mirrored", "one_device"):
             raise ConfigError(
                 f"train_distribute {strategy!r} trains in one process, and {workers} workers are to train",
+                code="parity/not-comparable",
                 found=f"workers {workers} and run.train_distribute {strategy}",
                 hint="--set run.train_distribute=multi_worker_mirrored, or leave the workers out",
             )
@@ -309,7 +322,10 @@ def _failed(engine: str, outcome: launch.LaunchOutcome) -> PipelineError:
     refusal = None if outcome.failure is None else outcome.failure.refusal
     if outcome.exit_code == ConfigError.exit_code and refusal is not None:
         what = f"the engine {engine} cannot run this job: {refusal['what']}"
-        return ConfigError(what, found="; ".join(filter(None, (refusal["found"], logs))), hint=refusal["hint"])
+        code = refusal.get("code") or "parity/run-failed"
+        return ConfigError(
+            what, code=code, found="; ".join(filter(None, (refusal["found"], logs))), hint=refusal["hint"]
+        )
     if outcome.failure is not None:
         told = f"failed: {outcome.failure.text()}"
     elif outcome.reason == "interrupted":
@@ -320,7 +336,7 @@ def _failed(engine: str, outcome: launch.LaunchOutcome) -> PipelineError:
         told = f"did not end in time: it was ended after {outcome.seconds:.0f} s"
     else:
         told = f"gave no result: it ended as {outcome.reason}"
-    error = TaskFailedError(f"the run by the engine {engine} {told}", found=logs)
+    error = TaskFailedError(f"the run by the engine {engine} {told}", code="parity/run-failed", found=logs)
     # Diverged, asked to end, ended by a person.
     error.exit_code = outcome.exit_code or error.exit_code
     return error

@@ -61,14 +61,19 @@ class Feeds:
             return None if given is None else Feed(given, name=name, estimator=estimator, mode=mode, batches=batches)
 
         if input_fn is None:
-            raise ConfigError("input_fn is None", hint="give the function of the training data")
+            raise ConfigError(
+                "input_fn is None", code="argument/missing", hint="give the function of the training data"
+            )
         if keras_eval is not None and eval_input_fn is None:
             raise ConfigError(
-                "keras_eval_input_fn was given, and nothing is evaluated", hint="give eval_input_fn (--eval-input-fn)"
+                "keras_eval_input_fn was given, and nothing is evaluated",
+                code="argument/not-applicable",
+                hint="give eval_input_fn (--eval-input-fn)",
             )
         if eval_steps is not None and eval_input_fn is None:
             raise ConfigError(
                 f"eval_steps={eval_steps} batches were to be evaluated, and nothing is evaluated",
+                code="argument/not-applicable",
                 hint="give eval_input_fn (--eval-input-fn), or leave eval_steps (--eval-steps) out",
             )
         training = Feed(input_fn, name="input_fn", estimator=estimator, mode=modes.TRAIN)
@@ -100,6 +105,7 @@ def check_arguments(estimator: Any, model: Any, steps: Any, eval_steps: Any = No
             is_function = inspect.isroutine(given) or isinstance(given, functools.partial)
             raise ConfigError(
                 f"{argument} is no {what}",
+                code="argument/bad-value",
                 found=f"a {type(given).__module__}.{type(given).__name__}",
                 hint=f"call it, and give what it returns: {argument}={getattr(given, '__name__', 'function')}()"
                 if is_function
@@ -108,13 +114,18 @@ def check_arguments(estimator: Any, model: Any, steps: Any, eval_steps: Any = No
     check_count(steps, "steps")
     check_count(eval_steps, "eval_steps")
     if getattr(model, "optimizer", None) is None:
-        raise ConfigError("the Keras model is not compiled", hint="model.compile(optimizer, loss, metrics)")
+        raise ConfigError(
+            "the Keras model is not compiled",
+            code="parity/not-comparable",
+            hint="model.compile(optimizer, loss, metrics)",
+        )
     # Keras tells what it was compiled with by no public name; in a strategy it is a variable of several parts.
     is_tuned = getattr(model, "_autotune_steps_per_execution", False)
     at_once = "auto" if is_tuned else int(tf.convert_to_tensor(model._steps_per_execution))
     if at_once != 1:
         raise ConfigError(
             f"the Keras model is compiled with steps_per_execution={at_once!r}",
+            code="parity/not-comparable",
             found="of steps that are made in one go the single ones cannot be recorded",
             hint="compile it without steps_per_execution for the comparison: it changes no number",
         )

@@ -111,6 +111,7 @@ def compare_models(
     if named and feeds.evaluation is None:
         raise ConfigError(
             "metric_names names metrics, and nothing is evaluated",
+            code="argument/not-applicable",
             found=", ".join(list(named)[:12]),
             hint="give eval_input_fn (--eval-input-fn), or leave metric_names out",
         )

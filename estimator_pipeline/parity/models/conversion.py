@@ -28,9 +28,11 @@ def check_proof(proof: Path, program: Path) -> None:
         ConfigError: there is no such file, or the program is a folder.
     """
     if program.is_dir():
-        raise ConfigError(f"--parity compares one file with its conversion, and {program} is a folder")
+        raise ConfigError(
+            f"--parity compares one file with its conversion, and {program} is a folder", code="argument/not-applicable"
+        )
     if not proof.is_file():
-        raise ConfigError(f"--parity: there is no file {proof}", hint=_hint())
+        raise ConfigError(f"--parity: there is no file {proof}", code="file/not-found", hint=_hint())
 
 
 def compare_conversion(
@@ -53,7 +55,7 @@ def compare_conversion(
     found = _module(proof, "parity_proof")
     missing = [name for name in _ASKED if not callable(getattr(found, name, None))]
     if missing:
-        raise ConfigError(f"{proof} has no function {missing[0]}", hint=_hint())
+        raise ConfigError(f"{proof} has no function {missing[0]}", code="job/bad-function", hint=_hint())
     theirs, ours = _module(program, "program_before"), _module(made, "program_made")
     functions: dict[str, Any] = {name: getattr(found, name, None) for name in (*_ASKED, *_OF_DATA, *_OF_MODEL)}
     # Initial values are the Keras model's: which ones, a seed says.
@@ -65,7 +67,11 @@ def compare_conversion(
         ("estimator", estimator, tf.compat.v1.estimator.Estimator),
     ):
         if not isinstance(one, kind):
-            raise ConfigError(f"{proof}: {name} returns a {type(one).__name__}", hint=f"return a {kind.__name__}")
+            raise ConfigError(
+                f"{proof}: {name} returns a {type(one).__name__}",
+                code="job/bad-function",
+                hint=f"return a {kind.__name__}",
+            )
 
     def given(name: str, module: Any) -> Any:
         return None if functions[name] is None else lambda: functions[name](module)
@@ -93,7 +99,7 @@ def _module(path: Path, name: str) -> Any:
     """A file as a module of another name, beside what it imports."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} is no Python file")
+        raise ConfigError(f"{path} is no Python file", code="file/bad-format")
     module = importlib.util.module_from_spec(spec)
     with _called_as(path):
         try:
@@ -101,10 +107,13 @@ def _module(path: Path, name: str) -> Any:
         except SystemExit as ended:
             raise ConfigError(
                 f"{path} ends when it is imported, with code {ended.code}",
+                code="job/bad-function",
                 hint='read the command line under `if __name__ == "__main__":`',
             ) from ended
         except Exception as error:
-            raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+            raise ConfigError(
+                f"{path} cannot be imported: {type(error).__name__}: {error}", code="job/bad-function"
+            ) from error
     return module
 
 

@@ -51,6 +51,7 @@ class Feed:
             is_dataset = isinstance(input_fn, _datasets())
             raise ConfigError(
                 f"{name} is no function",
+                code="argument/bad-value",
                 found=type_told(input_fn),
                 hint=f"give a function that makes the dataset and returns it ({option} FILE.py:NAME)"
                 if is_dataset
@@ -82,6 +83,7 @@ class Feed:
             if self._is_distributed:
                 raise ConfigError(
                     f"{self.title} returns tensors, and the Estimator has a strategy",
+                    code="data/bad-input-fn",
                     hint="return a tf.data.Dataset of (features, labels)",
                 )
             self._gives_tensors = True
@@ -99,7 +101,11 @@ class Feed:
                 found = called(self._input_fn, self.title, **self._arguments, **context)
             if not isinstance(found, _datasets()):
                 self._refuse(found)
-                raise ConfigError(f"{self.title} returns tensors, which Keras cannot read", hint=self._hint())
+                raise ConfigError(
+                    f"{self.title} returns tensors, which Keras cannot read",
+                    code="data/bad-input-fn",
+                    hint=self._hint(),
+                )
             return self._looked_at(found)
 
         return self._with_its_signature(given)
@@ -119,7 +125,9 @@ class Feed:
                 self._first = list(features_of(self.for_keras()()).take(1))
         if not self._first:
             raise ConfigError(
-                f"{self.title} gives no batch", hint="look at the data that it reads: nothing can be compared"
+                f"{self.title} gives no batch",
+                code="data/empty",
+                hint="look at the data that it reads: nothing can be compared",
             )
         return self._first[0]
 
@@ -133,6 +141,7 @@ class Feed:
         if self._is_evaluation and _is_endless(dataset):
             raise ConfigError(
                 f"{self.title} gives a dataset without end, and an evaluation reads all of it",
+                code="data/endless",
                 hint="leave .repeat() out of it, or say how many batches are evaluated: eval_steps (--eval-steps N)",
             )
         return dataset
@@ -168,6 +177,7 @@ class Feed:
             what += f" of {', '.join(type(part).__name__ for part in found[:4])}" if found else " of nothing"
         raise ConfigError(
             f"{self.title} returns {what}",
+            code="data/bad-input-fn",
             hint="return a tf.data.Dataset of (features, labels), in batches: "
             "tf.data.Dataset.from_tensor_slices((features, labels)).batch(32)",
         )
@@ -185,7 +195,9 @@ class Feed:
         flat = tf.nest.flatten(sample)
         if not all(isinstance(part, tf.Tensor) for part in flat):
             raise ConfigError(
-                f"{self.title} returns tensors that are sparse or missing, which Keras cannot read", hint=self._hint()
+                f"{self.title} returns tensors that are sparse or missing, which Keras cannot read",
+                code="data/bad-input-fn",
+                hint=self._hint(),
             )
 
         def batches() -> Iterator[Any]:
@@ -278,6 +290,7 @@ def _refuse_unfilled(function: Any, what: str, filled: Collection[str]) -> None:
     if needs:
         raise ConfigError(
             f"{what} needs arguments that it is not given: {', '.join(needs)}",
+            code="data/bad-input-fn",
             found=f"{name_of(function)}{inspect.signature(function)}",
             hint="give them defaults, or bind them with functools.partial",
         )

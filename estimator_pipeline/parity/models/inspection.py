@@ -225,7 +225,9 @@ def _built(what: str) -> Iterator[None]:
             raise
     except Exception as error:
         hint = "correct it there, or the data"
-        raise ConfigError(f"{what}: {told(error)}", found=place_in(error), hint=hint) from error
+        raise ConfigError(
+            f"{what}: {told(error)}", code="model/bad-function", found=place_in(error), hint=hint
+        ) from error
 
 
 def _names_in(found: Any) -> list[str]:

@@ -73,6 +73,7 @@ def names_of(given: Any, argument: str, example: str) -> dict[str, str]:
     if not isinstance(given, Mapping) or not all(isinstance(one, str) for pair in given.items() for one in pair):
         raise ConfigError(
             f"{argument} is no mapping of names to names",
+            code="file/bad-format",
             found=f"{given!r:.200}",
             hint=f"give a dict of texts, such as {example}",
         )
@@ -94,11 +95,15 @@ def canonical_of(names: Iterable[str], whose: str, kept: Mapping[str, str | None
     try:
         found = canonical(counts, kept)
     except ValueError as error:
-        raise ConfigError(f"variables of {whose} cannot be told apart: {error}", hint=_ONE_NAME) from error
+        raise ConfigError(
+            f"variables of {whose} cannot be told apart: {error}", code="parity/no-counterpart", hint=_ONE_NAME
+        ) from error
     # Of two optimizers each counts the steps, and both counts are called alike.
     twice = [given for name, given in found.items() if counts[given] > 1 and name != GLOBAL_STEP]
     if twice:
-        raise ConfigError(f"{whose} has several variables of one name: {_listed(twice)}", hint=_ONE_NAME)
+        raise ConfigError(
+            f"{whose} has several variables of one name: {_listed(twice)}", code="parity/no-counterpart", hint=_ONE_NAME
+        )
     return found
 
 
@@ -149,6 +154,7 @@ def check_variables(
     if alone or left:
         raise ConfigError(
             "weights have no counterpart on the other side",
+            code="parity/no-counterpart",
             found=f"in Keras alone: {_told(alone, own)}; in the Estimator alone: {_told(left, weights)}",
             hint="give a mapping of Keras's names to the Estimator's, such as {dense/kernel: fc1/weights}",
         )
@@ -160,6 +166,7 @@ def check_variables(
         pairs = [f"{_told([name], own)} in Keras, {_told([have[name]], weights)} in the Estimator" for name in unlike]
         raise ConfigError(
             f"weights that belong together have another shape: {_listed(unlike)}",
+            code="parity/no-counterpart",
             found="; ".join(pairs[:6]),
             hint="correct the mapping of variables"
             if mapping
@@ -189,6 +196,7 @@ def check_metrics(theirs: Collection[str], ours: Collection[str], renamed: Mappi
     if all(some) and not named & set(theirs):
         raise ConfigError(
             "of the evaluation's metrics none has a counterpart on the other side",
+            code="parity/no-counterpart",
             found=f"the Estimator's: {_listed(sorted(theirs))}; Keras's: {_listed(sorted(some[1]))}",
             hint="match those that belong together by metric_names (--metric-names), Keras's to the Estimator's, such "
             "as {acc: accuracy}; compile the model without metrics to compare the losses alone",
@@ -299,6 +307,7 @@ def outputs_asked(asked: Any, outputs: Collection[str], keys: Collection[str] | 
         if len(outputs) != 1:
             raise ConfigError(
                 f"predictions={asked!r} is one key, and the Keras model has {len(outputs)} outputs",
+                code="parity/no-counterpart",
                 found=f"its outputs: {', '.join(outputs)}",
                 hint="give a mapping of outputs to keys (--predictions OUTPUT=KEY for each)",
             )
@@ -308,6 +317,7 @@ def outputs_asked(asked: Any, outputs: Collection[str], keys: Collection[str] | 
     if unknown:
         raise ConfigError(
             f"predictions names outputs that the Keras model does not have: {', '.join(unknown)}",
+            code="parity/no-counterpart",
             found=f"its outputs: {', '.join(outputs)}",
             hint="name the model's outputs, to each the Estimator's key",
         )
@@ -315,12 +325,14 @@ def outputs_asked(asked: Any, outputs: Collection[str], keys: Collection[str] | 
     if missing:
         raise ConfigError(
             f"the Estimator's predictions have no {', '.join(missing)}",
+            code="parity/no-counterpart",
             found=f"they have: {', '.join(keys or ())}",
             hint="name one of these",
         )
     if keys is None and len(found) > 1:
         raise ConfigError(
             f"predictions names {len(found)} keys, and the Estimator predicts one array",
+            code="parity/no-counterpart",
             hint="name one output, or have the model_fn return a dict of predictions",
         )
     return found
@@ -338,12 +350,14 @@ def _refuse_names(
     if unknown:
         raise ConfigError(
             "; ".join([f"the mapping of {of} names what is not there: {'; '.join(unknown[:6])}", *twice]),
+            code="parity/no-counterpart",
             found=f"the Estimator's: {_listed(theirs)}; Keras's: {_listed(ours)}",
             hint=f"correct the names: the Keras model's {one} comes first, the Estimator's second",
         )
     if twice:
         raise ConfigError(
             "; ".join(twice),
+            code="parity/no-counterpart",
             found=", ".join(next(iter(several.values()))[:_SHOWN]),
             hint=f"give each a {one} of its own",
         )

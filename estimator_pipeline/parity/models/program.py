@@ -69,7 +69,9 @@ def compare_program(
         found = call_function(functions[option], reference=references[option], field=option)
         if not isinstance(found, kind):
             returns = type_told(found)
-            raise ConfigError(f"{option}: {references[option]} returns {returns}", hint=f"return a {name}")
+            raise ConfigError(
+                f"{option}: {references[option]} returns {returns}", code="model/bad-function", hint=f"return a {name}"
+            )
         return found
 
     return compare_models(
@@ -100,11 +102,14 @@ def _predictions(given: Sequence[str]) -> str | dict[str, str] | None:
         output, _, key = one.partition("=")
         if not (output and key):
             raise ConfigError(
-                f"--predictions {one} is no OUTPUT=KEY", hint="give KEY alone for one output, or OUTPUT=KEY for each"
+                f"--predictions {one} is no OUTPUT=KEY",
+                code="argument/bad-value",
+                hint="give KEY alone for one output, or OUTPUT=KEY for each",
             )
         if output in found:
             raise ConfigError(
                 f"--predictions gives the output {output} two keys",
+                code="argument/conflict",
                 found=f"{found[output]}, {key}",
                 hint="keep one of the two",
             )

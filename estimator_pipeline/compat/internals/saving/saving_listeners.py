@@ -102,6 +102,7 @@ def listeners_hook(listeners: Sequence[Any], *, is_chief: bool) -> Any:
             if not saving:
                 raise ConfigError(
                     "saving_listeners were given, and no checkpoints are saved",
+                    code="argument/conflict",
                     hint="set save_checkpoints_steps in RunConfig, or leave the listeners out",
                 )
             saving[0]._listeners.append(Together() if is_chief else Following())

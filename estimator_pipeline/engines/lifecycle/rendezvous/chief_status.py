@@ -37,6 +37,7 @@ def raise_if_over(said: Mapping[str, Any] | None, task: Task) -> None:
     if said is not None and said["state"] == "failed":
         error = TaskFailedError(
             f"training failed on {said.get('task', 'the chief')}: {said.get('error', 'no message')}",
+            code="cluster/peer-failed",
             hint="see that task's log; this task only ended because of it",
         )
         error.because = said.get("task")

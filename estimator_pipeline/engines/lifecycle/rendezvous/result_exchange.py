@@ -40,6 +40,7 @@ def told_of_evaluator(settings: TrainOptions, tf_config: TFConfig, environ: Mapp
     if given not in ("", "0", "1"):
         raise ConfigError(
             f"{EVALUATOR_VARIABLE}={given!r} does not say whether the job has an evaluator task",
+            code="environment/bad-value",
             hint='set it to "1" or "0" for all tasks, or leave it unset',
         )
     if given:

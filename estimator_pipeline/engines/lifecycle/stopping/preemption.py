@@ -69,6 +69,7 @@ def seconds_of(environ: Mapping[str, str]) -> float:
     if not 0 < seconds < math.inf:
         raise ConfigError(
             f"{SECS_VARIABLE}={given!r} is no number of seconds above 0",
+            code="environment/bad-value",
             hint=f"for example {SECS_VARIABLE}=60, the time from the scheduler's signal to its SIGKILL",
         )
     return seconds

@@ -69,11 +69,18 @@ def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[SourceFile], lis
     root = Path(root)
     skipped: list[Skipped] = []
     if not root.exists():
-        raise ConfigError(f"{root}: there is no such file or folder", hint="name a Python file, a notebook or a folder")
+        raise ConfigError(
+            f"{root}: there is no such file or folder",
+            code="file/not-found",
+            hint="name a Python file, a notebook or a folder",
+        )
     if root.is_file():
         if not _is_python(root):
             raise ConfigError(
-                f"{root} is no Python file", found=f"the suffix {root.suffix!r}", hint="name a .py or .ipynb file"
+                f"{root} is no Python file",
+                code="file/bad-format",
+                found=f"the suffix {root.suffix!r}",
+                hint="name a .py or .ipynb file",
             )
         found = [root]
         base = root.parent
@@ -89,6 +96,7 @@ def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[SourceFile], lis
         told = "; ".join(f"{one.path}: {one.why}" for one in skipped[:3])
         raise ConfigError(
             f"{root} has no Python file that can be read",
+            code="file/bad-format",
             found=f"left out: {told}" if told else "no file that ends in .py or .ipynb",
             hint="name the folder of the program's sources",
         )

@@ -57,6 +57,7 @@ def _read(document: Document, text: str, source: str, above: tuple[str, ...]) ->
             if not token.startswith("-") and (before is None or "=" in before):
                 raise ConfigError(
                     f"{place}: this is no flag, and no value of one.",
+                    code="file/bad-format",
                     found=f"{line!r:.70}",
                     hint="write --name=value, one a line; comments begin with # or //.",
                 )
@@ -72,16 +73,24 @@ def _nested(document: Document, name: str, source: str, place: str, above: tuple
     if path is None:
         raise ConfigError(
             f"{place}: the flag file {name!r} is not there.",
+            code="file/not-found",
             found=f"neither {beside} nor {name} in the working directory",
             hint="put it there, or leave the line out.",
         )
     if str(path.resolve()) in above:
         chain = " -> ".join(File(part).name for part in (*above[above.index(str(path.resolve())) :], str(path)))
         raise ConfigError(
-            f"{place}: the flag file {name!r} contains itself.", found=chain, hint="leave one of the lines out."
+            f"{place}: the flag file {name!r} contains itself.",
+            code="file/bad-format",
+            found=chain,
+            hint="leave one of the lines out.",
         )
     if len(above) > MOST_NESTED:
-        raise ConfigError(f"{place}: flag files are nested more than {MOST_NESTED} deep.", hint="put them into one.")
+        raise ConfigError(
+            f"{place}: flag files are nested more than {MOST_NESTED} deep.",
+            code="file/bad-format",
+            hint="put them into one.",
+        )
     _read(document, read_text(path), str(path), above)
 
 

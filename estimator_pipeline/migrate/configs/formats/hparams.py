@@ -39,6 +39,7 @@ def read(text: str, *, source: str) -> Document:
         if index is None and name in result:
             raise ConfigError(
                 f"{source}, line {line}: the hyperparameter {name!r} has two values.",
+                code="file/bad-format",
                 found=f"{result[name]!r} and {value!r}",
                 hint="keep one of the two.",
             )
@@ -55,6 +56,7 @@ def _put(result: dict[str, Any], name: str, index: int, value: Any, place: str) 
     if not isinstance(known, list) or index != len(known):
         raise ConfigError(
             f"{place}: {name}[{index}] does not follow on what {name} holds.",
+            code="file/bad-format",
             found=f"{name}: {known!r}",
             hint=f"write the whole list: {name}=[...].",
         )
@@ -71,6 +73,7 @@ def _pairs(text: str, source: str) -> list[tuple[str, int | None, Any, int]]:
             line = text.count("\n", 0, end) + 1
             raise ConfigError(
                 f"{source}, line {line}: these are no hyperparameters as text.",
+                code="file/bad-format",
                 found=f"{text[end : end + 50]!r}",
                 hint="write name=value, with commas between; lists in brackets: hidden=[10,20].",
             )
@@ -82,7 +85,9 @@ def _pairs(text: str, source: str) -> list[tuple[str, int | None, Any, int]]:
         )
         at = end + 1
     if not found:
-        raise ConfigError(f"{source} holds no hyperparameters.", hint="write name=value, with commas between.")
+        raise ConfigError(
+            f"{source} holds no hyperparameters.", code="file/bad-format", hint="write name=value, with commas between."
+        )
     return found
 
 

@@ -343,9 +343,13 @@ def checked(schema: type[Model], document: Document, *, what: str) -> Model:
                 (f"{document.source}, {lines[0][1].rstrip(': ')}" if lines[0][1] else document.source),
                 lines[0][2],
             )
-            raise ConfigError(f"{place}: this is no {what}: {text}.", hint="correct it there.") from None
+            raise ConfigError(
+                f"{place}: this is no {what}: {text}.", code="file/bad-format", hint="correct it there."
+            ) from None
         told = "\n".join(f"  {place}{text}" for _, place, text in lines)
-        raise ConfigError(f"{document.source} is no {what}:\n{told}", hint="correct them there.") from None
+        raise ConfigError(
+            f"{document.source} is no {what}:\n{told}", code="file/bad-format", hint="correct them there."
+        ) from None
 
 
 def _within(data: Any, loc: tuple[int | str, ...]) -> Path:

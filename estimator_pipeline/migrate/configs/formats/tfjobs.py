@@ -41,6 +41,7 @@ def convert(draft: JobDraft) -> None:
         line = document.line(("apiVersion",))
         raise ConfigError(
             f"{document.source}{f', line {line}' if line else ''}: a TFJob of another version of the API.",
+            code="file/bad-format",
             found=f"{document.data.get('apiVersion')!r}; known: {', '.join(f'kubeflow.org/{v}' for v in VERSIONS)}",
             hint="of v1alpha1, write spec.replicaSpecs as spec.tfReplicaSpecs, as v1 has it.",
         )
@@ -100,6 +101,7 @@ def _replicas(draft: JobDraft, names: list[str]) -> dict[str, Path]:
             raise ConfigError(
                 f"{document.source}{f', line {line}' if line else ''}: spec.tfReplicaSpecs.{name}: "
                 + ("no role of a TFJob." if role is None else f"a second {role}."),
+                code="file/bad-format",
                 found=f"{', '.join(names)}; allowed: Chief or Master, Worker, PS, Evaluator",
                 hint="correct the name." if role is None else "keep one of the two.",
             )

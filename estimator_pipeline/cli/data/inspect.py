@@ -57,14 +57,23 @@ def command(
     from estimator_pipeline.job import load_job
 
     if job is not None and input_fn is not None:
-        raise ConfigError(f"inspect was given the job file {job} and --input-fn {input_fn}", hint="give one of the two")
+        raise ConfigError(
+            f"inspect was given the job file {job} and --input-fn {input_fn}",
+            code="argument/conflict",
+            hint="give one of the two",
+        )
     if job is None and input_fn is None and ledger is None:
         raise ConfigError(
             "inspect was given nothing to look at",
+            code="argument/missing",
             hint="name a job file, a program's function (--input-fn), or a ledger (--ledger)",
         )
     if job is None and settings:
-        raise ConfigError(f"--set {settings[0]} changes a job file, and there is none", hint="name the job file")
+        raise ConfigError(
+            f"--set {settings[0]} changes a job file, and there is none",
+            code="argument/not-applicable",
+            hint="name the job file",
+        )
     wanted = _steps(steps)
     loaded = None if job is None else load_job(job, overrides=settings or [])
     if ledger is not None:
@@ -80,7 +89,9 @@ def command(
         )
         return
     if count_data or epoch_records:
-        raise ConfigError("--count-data is for the check of a ledger", hint="add --ledger DIR")
+        raise ConfigError(
+            "--count-data is for the check of a ledger", code="argument/not-applicable", hint="add --ledger DIR"
+        )
     drawn = wanted
     if loaded is not None and loaded.input.source != "function":
         layout, facts = _planned(loaded, workers, wanted or (1, _TABLE))
@@ -119,6 +130,7 @@ def _check(
         if not own:
             raise ConfigError(
                 "this ledger is one of fingerprints, and there is no input function to count the data with",
+                code="argument/not-applicable",
                 hint="name it: --input-fn FILE.py:FUNCTION, or a job file with input.source function",
             )
         counts = count(_functions(loaded, input_fn), epoch_records=epoch_records)
@@ -160,7 +172,9 @@ def _steps(text: str | None) -> tuple[int, int] | None:
         found = (0, 0)
     if not 1 <= found[0] <= found[1]:
         raise ConfigError(
-            f"--steps {text!r} names no steps", hint="write FIRST:LAST, such as 1:20; the first step is 1"
+            f"--steps {text!r} names no steps",
+            code="argument/bad-value",
+            hint="write FIRST:LAST, such as 1:20; the first step is 1",
         )
     return found
 

@@ -31,6 +31,7 @@ def command(
     if isinstance(loaded.input, FunctionInput):
         raise ConfigError(
             "an own input function gives batches, not records, so its data cannot be partitioned",
+            code="argument/not-applicable",
             found=f"input.train {loaded.input.train}",
             hint="write the files where the function reads its data; or from Python: inputs.partition",
         )

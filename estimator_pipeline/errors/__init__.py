@@ -4,7 +4,11 @@ Every message answers three questions: what was given, what was found, and what 
 line prints it without a traceback and leaves with :attr:`PipelineError.exit_code`; a caller in Python
 catches :class:`PipelineError` or one of its kinds.
 
-This module is on floor 0: it imports nothing of TensorFlow.
+Each error has a code, such as `job/unknown-field`, which stays the same when its words change: search for it,
+ignore it or test for it by the code. :mod:`estimator_pipeline.errors.codes` lists them, with what to do.
+
+This package is on floor 0: it imports nothing of TensorFlow. Its neighbour `estimator_pipeline.utils` has what turns
+errors of the system into these.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ class PipelineError(Exception):
     Args:
         what: One sentence with the value that was given (or the place where it stands) and what is
             wrong with it.
+        code: What stays the same when the words change: one of :data:`estimator_pipeline.errors.codes.CODES`. None:
+            the kind's own; an error that a user's program raises may have none.
         found: What was found instead, or what is allowed. Optional where `what` says it already.
         hint: What to change. Optional only where `what` leaves a single possible reading.
 
@@ -41,28 +47,43 @@ class PipelineError(Exception):
     """
 
     exit_code = 2
+    code: str | None = None
 
-    def __init__(self, what: str, *, found: str | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, code: str | None = None, found: str | None = None, hint: str | None = None
+    ) -> None:
         self.what = what
+        if code is not None:
+            self.code = code
         self.found = found
         self.hint = hint
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        lines = [self.what]
+        lines = [self.headline]
         if self.found:
             lines.append(f"  found: {self.found}")
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
 
+    @property
+    def headline(self) -> str:
+        """What is wrong, and the code in brackets."""
+        return f"{self.what} [{self.code}]" if self.code else self.what
+
+    def to_dict(self) -> dict[str, str | None]:
+        """`code`, `what`, `found` and `hint`, for JSON; ``ConfigError(**document)`` makes an error of it again."""
+        return {"code": self.code, "what": self.what, "found": self.found, "hint": self.hint}
+
     def __reduce__(self):
         # The default would call __init__ with the whole message as `what`, and say everything twice.
-        return (_rebuild, (type(self), self.what, self.found, self.hint))
+        return (_rebuild, (type(self), self.to_dict()))
 
 
-def _rebuild(kind: type[PipelineError], what: str, found: str | None, hint: str | None) -> PipelineError:
-    return kind(what, found=found, hint=hint)
+def _rebuild(kind: type[PipelineError], document: dict[str, str | None]) -> PipelineError:
+    what = document.pop("what") or ""
+    return kind(what, **document)
 
 
 class ConfigError(PipelineError):
@@ -80,16 +101,26 @@ class PortError(ClusterError):
         restartable: whether the next start takes another one: then the exit code is 1, as where work failed.
     """
 
+    code = "cluster/port-in-use"
+
     def __init__(
-        self, what: str, *, found: str | None = None, hint: str | None = None, restartable: bool = False
+        self,
+        what: str,
+        *,
+        code: str | None = None,
+        found: str | None = None,
+        hint: str | None = None,
+        restartable: bool = False,
     ) -> None:
-        super().__init__(what, found=found, hint=hint)
+        super().__init__(what, code=code, found=found, hint=hint)
         if restartable:
             self.exit_code = TaskFailedError.exit_code
 
 
 class OtherJobError(ConfigError):
     """The tasks of one cluster were started with different jobs."""
+
+    code = "cluster/different-jobs"
 
 
 class InputError(PipelineError):
@@ -114,11 +145,14 @@ class TaskFailedError(PipelineError):
 class DiskError(TaskFailedError):
     """A file could not be read or written, for the disk or the file server is full, read-only or fails."""
 
+    code = "system/disk"
+
 
 class DivergedError(TaskFailedError):
     """Training came to numbers that are none (NaN, infinite). The same training comes to them again."""
 
     exit_code = 3
+    code = "training/diverged"
 
 
 class PreemptedError(TaskFailedError):
@@ -128,7 +162,10 @@ class PreemptedError(TaskFailedError):
     """
 
     exit_code = 75
+    code = "training/preempted"
 
 
 class WaitError(TaskFailedError):
     """A wait that came to its deadline; the message says what was waited for, and how long."""
+
+    code = "cluster/timeout"

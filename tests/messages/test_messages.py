@@ -1,0 +1,211 @@
+"""The words of messages: what a person is told of bad input, in texts/*.txt, which `make messages` takes as they are.
+
+One case each of what a person meets first; the codes are held beside them, so that a code cannot change its meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from estimator_pipeline import inputs
+from estimator_pipeline.cluster.spec import build_tf_config, parse_tf_config
+from estimator_pipeline.distribute.strategies import Communication
+from estimator_pipeline.errors import PipelineError
+from estimator_pipeline.inputs.sampler import check_global_batch, split_files
+from estimator_pipeline.job import load_job
+from estimator_pipeline.models.optimizers.spec import Optimizer
+from tests.support.bad_cases import CASES, GOOD_JOB
+from tests.support.command_line import call
+from tests.support.messages import hold
+
+OVERRIDES = {
+    "train.max_step=5": "job/unknown-field",
+    "trian.max_steps=5": "job/unknown-field",
+    "train.max_steps=many": "job/wrong-type",
+    "train.max_steps": "job/bad-override",
+    "train.max_steps.x=1": "job/bad-override",
+    "model.metrics.0=a": "job/wrong-type",
+    "input.global_batch_size=3": "job/conflict",
+    "run.devices=[a": "job/not-yaml",
+}
+
+
+def _told(error: PipelineError, folder: Path) -> str:
+    return str(error).replace(f"{folder}/", "").replace(str(folder), ".")
+
+
+@pytest.mark.parametrize("kind", ["job", "tf_config"])
+def test_documents(kind, tmp_path):
+    path = tmp_path / "job.yaml"
+    told = {}
+    for case in CASES:
+        if case.kind == kind:
+            path.write_text(case.text, encoding="utf-8")
+            with pytest.raises(PipelineError) as caught:
+                load_job(path) if kind == "job" else parse_tf_config(case.text)
+            told[case.id.partition("-")[2]] = _told(caught.value, tmp_path)
+    hold(kind, told)
+
+
+def test_overrides(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(GOOD_JOB, encoding="utf-8")
+    told = {}
+    for override, code in OVERRIDES.items():
+        with pytest.raises(PipelineError) as caught:
+            load_job(path, overrides=[override])
+        assert caught.value.code == code, override
+        told[f"--set {override}"] = _told(caught.value, tmp_path)
+    hold("overrides", told)
+
+
+COMMANDS = {
+    "train missing.yaml": "file/not-found",
+    "train .": "file/unreadable",
+    "doctor --set run.seed=1": "argument/not-applicable",
+    "doctor --shared": "argument/missing",
+    "doctor job.yaml --only storage": "argument/unknown-name",
+    "doctor job.yaml --tf-config nothere.json": "file/not-found",
+    "launch": "argument/missing",
+    "launch job.yaml -- python x.py": "argument/conflict",
+    "launch --ledger -- python x.py": "argument/not-applicable",
+    "launch --workers 2 -- nosuchprogram": "launch/cannot-start",
+    "launch --tf-config nothere.json -- python x.py": "file/not-found",
+    "launch job.yaml --metrics /proc/x/y.prom": "file/unwritable",
+    "launch job.yaml --workers 0": "job/bad-value",
+    "exec": "argument/missing",
+    "exec --nothing train.py": "argument/unknown-name",
+    "exec missing.py": "file/not-found",
+    "inspect": "argument/missing",
+    "inspect job.yaml --input-fn a:b": "argument/conflict",
+    "inspect job.yaml --steps x": "argument/bad-value",
+    "inspect job.yaml --count-data": "argument/not-applicable",
+    "inspect --ledger full": "file/not-found",
+    "index nowhere.tfrecord": "data/not-found",
+    "supervise": "argument/missing",
+    "supervise --watch run -- python x.py": "argument/bad-value",
+    "parity": "argument/missing",
+    "parity job.yaml --estimator a:b": "argument/conflict",
+    "parity job.yaml --engines estimator": "argument/missing",
+    "parity job.yaml --engines estimator,estimator": "argument/conflict",
+    "migrate scan nowhere": "file/not-found",
+    "migrate scan job.yaml": "file/bad-format",
+    "migrate scan program.py --fail-on sometimes": "argument/unknown-name",
+    "migrate convert program.py": "argument/missing",
+    "migrate convert program.py --output full": "file/exists",
+    "migrate config nowhere.json": "file/not-found",
+    "migrate config fields.json": "migrate/unknown-format",
+    "migrate config job.yaml": "migrate/unknown-format",
+    "migrate config settings.json": "migrate/unknown-format",
+    "migrate config broken.json": "file/bad-format",
+    "migrate checkpoint nowhere --to keras": "argument/missing",
+    "migrate checkpoint nowhere --to torch --job job.yaml --output x": "argument/unknown-name",
+    "migrate export nowhere --output x": "argument/missing",
+    "submit slurm job.yaml --at-once 3": "argument/not-applicable",
+    "submit kubernetes job.yaml": "job/missing-field",
+    "submit kubernetes job.yaml --dry-run --set kubernetes.image=a": "kubernetes/no-volume",
+    "submit kubernetes job.yaml --dry-run --set kubernetes.image=a --set run.model_dir=gs://b/m --name X_Y": (
+        "kubernetes/bad-name"
+    ),
+    "status nowhere": "jobs/not-found",
+    "status job.yaml --folder x": "argument/not-applicable",
+    "logs job.yaml": "jobs/not-found",
+    "cancel job.yaml --now --checkpoint": "argument/conflict",
+    "stacks job.yaml": "jobs/not-found",
+    "clean nowhere": "file/not-found",
+    "explain job/unknown-feld": "argument/unknown-name",
+}
+IN_SLURM = {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}
+
+
+def test_commands(tmp_path):
+    """Each is told in one message and exit code 2, without a traceback, before TensorFlow is imported."""
+    (tmp_path / "job.yaml").write_text(GOOD_JOB, encoding="utf-8")
+    (tmp_path / "program.py").write_text("x = 1\n", encoding="utf-8")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("x", encoding="utf-8")
+    (tmp_path / "fields.json").write_text('{"a": {"b": 1}}\n', encoding="utf-8")
+    (tmp_path / "settings.json").write_text('{"learning_rate": 0.1, "hidden": [10, 20]}\n', encoding="utf-8")
+    (tmp_path / "broken.json").write_text('{"a": 1,\n', encoding="utf-8")
+    told = {}
+    for command, code in {**COMMANDS, "train job.yaml": "cluster/not-started"}.items():
+        done = call(*command.split(), cwd=tmp_path, env=IN_SLURM if command == "train job.yaml" else None)
+        assert done.returncode == 2, (command, done.stderr)
+        assert done.stdout == "" and done.stderr.count("error: ") == 1, (command, done.stdout, done.stderr)
+        assert re.findall(r"\[([a-z-]+/[a-z-]+)\]$", done.stderr, re.MULTILINE) == [code], (command, done.stderr)
+        told[command] = done.stderr.rstrip("\n").replace(f"{tmp_path}/", "").replace(str(tmp_path), ".")
+    hold("commands", told)
+
+
+CALLS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "a batch that cannot be shared": ("data/cannot-shard", lambda _: check_global_batch(32, 3)),
+    "fewer files than input pipelines": ("data/cannot-shard", lambda _: split_files([5, 5], 3)),
+    "an option that there is not": (
+        "argument/unknown-name",
+        lambda _: inputs.from_arrays((np.zeros(4), np.zeros(4)), global_batch_size=2, shufle=True),
+    ),
+    "no batch size": ("argument/missing", lambda _: inputs.from_arrays((np.zeros(4), np.zeros(4)))),
+    "arrays of two lengths": (
+        "data/bad-feature",
+        lambda _: inputs.from_arrays((np.zeros(4), np.zeros(3)), global_batch_size=2),
+    ),
+    "no arrays": ("argument/missing", lambda _: inputs.from_arrays(global_batch_size=2)),
+    "a pattern without files": (
+        "data/not-found",
+        lambda folder: inputs.from_tfrecord(str(folder / "*.tfrecord"), features={}, global_batch_size=2),
+    ),
+    "files named twice": (
+        "argument/conflict",
+        lambda folder: inputs.from_csv([_csv(folder), _csv(folder)], label_key="y", global_batch_size=2),
+    ),
+    "a row with a cell too few": (
+        "data/bad-record",
+        lambda folder: inputs.from_csv(_csv(folder, "1"), label_key="y", global_batch_size=2),
+    ),
+    "a label that there is not": (
+        "data/missing-feature",
+        lambda folder: inputs.from_csv(_csv(folder), label_key="z", global_batch_size=2),
+    ),
+    "a CSV file without records": (
+        "data/empty",
+        lambda folder: inputs.from_csv(_csv(folder, None), label_key="y", global_batch_size=2),
+    ),
+    "a damaged TFRecord file": (
+        "data/unreadable",
+        lambda folder: inputs.from_tfrecord(_damaged(folder), features={"label": "float32"}, global_batch_size=1),
+    ),
+    "a folder that is no partition": ("file/not-found", lambda folder: inputs.from_partition(folder / "parts")),
+    "a task that there is not": ("argument/bad-value", lambda _: build_tf_config(5, 2)),
+    "an unknown way to communicate": ("argument/bad-value", lambda _: Communication(implementation="mpi")),
+    "an optimizer that there is not": ("argument/unknown-name", lambda _: Optimizer(name="adm")),
+    "a decay below 0": ("model/bad-optimizer", lambda _: Optimizer(name="adam", weight_decay=-1)),
+}
+
+
+def _csv(folder: Path, row: str | None = "1,2") -> str:
+    path = folder / "data.csv"
+    path.write_text("x,y\n" + ("" if row is None else f"{row}\n"), encoding="utf-8")
+    return str(path)
+
+
+def _damaged(folder: Path) -> str:
+    path = folder / "data.tfrecord"
+    path.write_bytes(b"no record at all")
+    return str(path)
+
+
+@pytest.mark.tf  # reading data imports it
+def test_calls(tmp_path):
+    told = {}
+    for what, (code, function) in CALLS.items():
+        with pytest.raises(PipelineError) as caught:
+            function(tmp_path)
+        assert caught.value.code == code, (what, caught.value)
+        told[what] = _told(caught.value, tmp_path)
+    hold("calls", told)
