@@ -1,2 +1,4 @@
-"""The command line: one file a subcommand, listed in `main.py`; those for data, scheduled jobs and `migrate` in rooms of
-their own."""
+"""The command line: one file a subcommand, listed in `main.py`.
+
+`data`, `submit` and `migrate` have those about data, about scheduled jobs and about the way to Keras.
+"""

@@ -130,7 +130,7 @@ class _LazyGroup(TyperGroup):
         except OSError as error:
             if not io_errors.failed(error):
                 raise
-            typer.echo(f"error: {error.filename or 'a file'}: {error.strerror}", err=True)
+            typer.echo(f"error: {error.filename or 'a file'}: {error.strerror} [{DiskError.code}]", err=True)
             raise typer.Exit(DiskError.exit_code) from error
         except PipelineError as error:
             typer.echo(f"error: {error}", err=True)

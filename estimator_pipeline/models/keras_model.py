@@ -29,8 +29,8 @@ from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models import keras_file_errors as keras_refusals
 from estimator_pipeline.models.heads import METRICS, Head
-from estimator_pipeline.models.model_fn import checked, takes_params
 from estimator_pipeline.models.mixed_precision import policy_of, precision
+from estimator_pipeline.models.model_fn import checked, takes_params
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.models.optimizers.loss_scaling import INITIAL_SCALE
 from estimator_pipeline.models.optimizers.spec import Optimizer, optimizer_of

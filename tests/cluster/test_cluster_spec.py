@@ -248,7 +248,7 @@ def test_d1_evaluator():
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
-        ({"task_index": 2, "num_workers": 2}, "task_index is 2.\n  found: 2; allowed: 0 to 1"),
+        ({"task_index": 2, "num_workers": 2}, "found: 2; allowed: 0 to 1"),
         ({"task_index": -1, "num_workers": 2}, "task_index is -1"),
         ({"task_index": 0, "num_workers": 0}, "num_workers is 0"),
         ({"task_index": 0, "num_workers": 2, "chief_index": 2}, "chief_index is 2"),
@@ -289,12 +289,8 @@ def test_d2_without_tf_config():
 def test_d2_an_evaluator_has_no_share():
     with pytest.raises(ClusterError) as caught:
         own_index({"TF_CONFIG": _document("chief_worker_ps_evaluator_outside")})
-    assert str(caught.value) == (
-        "evaluator:0 has no rank: it is not a training task of this cluster.\n"
-        "  found: the training tasks chief:0, worker:0 to worker:1\n"
-        "  hint: ask on a chief or worker only; a ps reads no data, an evaluator all of the "
-        "evaluation data."
-    )
+    assert caught.value.code == "cluster/unknown-task" and caught.value.what.startswith("evaluator:0 ")
+    assert caught.value.found == "the training tasks chief:0, worker:0 to worker:1"
 
 
 def test_local_cluster_canonical():
@@ -340,43 +336,39 @@ def test_local_cluster_is_read_as_meant(workers, ps, chief, dialect):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "found"),
     [
         (
             {"workers": 2, "ports": [1001]},
-            "local_cluster: 2 tasks need 2 ports.\n  found: 1 ports: [1001]\n"
-            "  hint: reserve one free port for each task.",
+            "argument/bad-value",
+            "1 ports: [1001]",
         ),
         (
             {"workers": 1, "chief": True, "evaluator": True, "dialect": "master", "ports": range(1001, 1009)},
-            "local_cluster: the dialect 'master' has no evaluator task: the master evaluates by itself.\n"
-            "  found: evaluator=True\n  hint: leave the evaluator out, or take the canonical dialect.",
+            "cluster/bad-tf-config",
+            "evaluator=True",
         ),
         (
             {"workers": 2, "dialect": "master", "ports": range(1001, 1009)},
-            "the dialect 'master' needs a chief, and the cluster has no chief job.\n"
-            "  found: the tasks worker:0 to worker:1\n"
-            "  hint: give the cluster a chief, or write the canonical dialect.",
+            "cluster/bad-tf-config",
+            "the tasks worker:0 to worker:1",
         ),
         (
             {"workers": 2, "dialect": "cannonical", "ports": range(1001, 1009)},
-            "unknown dialect 'cannonical' of TF_CONFIG.\n"
-            "  found: 'cannonical'; allowed: canonical, master, evaluator_in_cluster\n"
-            "  hint: did you mean 'canonical'?",
+            "argument/unknown-name",
+            "'cannonical'; allowed: canonical, master, evaluator_in_cluster",
         ),
         (
             {"workers": 1, "ports": [0]},
-            "a cluster: worker:0 has the address 'localhost:0', whose port '0' cannot be one.\n"
-            "  found: '0'; allowed: a whole number from 1 to 65535\n"
-            "  hint: write the port that the task listens on; the others must know it, so 0 (any) "
-            "cannot work.",
+            "cluster/bad-address",
+            "'0'; allowed: a whole number from 1 to 65535",
         ),
     ],
 )
-def test_local_cluster_refusals(arguments, message):
+def test_local_cluster_refusals(arguments, code, found):
     with pytest.raises(ClusterError) as caught:
         local_cluster(**arguments)
-    assert str(caught.value) == message
+    assert (caught.value.code, caught.value.found) == (code, found) and caught.value.hint
 
 
 def test_dialects_that_cannot_say_it():
@@ -397,20 +389,15 @@ def test_tasks():
 def test_address_of_a_task_that_is_not_there():
     with pytest.raises(ClusterError) as caught:
         ClusterSpec({"worker": ["a:1", "b:1"]}).address(Task("worker", 2))
-    assert str(caught.value) == (
-        "the cluster has no address for worker:2.\n  found: the tasks worker:0 to worker:1\n"
-        "  hint: ask for one of these, or name the task's address in the cluster."
-    )
+    assert caught.value.code == "cluster/unknown-task" and "worker:2" in caught.value.what
+    assert caught.value.found == "the tasks worker:0 to worker:1"
 
 
 def test_messages_name_their_source():
     with pytest.raises(ClusterError) as caught:
         parse_tf_config('{"cluster": {"wroker": ["a:1"]}}', source="job.json")
-    assert str(caught.value) == (
-        "job.json: unknown job 'wroker'.\n"
-        "  found: 'wroker'; allowed: chief (or master), worker, ps, evaluator\n"
-        "  hint: did you mean 'worker'?"
-    )
+    assert caught.value.what.startswith("job.json: ") and caught.value.code == "cluster/bad-tf-config"
+    assert caught.value.found.startswith("'wroker'; allowed: chief (or master), ") and "'worker'" in caught.value.hint
 
 
 def test_imports_no_tensorflow():
@@ -449,18 +436,22 @@ def test_all_problems_are_told_at_once():
         "rpc_layer": 3,
         "environment": 4,
     }
-    told = [str(problem).split("\n")[0] for problem in tf_config_problems(document, source="c.json")]
-    assert told == [
-        "c.json: unknown key 'tasks'.",
-        "c.json: worker:0 has the address 'c', which has no port.",
-        "c.json: worker:1 has the address 'd:70000', whose port '70000' cannot be one.",
-        "c.json: unknown job 'worke'.",
-        "c.json: job 'ps' is an empty list.",
-        "c.json: the cluster has a chief and a master, which are two names for one task.",
-        "c.json: the task index 4 is out of range for the task type 'worker'.",
-        "c.json: rpc_layer is 3, which is not text.",
-        "c.json: environment is 4, which is not text.",
+    problems = tf_config_problems(document, source="c.json")
+    assert all(problem.what.startswith("c.json: ") for problem in problems)
+    # What each is about, in the order in which it is read.
+    about = [
+        ("cluster/bad-tf-config", "'tasks'"),
+        ("cluster/bad-address", "worker:0"),
+        ("cluster/bad-address", "worker:1"),
+        ("cluster/bad-tf-config", "'worke'"),
+        ("cluster/bad-address", "'ps'"),
+        ("cluster/bad-tf-config", "a chief and a master"),
+        ("cluster/unknown-task", "the task index 4"),
+        ("cluster/bad-tf-config", "rpc_layer"),
+        ("cluster/bad-tf-config", "environment"),
     ]
+    assert [problem.code for problem in problems] == [code for code, _ in about]
+    assert all(name in problem.what for problem, (_, name) in zip(problems, about, strict=True))
 
 
 @pytest.mark.parametrize(

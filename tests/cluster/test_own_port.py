@@ -72,5 +72,5 @@ def test_a_port_that_its_launcher_holds_is_free_for_the_task():
 
 
 def test_the_error_says_the_same_in_another_process():
-    error = pickle.loads(pickle.dumps(PortError("a", found="b", hint="c")))
-    assert str(error) == "a\n  found: b\n  hint: c"
+    error = PortError("a", found="b", hint="c")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error) == "a [cluster/port-in-use]\n  found: b\n  hint: c"

@@ -57,4 +57,4 @@ def test_a_program_that_reads_by_itself(tmp_path, run_warm):
     run += "sys.exit(runner.run_script(sys.argv[1]))"
     done = run_warm(["-c", run, program], cwd=tmp_path)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "a.tfrecord cannot be read or written: input/output error\n  hint: look at that disk" in done.stderr
+    assert "a.tfrecord cannot be read or written: input/output error [system/disk]\n  hint: " in done.stderr

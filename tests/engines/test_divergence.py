@@ -83,7 +83,7 @@ def test_no_checkpoint_of_nan_is_written(diverge, reads_the_loss, tmp_path, engi
     reads_the_loss(1e6)
     said = diverge(engine, 1, *strategy)
     assert re.fullmatch(
-        r"training has diverged: after step \d+ the variable dense\S*/kernel\S* is no finite number", said
+        r"training has diverged: after step \d+ the variable dense\S*/kernel\S* .*\[training/diverged\]", said
     )
     step = int(said.partition("after step ")[2].split()[0])
     assert checkpoints(tmp_path)[-1].endswith(f"-{step - 1}"), "all steps before have theirs"
@@ -117,7 +117,7 @@ def test_the_step_of_a_nan_loss_is_named(diverge, tmp_path):
 
 def test_a_loss_that_is_no_number_ends_model_fit(diverge, reads_the_loss, tmp_path):
     reads_the_loss(0.0)
-    assert re.fullmatch(r"training has diverged: by step \d the loss is (inf|nan)", diverge("keras", 1000))
+    assert re.fullmatch(r"training has diverged: by step \d the loss is (inf|nan) .*", diverge("keras", 1000))
     assert not list((tmp_path / "model").glob("ckpt-*"))
     # Keras has told its TensorBoard callback nothing of it, which had a condition on every event of this thread.
     with tf.summary.create_file_writer(str(tmp_path / "events")).as_default():

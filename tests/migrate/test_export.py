@@ -488,7 +488,7 @@ def test_a_function_makes_what_the_model_takes(exports, tmp_path):
     with_weights = migrate(source, tmp_path / "second", "regression", sparse=False)
     assert with_weights.equal
     text = refused(source, tmp_path / "new", "regression", features=lambda given: given["height"], **options)
-    assert "the model does not take the features of the signature predict\n  found: KeyError: 'height'" in text
+    assert "of the signature predict [migrate/mismatch]\n  found: KeyError: 'height'" in text
     text = refused(source, tmp_path / "new", "regression", features=lambda given: given["size"], **options)
     assert "the model does not take the features of the signature predict" in text
 
@@ -650,10 +650,10 @@ def test_the_command_line(job, tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, "the Keras side is said by a job file (--job) or a model (--model)\n  found: neither was given"),
+        ({}, "[argument/missing]\n  found: neither was given"),
         ({"job": "x", "model": "y:z"}, "found: both were given"),
         ({"model": "y:z", "settings": ["a=1"]}, "--set changes a job file, and none was given"),
-        ({"model": "y:z", "head": "logits"}, "--head is 'logits'\n  found: allowed: multi_class"),
+        ({"model": "y:z", "head": "logits"}, "[argument/bad-value]\n  found: allowed: multi_class"),
         ({"model": "y:z", "tolerance": "some"}, "--tolerance is 'some'"),
         ({"model": "y:z", "engine": "torch"}, "the engine 'torch' is not known"),
         ({"model": "y:z", "records": 0}, "--records is 0"),
@@ -672,7 +672,7 @@ def test_what_cannot_work(options, told):
 def test_what_is_no_export(tmp_path):
     options = {"model": lambda: model_of("binary"), "output": tmp_path / "new"}
     (tmp_path / "exports" / "1700000000").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"it has no saved_model.pb\n  found: exports in it: 1700000000"):
+    with pytest.raises(ConfigError, match=r"\[migrate/bad-export\]\n  found: exports in it: 1700000000"):
         migrate_export(tmp_path / "exports", **options)
     (tmp_path / "exports" / "1700000000" / "saved_model.pb").write_bytes(b"\x0a\xff\xff")
     with pytest.raises(ConfigError, match=r"its saved_model.pb is damaged"):

@@ -120,15 +120,15 @@ def refused(tmp_path, monkeypatch):
     [
         (
             {"metric_names": {"mae": "absolut"}},
-            "the Estimator has no metric absolut\n  found: the Estimator's: absolute",
+            "[parity/no-counterpart]\n  found: the Estimator's: absolute",
         ),
-        pytest.param({"metric_names": {"mea": "absolute"}}, "the Keras model has no metric mea\n", marks=nightly),
+        pytest.param({"metric_names": {"mea": "absolute"}}, "the Keras model has no metric mea", marks=nightly),
         (
             {"metric_names": None},
-            "none has a counterpart on the other side\n  found: the Estimator's: absolute; Keras's",
+            "[parity/no-counterpart]\n  found: the Estimator's: absolute; Keras's",
         ),
         ({"metric_names": {"mae": "absolute"}, "eval_input_fn": None}, "names metrics, and nothing is evaluated"),
-        ({"predictions": "z"}, "the Estimator's predictions have no z\n  found: they have: y"),
+        ({"predictions": "z"}, "[parity/no-counterpart]\n  found: they have: y"),
         pytest.param(
             {"predictions": {"out": "y"}},
             "predictions names outputs that the Keras model does not have: out",
@@ -142,7 +142,7 @@ def refused(tmp_path, monkeypatch):
             {"mapping": {**MAPPING, "dens/bias": "fc/biases"}},
             "what is not there: the Keras model has no weight dens/bias",
         ),
-        pytest.param({"mapping": {**MAPPING, "dense/bias": "fc/bias"}}, "has no variable fc/bias\n", marks=nightly),
+        pytest.param({"mapping": {**MAPPING, "dense/bias": "fc/bias"}}, "has no variable fc/bias", marks=nightly),
         (
             {"mapping": {"dense/kernel": "fc/biases", "dense/bias": "fc/weights"}},
             "found: dense/kernel [6, 1] in Keras, fc/biases [1] in the Estimator;",
@@ -156,7 +156,7 @@ def test_names_are_refused_first(refused, options, says):
 
 def test_a_metric_that_would_take_the_place_of_another(refused):
     model = make_model(Untrainable, metrics=[tf.keras.metrics.MeanSquaredError("absolute")])
-    assert "gives the Estimator's absolute to several of Keras's\n  found: mae, absolute" in refused(model=model)
+    assert "[parity/no-counterpart]\n  found: mae, absolute" in refused(model=model)
 
 
 @nightly
@@ -321,27 +321,27 @@ def failing_input_fn():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"estimator": "x"}, "estimator is no tf.estimator.Estimator\n  found: a builtins.str"),
+        ({"estimator": "x"}, "[argument/bad-value]\n  found: a builtins.str"),
         ({"estimator": make_estimator}, "hint: call it, and give what it returns: estimator=make_estimator()"),
         ({"model": make_model}, "hint: call it, and give what it returns: model=make_model()"),
         (
             {"model": tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(6,))])},
             "the Keras model is not compiled",
         ),
-        ({"steps": 0}, "steps is 0\n  found: allowed: whole numbers from 1 on\n  hint: give steps"),
+        ({"steps": 0}, "[argument/bad-value]\n  found: allowed: whole numbers from 1 on\n  hint: give steps"),
         ({"steps": -2}, "steps is -2"),
         ({"steps": 2.5}, "steps is 2.5"),
         ({"steps": True}, "steps is True"),
-        ({"eval_steps": 0}, "eval_steps is 0\n  found: allowed: whole numbers from 1 on"),
+        ({"eval_steps": 0}, "[argument/bad-value]\n  found: allowed: whole numbers from 1 on"),
         (
             {"eval_steps": 3, "eval_input_fn": None, "metric_names": None},
-            "eval_steps=3 batches were to be evaluated, and nothing is evaluated\n  hint: give eval_input_fn",
+            "eval_steps=3 batches were to be evaluated, and nothing is evaluated",
         ),
-        ({"mapping": "a: b"}, "mapping is no mapping of names to names\n  found: 'a: b'"),
-        ({"metric_names": ["mae"]}, "metric_names is no mapping of names to names\n  found: ['mae']"),
+        ({"mapping": "a: b"}, "[argument/bad-value]\n  found: 'a: b'"),
+        ({"metric_names": ["mae"]}, "[argument/bad-value]\n  found: ['mae']"),
         ({"predictions": ["y"]}, "predictions is no mapping of names to names"),
         ({"input_fn": None}, "input_fn is None"),
-        ({"input_fn": "train_input_fn"}, "input_fn is no function\n  found: a str"),
+        ({"input_fn": "train_input_fn"}, "[argument/bad-value]\n  found: a str"),
         (
             {"input_fn": train_input_fn()},
             "found: a _BatchDataset\n  hint: give a function that makes the dataset",
@@ -530,7 +530,7 @@ def test_eval_steps_where_they_do_not_apply(program):
     """Told in one error each: without an evaluation, beside a job file, which says it by itself, and in Python."""
     done = CliRunner().invoke(app, ["parity", "job.yaml", "--eval-steps", "5"])
     assert done.exit_code == 2 and done.stderr == (
-        "error: --eval-steps is for the functions of a program, and a job file was given\n"
+        "error: --eval-steps is for the functions of a program, and a job file was given [argument/not-applicable]\n"
         "  found: the job file job.yaml\n"
         "  hint: --set eval.steps=5: a job file says itself how many batches are evaluated\n"
     )
@@ -570,16 +570,20 @@ def test_a_program_of_several_files(program):
         ({"eval_input_fn": "{train}:nothing"}, [], "eval_input_fn (nothing) returns nothing"),
         ({"estimator": "{folder}/broken.py:f"}, [], "cannot be loaded: ModuleNotFoundError: No module named 'not_inst"),
         ({"mapping": "twice.yaml"}, [], "twice.yaml, line 2, column 1: the key 'dense/kernel' stands twice"),
-        ({"mapping": "absent.yaml"}, [], "absent.yaml cannot be read: No such file or directory\n  hint: "),
+        (
+            {"mapping": "absent.yaml"},
+            [],
+            "absent.yaml cannot be read: No such file or directory [file/not-found]\n  hint: ",
+        ),
         (
             {"metric_names": "empty.yaml"},
             [],
-            "no mapping of names to names\n  found: nothing\n  hint: a line for",
+            "[file/bad-format]\n  found: nothing\n  hint: a line for",
         ),
         (
             {},
             ["--predictions", "dense=y", "--predictions", "dense=z"],
-            "gives the output dense two keys\n  found: y, z",
+            "[argument/conflict]\n  found: y, z",
         ),
         ({}, ["--predictions", "="], "--predictions = is no OUTPUT=KEY"),
     ],

@@ -550,10 +550,8 @@ def test_a_place_that_is_none(tmp_path):
     ):
         with pytest.raises(ConfigError) as error:
             prepare(folder)
-        assert str(error.value) == (
-            f"--report {folder}: the report cannot be written there\n"
-            f"  found: {found}\n  hint: name a folder that can be written to"
-        )
+        assert (error.value.code, error.value.found) == ("file/unwritable", found)
+        assert error.value.what.startswith(f"--report {folder}: ") and error.value.hint
     assert prepare(tmp_path / "new" / "folder").is_dir() and not list((tmp_path / "new" / "folder").iterdir())
 
 
@@ -562,7 +560,7 @@ def test_a_place_that_is_none_is_told_before_the_runs(run_python, tmp_path):
     done = run_python(["-m", "estimator_pipeline", "parity", ROOT / "legacy_configs" / "single.yaml", "--report",
                        tmp_path / "file", "--folder", tmp_path / "runs"])  # fmt: skip
     assert done.returncode == 2 and not done.stdout and not (tmp_path / "runs").exists()
-    assert done.stderr.startswith(f"error: --report {tmp_path}/file: the report cannot be written there\n")
+    assert done.stderr.startswith(f"error: --report {tmp_path}/file: ") and "[file/unwritable]\n" in done.stderr
 
 
 def test_what_draws_is_imported_for_a_report_alone():

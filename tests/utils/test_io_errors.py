@@ -71,4 +71,4 @@ def test_a_command_that_meets_one_anywhere(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "write_index", read)
     (tmp_path / "file").write_bytes(b"")
     done = CliRunner().invoke(app, ["index", str(tmp_path / "file")])
-    assert done.exit_code == 1 and done.output == "error: some/file: Bad message\n"
+    assert done.exit_code == 1 and done.output == "error: some/file: Bad message [system/disk]\n"

@@ -69,7 +69,7 @@ def test_too_few_threads(limited, monkeypatch, tmp_path):
     system_limits.require({"OMP_NUM_THREADS": "1"}, trains=True)
     with pytest.raises(ConfigError, match=r"only 20 of 34 threads could be started here, and .* to train with 4 CPUs"):
         system_limits.require({}, trains=True)
-    with pytest.raises(ConfigError, match=r"of 39 threads .* to train 3 tasks\n.*of one user \(ulimit -u 50\)"):
+    with pytest.raises(ConfigError, match=r"of 39 threads .* to train 3 tasks .*\n.*of one user \(ulimit -u 50\)"):
         system_limits.require({}, trains=True, tasks=3)
     # A limit that is far away is not tried out.
     limited(RLIMIT_NPROC=5000)

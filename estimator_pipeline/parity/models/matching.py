@@ -73,7 +73,7 @@ def names_of(given: Any, argument: str, example: str) -> dict[str, str]:
     if not isinstance(given, Mapping) or not all(isinstance(one, str) for pair in given.items() for one in pair):
         raise ConfigError(
             f"{argument} is no mapping of names to names",
-            code="file/bad-format",
+            code="argument/bad-value",
             found=f"{given!r:.200}",
             hint=f"give a dict of texts, such as {example}",
         )

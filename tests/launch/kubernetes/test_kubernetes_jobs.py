@@ -326,7 +326,7 @@ def test_of_two_submits_at_once_one_makes_the_job(cluster, monkeypatch):
 def test_without_kubectl():
     done = call(*SUBMIT, WORKERS, env={"PATH": "/nowhere"})
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert done.stderr.startswith("error: kubectl cannot be run, and nothing was done.\n  found: no kubectl on PATH")
+    assert "[scheduler/unavailable]\n  found: no kubectl on PATH" in done.stderr
 
 
 @pytest.mark.parametrize(

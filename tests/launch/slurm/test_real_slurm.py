@@ -385,7 +385,7 @@ def test_what_slurm_refuses_is_told_in_one_message(client):
         env=client.environ, cwd=client.folder, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("error: Slurm refused the job.\n  found: sbatch: error: ")
+    assert "[scheduler/refused]\n  found: sbatch: error: " in done.stderr
     assert "invalid partition specified: none" in done.stderr
     assert not list((client.folder / "refused" / "slurm").iterdir())
 

@@ -202,17 +202,17 @@ def test_the_job_file_of_the_tasks_hears_the_signals_of_the_script():
 @pytest.mark.parametrize(
     ("slurm", "says"),
     [
-        ({"time": "4h"}, "slurm.time: this is no time limit of Slurm.\n  found: '4h'"),
-        ({"mem": "64 GB"}, "slurm.mem: this is no amount of memory.\n  found: '64 GB'"),
+        ({"time": "4h"}, "slurm.time: this is no time limit of Slurm."),
+        ({"mem": "64 GB"}, "slurm.mem: this is no amount of memory."),
         ({"mem": "1G", "mem_per_cpu": "1G"}, "memory is given for a node and for a CPU."),
         ({"sbatch": ["--comment=a\n#SBATCH --uid=0"]}, "slurm.sbatch.0: this is no option in its long form."),
         ({"env": {"A": [1]}}, "slurm.env.A: [1] is not text."),
         ({"sbatch": ["-p gpu"]}, "slurm.sbatch.0: this is no option in its long form."),
-        ({"sbatch": ["--output=x"]}, "already.\n  found: '--output=x'\n  hint: set slurm.dir."),
+        ({"sbatch": ["--output=x"]}, "hint: set slurm.dir."),
         ({"srun": ["--ntasks 3"]}, "slurm.srun.0: the script has --ntasks already."),
         ({"env": {"a-b": "1"}}, "this is no name of a variable."),
         ({"signal_seconds": 5}, "slurm.signal_seconds"),
-        ({"roles": {"ps": {"mem": "1G"}}}, "roles.ps: the cluster has no ps.\n  found: the roles worker, evaluator"),
+        ({"roles": {"ps": {"mem": "1G"}}}, "found: the roles worker, evaluator"),
         ({"nodes": 2, "roles": {"evaluator": {}}}, "slurm.nodes: the evaluator is a component of its own"),
         ({"roles": {"boss": {}}}, "slurm.roles"),
         ({"roles": {"worker": {"time": 3}}}, "'time'"),
@@ -268,7 +268,7 @@ def test_dry_run_prints_the_script_anywhere_and_writes_nothing(tmp_path):
     document = json.loads(cli(tmp_path, *words, "--dry-run", "--json")[1])
     assert list(document) == ["script", "folder", "files"] and "name: cnn" in document["files"]["job.yaml"]
     code, out, err = cli(tmp_path, *words)
-    assert (code, out) == (2, "") and err.startswith("error: there is no sbatch on this machine.\n")
+    assert (code, out) == (2, "") and err.startswith("error: ") and "[scheduler/unavailable]\n" in err
     assert not (tmp_path / "model").exists()
 
 
