@@ -375,7 +375,7 @@ def check_dialect(dialect: str) -> None:
         close = nearest(dialect, DIALECTS)
         raise ClusterError(
             f"unknown dialect {dialect!r} of TF_CONFIG.",
-            code="cluster/bad-tf-config",
+            code="argument/unknown-name",
             found=f"{dialect!r}; allowed: {', '.join(DIALECTS)}",
             hint=f"did you mean {close!r}?" if close else "write the canonical dialect.",
         )

@@ -21,7 +21,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task
 | raised | the training has ended with an exception, which the program may catch: task, error (in one line), echo |
 | | (whether another task's end is the reason, as far as the error can tell) |
 | end | status: "failed", "diverged" or "preempted"; because (the task whose failure was the reason of this one's); |
-| | task, rank, error; refusal {what, found, hint}: the error of a task that ends with exit code 2 |
+| | task, rank, error; refusal {code, what, found, hint}: the error of a task that ends with exit code 2 |
 
 ESTIMATOR_PIPELINE_PREEMPTED_FILE is for whoever ends all tasks when one ends with another code than 0, as `srun
 --kill-on-bad-exit` does: a task that was asked to end makes this file and ends with 0 in place of 75.
@@ -390,7 +390,7 @@ class TaskState:
         trained: Whether it has told that it left its last step.
         because: The task whose failure this one names as the reason of its own.
         ended_as: The status of the `end` event: "failed", "diverged" or "preempted".
-        refusal: What the `end` event of a task that refuses its input tells: what, found, hint.
+        refusal: What the `end` event of a task that refuses its input tells: code, what, found, hint.
         error: The exception that it has told last, in one line; "" where none was, or it has trained again since.
         preempting: Once it was asked to end and writes a checkpoint: the seconds that it may take, as it told.
     """
@@ -462,7 +462,7 @@ class TaskState:
         if kind == "end" and isinstance(refusal, Mapping) and refusal.get("what"):
             # Until 0.1.0 was laid out anew the hint was called "mend".
             refusal = {"hint": refusal.get("mend"), **refusal}
-            parts = {name: refusal.get(name) for name in ("what", "found", "hint")}
+            parts = {name: refusal.get(name) for name in ("code", "what", "found", "hint")}
             self.refusal = {name: None if part is None else str(part) for name, part in parts.items()}
         if kind == "result":
             self.result = {key: value for key, value in event.items() if key not in ("time", "event")}

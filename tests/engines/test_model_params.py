@@ -181,7 +181,7 @@ def test_text_to_a_model_that_takes_numbers_is_refused():
         ({}, "wide_deep was given no columns"),
         ({"numeric": "age"}, "are a list of names"),
         ({"numeric": [1]}, "are a list of names"),
-        ({"categorical": ["occupation"]}, r"mapping of names to numbers of ids\n.*categorical \['occupation'\]"),
+        ({"categorical": ["occupation"]}, r"mapping of names to numbers of ids .*\n.*categorical \['occupation'\]"),
     ],
 )
 def test_columns_are_names(params, message):

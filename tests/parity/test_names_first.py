@@ -573,7 +573,7 @@ def test_a_program_of_several_files(program):
         (
             {"mapping": "absent.yaml"},
             [],
-            "absent.yaml cannot be read: No such file or directory [file/not-found]\n  hint: ",
+            "absent.yaml cannot be read: No such file or directory [file/not-found]",
         ),
         (
             {"metric_names": "empty.yaml"},

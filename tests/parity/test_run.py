@@ -47,7 +47,7 @@ def test_what_an_engine_refuses_is_bad_input():
 def test_a_task_tells_its_refusal_in_its_last_event():
     state = TaskState("worker:0")
     state.apply({"event": "end", "status": "failed", "refusal": {"what": "a\nb", "found": None, "hint": 3}})
-    assert state.refusal == {"what": "a\nb", "found": None, "hint": "3"} and state.ended_as == "failed"
+    assert state.refusal == {"code": None, "what": "a\nb", "found": None, "hint": "3"} and state.ended_as == "failed"
     for odd in (None, "text", {}, {"found": "x"}):
         state = TaskState("worker:0")
         state.apply({"event": "end", "status": "failed", "refusal": odd})
