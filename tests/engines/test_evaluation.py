@@ -62,7 +62,7 @@ def keras_estimator(folder, model_fn=keras_model_fn, **options):
 
 
 def with_own_strategy(folder):
-    """As a program makes it, with what repairs do around an evaluation."""
+    """As a program makes it, with what patches do around an evaluation."""
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     config = tf.estimator.RunConfig(str(folder / "keras"), eval_distribute=strategy, tf_random_seed=1)
     return tf.estimator.Estimator(keras_model_fn, config=config)
@@ -478,7 +478,7 @@ def test_what_replicas_cannot_share_is_refused(trained):
 @pytest.mark.nightly
 @pytest.mark.parametrize("replicas", [2, 3, 4])
 @pytest.mark.parametrize("batch", [4, 7])
-def test_whole_rounds(replicas, batch):
+def test_even_batches(replicas, batch):
     """The same records in the same order, in rounds that are whole; whole ones stay as they are."""
 
     for count in range(replicas, 40, 3):

@@ -17,7 +17,7 @@ from typing import Any
 from estimator_pipeline.compat.internals.data_end.even_batches import are_whole, whole_rounds
 from estimator_pipeline.utils.logger import logger
 
-NAME = "whole-rounds"
+NAME = "even-batches"
 WHAT = (
     "an evaluation on several replicas of one process counts every record: the last batches are cut, so that each "
     "replica has one; it lost some at times"

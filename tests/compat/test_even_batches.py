@@ -1,4 +1,4 @@
-"""The repair `whole-rounds`: an evaluation on several replicas of one process counts every record."""
+"""The patch `even-batches`: an evaluation on several replicas of one process counts every record."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ CASES = {"two replicas, five batches": (2, 34, 3), "three replicas, five batches
 @pytest.mark.gate("three replicas, five batches")
 @pytest.mark.parametrize("case", CASES)
 def test_every_record_is_counted(evaluated, case):
-    """Without the repair a round fails that has not a batch for each: it is not made."""
+    """Without the patch a round fails that has not a batch for each: it is not made."""
     replicas, count, rounds = CASES[case]
     metrics, made = evaluated(batches(count=count), replicas)
     assert made == rounds
