@@ -46,7 +46,7 @@ def measure(kind: str, model: str, batches: int, rounds: int) -> dict[str, Any]:
             records = records.filter(lambda features, _: tf.size(features) > 0)
         records = records.prefetch(4)
         # What is marked so the patch leaves alone.
-        return even_batches.mark_whole(records) if marked else records
+        return even_batches.mark_even(records) if marked else records
 
     with tempfile.TemporaryDirectory() as folder:
         over = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

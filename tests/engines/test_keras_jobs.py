@@ -53,11 +53,11 @@ SHAPES = [
 @pytest.mark.parametrize(("job", "options", "settings", "evaluated_by"), SHAPES)
 def test_shape(launch, job, options, settings, evaluated_by):
     document = launch(CONFIGS / f"{job}.yaml", *options, *KERAS, settings=[*SMALL, *settings])
-    board = check(document, evaluated_by=evaluated_by)
+    result = check(document, evaluated_by=evaluated_by)
     model_dir = document["model_dir"]
     assert [path.name for path in sorted(model_dir.glob("ckpt-*.index"))] == ["ckpt-12.index", "ckpt-24.index"]
-    assert (model_dir / "model.keras").is_file(), board["exports"]
-    steps = [e["global_step"] for e in board["evaluations"]]
+    assert (model_dir / "model.keras").is_file(), result["exports"]
+    steps = [e["global_step"] for e in result["evaluations"]]
     assert steps == ([24] if options == ["--no-evaluator"] and not settings else [12, 24])
     logs = {task["task"]: Path(task["log"]).read_text() for task in document["tasks"]}
     chief = next(iter(logs))

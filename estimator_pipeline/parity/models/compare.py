@@ -21,7 +21,7 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.distribute import replica_sync as replica_means
-from estimator_pipeline.engines.lifecycle.even_batches import in_whole_rounds
+from estimator_pipeline.engines.lifecycle.even_batches import in_even_batches
 from estimator_pipeline.engines.recording import step_recorder as recording
 from estimator_pipeline.errors import ConfigError, DivergedError, TaskFailedError
 from estimator_pipeline.job.tolerances import Tolerances, kind_of
@@ -412,7 +412,7 @@ def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], re
         with _at_work("the evaluation of the Estimator"):
             given = feeds.evaluation.for_estimator()
             # Of a round that has not a batch for each replica TensorFlow loses records, at times.
-            given = in_whole_rounds(given, replicas := _replicas(copy.config.eval_distribute))
+            given = in_even_batches(given, replicas := _replicas(copy.config.eval_distribute))
             if replicas > 1 or feeds.differ_in_evaluation:
                 given = recording.told_batches(given, lambda checksums: outcome.batches.append(len(checksums)))
             evaluated = copy.evaluate(given, steps=feeds.eval_steps)
