@@ -478,8 +478,7 @@ class TaskController(abc.ABC):
 
     def _leave_last(self, timeout: float = farewell.LEAVING_SECS) -> None:
         others = [task for task in self._training_tasks() if task != self.task]
-        # Those that are apart read the result at this task's server.
-        leaving = dict.fromkeys([*others, *self.rendezvous.apart_tasks()])
+        leaving = dict.fromkeys([*others, *self.rendezvous.apart_tasks()])  # Those apart read the result here.
         farewell.wait_until_left(self.rendezvous, leaving, timeout=timeout)
         cluster = self.tf_config.cluster
         if cluster is not None and cluster.num_ps == 0 and others and coordination.available():
@@ -489,9 +488,8 @@ class TaskController(abc.ABC):
 
     def run_parameter_server(self) -> TrainResult:
         self.start_server()
-        training = parameter_server.serve(
-            self.rendezvous, startup=self.settings.startup_timeout, leaving=PREEMPTED_SECS
-        )
+        timeout = self.settings.startup_timeout
+        training = parameter_server.serve(self.rendezvous, startup=timeout, leaving=PREEMPTED_SECS)
         if training["state"] == "preempted":
             self.preemption.ask(str(training.get("by")))
             raise self.preemption.error(self._where_it_stands())
