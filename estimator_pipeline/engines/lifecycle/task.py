@@ -309,8 +309,7 @@ class TaskController(abc.ABC):
     def _asked_to_end(self, by: str) -> None:
         # A launcher gives such a task the time that it needs.
         self.progress.emit("heartbeat", preempting=by, seconds=self.preemption.seconds)
-        if self.tf_config.is_ps:
-            # It serves until the chief has written the checkpoint.
+        if self.tf_config.is_ps:  # It serves until the chief has written the checkpoint.
             synchronized_stop.RendezvousChannel(self.rendezvous, []).post("ask", str(self.task))
         else:
             self.stopping.ask()
