@@ -27,7 +27,7 @@ from fault_jobs import Fault, Job, Launch, Shape
 from fault_ledger import Made
 
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs.sources.tfrecord_index import RecordFiles
+from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords
 from tests.inputs.test_record_index import framed
 
 METRICS = {"accuracy": 0.96, "loss": 0.13, "global_step": 600}
@@ -472,7 +472,7 @@ def test_records_that_are_spoilt(tmp_path):
 
     def read(content):
         path.write_bytes(content)
-        return RecordFiles([str(path)], compression="", cache=None, memory_limit=0).check(str(path))
+        return IndexedTFRecords([str(path)], compression="", cache=None, memory_limit=0).check(str(path))
 
     for _ in range(20):
         content, words = turned(whole, path.name, rng)

@@ -56,8 +56,8 @@ def noting_endless(input_fn: Callable[..., Any], note: Callable[[bool], None]) -
         note(tf.executing_eagerly() and int(found.cardinality()) == tf.data.INFINITE_CARDINALITY)
         return found
 
-    if hasattr(input_fn, "hinted"):
-        noted.hinted = input_fn.hinted  # type: ignore[attr-defined]
+    if hasattr(input_fn, "rebatched"):
+        noted.rebatched = input_fn.rebatched  # type: ignore[attr-defined]
     return noted
 
 

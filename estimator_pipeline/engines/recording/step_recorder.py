@@ -139,7 +139,7 @@ def told_batches(
         return given()
 
     outer: Any = with_context if "input_context" in inspect.signature(inner).parameters else without_context
-    for name in ("start_step", "hinted", "ledger", "follow"):
+    for name in ("start_step", "rebatched", "ledger", "follow"):
         if hasattr(inner, name):
             setattr(outer, name, getattr(inner, name))
     return outer
