@@ -349,7 +349,7 @@ class KerasTask(TaskController):
         """The callback that has several steps made at a time; None where nobody asked for it."""
         if self.plan.steps_per_execution == 1:
             return None
-        several = MultiStepExecution(self.plan.steps_per_execution, tf_config=self.tf_config)
+        multi_step = MultiStepExecution(self.plan.steps_per_execution, tf_config=self.tf_config)
         reason = "" if self._endless and self.max_steps is not None else "the data may end in the middle of several"
         if self.plan.backup is not None:
             reason = "a backup is kept"
@@ -362,7 +362,7 @@ class KerasTask(TaskController):
             ends.append(StepInterval(self.plan.summary_steps, self.plan.summary_steps))
         if self.max_steps is not None:
             ends.append(StepInterval(0, self.max_steps))
-        made = executions_callback(several, start_step=start, ends=ends, reason=reason, tell=self.set_steps)
+        made = executions_callback(multi_step, start_step=start, ends=ends, reason=reason, tell=self.set_steps)
         if not made.single:
             self.prepare_steps(model)
         return made

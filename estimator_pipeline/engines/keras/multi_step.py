@@ -72,7 +72,7 @@ def executions_callback(
     """Says how many steps each execution makes; to be the first callback.
 
     Args:
-        several: what was asked for, and how workers agree.
+        multi_step: what was asked for, and how workers agree.
         start_step: the global step at which training begins.
         ends: steps that must end their execution.
         reason: why it is one step in any case, or "".
