@@ -3,7 +3,7 @@
     python benchmarks/allocator.py [--rounds N] [--workers 1 2] [--dense 64 640 6400] [--steps N] [--json FILE]
 
 The CNN of TensorFlow's tutorials by an Estimator, 64 records a step and worker; a dense layer of 64, 640 or 6,400 units
-makes its gradients 1.4, 14 or 140 MB. Under `exec` without any repair: one worker, or two that
+makes its gradients 1.4, 14 or 140 MB. Under `exec` without any patch: one worker, or two that
 MultiWorkerMirroredStrategy joins, each pinned to its part of the CPUs. `as it is` is with
 ESTIMATOR_PIPELINE_MALLOC=system (docs/performance.md). In turns; a ratio is the median of the ratios of neighbours.
 
@@ -80,7 +80,7 @@ def compared(asked: Any, dense: int) -> list[dict[str, Any]]:
 def measured(allocator: str, *, workers: int, **case: Any) -> dict[str, Any]:
     """The figures of the slowest worker, and the most memory of any."""
     with tempfile.TemporaryDirectory() as folder:
-        environ = {**os.environ, "ESTIMATOR_PIPELINE_MALLOC": allocator, "ESTIMATOR_PIPELINE_REPAIRS": "none"}
+        environ = {**os.environ, "ESTIMATOR_PIPELINE_MALLOC": allocator, "ESTIMATOR_PIPELINE_PATCHES": "none"}
         environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
         environ["PYTHONPATH"] = os.pathsep.join([str(common.ROOT), str(Path(__file__).parent)])
         # One process on one core, as a worker of two has it.

@@ -29,7 +29,7 @@ getattr(tf, "estimator", None) and tf.estimator.Estimator
 """
 WAYS = {
     "python": [],
-    "exec, moved names left out": ["-m", "estimator_pipeline", "exec", "--repairs=-moved-names"],
+    "exec, moved names left out": ["-m", "estimator_pipeline", "exec", "--patches=-moved-names"],
     "exec": ["-m", "estimator_pipeline", "exec"],
 }
 

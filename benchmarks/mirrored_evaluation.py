@@ -1,9 +1,9 @@
-"""What the repair `whole-rounds` costs: `Estimator.evaluate` on two replicas with it, and without.
+"""What the patch `even-batches` costs: `Estimator.evaluate` on two replicas with it, and without.
 
     python benchmarks/mirrored_evaluation.py [--models linear cnn] [--batches N] [--rounds N] [--json FILE]
 
 The replicas are two CPU devices of one process. The batches can be dealt out as they are, so that TensorFlow alone
-counts every record as well: the repair has nothing to cut, and what is measured is its look for it. Of some data
+counts every record as well: the patch has nothing to cut, and what is measured is its look for it. Of some data
 TensorFlow tells how many batches there are (`cardinality`), of others (files, generators, filters) it does not: those
 are looked at in rounds. Both ways evaluate in turns in one process (`common.in_turns`). `linear` is a softmax
 regression, whose step is next to no work: the dearest case there is.
@@ -29,7 +29,7 @@ def measure(kind: str, model: str, batches: int, rounds: int) -> dict[str, Any]:
     import estimator_pipeline as ep
     import model_fns
     from estimator_pipeline import compat
-    from estimator_pipeline.compat.internals.data_end import even_batches as whole_rounds
+    from estimator_pipeline.compat.internals.data_end import even_batches
 
     tf = compat.install()
     tf.config.set_logical_device_configuration(
@@ -45,8 +45,8 @@ def measure(kind: str, model: str, batches: int, rounds: int) -> dict[str, Any]:
         if kind == "unknown":
             records = records.filter(lambda features, _: tf.size(features) > 0)
         records = records.prefetch(4)
-        # What is marked so the repair leaves alone.
-        return whole_rounds.mark_whole(records) if marked else records
+        # What is marked so the patch leaves alone.
+        return even_batches.mark_even(records) if marked else records
 
     with tempfile.TemporaryDirectory() as folder:
         over = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -54,9 +54,9 @@ def measure(kind: str, model: str, batches: int, rounds: int) -> dict[str, Any]:
         estimator = tf.estimator.Estimator(model_fns.model_fn(model, optimizer={"name": "sgd"}), config=config)
         estimator.train(lambda: input_fn(True), steps=1)
 
-        def rate(repaired: bool) -> float:
+        def rate(patched: bool) -> float:
             clock = common.step_clock(tf, behind=8)
-            estimator.evaluate(lambda: input_fn(not repaired), hooks=[clock])
+            estimator.evaluate(lambda: input_fn(not patched), hooks=[clock])
             if clock.steps != batches // 2:
                 raise SystemExit(f"{batches} batches on two replicas, and {clock.steps} steps")
             return float(clock.rate())

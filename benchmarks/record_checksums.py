@@ -41,7 +41,7 @@ def measure(size: int, rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "records"
         order = np.random.default_rng(2).permutation(written(path, size))
-        reader = records.RecordFiles([str(path)], compression="", cache=None, memory_limit=0)
+        reader = records.IndexedTFRecords([str(path)], compression="", cache=None, memory_limit=0)
         value, masked = google_crc32c.value, records._masked
         # Without: every checksum is the one that the file has, as nothing is worked out.
         known = masked(value(reader.read(str(path), order[:1])[0]))

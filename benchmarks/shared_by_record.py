@@ -40,22 +40,22 @@ def written(folder: Path, size: int) -> list[str]:
 
 def measure(size: int, workers: int, rounds: int, folder: Path) -> dict[str, float]:
     from estimator_pipeline.inputs.ledger.plans import global_ids
-    from estimator_pipeline.inputs.sampler import Order
-    from estimator_pipeline.inputs.sharding import Replicas, train_plan
+    from estimator_pipeline.inputs.sampler import IndexSampler
+    from estimator_pipeline.inputs.sharding import ShardOptions, train_shards
     from estimator_pipeline.inputs.sources import tfrecord_index as records
 
     paths = written(folder, size)
-    reader = records.RecordFiles(paths, compression="", cache=folder / "index", memory_limit=0)
+    reader = records.IndexedTFRecords(paths, compression="", cache=folder / "index", memory_limit=0)
     counts = [reader.count(path) for path in paths]
     ends = np.cumsum(counts)
-    order = Order(int(ends[-1]), seed=1, block_records=tuple(counts), window=WINDOW)
+    sampler = IndexSampler(int(ends[-1]), seed=1, block_records=tuple(counts), window=WINDOW)
 
     def read(policy: str) -> float:
         """Seconds of a pass."""
-        who = Replicas(workers, 0, workers)
-        plan = train_plan(counts, who, global_batch=BATCH * workers, order=order, policy=policy)
+        who = ShardOptions(workers, 0, workers)
+        plan = train_shards(counts, who, global_batch=BATCH * workers, sampler=sampler, policy=policy)
         # Files that are mapped stay in the cache: each pass has a reader of its own.
-        own = records.RecordFiles(paths, compression="", cache=folder / "index", memory_limit=0)
+        own = records.IndexedTFRecords(paths, compression="", cache=folder / "index", memory_limit=0)
         begun = time.perf_counter()
         steps = int(ends[-1]) // (BATCH * workers)
         for step in range(0, steps, 64):

@@ -1,10 +1,10 @@
-"""Steps of two workers with embeddings, and what the repairs of their sparse gradients cost or save.
+"""Steps of two workers with embeddings, and what the patches of their sparse gradients cost or save.
 
     python benchmarks/sparse_gradients.py [--rounds N] [--json FILE]
 
 An Estimator with embeddings under MultiWorkerMirroredStrategy, two worker processes. Each batch has the same number of
 different ids, for with another number tf.estimator itself ends at that step. Three ways in turns: tf.estimator as it
-is, with the repair `gather-sizes` alone, and with all repairs. Then all repairs with a number of ids that changes.
+is, with the patch `gather-sizes` alone, and with all patches. Then all patches with a number of ids that changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import common
 
-WAYS = {"tf.estimator": "none", "gather-sizes alone": "gather-sizes", "all repairs": "all"}
+WAYS = {"tf.estimator": "none", "gather-sizes alone": "gather-sizes", "all patches": "all"}
 CASES = [(1, 200, 16), (16, 200, 16), (1, 20_000, 16)]  # embeddings, ids in a batch, columns
 WARM, STEPS = 30, 200
 
@@ -36,11 +36,11 @@ def main() -> None:
     for case in CASES:
         rates: dict[str, list[float]] = {}
         for number in range(asked.rounds):
-            for way, repairs in list(WAYS.items())[:: 1 if number % 2 else -1]:
-                rates.setdefault(way, []).append(measured(repairs, *case, False))
-            rates.setdefault("all repairs, ids that change", []).append(measured("all", *case, True))
+            for way, patches in list(WAYS.items())[:: 1 if number % 2 else -1]:
+                rates.setdefault(way, []).append(measured(patches, *case, False))
+            rates.setdefault("all patches, ids that change", []).append(measured("all", *case, True))
         plain = rates["tf.estimator"]
-        for way in [*WAYS, "all repairs, ids that change"]:
+        for way in [*WAYS, "all patches, ids that change"]:
             ratios = [a / b for a, b in zip(rates[way], plain, strict=True)]
             names = dict(zip(("embeddings", "ids", "columns"), case, strict=True))
             rows.append({**names, "way": way, "steps/s": round(statistics.median(rates[way])),
@@ -48,10 +48,10 @@ def main() -> None:
     common.report("sparse_gradients", rows, asked.json)
 
 
-def measured(repairs: str, *case: Any) -> float:
+def measured(patches: str, *case: Any) -> float:
     """Steps per second of the slower of two workers."""
     with tempfile.TemporaryDirectory() as folder:
-        environ = {**os.environ, "ESTIMATOR_PIPELINE_REPAIRS": repairs, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        environ = {**os.environ, "ESTIMATOR_PIPELINE_PATCHES": patches, "TF_CPP_MIN_LOG_LEVEL": "3"}
         environ["PYTHONPATH"] = os.pathsep.join([str(common.ROOT), str(Path(__file__).parent)])
         command = ["launch", "--workers", "2", "--log-dir", folder, "--", sys.executable]
         command += ["-m", "estimator_pipeline", "exec", __file__, "--measure", json.dumps(case)]

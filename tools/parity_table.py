@@ -168,7 +168,7 @@ def train(base: Path, engine: str, todo: Sequence[Cell], steps: int) -> None:
     from estimator_pipeline import compat
     from estimator_pipeline.cluster import from_environ
     from estimator_pipeline.engines.jobs.runner import run_job
-    from estimator_pipeline.engines.recording.step_recorder import Recording
+    from estimator_pipeline.engines.recording.step_recorder import StepRecorder
     from estimator_pipeline.job import load_job
     from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, initial_of
     from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
@@ -189,7 +189,7 @@ def train(base: Path, engine: str, todo: Sequence[Cell], steps: int) -> None:
             found = initial_of(base / cell.folder / "keras" / "record")
             slots = cell.kind != V1_KERAS
             start = {n: v for n, v in found.items() if n != GLOBAL_STEP and (slots or " @" not in n)}
-        recording = Recording(
+        recording = StepRecorder(
             writer=lambda record=record: StepWriter(record),
             canonical=canonical,
             start=start,

@@ -50,9 +50,9 @@ class Clock:
         from estimator_pipeline import compat
 
         # What plain contenders must have none of.
-        repairs = sum(repair.on for repair in compat.status().repairs)
+        patches = sum(patch.on for patch in compat.status().patches)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        told = {**self.facts, "marks": self.marks, "peak_mib": peak, "repairs": repairs, **more}
+        told = {**self.facts, "marks": self.marks, "peak_mib": peak, "patches": patches, **more}
         part = self.out.with_suffix(".part")
         part.write_text(json.dumps(told))
         part.replace(self.out)

@@ -111,7 +111,7 @@ def training(contender: str, profile: Profile, folder: Path, run: Path, settings
         "batch": told[0]["batch"],
         "tasks": len(told),
         "parameters": told[0]["parameters"],
-        "repairs": told[0]["repairs"],
+        "patches": told[0]["patches"],
     }
     if contender == "limit":
         figures["steps_per_sec"] = max(told[0]["singly"], told[0]["looped"])

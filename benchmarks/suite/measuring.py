@@ -24,7 +24,7 @@ POLL_SECS = 0.05
 # After its figures are there, a process has so long to end by itself: what comes after them (a last checkpoint, its
 # evaluation) is no part of what is measured, and plain clusters do not always end.
 END_SECS = 0.5
-_NOT_INHERITED = ("TF_CONFIG", "TF_USE_LEGACY_KERAS", "PYTHONWARNINGS", "ESTIMATOR_PIPELINE_REPAIRS")
+_NOT_INHERITED = ("TF_CONFIG", "TF_USE_LEGACY_KERAS", "PYTHONWARNINGS", "ESTIMATOR_PIPELINE_PATCHES")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ def command(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="SCRIPT.py | -m MODULE [ARGS]...", show_default=False)
     ] = None,
-    repairs: Annotated[
+    patches: Annotated[
         str | None,
         typer.Option(
             metavar="NAMES",
@@ -25,6 +25,7 @@ def command(
             show_default="all",
         ),
     ] = None,
+    repairs: Annotated[str | None, typer.Option(hidden=True)] = None,
     shape: Annotated[
         str | None,
         typer.Option(
@@ -60,6 +61,8 @@ def command(
     from estimator_pipeline.cli.environment import enter, parse_shape, refuse_tasks_apart
     from estimator_pipeline.cluster import proxies
 
+    # Its old name, which submitted scripts hold.
+    patches = repairs if patches is None else patches
     given = list(arguments or [])
     if given[:1] == ["--"]:
         given = given[1:]
@@ -85,20 +88,20 @@ def command(
         from estimator_pipeline import compat
         from estimator_pipeline.engines.recording.ledger import keep_for_every_training
 
-        compat.install(repairs)
+        compat.install(patches)
         keep_for_every_training(ledger)
     if given[0] == "-m":
         if len(given) < 2:
             raise ConfigError(
                 "exec -m was given no module", code="argument/missing", hint="name one: exec -m package.module ARGS"
             )
-        raise typer.Exit(runner.run_module(given[1], given[2:], repairs=repairs))
+        raise typer.Exit(runner.run_module(given[1], given[2:], patches=patches))
     if given[0].startswith("-m") and len(given[0]) > 2:
-        raise typer.Exit(runner.run_module(given[0][2:], given[1:], repairs=repairs))
+        raise typer.Exit(runner.run_module(given[0][2:], given[1:], patches=patches))
     if given[0].startswith("-"):
         raise ConfigError(
             f"exec has no option {given[0]!r}",
             code="argument/unknown-name",
             hint="options come after the program, and are the program's own: exec SCRIPT.py --its-option",
         )
-    raise typer.Exit(runner.run_script(given[0], given[1:], repairs=repairs))
+    raise typer.Exit(runner.run_script(given[0], given[1:], patches=patches))

@@ -23,7 +23,7 @@ from estimator_pipeline.utils import system_limits
 
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
-    from estimator_pipeline.launch import Deadlines, LaunchOutcome
+    from estimator_pipeline.launch import LaunchOutcome, TaskTimeouts
     from estimator_pipeline.launch.local.plan import LaunchShape
 
 COMMAND_KEY = "estimator_pipeline.command"
@@ -187,7 +187,7 @@ def command(
     if read is not None and not dry_run:
         system_limits.require(os.environ, trains=True, tasks=shape.workers + shape.chief + shape.ps + shape.evaluator)
         refuse_hopeless([read], file=str(job), done="nothing was started", checks=("data", "shards", "model"))
-    deadlines = deadlines_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
+    timeouts = timeouts_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
     view = launch.view_for(sys.stderr if as_json else sys.stdout)
     if metrics is not None and not dry_run:
         view = launch.MetricsView(view, metrics)
@@ -206,7 +206,7 @@ def command(
             grace=grace,
             timeout=timeout,
             linger=linger,
-            deadlines=deadlines,
+            timeouts=timeouts,
         )
         end(outcome, as_json=as_json)
     with launch.hold_ports(shape.ports) as held:
@@ -220,7 +220,7 @@ def command(
             foreign=job is None,
             hold_ports=hold_ports,
             cores=cores.value,
-            heartbeat=_heartbeat(deadlines),
+            heartbeat=_heartbeat(timeouts),
         )
         if dry_run:
             typer.echo(json.dumps(plan.document(), indent=2) if as_json else plan.text())
@@ -233,27 +233,27 @@ def command(
             grace=grace,
             timeout=timeout,
             linger=linger,
-            deadlines=deadlines,
+            timeouts=timeouts,
         )
     end(outcome, as_json=as_json)
 
 
-def _heartbeat(deadlines: Deadlines) -> float | None:
+def _heartbeat(timeouts: TaskTimeouts) -> float | None:
     """How far apart heartbeats are: without a deadline for them `stacks` goes by them, and a supervisor above."""
     from estimator_pipeline.launch import HEARTBEAT_SECS
     from estimator_pipeline.progress.progress_file import HEARTBEAT_FOLDER_VARIABLE
 
     supervised_above = bool(os.environ.get(HEARTBEAT_FOLDER_VARIABLE))
-    return None if deadlines.heartbeat is None and supervised_above else HEARTBEAT_SECS
+    return None if timeouts.heartbeat is None and supervised_above else HEARTBEAT_SECS
 
 
-def deadlines_of(step: float | None, start: float | None, heartbeat: float | None, *, supervised: bool) -> Deadlines:
+def timeouts_of(step: float | None, start: float | None, heartbeat: float | None, *, supervised: bool) -> TaskTimeouts:
     """How long a task may be silent, from what was given on the command line; 0 is for ever."""
-    from estimator_pipeline.launch.local.timeouts import HEARTBEAT_TIMEOUT, Deadlines
+    from estimator_pipeline.launch.local.timeouts import HEARTBEAT_TIMEOUT, TaskTimeouts
 
     if heartbeat is None and supervised:
         heartbeat = HEARTBEAT_TIMEOUT
-    return Deadlines(step=step or None, start=start, heartbeat=heartbeat or None)
+    return TaskTimeouts(step=step or None, start=start, heartbeat=heartbeat or None)
 
 
 def end(outcome: LaunchOutcome, *, as_json: bool) -> NoReturn:

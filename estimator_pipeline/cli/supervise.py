@@ -16,8 +16,8 @@ from estimator_pipeline.cli.launch import (
     METRICS_HELP,
     START_HELP,
     CommandAfterDashes,
-    deadlines_of,
     found_program,
+    timeouts_of,
 )
 from estimator_pipeline.cli.options import above_zero, from_zero
 from estimator_pipeline.errors import ConfigError
@@ -107,7 +107,7 @@ def command(
         view=launch.CommandView(output, sys.stderr),
         grace=grace,
         timeout=timeout,
-        deadlines=deadlines_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0),
+        timeouts=timeouts_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0),
         watch_path=watch,
         metrics=metrics,
     )

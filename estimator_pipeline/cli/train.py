@@ -166,13 +166,13 @@ def _tell(result: str) -> None:
 def _recording(folder: Path | None, start: Path | None) -> Any:
     if folder is None and start is None:
         return None
-    from estimator_pipeline.engines.recording.step_recorder import Recording, SilentWriter
+    from estimator_pipeline.engines.recording.step_recorder import NullStepWriter, StepRecorder
     from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, initial_of
     from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
 
     values = None if start is None else {k: v for k, v in initial_of(start).items() if k != GLOBAL_STEP}
-    return Recording(
-        writer=SilentWriter if folder is None else functools.partial(StepWriter, folder),
+    return StepRecorder(
+        writer=NullStepWriter if folder is None else functools.partial(StepWriter, folder),
         canonical=canonical,
         start=values,
         batches=None if folder is None else lambda task: BatchWriter(folder, task).batch,

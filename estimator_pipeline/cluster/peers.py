@@ -190,7 +190,7 @@ class PeerWatch:
 
     def _error(self, what: str, *, hint: str) -> WaitError:
         error = WaitError(what, hint=hint)
-        error.because = str(self.task)
+        error.caused_by = str(self.task)
         return error
 
     def _miss(self, what: str, now: float, startup: float) -> None:

@@ -158,9 +158,9 @@ def agree(
         undo.callback(held.release)
         word = secrets.token_hex(8)
         address = f"[{host}]:{held.ports[0]}" if host.count(":") > 1 else f"{host}:{held.ports[0]}"
-        board = _Board(folder, rank=rank, size=size, word=word)
-        board.tell({"address": address, "word": word, "size": size, "pid": os.getpid()})
-        found = board.wait(timeout, hint, addresses)
+        exchange = _AddressExchange(folder, rank=rank, size=size, word=word)
+        exchange.tell({"address": address, "word": word, "size": size, "pid": os.getpid()})
+        found = exchange.wait(timeout, hint, addresses)
         undo.pop_all()
     words = "".join(found[i]["word"] for i in range(size))
     return Agreement(
@@ -170,7 +170,7 @@ def agree(
     )
 
 
-class _Board:
+class _AddressExchange:
     """The files of one agreement, as one task sees them."""
 
     def __init__(self, folder: Path, *, rank: int, size: int, word: str) -> None:

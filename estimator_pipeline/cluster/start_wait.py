@@ -74,7 +74,7 @@ class RollCall:
             hint=f"see the logs of the missing tasks, and whether their addresses can be reached from here; where a "
             f"start takes longer, give it more seconds: {START_VARIABLE}, or run.start_timeout_secs of a job file",
         )
-        error.because = named[0] if named else None
+        error.caused_by = named[0] if named else None
         raise error
 
     def look_for_missing(self) -> str | None:

@@ -5,7 +5,7 @@
     tf = compat.install()          # before anything else imports TensorFlow
     tf.estimator.Estimator(...)
 
-:func:`install` may be called any number of times. On 2.15, where nothing is missing, it only applies the repairs
+:func:`install` may be called any number of times. On 2.15, where nothing is missing, it only applies the patches
 (:mod:`estimator_pipeline.compat.patches`). :func:`status` says what was found and what was done.
 
 :func:`use_keras_3`, called first instead, gives the process Keras 3 as `tf.keras`, and no tf.estimator. This package is
@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from estimator_pipeline.compat import patches as _repairs
+from estimator_pipeline.compat import patches as _patches
 from estimator_pipeline.compat.bootstrap import export_table as exports
 from estimator_pipeline.compat.bootstrap import import_aliases as aliases
 from estimator_pipeline.compat.bootstrap import keras3 as keras_3
@@ -32,11 +32,11 @@ from estimator_pipeline.compat.bootstrap import keras_seeds, keras_symbols, lazy
 from estimator_pipeline.compat.bootstrap import tpu_stubs as absent
 from estimator_pipeline.compat.internals.saving import input_checkpoints
 from estimator_pipeline.compat.moved_names import table as moved_names
-from estimator_pipeline.compat.patches import Repair, durable_checkpoints, literal_paths, missing_peers
+from estimator_pipeline.compat.patches import Patch, durable_checkpoints, literal_paths, missing_peers
 from estimator_pipeline.errors import CompatError
 from estimator_pipeline.utils import startup, system_limits
 
-__all__ = ["InstallStep", "Repair", "Status", "install", "keras_generation", "status", "use_keras_3"]
+__all__ = ["InstallStep", "Patch", "Status", "install", "keras_generation", "status", "use_keras_3"]
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 _TRUE = ("true", "True", "1")  # what TensorFlow itself takes for "yes"
@@ -61,7 +61,7 @@ class Status:
         keras: what `tf.keras` is: "tf_keras 2.21.0", "keras 2.15.0", "keras 3.15.1", or None while not installed.
         versions: package -> version of all that has a say.
         steps: what was done, in order. Empty on 2.15.
-        repairs: the faults of tf.estimator itself that can be mended, and whether each is.
+        patches: the faults of tf.estimator itself that can be mended, and whether each is.
         moved: old private name of TensorFlow -> where it is today, of all that were asked for by their old names.
     """
 
@@ -71,7 +71,7 @@ class Status:
     keras: str | None
     versions: dict[str, str | None] = field(default_factory=dict)
     steps: tuple[InstallStep, ...] = ()
-    repairs: tuple[Repair, ...] = ()
+    patches: tuple[Patch, ...] = ()
     moved: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Status:
             f"tf.keras: {self.keras or 'not decided yet'}",
         ]
         lines += [f"  {step.name}: {step.what}" for step in self.steps]
-        lines += [f"  repair {repair.name} ({'on' if repair.on else 'off'}): {repair.what}" for repair in self.repairs]
+        lines += [f"  patch {patch.name} ({'on' if patch.on else 'off'}): {patch.what}" for patch in self.patches]
         lines += [f"  moved name {old}: {new}" for old, new in self.moved.items()]
         return "\n".join(lines)
 
@@ -93,15 +93,15 @@ _generation = 2
 _chosen: frozenset[str] = frozenset()
 
 
-def install(repairs: str | Sequence[str] | None = None) -> ModuleType:
+def install(patches: str | Sequence[str] | None = None) -> ModuleType:
     """Makes `tf.estimator` and all its old paths work in this process, and mends its faults.
 
     Call it before anything imports TensorFlow. It sets TF_USE_LEGACY_KERAS=1 in `os.environ` on 2.16 and later
     (Estimator is built on Keras 2, and child processes need the same answer), and imports TensorFlow.
 
     Args:
-        repairs: which faults of tf.estimator itself are mended: "all", "none", "-NAME,-NAME" (all but these),
-            "NAME,NAME" (these alone), or a list of names. None: what ESTIMATOR_PIPELINE_REPAIRS says, "all" where it
+        patches: which faults of tf.estimator itself are mended: "all", "none", "-NAME,-NAME" (all but these),
+            "NAME,NAME" (these alone), or a list of names. None: what ESTIMATOR_PIPELINE_PATCHES says, "all" where it
             is not set. The first call in a process decides.
 
     Returns:
@@ -110,30 +110,30 @@ def install(repairs: str | Sequence[str] | None = None) -> ModuleType:
 
     Raises:
         CompatError: TensorFlow, tf-keras or tensorflow-estimator is missing or does not fit, or TensorFlow was
-            imported with Keras 3 before this call; a repair that does not exist, or other repairs than those that
+            imported with Keras 3 before this call; a patch that does not exist, or other patches than those that
             an earlier call applied; the message says what to change.
     """
     global _installed, _chosen
     with _lock:
         if _installed:
-            if repairs is not None and _repairs.chosen(repairs) != _chosen:
+            if patches is not None and _patches.chosen(patches) != _chosen:
                 raise CompatError(
-                    f"install(repairs={repairs!r}) comes after an install() with other repairs",
+                    f"install(patches={patches!r}) comes after an install() with other patches",
                     code="argument/conflict",
                     found=f"applied: {', '.join(sorted(_chosen)) or 'none'}",
-                    hint=f"give them to the first call of the process, or set {_repairs.VARIABLE}",
+                    hint=f"give them to the first call of the process, or set {_patches.VARIABLE}",
                 )
             return sys.modules["tensorflow"]
-        chosen = _repairs.chosen(repairs)
-        if repairs is not None:
+        chosen = _patches.chosen(patches)
+        if patches is not None:
             # For child processes, which need the same answer.
-            os.environ[_repairs.VARIABLE] = ",".join(sorted(chosen)) or "none"
+            os.environ[_patches.VARIABLE] = ",".join(sorted(chosen)) or "none"
         version = versions.tensorflow_version()
         native = versions.minor(version) < versions.FIRST_WITHOUT_ESTIMATOR
         system_limits.require(os.environ, trains=False)
         with startup.loading(), _told_of_memory():
             tf = _native(version) if native else _restore(version)
-            _repairs.apply(chosen)
+            _patches.apply(chosen)
         _installed, _chosen = True, chosen
         return tf
 
@@ -157,7 +157,7 @@ def use_keras_3() -> ModuleType:
         system_limits.require(os.environ, trains=False)
         with startup.loading(), _told_of_memory():
             tf = keras_3.resolve()
-            chosen = _repairs.chosen(None)
+            chosen = _patches.chosen(None)
             if literal_paths.NAME in chosen:
                 literal_paths.of_tensorflow()
             if durable_checkpoints.NAME in chosen:
@@ -296,7 +296,7 @@ def status() -> Status:
     report = versions.report()
     tensorflow = report["tensorflow"]
     if not _installed:
-        return Status(False, tensorflow, None, None, report, repairs=_repairs.listed())
+        return Status(False, tensorflow, None, None, report, patches=_patches.listed())
     tf = sys.modules["tensorflow"]
     if _generation == 3:
         return Status(True, tf.__version__, None, f"keras {report['keras']}", report, tuple(_steps))
@@ -306,4 +306,4 @@ def status() -> Status:
     else:
         keras = f"tf_keras {report['tf-keras']}"
     source = "tensorflow" if native else "estimator_pipeline"
-    return Status(True, tf.__version__, source, keras, report, tuple(_steps), _repairs.listed(), moved_names.used())
+    return Status(True, tf.__version__, source, keras, report, tuple(_steps), _patches.listed(), moved_names.used())

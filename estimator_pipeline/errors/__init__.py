@@ -135,11 +135,11 @@ class TaskFailedError(PipelineError):
     """A task of a running job failed. The input was not at fault, as far as is known.
 
     Attributes:
-        because: The task ("worker:1") whose failure was the reason, where this one only ends because of it.
+        caused_by: The task ("worker:1") whose failure was the reason, where this one only ends because of it.
     """
 
     exit_code = 1
-    because: str | None = None
+    caused_by: str | None = None
 
 
 class DiskError(TaskFailedError):

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING
 from estimator_pipeline.utils import lazy
 
 __all__ = [
+    "IndexSampler",
     "InputFn",
     "InputOptions",
     "Inputs",
-    "Order",
     "Partition",
-    "Replicas",
+    "ShardOptions",
     "from_arrays",
     "from_csv",
     "from_partition",
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from estimator_pipeline.inputs.input_fn import InputFn, Inputs
     from estimator_pipeline.inputs.options import InputOptions
     from estimator_pipeline.inputs.partition_files import Partition, from_partition, partition
-    from estimator_pipeline.inputs.sampler import Order
-    from estimator_pipeline.inputs.sharding import Replicas
+    from estimator_pipeline.inputs.sampler import IndexSampler
+    from estimator_pipeline.inputs.sharding import ShardOptions
     from estimator_pipeline.inputs.sources.arrays import from_arrays
     from estimator_pipeline.inputs.sources.csv import from_csv
     from estimator_pipeline.inputs.sources.tfds import from_tfds
@@ -54,9 +54,9 @@ _PUBLIC = {
     "InputFn": "estimator_pipeline.inputs.input_fn:InputFn",
     "InputOptions": "estimator_pipeline.inputs.options:InputOptions",
     "Inputs": "estimator_pipeline.inputs.input_fn:Inputs",
-    "Order": "estimator_pipeline.inputs.sampler:Order",
+    "IndexSampler": "estimator_pipeline.inputs.sampler:IndexSampler",
     "Partition": "estimator_pipeline.inputs.partition_files:Partition",
-    "Replicas": "estimator_pipeline.inputs.sharding:Replicas",
+    "ShardOptions": "estimator_pipeline.inputs.sharding:ShardOptions",
     "from_arrays": "estimator_pipeline.inputs.sources.arrays:from_arrays",
     "from_csv": "estimator_pipeline.inputs.sources.csv:from_csv",
     "from_partition": "estimator_pipeline.inputs.partition_files:from_partition",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator_pipeline.inputs.sharding import EvalPlan, Replicas, TrainPlan
+from estimator_pipeline.inputs.sharding import EvalShards, ShardOptions, TrainShards
 
 __all__ = ["describe"]
 
@@ -14,16 +14,16 @@ _NAMED = 3  # Files named one by one in a line; more are counted.
 def describe(data: Any, num_pipelines: int, replicas_per_pipeline: int, asynchronous: bool) -> str:
     """The text of `Inputs.describe`."""
     replicas = replicas_per_pipeline * (1 if asynchronous else num_pipelines)
-    everyone = [Replicas(num_pipelines, p, replicas, asynchronous) for p in range(num_pipelines)]
+    everyone = [ShardOptions(num_pipelines, p, replicas, asynchronous) for p in range(num_pipelines)]
     lines: list[str] = []
     if data._train is not None:
-        lines += _training(data._train, [data.train_plan(who) for who in everyone])
+        lines += _training(data._train, [data.train_shards(who) for who in everyone])
     if data._eval is not None:
-        lines += _evaluation(data._eval, [data.eval_plan(who) for who in everyone])
+        lines += _evaluation(data._eval, [data.eval_shards(who) for who in everyone])
     return "\n".join(lines)
 
 
-def _training(reader: Any, plans: list[TrainPlan]) -> list[str]:
+def _training(reader: Any, plans: list[TrainShards]) -> list[str]:
     plan, options, source = plans[0], reader.options, reader.source
     who = plan.replicas
     place = "held in memory" if reader.in_memory else "read from disk by record"
@@ -52,7 +52,7 @@ def _training(reader: Any, plans: list[TrainPlan]) -> list[str]:
         elif one.policy == "file":
             lines.append(f"  pipeline {one.replicas.pipeline}: {_files(source, one.parts)}")
         else:
-            lines.append(f"  pipeline {one.replicas.pipeline}: all records, with the seed {one.order.seed}")
+            lines.append(f"  pipeline {one.replicas.pipeline}: all records, with the seed {one.sampler.seed}")
     lines.append(f"  order: {_order(plan)}")
     if plan.full_steps is None:
         lines.append("  the stream has no end: a step at the end of an epoch goes on with the next, nothing is lost")
@@ -62,7 +62,7 @@ def _training(reader: Any, plans: list[TrainPlan]) -> list[str]:
     return lines
 
 
-def _evaluation(reader: Any, plans: list[EvalPlan]) -> list[str]:
+def _evaluation(reader: Any, plans: list[EvalShards]) -> list[str]:
     source = reader.source
     steps = f"in {plans[0].steps} step(s) of at most {plans[0].batch} records a replica"
     lines = [f"evaluation: {source.what}, {source.num_records} records, each exactly once, {steps}"]
@@ -87,16 +87,16 @@ def _files(source: Any, parts: tuple[int, ...] | None) -> str:
     return f"{len(names)} file(s) with {records} records of its own: {shown}{more}"
 
 
-def _order(plan: TrainPlan) -> str:
-    if not plan.order.shuffle:
+def _order(plan: TrainShards) -> str:
+    if not plan.sampler.shuffle:
         return "as the records lie, the same in each epoch"
-    if plan.order.block_records is not None:
-        window = f"files shuffled, then records within windows of {plan.order.window}"
-        return f"{window}, anew in each epoch (seed {plan.order.seed})"
-    return f"all records shuffled, anew in each epoch (seed {plan.order.seed})"
+    if plan.sampler.block_records is not None:
+        window = f"files shuffled, then records within windows of {plan.sampler.window}"
+        return f"{window}, anew in each epoch (seed {plan.sampler.seed})"
+    return f"all records shuffled, anew in each epoch (seed {plan.sampler.seed})"
 
 
-def _remainder(plans: list[TrainPlan]) -> str:
+def _remainder(plans: list[TrainShards]) -> str:
     plan = plans[0]
     if not plan.remainder:
         return "nothing left over"
@@ -110,7 +110,7 @@ def _remainder(plans: list[TrainPlan]) -> str:
     return text
 
 
-def _promise(plans: list[TrainPlan]) -> str:
+def _promise(plans: list[TrainShards]) -> str:
     plan = plans[0]
     if plan.replicas.asynchronous:
         return (
@@ -120,7 +120,7 @@ def _promise(plans: list[TrainPlan]) -> str:
     if plan.policy in ("data", "hint"):
         return "promised: what a step reads depends on the seed and the step alone, for any number of workers"
     if plan.policy == "file":
-        counts = [one.order.num_records for one in plans]
+        counts = [one.sampler.num_records for one in plans]
         text = (
             "promised: what a step reads depends on the seed and the step, for this number of workers; "
             "another number shares the files anew"
@@ -131,7 +131,7 @@ def _promise(plans: list[TrainPlan]) -> str:
                 f"come up to {max(counts) / min(counts):.2f} times as often"
             )
         return text
-    distinct = len({one.order.seed for one in plans}) > 1
+    distinct = len({one.sampler.seed for one in plans}) > 1
     return (
         f"promised: what a worker reads depends on the seed and the step; all workers read all records, "
         f"{'each in its own order' if distinct else 'the same ones at the same step'}"

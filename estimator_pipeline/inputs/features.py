@@ -10,7 +10,7 @@ import numpy as np
 
 from estimator_pipeline.errors import InputError
 
-__all__ = ["Packing", "labels_of"]
+__all__ = ["FeatureLayout", "labels_of"]
 
 
 def labels_of(label_key: str | Sequence[str], weight_key: str | None) -> str | tuple[str, ...]:
@@ -28,7 +28,7 @@ def labels_of(label_key: str | Sequence[str], weight_key: str | None) -> str | t
 
 
 @dataclass(frozen=True)
-class Packing:
+class FeatureLayout:
     """How a model gets its features and labels.
 
     Args:

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs.features import Packing
+from estimator_pipeline.inputs.features import FeatureLayout
 from estimator_pipeline.inputs.ledger.plans import facts_of, global_ids
 from estimator_pipeline.inputs.options import InputOptions
 from estimator_pipeline.inputs.reader import Reader, replicas_of
 from estimator_pipeline.inputs.sampler import steps_per_epoch
-from estimator_pipeline.inputs.sharding import EvalPlan, Replicas, TrainPlan
+from estimator_pipeline.inputs.sharding import EvalShards, ShardOptions, TrainShards
 from estimator_pipeline.inputs.source import Source, files_of, tensorflow
-from estimator_pipeline.inputs.tf_dataset import eval_batches, hinted_batches, train_batches
+from estimator_pipeline.inputs.tf_dataset import batches_to_rebatch, eval_batches, train_batches
 
 __all__ = ["InputFn", "Inputs"]
 
@@ -57,8 +57,8 @@ class Inputs:
         self.num_classes = num_classes
         self._train = Reader(train, options) if train is not None else None
         self._eval = Reader(evaluation, options) if evaluation is not None else None
-        self._packing = Packing(features_key, label_key, options.scale)
-        self.single_feature = self._packing.single_feature
+        self._layout = FeatureLayout(features_key, label_key, options.scale)
+        self.single_feature = self._layout.single_feature
         for reader in (self._train, self._eval):
             if reader is not None and reader.source.num_records == 0:
                 raise InputError(
@@ -74,7 +74,7 @@ class Inputs:
         # Names and shapes fail here, in the caller's view. Transforms are traced when first needed: that
         # starts TensorFlow's runtime, and some strategies must be made before.
         tf = tensorflow()
-        told = [self._packing.pack_specs(tf, source.specs()) for source in (train, evaluation) if source]
+        told = [self._layout.pack_specs(tf, source.specs()) for source in (train, evaluation) if source]
         if len(told) == 2 and options.record_transform is None:
             _check_same(tf, *told)
         self.train_input_fn = InputFn(self, training=True)
@@ -126,13 +126,13 @@ class Inputs:
         """The same data, with training to begin to read at the global step `step`."""
         return self.with_start_step(step)
 
-    def train_plan(self, replicas: Replicas | None = None) -> TrainPlan:
+    def train_shards(self, replicas: ShardOptions | None = None) -> TrainShards:
         """Which records a pipeline reads in training, as arithmetic; opens no file."""
-        return self._reader(True).train_plan(replicas or Replicas())
+        return self._reader(True).train_shards(replicas or ShardOptions())
 
-    def eval_plan(self, replicas: Replicas | None = None) -> EvalPlan:
+    def eval_shards(self, replicas: ShardOptions | None = None) -> EvalShards:
         """Which records a pipeline reads in evaluation, as arithmetic; opens no file."""
-        return self._reader(False).eval_plan(replicas or Replicas())
+        return self._reader(False).eval_shards(replicas or ShardOptions())
 
     def describe(self, num_pipelines: int = 1, *, replicas_per_pipeline: int = 1, asynchronous: bool = False) -> str:
         """Who reads what, by which policy and why, and what cannot be promised.
@@ -157,14 +157,14 @@ class Inputs:
         """
         reader, options = self._reader(True), self.options
         policy, _ = reader.policy(num_pipelines)
-        order = reader.order()
+        sampler = reader.sampler()
         told: dict[str, Any] = {
             "global_batch_size": options.global_batch_size,
             "input.seed": options.seed,
             "input.records": reader.source.num_records,
             "input.fingerprint": reader.fingerprint,
             "input.shuffle": options.shuffle,
-            "input.shuffle_window": order.window,
+            "input.shuffle_window": sampler.window,
         }
         if reader.contents:
             told["input.content"] = reader.contents
@@ -198,12 +198,12 @@ class Inputs:
             )
         return reader
 
-    def train_facts(self, replicas: Replicas | None = None, *, start_step: int = 0) -> dict[str, Any]:
+    def train_facts(self, replicas: ShardOptions | None = None, *, start_step: int = 0) -> dict[str, Any]:
         """What decides which records a pipeline reads in training, as plain values; what a ledger bears."""
         reader = self._reader(True)
         return facts_of(
-            reader.train_plan(replicas or Replicas()),
-            order=reader.order(),
+            reader.train_shards(replicas or ShardOptions()),
+            sampler=reader.sampler(),
             part_records=reader.source.part_records,
             global_batch_size=self.options.global_batch_size,
             worker_seeds=self.options.worker_seeds,
@@ -211,7 +211,7 @@ class Inputs:
             what=reader.source.what,
         )
 
-    def _teller(self, ledger: Any, plan: TrainPlan, start_step: int) -> Callable[..., None]:
+    def _teller(self, ledger: Any, plan: TrainShards, start_step: int) -> Callable[..., None]:
         """Tells a ledger the ids of batches, counted through all parts."""
         part_records = self._reader(True).source.part_records
         facts: dict[str, Any] = {"kind": "records", "plan": self.train_facts(plan.replicas, start_step=start_step)}
@@ -236,18 +236,18 @@ class Inputs:
         reader = self._reader(training)
         policies = tf.data.experimental.AutoShardPolicy
         # Sharded here already: TensorFlow's own sharding on top of it would lose records.
-        policy, hinted = policies.OFF, False
+        policy, rebatched = policies.OFF, False
         if training:
             if self.options.shard_policy == "hint":
                 if replicas.num_pipelines > 1:
                     raise _no_hint(replicas.num_pipelines)
-                hinted = context is None
-                policy = policies.HINT if hinted else policy
-            plan = reader.train_plan(replicas)
+                rebatched = context is None
+                policy = policies.HINT if rebatched else policy
+            plan = reader.train_shards(replicas)
             tell = None if ledger is None else self._teller(ledger, plan, start_step)
-            dataset = self._batches(tf, reader, plan, start_step, hinted=hinted, tell=tell)
+            dataset = self._batches(tf, reader, plan, start_step, rebatched=rebatched, tell=tell)
         else:
-            dataset = self._batches(tf, reader, reader.eval_plan(replicas), 0)
+            dataset = self._batches(tf, reader, reader.eval_shards(replicas), 0)
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = policy
         options.deterministic = True
@@ -258,10 +258,10 @@ class Inputs:
         self,
         tf: Any,
         reader: Reader,
-        plan: TrainPlan | EvalPlan,
+        plan: TrainShards | EvalShards,
         start_step: int,
         *,
-        hinted: bool = False,
+        rebatched: bool = False,
         tell: Callable[..., None] | None = None,
     ) -> Any:
         source = reader.selected(plan.parts)
@@ -273,11 +273,11 @@ class Inputs:
         if self.options.record_transform is None:
             # What is ours needs no AutoGraph, which takes a part of a second; a user's function may.
             assemble = tf.autograph.experimental.do_not_convert(assemble)
-        if isinstance(plan, TrainPlan):
+        if isinstance(plan, TrainShards):
             transforms.insert(0, self.options.train_transform)
-        if isinstance(plan, TrainPlan) and hinted:
-            dataset, count = hinted_batches(tf, source, plan, start_step, assemble, tell=tell)
-        elif isinstance(plan, TrainPlan):
+        if isinstance(plan, TrainShards) and rebatched:
+            dataset, count = batches_to_rebatch(tf, source, plan, start_step, assemble, tell=tell)
+        elif isinstance(plan, TrainShards):
             # In memory nothing but the scale is left to do, and that can be done for many batches at once.
             by_block = source.in_memory and self.options.record_transform is None
             dataset, count = train_batches(tf, source, plan, start_step, assemble, by_block=by_block, tell=tell)
@@ -298,12 +298,12 @@ class Inputs:
         """Raw values of a batch -> (features, labels)."""
         function = self.options.record_transform
         if function is None:
-            return self._packing.pack(tf, source.decode(raw))
+            return self._layout.pack(tf, source.decode(raw))
 
         def one(row: Sequence[Any]) -> tuple[Any, Any]:
             values = source.decode([tf.expand_dims(value, 0) for value in row])
             single = {name: value[0] for name, value in values.items()}
-            return _pair(function(*self._packing.pack(tf, single)))
+            return _pair(function(*self._layout.pack(tf, single)))
 
         signature = self._traced(tf, source, training=False, batched=False)
         return tf.map_fn(one, list(raw), fn_output_signature=signature)
@@ -325,7 +325,7 @@ class Inputs:
     def _traced(self, tf: Any, source: Source, *, training: bool, batched: bool) -> tuple[Any, Any]:
         """The specs that the transforms make: the whole chain on a batch, or record_transform alone."""
         options = self.options
-        pair = self._packing.pack_specs(tf, source.specs())
+        pair = self._layout.pack_specs(tf, source.specs())
         if options.record_transform is not None:
             for spec in tf.nest.flatten(pair):
                 if not isinstance(spec, tf.TensorSpec):
@@ -365,7 +365,7 @@ class InputFn:
         self.start_step: int | Callable[[], int] = data.options.start_step if training else 0
 
     @property
-    def hinted(self) -> bool:
+    def rebatched(self) -> bool:
         """Whether the dataset is for `Strategy.experimental_distribute_dataset`: its shard policy is "hint"."""
         return self._training and self._data.options.shard_policy == "hint"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs import sampler as order
+from estimator_pipeline.inputs import sampler
 from estimator_pipeline.inputs.sharding import check_policy
 
 __all__ = ["InputOptions", "make_options"]
@@ -69,11 +69,11 @@ class InputOptions:
     start_step: int | Callable[[], int] = 0
 
     def __post_init__(self) -> None:
-        order.check_global_batch(self.global_batch_size, 1)
+        sampler.check_global_batch(self.global_batch_size, 1)
         if self.eval_batch_size is not None:
-            order.check_global_batch(self.eval_batch_size, 1)
+            sampler.check_global_batch(self.eval_batch_size, 1)
         # The order checks its own values; how many records there will be makes no difference to that.
-        order.Order(1, seed=self.seed, epochs=self.epochs)
+        sampler.IndexSampler(1, seed=self.seed, epochs=self.epochs)
         check_policy(self.shard_policy)
         if self.shard_policy == "hint" and self.epochs is not None and not self.drop_remainder:
             raise _bad(

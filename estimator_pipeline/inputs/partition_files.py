@@ -122,7 +122,7 @@ def partition(source: Inputs, folder: str | os.PathLike[str], *, parts: int) -> 
             found=str(target),
             hint="name a new folder, or remove this one",
         )
-    packing = source._packing
+    layout = source._layout
     spec = sources["train"].specs()
     features = {name: _text(name, spec[name]) for name in spec}
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -134,8 +134,8 @@ def partition(source: Inputs, folder: str | os.PathLike[str], *, parts: int) -> 
             train=files["train"],
             eval=files.get("eval", {}),
             features=features,
-            features_key=_fixed(packing.features_key),
-            label_key=_fixed(packing.label_key) or "label",
+            features_key=_fixed(layout.features_key),
+            label_key=_fixed(layout.label_key) or "label",
         )
         about = {
             "features": made.features,

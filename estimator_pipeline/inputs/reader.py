@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.inputs.options import InputOptions
-from estimator_pipeline.inputs.sampler import Order
-from estimator_pipeline.inputs.sharding import EvalPlan, Replicas, TrainPlan, choose_policy, eval_plan, train_plan
+from estimator_pipeline.inputs.sampler import IndexSampler
+from estimator_pipeline.inputs.sharding import (
+    EvalShards,
+    ShardOptions,
+    TrainShards,
+    choose_policy,
+    eval_shards,
+    train_shards,
+)
 from estimator_pipeline.inputs.source import ArraySource, Source, contents, fingerprint
 
 __all__ = ["InMemory", "Reader", "replicas_of"]
@@ -49,11 +56,11 @@ class Reader:
         parts = self.source.part_records if self.source.part_names is not None else None
         return choose_policy(self.options.shard_policy, parts, num_pipelines, self.in_memory)
 
-    def order(self) -> Order:
+    def sampler(self) -> IndexSampler:
         """The order of all the training records."""
         options = self.options
         window = options.shuffle_window if not self.in_memory and options.shuffle else None
-        return Order(
+        return IndexSampler(
             self.source.num_records,
             seed=options.seed,
             shuffle=options.shuffle,
@@ -63,24 +70,24 @@ class Reader:
             window=window,
         )
 
-    def train_plan(self, replicas: Replicas) -> TrainPlan:
+    def train_shards(self, replicas: ShardOptions) -> TrainShards:
         policy, why = self.policy(replicas.num_pipelines)
-        return train_plan(
+        return train_shards(
             self.source.part_records,
             replicas,
             global_batch=self.options.global_batch_size,
-            order=self.order(),
+            sampler=self.sampler(),
             policy=policy,
             why=why,
             worker_seeds=self.options.worker_seeds,
         )
 
-    def eval_plan(self, replicas: Replicas) -> EvalPlan:
+    def eval_shards(self, replicas: ShardOptions) -> EvalShards:
         # "auto" cuts evenly: a range of records touches few files, and no pipeline waits for a longer one.
         if self.options.shard_policy == "file":
             self.policy(replicas.num_pipelines)
         size = self.options.eval_batch_size or self.options.global_batch_size
-        return eval_plan(self.source.part_records, replicas, global_batch=size, policy=self.options.shard_policy)
+        return eval_shards(self.source.part_records, replicas, global_batch=size, policy=self.options.shard_policy)
 
     def selected(self, parts: tuple[int, ...] | None) -> Source:
         if parts not in self._selected:
@@ -126,7 +133,7 @@ class InMemory(Source):
         return self._specs
 
 
-def replicas_of(tf: Any, context: Any) -> Replicas:
+def replicas_of(tf: Any, context: Any) -> ShardOptions:
     """Who reads, from an InputContext and the strategy in force.
 
     Args:
@@ -138,8 +145,8 @@ def replicas_of(tf: Any, context: Any) -> Replicas:
         alone.
     """
     if context is None:
-        return Replicas()
+        return ShardOptions()
     pipelines, replicas = context.num_input_pipelines, context.num_replicas_in_sync
     kind = type(tf.distribute.get_strategy()).__name__
     asynchronous = "ParameterServer" in kind or replicas < pipelines
-    return Replicas(pipelines, context.input_pipeline_id, replicas, asynchronous)
+    return ShardOptions(pipelines, context.input_pipeline_id, replicas, asynchronous)

@@ -36,7 +36,7 @@ from estimator_pipeline.errors import InputError
 __all__ = [
     "MAX_RECORDS",
     "EpochSteps",
-    "Order",
+    "IndexSampler",
     "check_global_batch",
     "derive_seed",
     "eval_slice",
@@ -57,7 +57,7 @@ _BLOCKS_TAG, _WINDOW_TAG, _PIPELINE_TAG = 1, 2, 3  # Keep the streams of keys ap
 
 
 @dataclass(frozen=True)
-class Order:
+class IndexSampler:
     """The order in which a stream reads its records.
 
     Args:
@@ -126,11 +126,11 @@ class EpochSteps(NamedTuple):
     remainder: int
 
 
-def record_ids(order: Order, start: int, stop: int) -> np.ndarray:
+def record_ids(sampler: IndexSampler, start: int, stop: int) -> np.ndarray:
     """The record ids at the stream positions `start` to `stop`.
 
     Args:
-        order: The stream's order.
+        sampler: The stream's order.
         start: First position, at least 0.
         stop: One past the last position. A finite stream is cut at its end, as a slice is.
 
@@ -142,16 +142,16 @@ def record_ids(order: Order, start: int, stop: int) -> np.ndarray:
     """
     _check_int("start", start, 0, 2**62)
     _check_int("stop", stop, start, 2**62)
-    if order.total is not None:
-        start, stop = min(start, order.total), min(stop, order.total)
-    return records_at(order, np.arange(start, stop, dtype=np.int64))
+    if sampler.total is not None:
+        start, stop = min(start, sampler.total), min(stop, sampler.total)
+    return records_at(sampler, np.arange(start, stop, dtype=np.int64))
 
 
-def records_at(order: Order, positions: np.ndarray) -> np.ndarray:
+def records_at(sampler: IndexSampler, positions: np.ndarray) -> np.ndarray:
     """The record ids at any stream positions.
 
     Args:
-        order: The stream's order.
+        sampler: The stream's order.
         positions: int64 array of any shape, each at least 0 and, for a finite stream, below its end.
 
     Returns:
@@ -164,22 +164,22 @@ def records_at(order: Order, positions: np.ndarray) -> np.ndarray:
     if positions.size == 0:
         return positions.copy()
     low, high = int(positions.min()), int(positions.max())
-    if low < 0 or (order.total is not None and high >= order.total):
+    if low < 0 or (sampler.total is not None and high >= sampler.total):
         raise InputError(
             "A stream position that the stream does not have",
             code="argument/bad-value",
-            found=f"positions {low} to {high} in a stream of {order.total or 'endless'} records",
+            found=f"positions {low} to {high} in a stream of {sampler.total or 'endless'} records",
             hint="ask for positions from 0 on, below num_records * epochs",
         )
-    epoch, within = np.divmod(positions.ravel(), order.num_records)
-    if not order.shuffle:
+    epoch, within = np.divmod(positions.ravel(), sampler.num_records)
+    if not sampler.shuffle:
         ids = within
-    elif order.block_records is None:
+    elif sampler.block_records is None:
         first = int(epoch.min())
-        keys = _epoch_keys(order.seed, np.arange(first, int(epoch.max()) + 1, dtype=np.int64))
-        ids = _permute(within.astype(np.uint64), order.num_records, keys, epoch - first).astype(np.int64)
+        keys = _epoch_keys(sampler.seed, np.arange(first, int(epoch.max()) + 1, dtype=np.int64))
+        ids = _permute(within.astype(np.uint64), sampler.num_records, keys, epoch - first).astype(np.int64)
     else:
-        ids = _two_level(order, epoch, within)
+        ids = _two_level(sampler, epoch, within)
     return ids.reshape(positions.shape)
 
 
@@ -323,15 +323,15 @@ def derive_seed(seed: int, pipeline: int) -> int:
     return int(keys[0, 0]) >> 1
 
 
-def _two_level(order: Order, epoch: np.ndarray, within: np.ndarray) -> np.ndarray:
+def _two_level(sampler: IndexSampler, epoch: np.ndarray, within: np.ndarray) -> np.ndarray:
     """Blocks in a shuffled sequence, then each window of that sequence shuffled."""
-    window = min(order.window or 1, order.num_records)
-    windows = -(-order.num_records // window)
-    last_size = order.num_records - (windows - 1) * window
+    window = min(sampler.window or 1, sampler.num_records)
+    windows = -(-sampler.num_records // window)
+    last_size = sampler.num_records - (windows - 1) * window
     which, offset = np.divmod(within, window)
     # Each (epoch, window) has its own key; few of them occur in one call, whatever the size of the data.
     serial, inverse = np.unique(epoch * windows + which, return_inverse=True)
-    keys = _keys(order.seed, _WINDOW_TAG, serial)
+    keys = _keys(sampler.seed, _WINDOW_TAG, serial)
     sequence = np.empty_like(within)
     for size, chosen in ((window, which < windows - 1), (last_size, which == windows - 1)):
         if chosen.any():
@@ -340,7 +340,7 @@ def _two_level(order: Order, epoch: np.ndarray, within: np.ndarray) -> np.ndarra
     ids = np.empty_like(within)
     for value in np.unique(epoch):
         chosen = epoch == value
-        ends, shift = _block_sequence(order.block_records or (), order.seed, int(value))
+        ends, shift = _block_sequence(sampler.block_records or (), sampler.seed, int(value))
         ids[chosen] = sequence[chosen] + shift[np.searchsorted(ends, sequence[chosen], side="right")]
     return ids
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.sampler import (
-    Order,
+    IndexSampler,
     check_global_batch,
     derive_seed,
     eval_slice,
@@ -38,13 +38,13 @@ from estimator_pipeline.inputs.sampler import (
     steps_per_epoch,
 )
 
-__all__ = ["EvalPlan", "Replicas", "TrainPlan", "check_policy", "choose_policy", "eval_plan", "train_plan"]
+__all__ = ["EvalShards", "ShardOptions", "TrainShards", "check_policy", "choose_policy", "eval_shards", "train_shards"]
 
 POLICIES = ("auto", "file", "data", "hint", "off")
 
 
 @dataclass(frozen=True)
-class Replicas:
+class ShardOptions:
     """Who reads: the part of an InputContext that matters here.
 
     Args:
@@ -82,7 +82,7 @@ class Replicas:
 
 
 @dataclass(frozen=True)
-class TrainPlan:
+class TrainShards:
     """What one pipeline reads in training.
 
     Attributes:
@@ -90,7 +90,7 @@ class TrainPlan:
         why: Why this policy, for people.
         replicas: Who reads.
         batch: Records in the batch of one replica.
-        order: The order of the records of `parts`, whose ids count from 0 within them.
+        sampler: The order of the records of `parts`, whose ids count from 0 within them.
         parts: Indices of the parts that this pipeline opens; None for all.
         full_steps: Steps with full batches; None for a stream without an end.
         tail_steps: Steps with smaller batches after them (a finite stream that keeps its remainder).
@@ -99,9 +99,9 @@ class TrainPlan:
 
     policy: str
     why: str
-    replicas: Replicas
+    replicas: ShardOptions
     batch: int
-    order: Order
+    sampler: IndexSampler
     parts: tuple[int, ...] | None
     full_steps: int | None
     tail_steps: int
@@ -128,11 +128,11 @@ class TrainPlan:
         positions = starts[:, np.newaxis] + np.arange(share, dtype=np.int64)
         if self.policy == "hint":
             positions = positions * self.replicas.num_pipelines + self.replicas.pipeline
-        return records_at(self.order, positions).reshape(count * self.replicas.local, self.batch)
+        return records_at(self.sampler, positions).reshape(count * self.replicas.local, self.batch)
 
     def tail_ids(self, start_step: int = 0) -> list[np.ndarray]:
         """The ids of the batches after the full ones, from step `start_step` on; uneven, perhaps empty."""
-        if not self.tail_steps or self.full_steps is None or self.order.total is None:
+        if not self.tail_steps or self.full_steps is None or self.sampler.total is None:
             return []
         local, pipelines, full = self.replicas.local, self.replicas.num_pipelines, self.full_steps
         if self.policy == "data":
@@ -141,19 +141,19 @@ class TrainPlan:
         else:
             start = full * local * self.batch
             pieces, first = local * self.tail_steps, 0
-        rest = self.order.total - start
+        rest = self.sampler.total - start
         batches = []
         for index in range(local * self.tail_steps):
             if full + index // local < start_step:
                 continue
             cut = even_split(rest, pieces, first + index)
             positions = np.arange(start + cut.start, start + cut.stop, dtype=np.int64)
-            batches.append(records_at(self.order, positions))
+            batches.append(records_at(self.sampler, positions))
         return batches
 
 
 @dataclass(frozen=True)
-class EvalPlan:
+class EvalShards:
     """What one pipeline reads in evaluation; all pipelines together read each record exactly once.
 
     Every pipeline gives the same number of batches, so that none waits for another that has ended. They are
@@ -172,7 +172,7 @@ class EvalPlan:
     """
 
     policy: str
-    replicas: Replicas
+    replicas: ShardOptions
     batch: int
     parts: tuple[int, ...] | None
     start: int
@@ -240,23 +240,23 @@ def check_policy(policy: str) -> None:
         )
 
 
-def train_plan(
+def train_shards(
     part_records: Sequence[int],
-    replicas: Replicas,
+    replicas: ShardOptions,
     *,
     global_batch: int,
-    order: Order,
+    sampler: IndexSampler,
     policy: str,
     why: str = "asked for",
     worker_seeds: str = "same",
-) -> TrainPlan:
+) -> TrainShards:
     """What one pipeline reads in training.
 
     Args:
         part_records: Records in each part.
         replicas: Who reads.
         global_batch: Records a step over all replicas (of this worker alone where workers are asynchronous).
-        order: The order wished for over all the records. Where it has two levels, its blocks are the parts.
+        sampler: The order wished for over all the records. Where it has two levels, its blocks are the parts.
         policy: "data", "file", "hint" or "off".
         why: Why this policy.
         worker_seeds: "same", or "distinct" to give each pipeline a seed of its own; needs the policy "off".
@@ -295,26 +295,26 @@ def train_plan(
                 hint="use shard_policy='data', or write at least one file with records a worker",
             )
         parts = shares[replicas.pipeline]
-        blocks = tuple(part_records[index] for index in parts) if order.block_records is not None else None
-        order = replace(order, num_records=totals[replicas.pipeline], block_records=blocks)
+        blocks = tuple(part_records[index] for index in parts) if sampler.block_records is not None else None
+        sampler = replace(sampler, num_records=totals[replicas.pipeline], block_records=blocks)
     else:
-        totals = [order.num_records]
+        totals = [sampler.num_records]
         if policy == "off" and worker_seeds == "distinct":
-            order = replace(order, seed=derive_seed(order.seed, replicas.pipeline))
+            sampler = replace(sampler, seed=derive_seed(sampler.seed, replicas.pipeline))
 
     full, tail, remainder = None, 0, 0
-    if order.epochs is not None:
+    if sampler.epochs is not None:
         per_step = share * replicas.num_pipelines if policy in ("data", "hint") else share
-        totals = [count * order.epochs for count in totals]
+        totals = [count * sampler.epochs for count in totals]
         full = min(steps_per_epoch(count, per_step).full for count in totals)
         rests = [count - full * per_step for count in totals]
         remainder = sum(rests)
-        if not order.drop_remainder:
+        if not sampler.drop_remainder:
             tail = max(-(-rest // per_step) for rest in rests)
-    return TrainPlan(policy, why, replicas, batch, order, parts, full, tail, remainder)
+    return TrainShards(policy, why, replicas, batch, sampler, parts, full, tail, remainder)
 
 
-def eval_plan(part_records: Sequence[int], replicas: Replicas, *, global_batch: int, policy: str) -> EvalPlan:
+def eval_shards(part_records: Sequence[int], replicas: ShardOptions, *, global_batch: int, policy: str) -> EvalShards:
     """What one pipeline reads in evaluation.
 
     Args:
@@ -337,8 +337,8 @@ def eval_plan(part_records: Sequence[int], replicas: Replicas, *, global_batch: 
         totals = [sum(part_records[index] for index in mine) for mine in shares]
         steps = max(-(-total // share) for total in totals)
         mine = shares[replicas.pipeline]
-        return EvalPlan("file", replicas, batch, mine, 0, totals[replicas.pipeline], steps)
+        return EvalShards("file", replicas, batch, mine, 0, totals[replicas.pipeline], steps)
     total = sum(part_records)
     steps = -(-total // (share * replicas.num_pipelines))
     cut = eval_slice(total, replicas.pipeline, replicas.num_pipelines)
-    return EvalPlan("data", replicas, batch, None, cut.start, cut.stop - cut.start, steps)
+    return EvalShards("data", replicas, batch, None, cut.start, cut.stop - cut.start, steps)

@@ -13,10 +13,10 @@ import numpy as np
 
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.inputs.sampler import records_at
-from estimator_pipeline.inputs.sharding import EvalPlan, TrainPlan
+from estimator_pipeline.inputs.sharding import EvalShards, TrainShards
 from estimator_pipeline.inputs.source import Source
 
-__all__ = ["Tell", "eval_batches", "explained", "hinted_batches", "train_batches"]
+__all__ = ["Tell", "batches_to_rebatch", "eval_batches", "explained", "train_batches"]
 
 # tell(whether an iterator begins with them, the ids of batches in the order of handing out, what else is known)
 Tell = Callable[..., None]
@@ -61,7 +61,7 @@ atexit.register(_running.wait)
 def train_batches(
     tf: Any,
     source: Source,
-    plan: TrainPlan,
+    plan: TrainShards,
     start_step: int,
     assemble: Callable[..., Any],
     *,
@@ -114,10 +114,10 @@ def train_batches(
     return dataset, left * plan.replicas.local + len(tail)
 
 
-def hinted_batches(
+def batches_to_rebatch(
     tf: Any,
     source: Source,
-    plan: TrainPlan,
+    plan: TrainShards,
     start_step: int,
     assemble: Callable[..., Any],
     *,
@@ -146,7 +146,7 @@ def hinted_batches(
     positions = positions.batch(batch, drop_remainder=True)
 
     def fetch(at: np.ndarray) -> list[np.ndarray]:
-        ids = records_at(plan.order, at)
+        ids = records_at(plan.sampler, at)
         if tell is not None:
             workers = int(at[1] - at[0]) if len(at) > 1 else 1
             told = {"pipelines": workers, "pipeline": int(at[0] - begin) % batch, "records_per_step": batch // workers}
@@ -157,7 +157,7 @@ def hinted_batches(
     return _assembled(tf, batches, assemble), tf.data.INFINITE_CARDINALITY if plan.full_steps is None else None
 
 
-def eval_batches(tf: Any, source: Source, plan: EvalPlan, assemble: Callable[..., Any]) -> tuple[Any, int]:
+def eval_batches(tf: Any, source: Source, plan: EvalShards, assemble: Callable[..., Any]) -> tuple[Any, int]:
     """The batches of an evaluation, as `train_batches` gives them."""
     # Fetched one by one: their sizes may differ, and unbatch() crashes the process on one without records.
     batches = tf.data.Dataset.range(plan.num_batches)
@@ -214,7 +214,7 @@ def explained(error: BaseException) -> PipelineError | None:
     return next((one for one in reversed(_raised) if one.what in text), None)
 
 
-def _block_steps(source: Source, plan: TrainPlan) -> int:
+def _block_steps(source: Source, plan: TrainShards) -> int:
     record = sum(
         int(np.prod(shape, dtype=np.int64)) * (1024 if dtype == "string" else np.dtype(dtype).itemsize)
         for dtype, shape in source.raw_specs

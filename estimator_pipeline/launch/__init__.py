@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome, TaskEnd
     from estimator_pipeline.launch.local.plan import LaunchPlan, LaunchShape, TaskPlan, new_run_id, plan_local
     from estimator_pipeline.launch.local.run import HEARTBEAT_SECS, run_local
-    from estimator_pipeline.launch.local.timeouts import Deadlines
+    from estimator_pipeline.launch.local.timeouts import TaskTimeouts
     from estimator_pipeline.launch.local.view import LineView, LiveView, SilentView, View, view_for
     from estimator_pipeline.launch.supervisor.attempts import (
         CommandView,
@@ -27,7 +27,6 @@ __all__ = [
     "HEARTBEAT_SECS",
     "Attempt",
     "CommandView",
-    "Deadlines",
     "Failure",
     "HeldPorts",
     "LaunchOutcome",
@@ -40,6 +39,7 @@ __all__ = [
     "SilentView",
     "TaskEnd",
     "TaskPlan",
+    "TaskTimeouts",
     "View",
     "hold_ports",
     "new_run_id",
@@ -55,7 +55,7 @@ __all__ = [
 _PUBLIC = {
     "Attempt": "estimator_pipeline.launch.history:Attempt",
     "CommandView": "estimator_pipeline.launch.supervisor.attempts:CommandView",
-    "Deadlines": "estimator_pipeline.launch.local.timeouts:Deadlines",
+    "TaskTimeouts": "estimator_pipeline.launch.local.timeouts:TaskTimeouts",
     "Failure": "estimator_pipeline.launch.local.outcome:Failure",
     "HEARTBEAT_SECS": "estimator_pipeline.launch.local.run:HEARTBEAT_SECS",
     "HeldPorts": "estimator_pipeline.cluster.ports:HeldPorts",

@@ -11,16 +11,16 @@ import numpy as np
 from estimator_pipeline.job.tolerances import kind_of
 
 __all__ = [
-    "CLOSE", "SAME", "SCALED", "Facts", "ParityFinding", "StepState", "distance", "factor_of", "length",
-    "told_names", "variables",
+    "RATIO_RTOL", "SAME_GRADIENT_RTOL", "SCALE_RTOL", "Facts", "ParityFinding", "StepState", "distance", "factor_of",
+    "length", "told_names", "variables",
 ]  # fmt: skip
 
 # Two sets of arrays are the same, apart from rounding, below this distance.
-SAME = 1e-4
+SAME_GRADIENT_RTOL = 1e-4
 # Lengths and factors are measured on the changes of float32 weights: they are equal within this.
-CLOSE = 2e-3
+RATIO_RTOL = 2e-3
 # A factor that is nearer to 1 than this is none: another function of the gradient may look like it.
-SCALED = 0.02
+SCALE_RTOL = 0.02
 # Where all arrays have one factor in common, a single one is no farther from it than this.
 _EACH = 0.01
 
@@ -101,7 +101,7 @@ class StepState:
     def began_alike(self) -> bool:
         """Whether both had the same weights before it, apart from rounding; training does not read other variables."""
         one, other = (variables(side, "weights") for side in self.before)
-        return one.keys() == other.keys() and distance(one, other) < SAME
+        return one.keys() == other.keys() and distance(one, other) < SAME_GRADIENT_RTOL
 
 
 def variables(values: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
@@ -140,8 +140,8 @@ def factor_of(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) ->
         return None
     factor = sum(float(np.sum(one[name] * other[name])) for name in one) / square
     scaled = {name: factor * value for name, value in other.items()}
-    if factor <= 0 or not distance(one, scaled) < CLOSE:
+    if factor <= 0 or not distance(one, scaled) < RATIO_RTOL:
         return None
     pairs = [({name: one[name]}, {name: scaled[name]}) for name in one]
-    large = [pair for pair in pairs if max(map(length, pair)) > SAME * whole]
+    large = [pair for pair in pairs if max(map(length, pair)) > SAME_GRADIENT_RTOL * whole]
     return factor if all(distance(*pair) < _EACH for pair in large) else None

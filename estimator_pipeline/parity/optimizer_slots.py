@@ -16,11 +16,11 @@ from estimator_pipeline.models import keras_variable_names as keras_names
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.utils.variable_names import AVERAGE, GLOBAL_STEP, NEWER_SLOTS
 
-__all__ = ["VARIABLES", "Kept", "Update", "behind", "kept_by_keras", "kept_in_graph", "updates_in"]
+__all__ = ["VARIABLES", "OptimizerSlots", "WeightUpdate", "behind", "kept_by_keras", "kept_in_graph", "updates_in"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Update:
+class WeightUpdate:
     """An operation that updates a weight: what its arguments are, by Keras's names.
 
     Attributes:
@@ -47,31 +47,31 @@ _RMSPROP = {"ms": "rms", "mom": "momentum"}
 _FTRL = {**_ACCUMULATOR, "linear": "linear"}
 _DUAL = {"gradient_accumulator": "gradient_accumulator", "gradient_squared_accumulator": "gradient_squared_accumulator"}
 # Operation, without `Resource` or `Sparse` before it.
-_UPDATES: Mapping[str, Update] = {
-    "ApplyGradientDescent": Update(kind="sgd", options={"alpha": "learning_rate"}),
-    "ApplyMomentum": Update(
+_UPDATES: Mapping[str, WeightUpdate] = {
+    "ApplyGradientDescent": WeightUpdate(kind="sgd", options={"alpha": "learning_rate"}),
+    "ApplyMomentum": WeightUpdate(
         kind="momentum", options=_OF_MOMENTUM, slots={"accum": "momentum"}, by_default="Momentum"
     ),
-    "ApplyKerasMomentum": Update(kind="momentum", options=_OF_MOMENTUM, slots={"accum": "momentum"}),
-    "ApplyAdam": Update(kind="adam", options=_OF_ADAM, slots=_ADAM, by_default="Adam"),
-    "ApplyAdamWithAmsgrad": Update(kind="adam", options=_OF_ADAM, slots={**_ADAM, "vhat": "vhat"}),
-    "ApplyAdaMax": Update(kind="adamax", options=_OF_ADAM, slots=_ADAM),
-    "ApplyAdagrad": Update(kind="adagrad", options=_RATE, slots=_ACCUMULATOR, by_default="Adagrad"),
-    "ApplyAdagradV2": Update(kind="adagrad", options={**_RATE, "epsilon": "epsilon"}, slots=_ACCUMULATOR),
-    "ApplyProximalAdagrad": Update(slots=_ACCUMULATOR),
-    "ApplyAdagradDA": Update(slots=_DUAL),
-    "ApplyAdadelta": Update(
+    "ApplyKerasMomentum": WeightUpdate(kind="momentum", options=_OF_MOMENTUM, slots={"accum": "momentum"}),
+    "ApplyAdam": WeightUpdate(kind="adam", options=_OF_ADAM, slots=_ADAM, by_default="Adam"),
+    "ApplyAdamWithAmsgrad": WeightUpdate(kind="adam", options=_OF_ADAM, slots={**_ADAM, "vhat": "vhat"}),
+    "ApplyAdaMax": WeightUpdate(kind="adamax", options=_OF_ADAM, slots=_ADAM),
+    "ApplyAdagrad": WeightUpdate(kind="adagrad", options=_RATE, slots=_ACCUMULATOR, by_default="Adagrad"),
+    "ApplyAdagradV2": WeightUpdate(kind="adagrad", options={**_RATE, "epsilon": "epsilon"}, slots=_ACCUMULATOR),
+    "ApplyProximalAdagrad": WeightUpdate(slots=_ACCUMULATOR),
+    "ApplyAdagradDA": WeightUpdate(slots=_DUAL),
+    "ApplyAdadelta": WeightUpdate(
         kind="adadelta", options={**_RATE, "rho": "rho", "epsilon": "epsilon"},
         slots={"accum": "accum_grad", "accum_update": "accum_var"},
     ),
-    "ApplyRMSProp": Update(kind="rmsprop", options=_OF_RMSPROP, slots=_RMSPROP, by_default="RMSProp"),
-    "ApplyCenteredRMSProp": Update(
+    "ApplyRMSProp": WeightUpdate(kind="rmsprop", options=_OF_RMSPROP, slots=_RMSPROP, by_default="RMSProp"),
+    "ApplyCenteredRMSProp": WeightUpdate(
         kind="rmsprop", options=_OF_RMSPROP, slots={**_RMSPROP, "mg": "mg"}, by_default="RMSProp"
     ),
-    "ApplyFtrl": Update(kind="ftrl", options=_OF_FTRL, slots=_FTRL),
-    "ApplyFtrlV2": Update(kind="ftrl", options={**_OF_FTRL, "l2_shrinkage": "l2_shrinkage"}, slots=_FTRL),
-    "ApplyAddSign": Update(slots={"m": "m"}),
-    "ApplyPowerSign": Update(slots={"m": "m"}),
+    "ApplyFtrl": WeightUpdate(kind="ftrl", options=_OF_FTRL, slots=_FTRL),
+    "ApplyFtrlV2": WeightUpdate(kind="ftrl", options={**_OF_FTRL, "l2_shrinkage": "l2_shrinkage"}, slots=_FTRL),
+    "ApplyAddSign": WeightUpdate(slots={"m": "m"}),
+    "ApplyPowerSign": WeightUpdate(slots={"m": "m"}),
 }  # fmt: skip
 _POWERS = ("beta1_power", "beta2_power")
 _PASSED_ON = ("Identity", "ReadVariableOp", "Switch", "Enter", "Cast")
@@ -80,7 +80,7 @@ VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Kept:
+class OptimizerSlots:
     """What optimizers keep.
 
     Attributes:
@@ -92,7 +92,7 @@ class Kept:
     optimizers: frozenset[str] = frozenset()
 
 
-def updates_in(graph: Any) -> Iterator[tuple[Any, Update, dict[str, Any]]]:
+def updates_in(graph: Any) -> Iterator[tuple[Any, WeightUpdate, dict[str, Any]]]:
     """The operations of a graph that update weights: each, what is known of its kind, its arguments' tensors."""
     for operation in graph.get_operations():
         update = _UPDATES.get(operation.type.replace("Resource", "").replace("Sparse", ""))
@@ -113,7 +113,7 @@ def behind(tensors: Iterable[Any]) -> list[Any]:
     return list(found.values())
 
 
-def kept_in_graph(graph: Any) -> Kept:
+def kept_in_graph(graph: Any) -> OptimizerSlots:
     """Of the optimizers in an Estimator's graph.
 
     Args:
@@ -149,7 +149,7 @@ def kept_in_graph(graph: Any) -> Kept:
             name = f"{before}{weight}{after}"
             if len(slots) == 1 and name in named and name not in found:
                 found[name] = f"{weight} @{next(iter(slots))}"
-    return Kept(names=found, optimizers=frozenset(optimizers))
+    return OptimizerSlots(names=found, optimizers=frozenset(optimizers))
 
 
 def _variable(tensor: Any) -> str | None:
@@ -160,7 +160,7 @@ def _variable(tensor: Any) -> str | None:
     return str(operation.name) if operation.type in VARIABLES else None
 
 
-def kept_by_keras(model: Any) -> Kept:
+def kept_by_keras(model: Any) -> OptimizerSlots:
     """Of a compiled model's optimizer, whose slots are made.
 
     Args:
@@ -186,7 +186,7 @@ def kept_by_keras(model: Any) -> Kept:
             found[name] = GLOBAL_STEP
         elif variable.shape.rank == 0 and name not in found:
             found[name] = None
-    return Kept(names=found)
+    return OptimizerSlots(names=found)
 
 
 def _newer(names: Iterable[str], weights: list[str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a path of its own for each task
 | pace | task, step, steps, step_ms, wait_ms, input_ms: see :mod:`~estimator_pipeline.launch.pace` |
 | raised | the training has ended with an exception, which the program may catch: task, error (in one line), echo |
 | | (whether another task's end is the reason, as far as the error can tell) |
-| end | status: "failed", "diverged" or "preempted"; because (the task whose failure was the reason of this one's); |
+| end | status: "failed", "diverged" or "preempted"; caused_by (the task whose failure was the reason of this one's); |
 | | task, rank, error; refusal {code, what, found, hint}: the error of a task that ends with exit code 2 |
 
 ESTIMATOR_PIPELINE_PREEMPTED_FILE is for whoever ends all tasks when one ends with another code than 0, as `srun
@@ -65,6 +65,7 @@ __all__ = [
     "ProgressWriter",
     "Tail",
     "TaskState",
+    "cause_of",
     "code_of_preemption",
     "forget_preemption",
     "from_environ",
@@ -388,7 +389,7 @@ class TaskState:
         begun: The tasks that have told that their training began, and since when nobody has told an end. Mostly it is
             this one; several where all tasks of a command tell in one file; "" for one that did not say its name.
         trained: Whether it has told that it left its last step.
-        because: The task whose failure this one names as the reason of its own.
+        caused_by: The task whose failure this one names as the reason of its own.
         ended_as: The status of the `end` event: "failed", "diverged" or "preempted".
         refusal: What the `end` event of a task that refuses its input tells: code, what, found, hint.
         error: The exception that it has told last, in one line; "" where none was, or it has trained again since.
@@ -411,7 +412,7 @@ class TaskState:
     result: dict[str, Any] | None = None
     begun: list[str] = field(default_factory=list)
     trained: bool = False
-    because: str | None = None
+    caused_by: str | None = None
     ended_as: str | None = None
     refusal: dict[str, str | None] | None = None
     error: str = ""
@@ -454,8 +455,8 @@ class TaskState:
             self.preempting = _number(event.get("seconds"), float, 0.0)
         if kind in ("raised", "end") and event.get("error"):
             self.error = str(event["error"])
-        if kind == "end" and event.get("because"):
-            self.because = str(event["because"])
+        if kind == "end" and (cause := cause_of(event)):
+            self.caused_by = cause
         if kind == "end" and event.get("status"):
             self.ended_as = str(event["status"])
         refusal = event.get("refusal")
@@ -466,6 +467,14 @@ class TaskState:
             self.refusal = {name: None if part is None else str(part) for name, part in parts.items()}
         if kind == "result":
             self.result = {key: value for key, value in event.items() if key not in ("time", "event")}
+
+
+def cause_of(event: Mapping[str, Any]) -> str:
+    """The task whose failure an `end` event names as the reason of its own; "": none.
+
+    Until 0.1.0 was laid out anew the field was called "because".
+    """
+    return str(event.get("caused_by") or event.get("because") or "")
 
 
 def _number(value: Any, kind: type, otherwise: Any) -> Any:

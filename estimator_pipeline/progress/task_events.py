@@ -59,6 +59,6 @@ class TaskEvents:
 
         Args:
             error: The exception.
-            **fields: More fields of the event `end`: status, because, refusal.
+            **fields: More fields of the event `end`: status, caused_by, refusal.
         """
         self._progress.emit("end", **self._names, error=error_line(error), **fields)

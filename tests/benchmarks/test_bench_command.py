@@ -29,7 +29,7 @@ def test_the_smallest_case_end_to_end(run_python, tmp_path):
     (steps,) = {figures["final_step"] for figures in found.values()}
     assert {figures["records"] for figures in found.values()} == {steps * 64}
     # What is plain has nothing of ours.
-    assert {name for name, figures in found.items() if figures["repairs"]} == {"estimator", "keras"}
+    assert {name for name, figures in found.items() if figures["patches"]} == {"estimator", "keras"}
     for figures in found.values():
         assert figures["peak_mib"] > 100
         assert figures["records_per_sec"] == pytest.approx(64 * figures["steps_per_sec"])

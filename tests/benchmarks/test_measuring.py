@@ -61,10 +61,10 @@ def test_a_measurement_that_fails_says_which_and_why(tmp_path, code, says):
 
 def test_the_environment_is_nobodys(tmp_path, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{}")
-    monkeypatch.setenv("ESTIMATOR_PIPELINE_REPAIRS", "all")
+    monkeypatch.setenv("ESTIMATOR_PIPELINE_PATCHES", "all")
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
     found = measuring.environment(tmp_path, MORE="1")
-    assert not {"TF_CONFIG", "ESTIMATOR_PIPELINE_REPAIRS", "TF_USE_LEGACY_KERAS"} & set(found)
+    assert not {"TF_CONFIG", "ESTIMATOR_PIPELINE_PATCHES", "TF_USE_LEGACY_KERAS"} & set(found)
     assert found["CUDA_VISIBLE_DEVICES"] == "-1" and found["MORE"] == "1"
     assert found["XDG_CACHE_HOME"].startswith(str(tmp_path))
 

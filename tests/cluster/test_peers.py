@@ -142,7 +142,7 @@ def test_a_roll_call_ends():
             calls.look()
     assert f"worker:1 (localhost:{held.ports[0]}) did not" in str(error.value)
     assert "run.start_timeout_secs" in str(error.value) and "ESTIMATOR_PIPELINE_START_SECS" in str(error.value)
-    assert error.value.because == "worker:1" and error.value.exit_code == 1
+    assert error.value.caused_by == "worker:1" and error.value.exit_code == 1
 
 
 def test_a_roll_call_tells_what_is_known_when_all_answer(monkeypatch):

@@ -1,6 +1,6 @@
 """BestExporter over restarts: real Estimators, a new exporter object for each process that would have been started.
 
-`unrepaired` runs the same with tf.estimator's own method: the faults are there without the repair. Evaluations are
+`unpatched` runs the same with tf.estimator's own method: the faults are there without the patch. Evaluations are
 made once for all tests; a run gets what each gave back, and the event file that it left.
 """
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_stamps")
 tf = compat.install()
 v1 = tf.compat.v1
 best_exporter.apply()
-REPAIRED = tf.estimator.BestExporter.export
+PATCHED = tf.estimator.BestExporter.export
 FEATURES = np.arange(8, dtype=np.float32)[:, None]
 
 
@@ -54,8 +54,8 @@ def receiver():
 
 
 @pytest.fixture
-def unrepaired(monkeypatch):
-    monkeypatch.setattr(tf.estimator.BestExporter, "export", REPAIRED.__wrapped__)
+def unpatched(monkeypatch):
+    monkeypatch.setattr(tf.estimator.BestExporter, "export", PATCHED.__wrapped__)
 
 
 LOSSES = [0.5, 0.3, 0.9, 0.7, 0.2]  # of steps 1 to 5
@@ -141,7 +141,7 @@ def test_a_restart_exports_nothing_worse(runs):
     assert {p.name for p in runs.record.parent.iterdir()} == {"best", "best.best.json"}, "no temporary file is left"
 
 
-def test_without_the_repair_it_does(runs, unrepaired):
+def test_without_the_patch_it_does(runs, unpatched):
     runs.process(1, 2, 3)
     assert runs.process(4) == {4: True}
     assert runs.on_disk() == [0.5, 0.3, 0.7]
@@ -179,9 +179,9 @@ def test_exports_to_keep_holds(runs):
 
 @pytest.mark.parametrize("name", [None, "valid"])
 def test_exports_of_an_older_program(runs, monkeypatch, name, warnings):
-    """Made without the repair: the event files say how good they are, also those of an evaluation with a name."""
+    """Made without the patch: the event files say how good they are, also those of an evaluation with a name."""
     with monkeypatch.context() as patch:
-        patch.setattr(tf.estimator.BestExporter, "export", REPAIRED.__wrapped__)
+        patch.setattr(tf.estimator.BestExporter, "export", PATCHED.__wrapped__)
         runs.process(1, 2, name=name)
     assert not runs.record.exists()
     assert runs.process(4, name=name) == {4: False}
@@ -191,7 +191,7 @@ def test_exports_of_an_older_program(runs, monkeypatch, name, warnings):
 
 def test_event_files_with_a_damaged_end(runs, monkeypatch, warnings):
     with monkeypatch.context() as patch:
-        patch.setattr(tf.estimator.BestExporter, "export", REPAIRED.__wrapped__)
+        patch.setattr(tf.estimator.BestExporter, "export", PATCHED.__wrapped__)
         runs.process(1, 2)
     *_, last = sorted((runs.model_dir / "eval").iterdir())
     with last.open("ab") as file:
@@ -313,5 +313,5 @@ def test_an_evaluation_without_metrics(runs):
 
 def test_applied_once():
     best_exporter.apply()
-    assert tf.estimator.BestExporter.export is REPAIRED
+    assert tf.estimator.BestExporter.export is PATCHED
     assert best_exporter.NAME == "best-exporter" and "\n" not in best_exporter.WHAT

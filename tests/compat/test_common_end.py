@@ -1,4 +1,4 @@
-"""The repair `common-end`: a synchronous training ends after the last step for which every worker has a batch."""
+"""The patch `common-end`: a synchronous training ends after the last step for which every worker has a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data without an end, of an evaluation (the repair `endless-evaluation`), and data that end, of a training."""
+"""Data without an end, of an evaluation (the patch `endless-evaluation`), and data that end, of a training."""
 
 from __future__ import annotations
 

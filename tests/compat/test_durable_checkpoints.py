@@ -1,4 +1,4 @@
-"""The repair `durable-checkpoints`: what the state file names is on the disk by then."""
+"""The patch `durable-checkpoints`: what the state file names is on the disk by then."""
 
 from __future__ import annotations
 

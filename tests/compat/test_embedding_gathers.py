@@ -1,4 +1,4 @@
-"""The repair `embedding-gathers`: sparse gradients go together, to the same bits, with any number of rows."""
+"""The patch `embedding-gathers`: sparse gradients go together, to the same bits, with any number of rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOGETHER = {("SUM", 5): 2 + ONE, ("MEAN", 3): 2, ("SUM", 1): 2}
 
 
 def test_sparse_sums_have_the_same_bits_together(programs, tmp_path):
-    own_way = _sums(programs, tmp_path / "own way", {"ESTIMATOR_PIPELINE_REPAIRS": "-embedding-gathers"})
+    own_way = _sums(programs, tmp_path / "own way", {"ESTIMATOR_PIPELINE_PATCHES": "-embedding-gathers"})
     together = _sums(programs, tmp_path / "together", {})
     for found, expected in ((own_way, OWN_WAY), (together, TOGETHER)):
         assert len(found) == 3

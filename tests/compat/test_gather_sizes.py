@@ -1,4 +1,4 @@
-"""The repair `gather-sizes`: what workers gather may have another size at each step of a session."""
+"""The patch `gather-sizes`: what workers gather may have another size at each step of a session."""
 
 from __future__ import annotations
 

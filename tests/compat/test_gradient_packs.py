@@ -1,4 +1,4 @@
-"""The repair `gradient-packs`: all gradients of an Estimator's step go together, to the same bits on two workers."""
+"""The patch `gradient-packs`: all gradients of an Estimator's step go together, to the same bits on two workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def trained(folder, programs, left_out=""):
     """(reductions, gathers) in the graph of a step, and a digest of the trained weights and slots."""
     folder.mkdir()
     command = [*EXEC, programs / "gradients_on_no_device.py", folder / "model"]
-    with Tasks({"worker": 2}, command, folder, env={"ESTIMATOR_PIPELINE_REPAIRS": left_out or "all"}) as running:
+    with Tasks({"worker": 2}, command, folder, env={"ESTIMATOR_PIPELINE_PATCHES": left_out or "all"}) as running:
         assert set(running.wait().values()) == {0}, running.tails()
         (found,) = re.findall(r"^found (\d+) (\d+) (\d+) (\w+)$", running.log("worker0"), re.M)
     assert int(found[2]) == 13, "six weights, their slots, and the step"

@@ -192,7 +192,7 @@ def test_harmless_on_2_15(run_code, only_native):
         import os, sys
         from estimator_pipeline import compat
         before, finders = dict(os.environ), list(sys.meta_path)
-        tf = compat.install()  # the environment asks for no repairs
+        tf = compat.install()  # the environment asks for no patches
         status = compat.status()
         assert status.installed and status.estimator == "tensorflow"
         assert [step.name for step in status.steps] == ["keras-symbols"]
@@ -203,7 +203,7 @@ def test_harmless_on_2_15(run_code, only_native):
         import tensorflow.python.distribute.estimator_training as glue
         assert glue.__name__ == "tensorflow.python.distribute.estimator_training"
         """,
-        env={"ESTIMATOR_PIPELINE_REPAIRS": "none"},
+        env={"ESTIMATOR_PIPELINE_PATCHES": "none"},
     )
 
 
@@ -454,7 +454,7 @@ def test_public_names_are_all_there():
     import estimator_pipeline
 
     assert set(compat.__all__) == {
-        "Repair",
+        "Patch",
         "Status",
         "InstallStep",
         "install",

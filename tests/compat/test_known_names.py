@@ -156,15 +156,15 @@ def test_exec_prints_it_below_the_traceback(executed):
 
 
 @pytest.mark.nightly
-def test_exec_without_the_repair_says_what_would_find_the_name(executed):
+def test_exec_without_the_patch_says_what_would_find_the_name(executed):
     """Without an error there is no line."""
     done = executed()
     assert (done.returncode, done.stdout) == (0, "ran True\n") and "estimator-pipeline:" not in done.stderr
-    done = executed("--repairs=-moved-names")
+    done = executed("--patches=-moved-names")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "estimator-pipeline: tensorflow.python.util.nest.is_sequence moved: it is tensorflow.python.util.nest.is_nested"
-        " today; the repair moved-names, which is left out, finds it"
+        " today; the patch moved-names, which is left out, finds it"
     )
 
 

@@ -1,6 +1,6 @@
-"""Legacy programs in clusters, unchanged under `exec`: what tf.estimator does wrong there, and the repairs mend.
+"""Legacy programs in clusters, unchanged under `exec`: what tf.estimator does wrong there, and the patches mend.
 
-Each of these fails on 2.15 and 2.21 alike with ESTIMATOR_PIPELINE_REPAIRS=none in the environment.
+Each of these fails on 2.15 and 2.21 alike with ESTIMATOR_PIPELINE_PATCHES=none in the environment.
 """
 
 from __future__ import annotations
@@ -84,16 +84,16 @@ def told_of_saves(running):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("repaired", [True, False])
-def test_a_saving_listener_on_the_chief_stops_every_worker(tasks, repaired):
+@pytest.mark.parametrize("patched", [True, False])
+def test_a_saving_listener_on_the_chief_stops_every_worker(tasks, patched):
     """Estimator refuses listeners under MultiWorkerMirroredStrategy; the end that one asks for is everybody's."""
-    env = {"ESTIMATOR_PIPELINE_REPAIRS": "all" if repaired else "-train-and-evaluate"}
+    env = {"ESTIMATOR_PIPELINE_PATCHES": "all" if patched else "-train-and-evaluate"}
     with tasks({"chief": 1, "worker": 2}, "--listener_stops_at", "20", env=env) as running:
         ended = running.wait()
         assert ended == dict.fromkeys(running.processes, 0), running.tails()
         saves = [(when, step) for step in ("0", "20") for when in ("before", "after")]
         assert told_of_saves(running) == {"chief0": saves, "worker0": [], "worker1": []}
-        if repaired:
+        if patched:
             assert {name: one["global_step"] for name, (one,) in results(running).items()} == dict.fromkeys(ended, 20)
 
 
@@ -185,11 +185,11 @@ def test_sigterm_ends_a_worker(tasks):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("repaired", [True, False])
-def test_sigterm_where_train_and_evaluate_is_tensorflows_own(tasks, repaired):
-    """Nobody writes a checkpoint first, but the signal ends the process; without the repair it trains on."""
-    repairs = "-train-and-evaluate" if repaired else "-train-and-evaluate,-sigterm"
-    env = {**PEER_SECS, "ESTIMATOR_PIPELINE_REPAIRS": repairs}
+@pytest.mark.parametrize("patched", [True, False])
+def test_sigterm_where_train_and_evaluate_is_tensorflows_own(tasks, patched):
+    """Nobody writes a checkpoint first, but the signal ends the process; without the patch it trains on."""
+    patches = "-train-and-evaluate" if patched else "-train-and-evaluate,-sigterm"
+    env = {**PEER_SECS, "ESTIMATOR_PIPELINE_PATCHES": patches}
     with tasks({"worker": 2}, "--max_steps", "1000000", "--step_secs", "0.02", env=env) as running:
 
         def losses(name):
@@ -197,7 +197,7 @@ def test_sigterm_where_train_and_evaluate_is_tensorflows_own(tasks, repaired):
 
         running.wait_for(lambda: all("ten steps" in running.log(name) for name in running.processes), "training")
         running.processes["worker1"].terminate()
-        if repaired:
+        if patched:
             ended = running.wait(timeout=100)
             assert ended["worker1"] == -signal.SIGTERM and ended["worker0"], running.tails()
         else:

@@ -57,7 +57,7 @@ def test_it_ends_and_names_who_is_missing(wait, index):
     warnings = [event["text"] for event in told if event["event"] == "warning"]
     assert warnings and all(f"nothing answers at the port of {missing}" in text for text in warnings)
     assert all(("leads the cluster" in text) == (index == 1) for text in warnings)
-    end = {"event": "end", "status": "failed", "task": f"worker:{index}", "because": f"worker:{1 - index}"}
+    end = {"event": "end", "status": "failed", "task": f"worker:{index}", "caused_by": f"worker:{1 - index}"}
     assert told[-1].items() >= end.items() and f"worker:{index} waited 1 s" in told[-1]["error"]
 
 

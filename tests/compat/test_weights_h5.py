@@ -1,4 +1,4 @@
-"""The repair `weights-h5`: Keras's own file of weights, loaded under a strategy."""
+"""The patch `weights-h5`: Keras's own file of weights, loaded under a strategy."""
 
 from __future__ import annotations
 

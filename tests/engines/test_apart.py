@@ -1,6 +1,6 @@
 """Tasks whose model directory is not the chief's: found out, and all that is said goes through the chief's server.
 
-The chief's TensorFlow server is a real one, in this process; the boards are those of the tasks.
+The chief's TensorFlow server is a real one, in this process; each task has its own rendezvous.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pytest
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import parse_tf_config
 from estimator_pipeline.engines.lifecycle import startup as beginning
-from estimator_pipeline.engines.lifecycle.rendezvous import board as board_module
 from estimator_pipeline.engines.lifecycle.rendezvous import chief_server as chiefs_server
-from estimator_pipeline.engines.lifecycle.rendezvous import files as board_files
-from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.rendezvous import files as rendezvous_files
+from estimator_pipeline.engines.lifecycle.rendezvous import rendezvous as rendezvous_module
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_server import ChiefsServer
-from estimator_pipeline.engines.lifecycle.rendezvous.result_exchange import Handover
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.engines.lifecycle.rendezvous.result_exchange import ResultExchange
 from estimator_pipeline.engines.lifecycle.stopping import shutdown as farewell
-from estimator_pipeline.engines.lifecycle.stopping.synchronized_stop import BoardMail
+from estimator_pipeline.engines.lifecycle.stopping.synchronized_stop import RendezvousChannel
 from estimator_pipeline.errors import TaskFailedError
 from tests.support.processes import free_ports
 
@@ -40,15 +40,17 @@ def jobs():
 
 
 @pytest.fixture
-def board_of(jobs, monkeypatch, tmp_path):
-    """`board_of("worker", "folder")`: the board of a task in a folder."""
-    monkeypatch.setattr(board_module, "_APART_SECS", 0.1)
-    monkeypatch.setattr(board_files, "_LOOK_SECS", 0.05)
+def rendezvous_of(jobs, monkeypatch, tmp_path):
+    """`rendezvous_of("worker", "folder")`: the rendezvous of a task in a folder."""
+    monkeypatch.setattr(rendezvous_module, "_APART_SECS", 0.1)
+    monkeypatch.setattr(rendezvous_files, "_LOOK_SECS", 0.05)
 
     def make(job, folder, **options):
         tf_config = parse_tf_config({"cluster": jobs, "task": {"type": job, "index": 0}})
         (tmp_path / folder).mkdir(exist_ok=True)
-        return Board(str(tmp_path / folder), tf_config=tf_config, environ={}, server=ChiefsServer(tf_config), **options)
+        return Rendezvous(
+            str(tmp_path / folder), tf_config=tf_config, environ={}, server=ChiefsServer(tf_config), **options
+        )
 
     return make
 
@@ -97,10 +99,10 @@ def test_a_server_that_is_not_there_is_told_at_once(jobs):
         server.announced()
 
 
-def test_a_worker_with_a_folder_of_its_own_hears_and_is_heard(board_of, tmp_path):
-    chief, worker, policies = board_of("chief", "c"), board_of("worker", "w"), []
+def test_a_worker_with_a_folder_of_its_own_hears_and_is_heard(rendezvous_of, tmp_path):
+    chief, worker, policies = rendezvous_of("chief", "c"), rendezvous_of("worker", "w"), []
     with chief.attending(), worker.attending():
-        chief.say("running", from_step=0, policy="file")
+        chief.publish_status("running", from_step=0, policy="file")
         input_fn = types.SimpleNamespace(follow=policies.append)
         assert meet(worker, tmp_path / "w", input_fn) == str(tmp_path / "w" / "tmp_worker_0")
         assert policies == ["file"], "the shard policy that the run began under"
@@ -109,47 +111,47 @@ def test_a_worker_with_a_folder_of_its_own_hears_and_is_heard(board_of, tmp_path
         worker.report("done", steps=3, records=None)
         done = farewell.reports_of(chief, [worker.tf_config.task], timeout=60)
         assert done["worker:0"].steps == 3
-        mail = BoardMail(worker, ["decision"]), BoardMail(chief, ["ask"])
-        mail[0].post("ask", "worker:0")
-        mail[1].post("decision", "7")
-        assert (mail[1].wait("ask", 60), mail[0].wait("decision", 60)) == ("worker:0", "7")
-        chief.say("finished", global_step=3, checkpoint=None, result_by="chief:0")
+        channel = RendezvousChannel(worker, ["decision"]), RendezvousChannel(chief, ["ask"])
+        channel[0].post("ask", "worker:0")
+        channel[1].post("decision", "7")
+        assert (channel[1].wait("ask", 60), channel[0].wait("decision", 60)) == ("worker:0", "7")
+        chief.publish_status("finished", global_step=3, checkpoint=None, result_by="chief:0")
         chief.publish({"global_step": 3})
         assert wait_for(worker.result) == {"global_step": 3}
     assert json.loads((tmp_path / "c/estimator_pipeline/tasks/worker-0.json").read_text())["apart"] is True
 
 
-def test_a_shared_folder_is_used_as_it_is(board_of, tmp_path):
+def test_a_shared_folder_is_used_as_it_is(rendezvous_of, tmp_path):
     """Also where a file system is slow to show what the others write, and the chief has announced its folder."""
-    chief, worker, other = board_of("chief", "c"), board_of("worker", "c"), board_of("worker", "w")
+    chief, worker, other = rendezvous_of("chief", "c"), rendezvous_of("worker", "c"), rendezvous_of("worker", "w")
     chief.files.announce("a session")
     for each, elsewhere in ((worker, False), (other, True)):
         each.report("here")
         assert each.files.look_elsewhere("tasks/worker-0.json", each._nonce, ended=set()) is elsewhere
     with chief.attending(), worker.attending():
-        chief.say("running", from_step=0)
+        chief.publish_status("running", from_step=0)
         assert meet(worker, tmp_path / "c") == str(tmp_path / "c")
         assert not worker.apart and chief.apart_tasks() == []
 
 
-def test_what_an_earlier_training_has_announced_does_not_last(board_of, monkeypatch, tmp_path):
-    monkeypatch.setattr(board_files, "_STALE_SECS", 0.2)
-    board_of("chief", "old").files.announce("an earlier session")
-    worker = board_of("worker", "w")
+def test_what_an_earlier_training_has_announced_does_not_last(rendezvous_of, monkeypatch, tmp_path):
+    monkeypatch.setattr(rendezvous_files, "_STALE_SECS", 0.2)
+    rendezvous_of("chief", "old").files.announce("an earlier session")
+    worker = rendezvous_of("worker", "w")
     with worker.attending():
         wait_for(lambda: worker.files.elsewhere == str(tmp_path / "old" / "estimator_pipeline"))
         assert not worker.apart
-        chief = board_of("chief", "new")
+        chief = rendezvous_of("chief", "new")
         with chief.attending():
-            chief.say("running", from_step=0)
+            chief.publish_status("running", from_step=0)
             meet(worker, tmp_path / "w")
             assert worker.files.elsewhere == str(tmp_path / "new" / "estimator_pipeline")
 
 
-def test_the_failure_of_the_chief_is_heard(board_of, tmp_path):
-    chief, worker = board_of("chief", "c"), board_of("worker", "w")
+def test_the_failure_of_the_chief_is_heard(rendezvous_of, tmp_path):
+    chief, worker = rendezvous_of("chief", "c"), rendezvous_of("worker", "w")
     with chief.attending(), worker.attending():
-        chief.say("running", from_step=0)
+        chief.publish_status("running", from_step=0)
         meet(worker, tmp_path / "w")
         heard = []
 
@@ -157,48 +159,50 @@ def test_the_failure_of_the_chief_is_heard(board_of, tmp_path):
             with pytest.raises(TaskFailedError, match="the disk is full") as raised:
                 worker.wait("something", lambda said: None, timeout=60)
             worker.report_failed(str(raised.value), status="failed", echo=True)
-            heard.append(raised.value.because)
+            heard.append(raised.value.caused_by)
 
         thread = threading.Thread(target=work)
         thread.start()
-        chief.say_failed("the disk is full", status="failed", echo=False)
+        chief.publish_failure("the disk is full", status="failed", echo=False)
         farewell.let_hear(chief)
         thread.join(60)
         assert heard == ["chief:0"]
 
 
-def test_the_checkpoint_that_training_goes_on_from_comes_from_the_chief(board_of, tmp_path, monkeypatch):
+def test_the_checkpoint_that_training_goes_on_from_comes_from_the_chief(rendezvous_of, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    chief, worker = board_of("chief", "c"), board_of("worker", "w")
+    chief, worker = rendezvous_of("chief", "c"), rendezvous_of("worker", "w")
     checkpoint_at(tmp_path / "c", 40)
     checkpoint_at(tmp_path / "w", 90)  # a copy of another time, which nobody goes on from
     start = beginning.files_of_start(str(tmp_path / "c"))
     assert set(start) == {"model.ckpt-40.index", "model.ckpt-40.data-00000-of-00001"}
     with chief.attending(), worker.attending():
-        chief.say("running", from_step=40, start=start)
+        chief.publish_status("running", from_step=40, start=start)
         own = meet(worker, "w")
         beginning.fetch_start(worker, own, timeout=60)
         assert beginning.latest_step(own) == 40
         assert tf.train.load_checkpoint(own).get_tensor("weights").sum() == 1000
         # And where the chief has none, neither has the worker.
-        chief.say("running", from_step=0, start={})
+        chief.publish_status("running", from_step=0, start={})
         beginning.fetch_start(worker, own, timeout=60)
         assert tf.train.latest_checkpoint(own) is None
 
 
-def test_an_evaluator_with_a_folder_of_its_own_leaves_it_to_the_chief(board_of, tmp_path, logged):
-    chief, evaluator = board_of("chief", "c", evaluator=True), board_of("evaluator", "e")
+def test_an_evaluator_with_a_folder_of_its_own_leaves_it_to_the_chief(rendezvous_of, tmp_path, logged):
+    chief, evaluator = rendezvous_of("chief", "c", evaluator=True), rendezvous_of("evaluator", "e")
     with chief.attending(), evaluator.attending():
-        chief.say("running", from_step=0)
+        chief.publish_status("running", from_step=0)
         wait_for(lambda: evaluator.apart)
         results = []
         standing_by = threading.Thread(
-            target=lambda: results.append(Handover(evaluator, told=True, timeout=60).stand_by(str(tmp_path / "e")))
+            target=lambda: results.append(
+                ResultExchange(evaluator, told=True, timeout=60).stand_by(str(tmp_path / "e"))
+            )
         )
         standing_by.start()
-        handover = Handover(chief, told=True, timeout=60)
-        wait_for(lambda: not handover.is_evaluators())
-        chief.say("finished", global_step=3, checkpoint=None, result_by="chief:0")
+        result_exchange = ResultExchange(chief, told=True, timeout=60)
+        wait_for(lambda: not result_exchange.is_evaluators())
+        chief.publish_status("finished", global_step=3, checkpoint=None, result_by="chief:0")
         chief.publish(
             {"global_step": 3, "metrics": {}, "checkpoint": None, "exports": [], "evaluations": [], "tasks": {}}
         )

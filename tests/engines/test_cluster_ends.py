@@ -84,7 +84,7 @@ def launch(run_python, tmp_path):
     return run
 
 
-def board(tmp_path):
+def rendezvous(tmp_path):
     return json.loads((tmp_path / "model" / "estimator_pipeline" / "result.json").read_text())["result"]
 
 
@@ -95,7 +95,7 @@ def test_the_evaluator_ends_however_training_ended(launch, tmp_path, evaluator, 
     """1437 records in batches of 64 are 22 steps; a hook stops at 11. max_steps is None, or far away."""
     done = launch(case, evaluator)
     assert done.returncode == 0, done.stderr[-4000:]
-    result = board(tmp_path)
+    result = rendezvous(tmp_path)
     assert (result["global_step"], result["ended"]) == (step, ended)
     assert result["evaluations"][-1]["global_step"] == step
     assert result["evaluated_by"] == ("evaluator:0" if evaluator == "--evaluator" else "worker:0")
@@ -175,7 +175,7 @@ def start(task, cluster, model_dir, log, *, steps, environ=(), more=()):
 
 
 def greeting(folder):
-    """What an evaluator says of itself on the board of a model directory, if it has."""
+    """What an evaluator says of itself on the rendezvous of a model directory, if it has."""
     file = folder / "estimator_pipeline" / "tasks" / "evaluator-0.json"
     return json.loads(file.read_text())["nonce"] if file.exists() else None
 

@@ -40,10 +40,10 @@ def test_shape(launch, job, options, evaluated_by, monkeypatch):
     if "--evaluator" in options:
         settings.append("eval.during_training=false")
     document = launch(CONFIGS / f"{job}.yaml", *options, settings=settings)
-    board = check(document, evaluated_by=evaluated_by)
+    result = check(document, evaluated_by=evaluated_by)
     if job == "master_worker":
         # A master evaluates during training, as it always did.
-        assert [e["global_step"] for e in board["evaluations"]] == [12, 24]
+        assert [e["global_step"] for e in result["evaluations"]] == [12, 24]
 
 
 COVERED = {"multi_worker_estimator", "evaluator_in_cluster", "chief_workers", "chief_workers_ps", "master_worker"}
@@ -57,9 +57,9 @@ def test_every_legacy_config_runs(launch, name):
     document = launch(CONFIGS / f"{name}.yaml")
     tasks = tasks_of(document)
     evaluated_by = next((t for t in tasks if t.startswith("evaluator")), tasks[0])
-    board = check(document, evaluated_by=evaluated_by)
+    result = check(document, evaluated_by=evaluated_by)
     if name == "schedule_and_exports":
-        assert board["exports"] and all(Path(path).is_dir() for path in board["exports"])
+        assert result["exports"] and all(Path(path).is_dir() for path in result["exports"])
 
 
 TF_CONFIGS = {path.stem: parse_tf_config(path.read_text()) for path in sorted((CONFIGS / "tf_config").glob("*.json"))}

@@ -18,9 +18,9 @@ from estimator_pipeline import inputs
 from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.compat.internals import sessions
 from estimator_pipeline.compat.internals.cached_evaluation import RepeatedEvaluation
-from estimator_pipeline.compat.internals.data_end.even_batches import whole_rounds
+from estimator_pipeline.compat.internals.data_end.even_batches import even_batches
 from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator, EstimatorEvaluator, follow_training
-from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.errors import InputError, WaitError
 from estimator_pipeline.progress import progress_file as progress_protocol
 from tests.support.processes import tensorflow_with_three_cpus
@@ -62,7 +62,7 @@ def keras_estimator(folder, model_fn=keras_model_fn, **options):
 
 
 def with_own_strategy(folder):
-    """As a program makes it, with what repairs do around an evaluation."""
+    """As a program makes it, with what patches do around an evaluation."""
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     config = tf.estimator.RunConfig(str(folder / "keras"), eval_distribute=strategy, tf_random_seed=1)
     return tf.estimator.Estimator(keras_model_fn, config=config)
@@ -478,7 +478,7 @@ def test_what_replicas_cannot_share_is_refused(trained):
 @pytest.mark.nightly
 @pytest.mark.parametrize("replicas", [2, 3, 4])
 @pytest.mark.parametrize("batch", [4, 7])
-def test_whole_rounds(replicas, batch):
+def test_even_batches(replicas, batch):
     """The same records in the same order, in rounds that are whole; whole ones stay as they are."""
 
     for count in range(replicas, 40, 3):
@@ -487,10 +487,10 @@ def test_whole_rounds(replicas, batch):
         features = {"x": numbers, "sparse": tf.sparse.from_dense(numbers[:, None] + 1), "ragged": rows}
         batches = tf.data.Dataset.from_tensor_slices((features, numbers)).batch(batch)
         if batches.cardinality() % replicas == 0:  # where nobody knows it, they are looked at
-            found = [labels for _, labels in whole_rounds(batches, replicas)]
+            found = [labels for _, labels in even_batches(batches, replicas)]
             assert [labels.numpy().tolist() for labels in found] == [labels.numpy().tolist() for _, labels in batches]
             batches = batches.filter(lambda *_: True)
-        found = list(whole_rounds(batches, replicas))
+        found = list(even_batches(batches, replicas))
         assert len(found) % replicas == 0 and all(len(labels) for _, labels in found)
         assert np.concatenate([labels for _, labels in found]).tolist() == list(range(count))
         for features, labels in found:
@@ -581,11 +581,11 @@ class Training:
     def __init__(self, estimator, folder):
         self.folder = Path(folder)
         self.trained = Path(estimator.model_dir)
-        self.board, self.chief = (
-            Board(str(folder), tf_config=from_environ(environ), environ=environ)
+        self.rendezvous, self.chief = (
+            Rendezvous(str(folder), tf_config=from_environ(environ), environ=environ)
             for environ in ({"TF_CONFIG": json.dumps({**TASK, "task": task})} for task in (TASK["task"], CHIEF))
         )
-        self.board.report("here")
+        self.rendezvous.report("here")
         self.estimator = tf.estimator.Estimator(keras_model_fn, config=config_for(folder, save_checkpoints_steps=10))
 
     def has(self, *steps):
@@ -599,7 +599,7 @@ class Training:
         v1.train.update_checkpoint_state(str(self.folder), paths[-1], all_model_checkpoint_paths=paths)
 
     def says(self, state, **more):
-        self.chief.say(state, **more)
+        self.chief.publish_status(state, **more)
 
     def ends(self, step):
         self.says("finished", checkpoint=str(self.folder / f"model.ckpt-{step}"), global_step=step)
@@ -619,7 +619,7 @@ class Training:
         with evaluator:
             follow_training(
                 evaluator,
-                board=self.board,
+                rendezvous=self.rendezvous,
                 model_dir=str(self.folder),
                 checkpoint_timeout=60,
             )
@@ -711,7 +711,7 @@ def test_an_evaluator_whose_chief_never_comes(trained, tmp_path, monkeypatch):
     with pytest.raises(WaitError, match=r"waited 0 s for the other tasks to join, and chief:0 \(localhost:1\) did not"):
         training.follow([])
     training.says("running", from_step=0)
-    training.board.attend()
+    training.rendezvous.attend()
     training.has(0, 10)
 
     def end():

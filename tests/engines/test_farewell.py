@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from estimator_pipeline.cluster import Task, parse_tf_config
-from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.lifecycle.stopping import shutdown as farewell
 from tests.support.processes import environment
 
@@ -22,22 +22,22 @@ TASKS = (Task("chief"), Task("worker"))
 
 @pytest.fixture
 def chief(tmp_path):
-    board = board_of(tmp_path, "chief")
-    with board.attending():
-        board.say("running")
-        board.report("done", steps=3, records=None)
-        yield board
+    rendezvous = rendezvous_of(tmp_path, "chief")
+    with rendezvous.attending():
+        rendezvous.publish_status("running")
+        rendezvous.report("done", steps=3, records=None)
+        yield rendezvous
 
 
-def board_of(folder, kind, cluster=None):
+def rendezvous_of(folder, kind, cluster=None):
     document = {"cluster": cluster or WORKERS, "task": {"type": kind, "index": 0}}
-    return Board(str(folder), tf_config=parse_tf_config(document), environ={})
+    return Rendezvous(str(folder), tf_config=parse_tf_config(document), environ={})
 
 
 def test_a_task_in_its_last_step_is_waited_for(chief, tmp_path, monkeypatch):
     """Longer than for one that never came: the limit of that has passed when it reports."""
     monkeypatch.setattr(farewell, "UNMET_SECS", 0.0)
-    worker = board_of(tmp_path, "worker")
+    worker = rendezvous_of(tmp_path, "worker")
     worker.report("here")
     late = threading.Timer(1.0, worker.report, ["done"], {"steps": 2, "records": 64})
     late.start()
@@ -53,7 +53,7 @@ def test_a_task_in_its_last_step_is_waited_for(chief, tmp_path, monkeypatch):
 def test_whoever_brings_no_report_is_left_out(chief, tmp_path, monkeypatch, logged, state):
     monkeypatch.setattr(farewell, "UNMET_SECS", 0.0)
     if state == "failed":
-        worker = board_of(tmp_path, "worker")
+        worker = rendezvous_of(tmp_path, "worker")
         worker.report("here")
         chief.attend()
         worker.training()
@@ -65,7 +65,7 @@ def test_whoever_brings_no_report_is_left_out(chief, tmp_path, monkeypatch, logg
 def test_a_task_that_has_gone_is_not_waited_for(chief, tmp_path, monkeypatch, logged):
     monkeypatch.setattr("estimator_pipeline.cluster.peers.grace_secs", lambda environ=None: 0.0)
     monkeypatch.setattr("estimator_pipeline.cluster.peers.PeerWatch.INTERVAL_SECS", 0.0)
-    worker = board_of(tmp_path, "worker")
+    worker = rendezvous_of(tmp_path, "worker")
     worker.report("here")
     assert list(farewell.reports_of(chief, TASKS, timeout=600)) == ["chief:0"]
     assert "worker:0 at 127.0.0.1:2 is gone" in logged.text
@@ -73,7 +73,7 @@ def test_a_task_that_has_gone_is_not_waited_for(chief, tmp_path, monkeypatch, lo
 
 def test_only_who_came_is_waited_for_to_leave(chief, tmp_path):
     farewell.wait_until_left(chief, TASKS[1:], timeout=0.0)
-    worker = board_of(tmp_path, "worker")
+    worker = rendezvous_of(tmp_path, "worker")
     worker.report("done", steps=1, records=None)
     gone = threading.Event()
 
@@ -91,9 +91,9 @@ def test_only_who_came_is_waited_for_to_leave(chief, tmp_path):
 
 def test_a_chief_that_was_asked_to_end_waits_for_its_peers_as_well(chief, tmp_path):
     """Its own word ends the others' waits, and none of its own."""
-    worker = board_of(tmp_path, "worker")
+    worker = rendezvous_of(tmp_path, "worker")
     worker.report("preempted")
-    chief.say("preempted", by="SIGTERM", checkpoint=None, global_step=0)
+    chief.publish_status("preempted", by="SIGTERM", checkpoint=None, global_step=0)
     late = threading.Timer(0.5, worker.leave)
     late.start()
     farewell.wait_until_left(chief, TASKS[1:], timeout=600)
@@ -102,7 +102,7 @@ def test_a_chief_that_was_asked_to_end_waits_for_its_peers_as_well(chief, tmp_pa
 
 
 def test_one_that_does_not_come_to_its_end_is_named(chief, tmp_path, logged):
-    board_of(tmp_path, "worker").report("here")
+    rendezvous_of(tmp_path, "worker").report("here")
     assert list(farewell.reports_of(chief, TASKS, timeout=0.0)) == ["chief:0"]
     assert "waited 0 s for the report of worker:0, and it did not come; the job ends without it" in logged.text
 

@@ -9,7 +9,7 @@ import pytest
 from estimator_pipeline import compat
 from estimator_pipeline.engines.lifecycle import startup as beginning
 from estimator_pipeline.errors import PreemptedError, TaskFailedError, WaitError
-from tests.engines.test_board import WITH_PS, board
+from tests.engines.test_rendezvous import WITH_PS, rendezvous
 
 CHIEF, WORKER = ({"cluster": WITH_PS, "task": {"type": task, "index": 0}} for task in ("chief", "worker"))
 
@@ -25,14 +25,16 @@ class Follower(threading.Thread):
 
     def __init__(self, folder, *, asked=lambda: False, timeout=120.0):
         super().__init__(daemon=True)
-        self.board, self.folder, self.asked, self.timeout = board(folder, WORKER), folder, asked, timeout
+        self.rendezvous, self.folder, self.asked, self.timeout = rendezvous(folder, WORKER), folder, asked, timeout
         self.step, self.error = None, None
         self.start()
 
     def run(self):
         try:
-            with self.board.attending():
-                self.step = beginning.follow_chief(self.board, str(self.folder), asked=self.asked, timeout=self.timeout)
+            with self.rendezvous.attending():
+                self.step = beginning.follow_chief(
+                    self.rendezvous, str(self.folder), asked=self.asked, timeout=self.timeout
+                )
         except Exception as error:
             self.error = error
 
@@ -48,44 +50,44 @@ def test_a_state_file_that_is_torn_is_waited_for(tmp_path):
     """As found by the fault campaign: the worker saw no checkpoint, and began its data at step 0."""
     checkpoint_at(tmp_path, 40)
     (tmp_path / "checkpoint").write_text("model_chec")
-    worker, chief = Follower(tmp_path), board(tmp_path, CHIEF)
+    worker, chief = Follower(tmp_path), rendezvous(tmp_path, CHIEF)
     assert beginning.latest_step(str(tmp_path)) == 0
     with chief.attending():
         checkpoint_at(tmp_path, 40)
-        chief.say("running", from_step=40)
+        chief.publish_status("running", from_step=40)
         assert worker.came_to() == 40
 
 
 def test_a_checkpoint_that_the_chief_sets_aside_does_not_count(tmp_path):
     checkpoint_at(tmp_path, 80)
-    worker, chief = Follower(tmp_path), board(tmp_path, CHIEF)
+    worker, chief = Follower(tmp_path), rendezvous(tmp_path, CHIEF)
     with chief.attending():
         (tmp_path / "model.ckpt-80.index").unlink()
         checkpoint_at(tmp_path, 40)
-        chief.say("running", from_step=40)
+        chief.publish_status("running", from_step=40)
         assert worker.came_to() == 40
 
 
 def test_one_that_comes_late_goes_on_from_the_newest(tmp_path):
-    chief = board(tmp_path, CHIEF)
+    chief = rendezvous(tmp_path, CHIEF)
     with chief.attending():
-        chief.say("running", from_step=40)
+        chief.publish_status("running", from_step=40)
         checkpoint_at(tmp_path, 120)
         assert Follower(tmp_path).came_to() == 120
 
 
 def test_a_chief_that_cannot_begin_ends_it(tmp_path):
-    worker, chief = Follower(tmp_path), board(tmp_path, CHIEF)
+    worker, chief = Follower(tmp_path), rendezvous(tmp_path, CHIEF)
     with chief.attending():
-        chief.say_failed("no checkpoint is whole", status="failed", echo=False, from_step=0)
+        chief.publish_failure("no checkpoint is whole", status="failed", echo=False, from_step=0)
         with pytest.raises(TaskFailedError, match="no checkpoint is whole"):
             worker.came_to()
 
 
 def test_a_chief_that_is_asked_to_end_takes_it_along(tmp_path):
-    worker, chief = Follower(tmp_path), board(tmp_path, CHIEF)
+    worker, chief = Follower(tmp_path), rendezvous(tmp_path, CHIEF)
     with chief.attending():
-        chief.say("preempted", by="SIGTERM", checkpoint=None, global_step=0, from_step=0)
+        chief.publish_status("preempted", by="SIGTERM", checkpoint=None, global_step=0, from_step=0)
         with pytest.raises(PreemptedError):
             worker.came_to()
 
@@ -96,8 +98,8 @@ def test_one_that_is_asked_to_end_waits_no_longer(tmp_path):
 
 
 def test_the_word_of_an_earlier_run_is_none(tmp_path):
-    chief = board(tmp_path, CHIEF)
+    chief = rendezvous(tmp_path, CHIEF)
     with chief.attending():
-        chief.say("running", from_step=40)
+        chief.publish_status("running", from_step=40)
     with pytest.raises(WaitError, match="where training goes on"):
         Follower(tmp_path, timeout=1.0).came_to()

@@ -38,7 +38,7 @@ def test_epochs_that_are_over_are_not_over_for_other_data(tmp_path):
     """They count from the first step of all: training on new data came to no step, and ended as if it had."""
 
     def begin(step, accept=True, **changed):
-        made = identity.Identity(fixed={"seed": 1, "input.fingerprint": "a", **changed}, epochs=2.0, max_steps=10)
+        made = identity.RunIdentity(fixed={"seed": 1, "input.fingerprint": "a", **changed}, epochs=2.0, max_steps=10)
         identity.check(str(tmp_path), made, step=step, accept=accept)
 
     begin(0)
@@ -53,7 +53,9 @@ def test_epochs_that_are_over_are_not_over_for_other_data(tmp_path):
 
 def begun(folder, step=0, accept=False, files=(), **fixed):
     """A run that begins, or goes on after a step, made of this."""
-    made = identity.Identity(fixed={"input.records": 9, "input.shard_policy": "by record", **fixed}, files=dict(files))
+    made = identity.RunIdentity(
+        fixed={"input.records": 9, "input.shard_policy": "by record", **fixed}, files=dict(files)
+    )
     identity.check(str(folder), made, step=step, accept=accept)
 
 

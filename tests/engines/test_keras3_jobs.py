@@ -119,11 +119,11 @@ SHAPES = [
 @pytest.mark.parametrize(("job", "options", "settings", "evaluated_by"), SHAPES)
 def test_shape(launch, job, options, settings, evaluated_by):
     document = launch(CONFIGS / f"{job}.yaml", *options, *KERAS_3, settings=[*SMALL, *settings])
-    board = check(document, evaluated_by=evaluated_by)
+    result = check(document, evaluated_by=evaluated_by)
     model_dir = document["model_dir"]
     assert sorted(path.name for path in model_dir.glob("*.index")) == ["keras3-12.index", "keras3-24.index"]
-    assert (model_dir / "model.keras").is_file(), board["exports"]
-    assert [e["global_step"] for e in board["evaluations"]] == [12, 24]
+    assert (model_dir / "model.keras").is_file(), result["exports"]
+    assert [e["global_step"] for e in result["evaluations"]] == [12, 24]
     if "evaluator" in evaluated_by:
         assert list((model_dir / "export" / "final").iterdir())
     logs = {task["task"]: Path(task["log"]).read_text() for task in document["tasks"]}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import estimator_pipeline as ep
-from estimator_pipeline.inputs.sampler import Order, record_ids
+from estimator_pipeline.inputs.sampler import IndexSampler, record_ids
 from tests.repository.test_docs import program
 from tests.support.launched_jobs import CONFIGS, SMALL, check
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
@@ -53,11 +53,11 @@ SHAPES = [
 @pytest.mark.parametrize(("job", "options", "settings", "evaluated_by"), SHAPES)
 def test_shape(launch, job, options, settings, evaluated_by):
     document = launch(CONFIGS / f"{job}.yaml", *options, *KERAS, settings=[*SMALL, *settings])
-    board = check(document, evaluated_by=evaluated_by)
+    result = check(document, evaluated_by=evaluated_by)
     model_dir = document["model_dir"]
     assert [path.name for path in sorted(model_dir.glob("ckpt-*.index"))] == ["ckpt-12.index", "ckpt-24.index"]
-    assert (model_dir / "model.keras").is_file(), board["exports"]
-    steps = [e["global_step"] for e in board["evaluations"]]
+    assert (model_dir / "model.keras").is_file(), result["exports"]
+    steps = [e["global_step"] for e in result["evaluations"]]
     assert steps == ([24] if options == ["--no-evaluator"] and not settings else [12, 24])
     logs = {task["task"]: Path(task["log"]).read_text() for task in document["tasks"]}
     chief = next(iter(logs))
@@ -208,7 +208,7 @@ def test_k3_by_the_hint_each_worker_reads_its_half(tmp_path, start):
         logs = [running.log(name) for name in ("worker0", "worker1")]
     assert all("policy HINT" in log for log in logs)
     read = [[list(map(int, line.split()[1:])) for line in log.splitlines() if line.startswith("read ")] for log in logs]
-    stream = record_ids(Order(100, seed=3), start * 12, (start + 20) * 12).tolist()
+    stream = record_ids(IndexSampler(100, seed=3), start * 12, (start + 20) * 12).tolist()
     assert [len(one) for one in read] == [20, 20]
     for step in range(20):
         together = stream[step * 12 : (step + 1) * 12]

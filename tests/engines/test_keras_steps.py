@@ -9,7 +9,7 @@ import pytest
 
 from estimator_pipeline.compat.internals import keras_steps_per_execution as steps_of_keras
 from estimator_pipeline.engines.keras import multi_step as keras_steps
-from estimator_pipeline.engines.lifecycle.step_schedule import Every
+from estimator_pipeline.engines.lifecycle.step_schedule import StepInterval
 from estimator_pipeline.inputs.ledger import check, read
 from estimator_pipeline.testing.training_runs import two_replicas
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
@@ -117,7 +117,7 @@ def test_callbacks_that_see_no_steps_are_no_hindrance():
             return [(50, start + 20), (0, 7)]
 
     assert keras_steps.wanted_by([Epochs()], 3) == ([], "")
-    assert keras_steps.wanted_by([Epochs(), Some()], 3) == ([Every(50, 23), Every(0, 7)], "")
+    assert keras_steps.wanted_by([Epochs(), Some()], 3) == ([StepInterval(50, 23), StepInterval(0, 7)], "")
     assert keras_steps.wanted_by([Some(), Batches()], 3) == ([], "the callback Batches may want to see every step")
 
 

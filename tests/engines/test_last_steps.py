@@ -9,7 +9,7 @@ import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import Task, parse_tf_config
-from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.lifecycle.stopping.last_steps import last_steps_hook
 from tests.support.processes import free_ports
 
@@ -18,17 +18,17 @@ v1 = tf.compat.v1
 
 
 @pytest.fixture
-def boards(tmp_path):
+def rendezvous_pair(tmp_path):
     """The chief's, which attends, and that of a worker which trains."""
     jobs = {job: [f"localhost:{port}"] for job, port in zip(("chief", "worker", "ps"), free_ports(3), strict=True)}
     chief, worker = (
-        Board(
+        Rendezvous(
             str(tmp_path), tf_config=parse_tf_config({"cluster": jobs, "task": {"type": job, "index": 0}}), environ={}
         )
         for job in ("chief", "worker")
     )
     with chief.attending():
-        chief.say("running")
+        chief.publish_status("running")
         worker.report("here")
         yield chief, worker
 
@@ -39,7 +39,7 @@ def last_checkpoint(
     """The name of the checkpoint of a chief that trains two steps.
 
     Args:
-        chief: its board.
+        chief: its rendezvous.
         folder: for checkpoints.
         waits: called with a function that makes steps of the others, when the chief waits for them.
         batches: how many data the chief has.
@@ -77,8 +77,8 @@ def last_checkpoint(
 
 
 @pytest.mark.parametrize("case", [{}, {"stop_at": 2, "batches": 5}], ids=["data ended", "max_steps"])
-def test_the_last_checkpoint_has_the_steps_of_all(boards, tmp_path, case):
-    chief, worker = boards
+def test_the_last_checkpoint_has_the_steps_of_all(rendezvous_pair, tmp_path, case):
+    chief, worker = rendezvous_pair
 
     def waits(step_by):
         def train():
@@ -90,9 +90,9 @@ def test_the_last_checkpoint_has_the_steps_of_all(boards, tmp_path, case):
     assert last_checkpoint(chief, tmp_path, waits=waits, **case)[-1] == "5"
 
 
-def test_checkpoints_are_written_meanwhile(boards, tmp_path):
+def test_checkpoints_are_written_meanwhile(rendezvous_pair, tmp_path):
     """An evaluator waits for them, and a job that fails goes on from them."""
-    chief, worker = boards
+    chief, worker = rendezvous_pair
 
     def waits(step_by):
         def train():
@@ -108,16 +108,16 @@ def test_checkpoints_are_written_meanwhile(boards, tmp_path):
     assert last_checkpoint(chief, tmp_path, waits=waits)[-2:] == ["202", "203"]
 
 
-def test_a_worker_that_makes_no_step_any_more_is_not_waited_for(boards, tmp_path, logged):
-    chief, _ = boards
+def test_a_worker_that_makes_no_step_any_more_is_not_waited_for(rendezvous_pair, tmp_path, logged):
+    chief, _ = rendezvous_pair
     assert last_checkpoint(chief, tmp_path, waits=lambda step_by: None, timeout=0.5)[-1] == "2"
     assert "not all workers have left training" in logged.text
 
 
 @pytest.mark.parametrize("during", [True, False])
-def test_a_job_that_is_asked_to_end_is_not_waited_for(boards, tmp_path, during):
+def test_a_job_that_is_asked_to_end_is_not_waited_for(rendezvous_pair, tmp_path, during):
     """But until the others stand still, whose steps are in its checkpoint."""
-    chief, _ = boards
+    chief, _ = rendezvous_pair
     asked, still = threading.Event(), []
     if not during:
         asked.set()

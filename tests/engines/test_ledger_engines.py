@@ -13,7 +13,7 @@ from estimator_pipeline.engines.recording import graph_hashing
 from estimator_pipeline.engines.recording.ledger import TaskLedger
 from estimator_pipeline.inputs import ledger
 from estimator_pipeline.inputs.ledger.hashing import Sparse, fingerprints
-from estimator_pipeline.inputs.sharding import Replicas
+from estimator_pipeline.inputs.sharding import ShardOptions
 from tests.engines.test_keras3 import keras3
 from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
@@ -53,7 +53,7 @@ def check_plan(folder, steps, *, replicas=1):
 
 def ledger_plan(replicas):
     data = ep.inputs.from_tfds("digits", global_batch_size=64, scale=1 / 16, seed=1)
-    return data.train_plan(Replicas(num_replicas=replicas))
+    return data.train_shards(ShardOptions(num_replicas=replicas))
 
 
 @pytest.mark.gate("keras-mirrored-auto")

@@ -50,7 +50,7 @@ def saved(model_dir):
     return step, {name: reader.get_tensor(name) for name in names if "save_counter" not in name}
 
 
-def board(model_dir):
+def training(model_dir):
     return json.loads((model_dir / "estimator_pipeline" / "training.json").read_text())
 
 
@@ -84,7 +84,7 @@ def test_two_workers_stop_at_the_same_step_and_go_on_bit_equal(tmp_path, engine,
         assert None not in stops, tasks.tails()
     stop, _ = saved(model_dir)
     assert {int(found[1]) for found in stops} == {stop}
-    said = board(model_dir)
+    said = training(model_dir)
     assert (said["state"], said["global_step"]) == ("preempted", stop)
     end = stop + 25
     with two_workers(tmp_path / "second", model_dir, engine, end) as tasks:
@@ -174,7 +174,7 @@ def test_what_a_worker_that_does_not_answer_may_lose(tmp_path):
         worker.suspend()
         try:
             tasks.processes["chief0"].send_signal(signal.SIGTERM)
-            tasks.wait_for(lambda: board(model_dir).get("state") == "preempted", "the chief's checkpoint")
+            tasks.wait_for(lambda: training(model_dir).get("state") == "preempted", "the chief's checkpoint")
         finally:
             worker.resume()
         codes = tasks.wait(timeout=120)

@@ -21,12 +21,16 @@ import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
 from estimator_pipeline.cluster import parse_tf_config
-from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import raise_if_over
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.lifecycle.stopping import preemption as preemption_module
 from estimator_pipeline.engines.lifecycle.stopping import synchronized_stop as stopping
 from estimator_pipeline.engines.lifecycle.stopping.preemption import PREEMPTION_SECS, Preemption, seconds_of, signals_of
-from estimator_pipeline.engines.lifecycle.stopping.synchronized_stop import BoardMail, Mail, StopTogether
+from estimator_pipeline.engines.lifecycle.stopping.synchronized_stop import (
+    RendezvousChannel,
+    StopChannel,
+    SynchronizedStop,
+)
 from estimator_pipeline.errors import ConfigError, PreemptedError, WaitError
 from estimator_pipeline.progress.progress_file import (
     HEARTBEAT_FOLDER_VARIABLE,
@@ -113,7 +117,7 @@ def test_it_stops_after_the_step_that_the_signal_came_in_however_late_threads_ar
     monkeypatch.setattr(Preemption, "ask", late)
     heard = []
     preemption = Preemption("worker:0", signals=[signal.SIGTERM], on_asked=heard.append)
-    alone = stopping.Alone(preemption)
+    alone = stopping.SingleProcessStop(preemption)
     with preemption.listening():
         assert not alone.after_step()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -128,7 +132,7 @@ def test_a_signal_is_heard_where_the_program_has_a_wakeup_descriptor_of_its_own(
     with preemption.listening():
         signal.set_wakeup_fd(-1)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stopping.Alone(preemption).after_step() and heard == ["SIGTERM"]
+        assert stopping.SingleProcessStop(preemption).after_step() and heard == ["SIGTERM"]
         monkeypatch.setattr(preemption_module, "_TURN_SECS", 60.0)
         assert preemption.asked and preemption.by == "SIGTERM"
 
@@ -201,7 +205,7 @@ def test_a_peers_word_reaches_a_main_thread_that_sleeps():
         threading.Timer(0.2, preemption.ask, ["worker:0"]).start()
         with pytest.raises(PreemptedError) as error, preemption.interruptible("it waited"):
             time.sleep(20)
-    assert (error.value.because, error.value.exit_code) == ("worker:0", 75)
+    assert (error.value.caused_by, error.value.exit_code) == ("worker:0", 75)
 
 
 def test_a_forked_child_is_no_task():
@@ -334,7 +338,7 @@ class Letters:
         self.said, self.changed = {}, threading.Condition()
 
 
-class MemoryMail(Mail):
+class MemoryChannel(StopChannel):
     """Messages between threads, each late by a moment."""
 
     def __init__(self, letters, rng):
@@ -379,12 +383,12 @@ class Task(threading.Thread):
     def __init__(self, name, steps, letters, *, addresses, rng, max_steps, asks_at=None, calls=(1,)):
         super().__init__(name=name, daemon=True)
         self.preemption = Preemption(name, signals=[], seconds=600, on_asked=lambda by: self.stopping.ask())
-        self.stopping = StopTogether(
+        self.stopping = SynchronizedStop(
             self.preemption,
             own=name,
             chief="worker:0",
             addresses=addresses,
-            mail=MemoryMail(letters, rng),
+            channel=MemoryChannel(letters, rng),
             synchronous=True,
         )
         self.steps, self.rng, self.max_steps, self.asks_at = steps, rng, max_steps, asks_at
@@ -476,18 +480,18 @@ def test_a_task_that_is_gone_ends_the_others_where_the_last_checkpoint_is(monkey
     given_up = threading.Event()
     said = []
 
-    class Impatient(MemoryMail):
+    class Impatient(MemoryChannel):
         def wait(self, name, seconds):
             return super().wait(name, seconds if name == "ask" else min(seconds, 0.2))
 
     monkeypatch.setattr(Preemption, "give_up", lambda self, what: (said.append(what), given_up.set()))
     preemption = Preemption("worker:0", signals=[])
-    alone = StopTogether(
+    alone = SynchronizedStop(
         preemption,
         own="worker:0",
         chief="worker:0",
         addresses={"worker:0": "localhost:1", "worker:1": gone},
-        mail=Impatient(Letters(), random.Random(1)),
+        channel=Impatient(Letters(), random.Random(1)),
         synchronous=True,
     )
     with preemption.listening():
@@ -498,31 +502,31 @@ def test_a_task_that_is_gone_ends_the_others_where_the_last_checkpoint_is(monkey
     assert said == ["worker:1 does not answer, so there is no step that all can stop at"]
 
 
-def test_mail_on_the_board_passes_over_what_an_earlier_training_left(tmp_path, monkeypatch):
+def test_a_rendezvous_channel_passes_over_what_an_earlier_training_left(tmp_path, monkeypatch):
     monkeypatch.setattr(stopping, "_POLL_SECS", 0.02)
     document = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
     environ = {"ESTIMATOR_PIPELINE_RUN_ID": "requeued"}
-    board = Board(str(tmp_path), tf_config=parse_tf_config(document), environ=environ)
-    BoardMail(board, []).post("decision", "7")
-    mail = BoardMail(board, ["decision", "ask"])
-    assert mail.wait("decision", 0.1) is None
-    threading.Timer(0.1, BoardMail(board, []).post, ["decision", "12"]).start()
-    assert mail.wait("decision", 20) == "12"
-    threading.Timer(0.1, mail.wake, ["ask"]).start()
-    assert mail.wait("ask", 20) is None
+    rendezvous = Rendezvous(str(tmp_path), tf_config=parse_tf_config(document), environ=environ)
+    RendezvousChannel(rendezvous, []).post("decision", "7")
+    channel = RendezvousChannel(rendezvous, ["decision", "ask"])
+    assert channel.wait("decision", 0.1) is None
+    threading.Timer(0.1, RendezvousChannel(rendezvous, []).post, ["decision", "12"]).start()
+    assert channel.wait("decision", 20) == "12"
+    threading.Timer(0.1, channel.wake, ["ask"]).start()
+    assert channel.wait("ask", 20) is None
 
 
 def test_who_starts_after_a_preemption_starts_to_go_on_from_there(tmp_path):
-    def board(index):
+    def rendezvous(index):
         document = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": index}}
-        return Board(str(tmp_path), tf_config=parse_tf_config(document), environ={})
+        return Rendezvous(str(tmp_path), tf_config=parse_tf_config(document), environ={})
 
-    chief, here = board(0), board(1)
+    chief, here = rendezvous(0), rendezvous(1)
     here.report("here")
-    chief.say("preempted", by="SIGTERM", global_step=7)
+    chief.publish_status("preempted", by="SIGTERM", global_step=7)
     with pytest.raises(PreemptedError, match=r"training was asked to end \(SIGTERM\).*after step 7"):
         raise_if_over(here.training(), here.tf_config.task)
-    late = board(1)
+    late = rendezvous(1)
     late.report("here")
     raise_if_over(late.training(), late.tf_config.task)
     assert late.training() is None

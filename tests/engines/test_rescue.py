@@ -21,12 +21,12 @@ from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
 from estimator_pipeline.engines.lifecycle import startup as beginning
-from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.lifecycle.stopping.shutdown import text_of
 from estimator_pipeline.engines.model_dir import checkpoint_files, lock
 from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
 from estimator_pipeline.engines.model_dir import disk_errors as disk
-from estimator_pipeline.engines.model_dir.run_identity import Identity, check, of_inputs
+from estimator_pipeline.engines.model_dir.run_identity import RunIdentity, check, of_inputs
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.job import make_job
 from tests.engines.test_trusted_checkpoints import FEATURES, LABELS, data, newest, run, small_disk
@@ -460,10 +460,10 @@ class Full:
 CHIEF_AND_EVALUATOR = {"cluster": {"chief": ["localhost:1"]}, "task": {"type": "evaluator", "index": 0}}
 
 
-def own_model_dir(model_dir, failures, made_of=lambda: Identity(fixed={"seed": 1}), **options):
-    board = Board(str(model_dir), tf_config=from_environ({}), environ={})
+def own_model_dir(model_dir, failures, made_of=lambda: RunIdentity(fixed={"seed": 1}), **options):
+    rendezvous = Rendezvous(str(model_dir), tf_config=from_environ({}), environ={})
     common = {"owner": "chief:0", "made_of": made_of, "accept_changes": False, "on_failure": failures.append}
-    return beginning.own_model_dir(str(model_dir), board=board, **common, **options)
+    return beginning.own_model_dir(str(model_dir), rendezvous=rendezvous, **common, **options)
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -586,7 +586,7 @@ def test_what_is_denied_elsewhere_is_no_disk_that_cannot_be_written(tmp_path):
 
 # -- what the run is made of ------------------------------------------------------------------------------------------
 
-ONE = Identity(fixed={"seed": 1}, told={"rate": 0.1})
+ONE = RunIdentity(fixed={"seed": 1}, told={"rate": 0.1})
 
 
 def identity_path(folder):
@@ -601,7 +601,7 @@ def test_what_has_not_changed_is_not_written_again(tmp_path, monkeypatch):
     after = identity_path(tmp_path).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     with pytest.raises(OSError, match="No space left"):
-        check(str(tmp_path), Identity(fixed={"seed": 1}, told={"rate": 0.2}), step=5, accept=False)
+        check(str(tmp_path), RunIdentity(fixed={"seed": 1}, told={"rate": 0.2}), step=5, accept=False)
     assert json.loads(identity_path(tmp_path).read_text())["told"] == {"rate": 0.1}
     assert os.listdir(tmp_path / "estimator_pipeline") == ["identity.json"]
 

@@ -7,7 +7,14 @@ import random
 import pytest
 
 from estimator_pipeline.engines.lifecycle import step_schedule as run_lengths
-from estimator_pipeline.engines.lifecycle.step_schedule import MOST, Every, Finder, Schedule, most_steps, trial_steps
+from estimator_pipeline.engines.lifecycle.step_schedule import (
+    MOST,
+    CallLengthTuner,
+    CallSchedule,
+    StepInterval,
+    most_steps,
+    trial_steps,
+)
 from estimator_pipeline.job.sections.training import check_steps
 
 
@@ -25,15 +32,15 @@ def calls(schedule, start, end):
 @pytest.mark.parametrize(
     ("every", "step", "after"),
     [
-        (Every(10, 0), 0, 10),
-        (Every(10, 0), 9, 10),
-        (Every(10, 0), 10, 20),
-        (Every(10, 1), 0, 1),
-        (Every(10, 1), 1, 11),
-        (Every(10, 205), 3, 205),
-        (Every(1, 0), 7, 8),
-        (Every(0, 40), 39, 40),
-        (Every(0, 40), 40, float("inf")),
+        (StepInterval(10, 0), 0, 10),
+        (StepInterval(10, 0), 9, 10),
+        (StepInterval(10, 0), 10, 20),
+        (StepInterval(10, 1), 0, 1),
+        (StepInterval(10, 1), 1, 11),
+        (StepInterval(10, 205), 3, 205),
+        (StepInterval(1, 0), 7, 8),
+        (StepInterval(0, 40), 39, 40),
+        (StepInterval(0, 40), 40, float("inf")),
     ],
 )
 def test_the_next_step_that_is_wanted(every, step, after):
@@ -41,7 +48,7 @@ def test_the_next_step_that_is_wanted(every, step, after):
 
 
 def test_calls_end_with_every_step_that_is_wanted():
-    schedule = Schedule((Every(10, 1), Every(15, 0), Every(0, 37)), most=8)
+    schedule = CallSchedule((StepInterval(10, 1), StepInterval(15, 0), StepInterval(0, 37)), most=8)
     assert calls(schedule, 0, 37) == [1, 9, 11, 15, 21, 29, 30, 31, 37]
 
 
@@ -49,8 +56,8 @@ def test_calls_end_with_every_step_that_is_wanted():
 def test_no_wanted_step_is_in_the_middle_of_a_call(seed):
     rng = random.Random(seed)
     start, end = rng.randint(0, 500), 1500
-    ends = tuple(Every(rng.randint(0, 90), start + rng.randint(0, 100)) for _ in range(rng.randint(0, 4)))
-    schedule = Schedule((*ends, Every(0, end)), most=rng.choice([1, 2, 7, 64, 10**6]))
+    ends = tuple(StepInterval(rng.randint(0, 90), start + rng.randint(0, 100)) for _ in range(rng.randint(0, 4)))
+    schedule = CallSchedule((*ends, StepInterval(0, end)), most=rng.choice([1, 2, 7, 64, 10**6]))
     found = calls(schedule, start, end)
     assert found[-1] == end and all(0 < b - a <= schedule.most for a, b in zip([start, *found], found, strict=False))
     for every in ends:
@@ -61,11 +68,13 @@ def test_no_wanted_step_is_in_the_middle_of_a_call(seed):
 
 def test_all_workers_come_to_the_same_schedule():
     """The chief has summaries to write, another worker an own hook with a border of its own."""
-    chief = Schedule((Every(100, 0), Every(100, 1)), most=32)
-    other = Schedule((Every(100, 0), Every(7, 3)), most=32)
-    agreed = Schedule.of_all([chief.to_json(), other.to_json()])
-    assert agreed == Schedule((Every(7, 3), Every(100, 0), Every(100, 1)), most=32)
-    single = Schedule.of_all([chief.to_json(), Schedule(reason="the hook X may want to see every step").to_json()])
+    chief = CallSchedule((StepInterval(100, 0), StepInterval(100, 1)), most=32)
+    other = CallSchedule((StepInterval(100, 0), StepInterval(7, 3)), most=32)
+    agreed = CallSchedule.of_all([chief.to_json(), other.to_json()])
+    assert agreed == CallSchedule((StepInterval(7, 3), StepInterval(100, 0), StepInterval(100, 1)), most=32)
+    single = CallSchedule.of_all(
+        [chief.to_json(), CallSchedule(reason="the hook X may want to see every step").to_json()]
+    )
     assert single.reason == "the hook X may want to see every step"
     assert [single.length(step) for step in range(5)] == [1] * 5
 
@@ -89,14 +98,14 @@ def fed(finder, *, per_call, per_step, count=40):
     ],
 )
 def test_as_long_as_it_is_worth_it(per_call, per_step, tried, most):
-    finder = Finder()
+    finder = CallLengthTuner()
     made = fed(finder, per_call=per_call, per_step=per_step)
     assert finder.found and finder.most == most
     assert made[:12] == [1] * 12 and made[12] == tried and set(made[16:]) == {most}
 
 
 def test_calls_of_their_own_where_several_are_no_faster():
-    finder = Finder()
+    finder = CallLengthTuner()
     made = fed(finder, per_call=0.0001, per_step=0.02, count=700)
     assert finder.found and finder.most == 1
     # Tried three times.
@@ -104,7 +113,7 @@ def test_calls_of_their_own_where_several_are_no_faster():
 
 
 def test_a_machine_that_was_busy_while_it_was_tried():
-    finder = Finder()
+    finder = CallLengthTuner()
     for _ in range(12):
         finder.call_ended(1, 0.002)
     for _ in range(4):
@@ -117,21 +126,21 @@ def test_a_machine_that_was_busy_while_it_was_tried():
 def test_what_the_chief_measures_stands_for_all():
     """A slow worker decides nothing, and asks after the same calls."""
     words = {}
-    chief = Finder(lambda name, own: words.setdefault(name, own))
+    chief = CallLengthTuner(lambda name, own: words.setdefault(name, own))
     asked = []
 
     def told(name, own):
         asked.append((name, own))
         return words[name]
 
-    other = Finder(told)
+    other = CallLengthTuner(told)
     first, second = fed(chief, per_call=0.001, per_step=0.0015), fed(other, per_call=0.1, per_step=0.1)
     assert first == second and other.most == 32
     assert [name for name, _ in asked] == ["trial", "most"] and asked[0][1] == 1
 
 
 def test_borders_at_every_step_leave_nothing_to_try():
-    finder = Finder()
+    finder = CallLengthTuner()
     for _ in range(16):
         finder.call_ended(1, 0.002)
     assert finder.found and finder.most == 16

@@ -9,8 +9,8 @@ from estimator_pipeline.cluster import parse_tf_config
 from estimator_pipeline.compat.internals import coordination_service as coordination
 from estimator_pipeline.engines.jobs.job_identity import shared_by_tasks
 from estimator_pipeline.engines.lifecycle.rendezvous import same_job
-from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
-from estimator_pipeline.engines.model_dir.run_identity import CONTENT, Identity, differences
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.engines.model_dir.run_identity import CONTENT, RunIdentity, differences
 from estimator_pipeline.errors import OtherJobError
 from estimator_pipeline.job import load_job
 from tests.support.launched_jobs import CONFIGS
@@ -108,7 +108,7 @@ def test_workers_that_have_other_files_of_one_name_are_told(told):
     """Digests of two kinds say nothing of each other: one machine may have an index beside its copy."""
 
     def of(**digests):
-        return same_job.of_task(Identity(fixed={"seed": 1, CONTENT: digests}), {})
+        return same_job.of_task(RunIdentity(fixed={"seed": 1, CONTENT: digests}), {})
 
     told(of(a="1", b="2"), of(a="1", b="2"), of(a="1", b="3"))
     with pytest.raises(OtherJobError, match=r"input\.content b: 2 on worker:0, 3 on worker:2"):
@@ -145,15 +145,15 @@ def test_a_folder_may_have_two_names(told):
         agree()
 
 
-def board(path, tf_config, job):
-    return Board(str(path), tf_config=tf_config, environ={}, job=job)
+def rendezvous(path, tf_config, job):
+    return Rendezvous(str(path), tf_config=tf_config, environ={}, job=job)
 
 
 def test_an_evaluator_is_held_against_the_chiefs_word(tmp_path):
     chief, own = task(WORKERS), task(WORKERS, "evaluator")
-    told = board(tmp_path, chief, {"rate": 1, "input.fingerprint": "of data that an evaluator need not have"})
-    told.say("running")
-    same, other = board(tmp_path, own, {"rate": 1}), board(tmp_path, own, {"rate": 2})
+    told = rendezvous(tmp_path, chief, {"rate": 1, "input.fingerprint": "of data that an evaluator need not have"})
+    told.publish_status("running")
+    same, other = rendezvous(tmp_path, own, {"rate": 1}), rendezvous(tmp_path, own, {"rate": 2})
     for each in (same, other):
         each.report("here")
         told.attend()
@@ -163,10 +163,10 @@ def test_an_evaluator_is_held_against_the_chiefs_word(tmp_path):
 
 
 def test_a_chief_of_parameter_servers_ends_with_a_worker_of_another_job(tmp_path):
-    chief = board(tmp_path, task(WITH_PS, "chief"), {"rate": 1})
-    worker = board(tmp_path, task(WITH_PS, "worker"), {"rate": 2})
+    chief = rendezvous(tmp_path, task(WITH_PS, "chief"), {"rate": 1})
+    worker = rendezvous(tmp_path, task(WITH_PS, "worker"), {"rate": 2})
     with chief.attending():
-        chief.say("running")
+        chief.publish_status("running")
         worker.report("here")
         with pytest.raises(OtherJobError):
             worker.wait("the chief", lambda said: said, timeout=30)
@@ -178,10 +178,10 @@ def test_a_chief_of_parameter_servers_ends_with_a_worker_of_another_job(tmp_path
 
 
 def test_any_other_failure_of_one_worker_does_not_end_asynchronous_training(tmp_path):
-    chief = board(tmp_path, task(WITH_PS, "chief"), None)
-    worker = board(tmp_path, task(WITH_PS, "worker"), None)
+    chief = rendezvous(tmp_path, task(WITH_PS, "chief"), None)
+    worker = rendezvous(tmp_path, task(WITH_PS, "worker"), None)
     with chief.attending():
-        chief.say("running")
+        chief.publish_status("running")
         worker.report("here")
         worker.report_failed("disk full", status="failed", echo=False)
         chief.attend()

@@ -12,7 +12,7 @@ import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
 from estimator_pipeline.engines.lifecycle import result as results
-from estimator_pipeline.engines.lifecycle.step_schedule import Finder
+from estimator_pipeline.engines.lifecycle.step_schedule import CallLengthTuner
 from estimator_pipeline.errors import ConfigError, DivergedError, PreemptedError
 from estimator_pipeline.inputs.ledger import check, read
 from estimator_pipeline.models.histograms import HISTOGRAMS
@@ -404,7 +404,7 @@ def test_what_is_no_number_of_steps(tmp_path, given):
 
 def test_auto_finds_its_steps(tmp_path, calls, logged, monkeypatch):
     """By times that are told, for those of a machine are luck: calls of 16 are tried, and 8 take what one call may."""
-    monkeypatch.setattr(Finder, "call_ended", told_times(Finder.call_ended))
+    monkeypatch.setattr(CallLengthTuner, "call_ended", told_times(CallLengthTuner.call_ended))
     quiet = {"save_checkpoints_steps": 1000, "save_summary_steps": 1000, "log_step_count_steps": 1000}
     train(tmp_path / "auto", "auto", max_steps=300, config=quiet)
     assert calls.several == [15, 15, 15, 15, *[31] * 7]

@@ -22,7 +22,7 @@ from estimator_pipeline import inputs
 from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
 from estimator_pipeline.engines.model_dir import lock
-from estimator_pipeline.engines.model_dir.run_identity import Identity, check, code_of_reference
+from estimator_pipeline.engines.model_dir.run_identity import RunIdentity, check, code_of_reference
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.job import make_job
 from tests.support.processes import tensorflow_with_three_cpus
@@ -573,14 +573,14 @@ def test_more_steps_and_epochs_are_no_other_run(model_dir):
 
 
 def test_what_is_meant_is_told_and_what_is_new_is_no_change(tmp_path, logged):
-    first = Identity(fixed={"seed": 1}, told={"rate": 0.1})
+    first = RunIdentity(fixed={"seed": 1}, told={"rate": 0.1})
     check(str(tmp_path), first, step=0, accept=False)
-    check(str(tmp_path), Identity(fixed={"seed": 1, "new": 3}, told={"rate": 0.01}), step=5, accept=False)
+    check(str(tmp_path), RunIdentity(fixed={"seed": 1, "new": 3}, told={"rate": 0.01}), step=5, accept=False)
     assert "Training goes on at step 5 with a change: rate was 0.1 and is 0.01" in logged.text
     kept = json.loads((tmp_path / "estimator_pipeline" / "identity.json").read_text())
     assert kept["changes"][0]["changed"] == ["rate"] and kept["fixed"] == {"seed": 1, "new": 3}
     # A run from the start is nobody's heir.
-    check(str(tmp_path), Identity(fixed={"seed": 2}), step=0, accept=False)
+    check(str(tmp_path), RunIdentity(fixed={"seed": 2}), step=0, accept=False)
 
 
 def test_an_input_function_of_ones_own_says_what_it_cannot_promise(tmp_path):

@@ -3,7 +3,7 @@
 =================== ==================================================================================================
 `judge`             all of it, once the job has come to its end
 `of_history`        `events.jsonl` and `summary.json` of each launch: docs/restarts.md
-`of_result`         the board's word and the final metrics: docs/resuming.md
+`of_result`         the rendezvous's word and the final metrics: docs/resuming.md
 `of_exports`        the SavedModels that are there: docs/evaluation.md
 `of_leftovers`      checkpoints that were set aside, unfinished files: docs/resuming.md
 =================== ==================================================================================================
@@ -200,11 +200,12 @@ def _summary_of(
 
 
 def of_result(job: Job, reference: Path | None) -> list[str]:
-    """The board says that training is finished; its result is of the last step, with the metrics of the reference."""
-    board = job.model_dir / "estimator_pipeline"
+    """The rendezvous says that training is finished, and its result is of the last step with the reference's
+    metrics."""
+    folder = job.model_dir / "estimator_pipeline"
     try:
-        state = json.loads((board / "training.json").read_text())["state"]
-        result = json.loads((board / "result.json").read_text())["result"]
+        state = json.loads((folder / "training.json").read_text())["state"]
+        result = json.loads((folder / "result.json").read_text())["result"]
         step, metrics = result["global_step"], result["metrics"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         return [f"the result cannot be read: {type(error).__name__}: {error}"]
@@ -268,8 +269,8 @@ def exports(model_dir: Path) -> list[Path]:
 def of_leftovers(job: Job) -> list[str]:
     """Set aside is what faults have damaged, and nothing else; no unfinished file of a checkpoint is left.
 
-    Each start removes unfinished checkpoints. Unfinished files of the board are removed after a day: those of killed
-    processes may be there, and none from the last fault on.
+    Each start removes unfinished checkpoints. Unfinished files of the rendezvous are removed after a day: those of
+    killed processes may be there, and none from the last fault on.
     """
     aside = {path.name for path in (job.model_dir / "damaged").glob("*/*")}
     stems = {name if name == "checkpoint" else re.sub(r"\.(index|meta|data-.*)$", "", name) for name in aside}
@@ -279,19 +280,19 @@ def of_leftovers(job: Job) -> list[str]:
     if job.cut - stems:
         problems.append(f"damaged, and not set aside: {sorted(job.cut - stems)}")
     left = [path.name for path in job.model_dir.iterdir() if _UNFINISHED.search(path.name)]
-    left += [path.name for path in _board_parts(job) if path.stat().st_mtime > job.calm]
+    left += [path.name for path in _rendezvous_parts(job) if path.stat().st_mtime > job.calm]
     if left:
         problems.append(f"unfinished files were left: {sorted(left)}")
     return problems
 
 
-def _board_parts(job: Job) -> list[Path]:
+def _rendezvous_parts(job: Job) -> list[Path]:
     return [path for path in (job.model_dir / "estimator_pipeline").rglob("*.tmp") if path.is_file()]
 
 
 def left_behind(job: Job) -> dict[str, float]:
     """How much was left that nothing promises to take away."""
-    return {"half board files": len(_board_parts(job))}
+    return {"half rendezvous files": len(_rendezvous_parts(job))}
 
 
 # -- what other processes read -----------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ the documents promise, and against a job of the same kind that nobody disturbed:
 
 Less is promised, and so judged, of this:
 
-- A half file of the board (`estimator_pipeline/*.tmp`) of a process that was killed stays for a day.
+- A half file of the rendezvous (`estimator_pipeline/*.tmp`) of a process that was killed stays for a day.
 - A launcher that is killed tells no end, and may leave its last event broken off. Events for which a disk had no room
   are lost; so is the summary of a launcher that ended while it was full.
 - Of the records of parameter-server jobs nothing is promised beyond the share: how many a worker leaves out or reads

@@ -27,7 +27,7 @@ from fault_jobs import Fault, Job, Launch, Shape
 from fault_ledger import Made
 
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs.sources.tfrecord_index import RecordFiles
+from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords
 from tests.inputs.test_record_index import framed
 
 METRICS = {"accuracy": 0.96, "loss": 0.13, "global_step": 600}
@@ -118,7 +118,7 @@ def test_what_nothing_promises_to_take_away_is_counted_alone(job):
     write(part, "{")
     os.utime(part, (1, 1))
     assert found(job) == []
-    assert fault_judging.left_behind(job) == {"half board files": 1}
+    assert fault_judging.left_behind(job) == {"half rendezvous files": 1}
 
 
 # -- the history -------------------------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ def test_records_that_are_spoilt(tmp_path):
 
     def read(content):
         path.write_bytes(content)
-        return RecordFiles([str(path)], compression="", cache=None, memory_limit=0).check(str(path))
+        return IndexedTFRecords([str(path)], compression="", cache=None, memory_limit=0).check(str(path))
 
     for _ in range(20):
         content, words = turned(whole, path.name, rng)
@@ -498,9 +498,11 @@ def test_what_was_met_least_comes_first_by_its_weight():
 
 def test_the_report_tells_commit_seed_and_what_was_measured():
     faults = [Fault(1, 1, "one process", "kill chief", seconds=3.0, landed=True)]
-    faults += [Fault(2, 1, "one process", "full disk", problem="ledger: twice", measured={"half board files": 2.0})]
+    faults += [
+        Fault(2, 1, "one process", "full disk", problem="ledger: twice", measured={"half rendezvous files": 2.0})
+    ]
     text = fault_report.report(faults, seed=7, versions="commit 1234567; TensorFlow 2.21.0, Python 3.11")
     for words in ("Seed 7; commit 1234567; TensorFlow 2.21.0", "| kill chief | 1 | 1 | 3.0 | 3.0 | nothing |",
-                  "job 1: ledger: twice", "| half board files | 2 | 1 | 1 |", "FAULTS=2 SEED=7"):  # fmt: skip
+                  "job 1: ledger: twice", "| half rendezvous files | 2 | 1 | 1 |", "FAULTS=2 SEED=7"):  # fmt: skip
         assert words in text
     assert "commit " in fault_report.versions() and "TensorFlow" in fault_report.versions()

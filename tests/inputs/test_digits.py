@@ -122,7 +122,7 @@ def test_file_policy_no_worker_opens_anothers_file(tf, prepared, environ, tmp_pa
         found = []
         for pipeline in range(2):
             data = inputs.from_tfds("digits", eval_split="train", shard_policy="file", memory_limit=limit, **options)
-            mine = data.train_plan(inputs.Replicas(2, pipeline, 2)).parts
+            mine = data.train_shards(inputs.ShardOptions(2, pipeline, 2)).parts
             away = [copy / f"digits-train.tfrecord-{i:05}-of-00004" for i in range(4) if i not in mine]
             for path in away:
                 path.rename(f"{path}.away")

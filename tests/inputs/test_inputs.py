@@ -218,7 +218,7 @@ def test_file_policy_no_worker_opens_anothers_file(tf, tmp_path, environ, memory
         else:
             data = inputs.from_tfrecord(train=paths, eval=paths, features=SPEC, environ=environ, **options)
         starts = np.cumsum([0, 30, 10, 25, 35])
-        shares = [data.train_plan(inputs.Replicas(2, p, 2)).parts for p in range(2)]
+        shares = [data.train_shards(inputs.ShardOptions(2, p, 2)).parts for p in range(2)]
         assert sorted(shares[0] + shares[1]) == [0, 1, 2, 3]
         for pipeline, mine in enumerate(shares):
             own = {i for part in mine for i in range(starts[part], starts[part + 1])}
@@ -245,7 +245,7 @@ def test_auto_is_by_record_and_follows_what_a_run_began_under(tf, tmp_path, envi
             environ=environ,
         )  # fmt: skip
         assert followed is None or data.follow(followed) == (policy == "auto")
-        return [data.train_plan(inputs.Replicas(pipelines, p, pipelines)) for p in range(pipelines)]
+        return [data.train_shards(inputs.ShardOptions(pipelines, p, pipelines)) for p in range(pipelines)]
 
     def same(some, others):
         assert [one.policy for one in some] == [one.policy for one in others]
@@ -257,12 +257,12 @@ def test_auto_is_by_record_and_follows_what_a_run_began_under(tf, tmp_path, envi
         same(plans("data", pipelines, "file"), plans("data", pipelines))
     data = inputs.from_tfrecord(train=paths, features=SPEC, global_batch_size=12, environ=environ)
     assert data.follow("file") and not data.follow(None), "the next run of these data is another one"
-    assert data.train_plan(inputs.Replicas(2, 0, 2)).policy == "data"
+    assert data.train_shards(inputs.ShardOptions(2, 0, 2)).policy == "data"
     # One worker reads all files in the order of all records.
     (by_record,), (by_file,) = plans("data", 1), plans("file", 1)
     assert np.array_equal(by_record.ids(0, 50), by_file.ids(0, 50))
     arrays_in_memory = inputs.from_arrays(arrays(), global_batch_size=12)
-    assert arrays_in_memory.follow("file") is False and arrays_in_memory.train_plan().policy == "data"
+    assert arrays_in_memory.follow("file") is False and arrays_in_memory.train_shards().policy == "data"
 
 
 def test_the_content_of_files_is_told(tf, tmp_path, environ):
@@ -928,12 +928,12 @@ def test_an_estimator_on_two_devices_reads_each_record_once_and_ends(tmp_path):
         assert result["square"] == pytest.approx((ids**2).mean())
         assert result["ones"] == 1.0
         assert result["steps"] == count_steps
-        order = inputs.Order(count, seed=2, epochs=case["options"].get("epochs"))
+        sampler = inputs.IndexSampler(count, seed=2, epochs=case["options"].get("epochs"))
         stop = count_steps * batch
         if case["options"].get("drop_remainder") is False:
             stop = count
         # The gradient on a replica is the sum of its ids; the V1 optimizer divides it by two replicas.
-        assert result["w"] == pytest.approx(-record_ids(order, 0, stop).sum() / 2)
+        assert result["w"] == pytest.approx(-record_ids(sampler, 0, stop).sum() / 2)
 
 
 def test_a_graph_of_tensorflow_1_holds_no_data(tf):

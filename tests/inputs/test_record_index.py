@@ -18,7 +18,7 @@ from estimator_pipeline.cli.main import app
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.sources import tfrecord_index as records
 from estimator_pipeline.inputs.sources.paths import find_files
-from estimator_pipeline.inputs.sources.tfrecord_index import RecordFiles, index_file, write_index
+from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, index_file, write_index
 
 
 def framed(data: bytes) -> bytes:
@@ -65,7 +65,7 @@ def test_a_file_with_an_index_is_not_walked_through(tmp_path, walked):
     write_index(path)
     walked.clear()
     assert np.array_equal(index_file(path, cache=tmp_path / "cache"), without)
-    files = RecordFiles([path], compression="", cache=None, memory_limit=0)
+    files = IndexedTFRecords([path], compression="", cache=None, memory_limit=0)
     assert files.count(path) == 3
     assert files.read(path, np.array([2, 0])) == [b"three", b"one"]
     assert walked == [] and not (tmp_path / "cache").exists()
@@ -126,7 +126,7 @@ def test_an_index_of_another_file_is_refused(tmp_path, text, why):
 def test_an_index_of_another_file_of_the_same_size_is_refused_when_it_is_read(tmp_path):
     path = write(tmp_path / "a", b"one", b"three")
     (tmp_path / "a.idx").write_text("0 21\n21 19\n")
-    files = RecordFiles([path], compression="", cache=None, memory_limit=0)
+    files = IndexedTFRecords([path], compression="", cache=None, memory_limit=0)
     assert files.count(path) == 2
     with pytest.raises(InputError, match="at byte 0 begins no record of 5 bytes"):
         files.read(path, np.array([0]))
@@ -140,14 +140,14 @@ def test_a_record_whose_data_were_changed_is_not_read(tmp_path, compression):
     spoilt[len(framed(b"one")) + 12] ^= 1
     path = tmp_path / "a"
     path.write_bytes(gzip.compress(bytes(spoilt)) if compression else bytes(spoilt))
-    reader = RecordFiles([str(path)], compression=compression, cache=None, memory_limit=10**6)
+    reader = IndexedTFRecords([str(path)], compression=compression, cache=None, memory_limit=10**6)
     assert reader.read(str(path), np.array([0, 2])) == [b"one", b"three"]
     for read in (lambda: reader.read(str(path), np.array([1])), lambda: reader.check(str(path))):
         with pytest.raises(InputError, match="record 1, at byte 19: the data of the record do not match") as error:
             read()
         assert str(path) in str(error.value)
     path.write_bytes(gzip.compress(whole) if compression else whole)
-    assert RecordFiles([str(path)], compression=compression, cache=None, memory_limit=10**6).check(str(path)) == 3
+    assert IndexedTFRecords([str(path)], compression=compression, cache=None, memory_limit=10**6).check(str(path)) == 3
 
 
 def test_a_pattern_means_the_data(tmp_path):
@@ -185,12 +185,12 @@ def test_a_digest_tells_content_from_content(tmp_path, walked):
     cache, contents = tmp_path / "cache", [b"%04d" % n for n in range(2000)]
 
     def digest():
-        return RecordFiles([path], compression="", cache=cache, memory_limit=0).digest(path)
+        return IndexedTFRecords([path], compression="", cache=cache, memory_limit=0).digest(path)
 
     path = write(tmp_path / "a", *contents)
     first = digest()
     assert walked == ["a"] and digest() == first and walked == ["a"], "it is kept beside the index"
-    files = RecordFiles([path], compression="", cache=None, memory_limit=0)
+    files = IndexedTFRecords([path], compression="", cache=None, memory_limit=0)
     assert files.count(path) == 2000 and files.digest(path) == first and walked == ["a", "a"], "a walk gives both"
     os.utime(path, ns=(5, 5))
     assert digest() == first
@@ -214,7 +214,7 @@ def test_a_file_that_nobody_walks_through_is_told_by_some_of_its_blocks(tmp_path
     walked.clear()
 
     def digest():
-        return RecordFiles([path], compression="", cache=None, memory_limit=0).digest(path)
+        return IndexedTFRecords([path], compression="", cache=None, memory_limit=0).digest(path)
 
     first = digest()
     assert first.startswith(records.SAMPLED) and digest() == first
@@ -230,7 +230,7 @@ def test_large_records_are_read_alone(tmp_path):
     """Of a map the system reads as much again around each page, and so, of records that lie apart, the whole file."""
     path = tmp_path / "a"
     path.write_bytes(framed(bytes(range(256)) * 160) * 48)
-    files = RecordFiles([str(path)], compression="", cache=tmp_path / "cache", memory_limit=0)
+    files = IndexedTFRecords([str(path)], compression="", cache=tmp_path / "cache", memory_limit=0)
     assert files.count(str(path)) == 48
     deadline = time.monotonic() + 20
     while pages.resident([str(path)]) and time.monotonic() < deadline:

@@ -94,13 +94,13 @@ def raised(rank, at, error, **more):
     return {"event": "raised", "task": f"worker:{rank}", "rank": rank, "error": error, "time": at, **more}
 
 
-def lost(rank, at, because):
+def lost(rank, at, caused_by):
     return {
         "event": "end",
         "status": "failed",
         "task": f"worker:{rank}",
         "error": "gone",
-        "because": because,
+        "caused_by": caused_by,
         "time": at,
     }
 
@@ -174,11 +174,11 @@ def test_a_task_tells_its_name_and_its_error_once(tmp_path):
     events.started(100)
     for _ in range(2):
         events.raised(KeyError("x"))
-    events.ended(TaskFailedError("lost"), status="failed", because="worker:0")
+    events.ended(TaskFailedError("lost"), status="failed", caused_by="worker:0")
     told = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert [one["event"] for one in told] == ["start", "raised", "end"]
     assert {(one["task"], one["rank"]) for one in told} == {("worker:1", 1)}
-    assert told[1]["error"] == "KeyError: 'x'" and told[2]["because"] == "worker:0"
+    assert told[1]["error"] == "KeyError: 'x'" and told[2]["caused_by"] == "worker:0"
     assert TaskEvents({"TF_CONFIG": "{"})._names == {}, "what is wrong with it, others say"
 
 

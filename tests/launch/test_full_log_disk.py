@@ -16,10 +16,10 @@ import time
 
 import pytest
 
-from estimator_pipeline.launch import Deadlines, LaunchShape, RestartLimits, new_run_id, supervise_local
+from estimator_pipeline.launch import LaunchShape, RestartLimits, TaskTimeouts, new_run_id, supervise_local
 from estimator_pipeline.launch.local import task as running
-from estimator_pipeline.launch.local.task import Room
-from estimator_pipeline.launch.local.timeouts import Listener
+from estimator_pipeline.launch.local.task import WriteProbe
+from estimator_pipeline.launch.local.timeouts import TaskMonitor
 from estimator_pipeline.progress.progress_file import (
     HEARTBEAT_VARIABLE,
     PROGRESS_VARIABLE,
@@ -230,7 +230,7 @@ def test_a_line_amid_which_training_is_interrupted_is_not_lost(tmp_path, monkeyp
 
 @pytest.mark.parametrize("how", ["nothing", "half"])
 def test_a_folder_without_room(tmp_path, monkeypatch, how):
-    room, write = Room(tmp_path), os.write
+    room, write = WriteProbe(tmp_path), os.write
     assert room.lacking(0.0) is None
     monkeypatch.setattr(os, "write", _full if how == "nothing" else lambda target, data: write(target, data[:9]))
     assert room.lacking(0.5) is None, "once a second is enough"
@@ -242,52 +242,52 @@ def test_a_folder_without_room(tmp_path, monkeypatch, how):
 
 
 def test_a_folder_that_is_gone(tmp_path):
-    found = Room(tmp_path / "gone").lacking(0.0)
+    found = WriteProbe(tmp_path / "gone").lacking(0.0)
     assert found is not None and found.errno == errno.ENOENT
 
 
-_ALL = Deadlines(step=10.0, heartbeat=20.0)
+_ALL = TaskTimeouts(step=10.0, heartbeat=20.0)
 
 
-def _listener(*said, foreign=False):
-    listener = Listener(trains=True, foreign=foreign, now=0.0)
+def _monitor(*said, foreign=False):
+    monitor = TaskMonitor(trains=True, foreign=foreign, now=0.0)
     for when, what in said:
-        listener.grew(when) if what == "log" else listener.event(what, when)
-    return listener
+        monitor.grew(when) if what == "log" else monitor.event(what, when)
+    return monitor
 
 
 @pytest.mark.parametrize(
-    ("listener", "allowed", "what"),
+    ("monitor", "allowed", "what"),
     [
-        (_listener((5.0, "start"), (6.0, "step")), _ALL, "step"),
-        (_listener((5.0, "start")), _ALL, "first step"),
-        (_listener((5.0, "start")), Deadlines(start=10.0), "first step"),
-        (_listener((5.0, "log"), foreign=True), Deadlines(step=10.0), "step"),
+        (_monitor((5.0, "start"), (6.0, "step")), _ALL, "step"),
+        (_monitor((5.0, "start")), _ALL, "first step"),
+        (_monitor((5.0, "start")), TaskTimeouts(start=10.0), "first step"),
+        (_monitor((5.0, "log"), foreign=True), TaskTimeouts(step=10.0), "step"),
     ],
 )
-def test_a_silence_counts_from_when_there_is_room_again(listener, allowed, what):
-    assert listener.silence(5000.0, allowed).what == what
-    listener.unheard(5000.0, heartbeats=False)
-    assert listener.silence(5000.0, allowed) is None and listener.silence(5005.0, allowed.early) is None
-    found = listener.silence(9000.0, allowed)
+def test_a_silence_counts_from_when_there_is_room_again(monitor, allowed, what):
+    assert monitor.timed_out(5000.0, allowed).what == what
+    monitor.unheard(5000.0, heartbeats=False)
+    assert monitor.timed_out(5000.0, allowed) is None and monitor.timed_out(5005.0, allowed.early) is None
+    found = monitor.timed_out(9000.0, allowed)
     assert (found.what, found.seconds) == (what, 4000.0)
 
 
 def test_heartbeats_take_no_room():
     """A full disk leaves them, and a stopped process is noticed. A folder that is gone does not."""
-    listener = _listener((5.0, "step"), (5.0, "heartbeat"))
-    listener.unheard(100.0, heartbeats=False)
-    assert listener.silence(101.0, _ALL).what == "heartbeat"
-    listener.unheard(100.0, heartbeats=True)
-    assert listener.silence(101.0, _ALL) is None
-    listener.event("result", 101.0)
-    assert listener.silence(160.0, _ALL) is None and listener.silence(161.0, _ALL).what == "end"
+    monitor = _monitor((5.0, "step"), (5.0, "heartbeat"))
+    monitor.unheard(100.0, heartbeats=False)
+    assert monitor.timed_out(101.0, _ALL).what == "heartbeat"
+    monitor.unheard(100.0, heartbeats=True)
+    assert monitor.timed_out(101.0, _ALL) is None
+    monitor.event("result", 101.0)
+    assert monitor.timed_out(160.0, _ALL) is None and monitor.timed_out(161.0, _ALL).what == "end"
 
 
 def test_half_of_each_deadline_is_when_to_look():
-    assert Deadlines(10.0, 100.0, 20.0).early == Deadlines(5.0, 50.0, 10.0)
-    assert Deadlines(step=10.0, start=0.0).early == Deadlines(step=5.0, start=0.0)
-    assert not Deadlines().early
+    assert TaskTimeouts(10.0, 100.0, 20.0).early == TaskTimeouts(5.0, 50.0, 10.0)
+    assert TaskTimeouts(step=10.0, start=0.0).early == TaskTimeouts(step=5.0, start=0.0)
+    assert not TaskTimeouts().early
 
 
 # From its second step on the task finds no room in its log folder, as the launcher finds none, until the file "room".
@@ -326,7 +326,7 @@ def test_a_healthy_task_on_a_full_disk_is_not_hung(tmp_path, monkeypatch):
     """It makes steps for some deadlines long, and nobody can read them. The launcher says so, once."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(_PROGRAM))
-    try_it, looks = Room._try, []
+    try_it, looks = WriteProbe._try, []
 
     def tried(room):
         if not (tmp_path / "full").exists() or (tmp_path / "room").exists():
@@ -336,8 +336,8 @@ def test_a_healthy_task_on_a_full_disk_is_not_hung(tmp_path, monkeypatch):
             (tmp_path / "told").touch()  # more than two deadlines long
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Room, "_try", tried)
-    monkeypatch.setattr(running, "_ROOM_SECS", 0.2)
+    monkeypatch.setattr(WriteProbe, "_try", tried)
+    monkeypatch.setattr(running, "_PROBE_SECS", 0.2)
     outcome = supervise_local(
         [sys.executable, str(program), str(tmp_path)],
         shape=LaunchShape(workers=1),
@@ -345,7 +345,7 @@ def test_a_healthy_task_on_a_full_disk_is_not_hung(tmp_path, monkeypatch):
         run_id=new_run_id(),
         limits=RestartLimits(max_restarts=1, backoff=0.01),
         foreign=False,
-        deadlines=Deadlines(step=0.5, heartbeat=120.0),
+        timeouts=TaskTimeouts(step=0.5, heartbeat=120.0),
         timeout=240.0,
     )
     assert [(one.reason, one.why) for one in outcome.attempts] == [("done", "done")]

@@ -23,7 +23,7 @@ from estimator_pipeline.cluster.spec import Task, parse_tf_config
 from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.launch import LaunchOutcome, LaunchShape, plan_local
 from estimator_pipeline.launch.local.cores import available_cores, share_cores, thread_environment
-from estimator_pipeline.launch.local.task import Room
+from estimator_pipeline.launch.local.task import WriteProbe
 from estimator_pipeline.launch.local.view import View, summary
 from tests.support.launched_jobs import launch_local
 
@@ -43,7 +43,7 @@ def told(name):
     return (here / (name + ".told")).read_text()
 def blame(task):
     with open(os.environ["ESTIMATOR_PIPELINE_PROGRESS"], "a") as file:
-        print(json.dumps({"time": 1.0, "event": "end", "status": "failed", "because": task}), file=file)
+        print(json.dumps({"time": 1.0, "event": "end", "status": "failed", "caused_by": task}), file=file)
 def result():
     with open(os.environ["ESTIMATOR_PIPELINE_PROGRESS"], "a") as file:
         print(json.dumps({"time": 1.0, "event": "result"}), file=file)
@@ -501,7 +501,7 @@ def test_a_task_that_leaves_with_exit_code_0_before_its_end_has_failed(tmp_path,
     assert (outcome.tasks[1].state, outcome.tasks[1].exit_code) == ("failed", 0)
     assert "failed, exit code 0" in summary(outcome)
     # Nobody can tell anything where there is no room.
-    monkeypatch.setattr(Room, "_try", lambda room: OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(WriteProbe, "_try", lambda room: OSError(errno.ENOSPC, "No space left on device"))
     outcome = _run(tmp_path, "", shape=LaunchShape(workers=1), foreign=False)
     assert outcome.ok, outcome
     assert "worker:0 could not tell its end: its exit code 0 counts" in outcome.notes[0]

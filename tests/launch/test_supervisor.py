@@ -18,10 +18,10 @@ import psutil
 import pytest
 
 from estimator_pipeline.launch import (
-    Deadlines,
     LaunchOutcome,
     LaunchShape,
     RestartLimits,
+    TaskTimeouts,
     new_run_id,
     run_local,
     supervise_local,
@@ -29,7 +29,7 @@ from estimator_pipeline.launch import (
 from estimator_pipeline.launch.history import History
 from estimator_pipeline.launch.local.orphan_guard import survivors
 from estimator_pipeline.launch.local.task import Heartbeats
-from estimator_pipeline.launch.local.timeouts import Listener
+from estimator_pipeline.launch.local.timeouts import TaskMonitor
 from estimator_pipeline.launch.supervisor.attempts import plan_command, supervise_command
 from estimator_pipeline.launch.supervisor.restart_policy import AttemptEnd, Policy
 from estimator_pipeline.launch.supervisor.supervisor import attempt_run_id
@@ -178,15 +178,15 @@ def test_each_attempt_has_a_run_id_of_its_own():
 
 # Silence --------------------------------------------------------------------------------------------------------
 
-_ALL = Deadlines(step=10.0, start=100.0, heartbeat=20.0)
+_ALL = TaskTimeouts(step=10.0, start=100.0, heartbeat=20.0)
 
 
-def _listener(*, trains=True, foreign=False, said=()):
+def _monitor(*, trains=True, foreign=False, said=()):
     """A task started at 0; `said` are (time, what)."""
-    listener = Listener(trains=trains, foreign=foreign, now=0.0)
+    monitor = TaskMonitor(trains=trains, foreign=foreign, now=0.0)
     for when, what in said:
-        listener.grew(when) if what == "log" else listener.event(what, when)
-    return listener
+        monitor.grew(when) if what == "log" else monitor.event(what, when)
+    return monitor
 
 
 @pytest.mark.parametrize(
@@ -215,54 +215,54 @@ def _listener(*, trains=True, foreign=False, said=()):
     ],
 )
 def test_the_silence_of_a_training_task(said, now, silent):
-    found = _listener(said=said).silence(now, _ALL)
+    found = _monitor(said=said).timed_out(now, _ALL)
     assert (found.what if found else None) == silent
 
 
 def test_only_the_heartbeat_of_the_other_tasks_counts():
-    assert _listener(trains=False, said=[(5.0, "start")]).silence(10000.0, _ALL) is None
-    assert _listener(trains=False, said=[(5.0, "heartbeat")]).silence(26.0, _ALL).what == "heartbeat"
+    assert _monitor(trains=False, said=[(5.0, "start")]).timed_out(10000.0, _ALL) is None
+    assert _monitor(trains=False, said=[(5.0, "heartbeat")]).timed_out(26.0, _ALL).what == "heartbeat"
 
 
 @pytest.mark.parametrize("trains", [True, False])
 def test_one_that_stops_before_its_first_heartbeat_is_noticed(trains):
     """As while it imports: an evaluator or a parameter server as well, and without a deadline for the first step."""
-    beats = Deadlines(heartbeat=20.0)
-    silent = _listener(trains=trains)
-    assert silent.silence(600.0, beats) is None
-    found = silent.silence(601.0, beats)
+    beats = TaskTimeouts(heartbeat=20.0)
+    silent = _monitor(trains=trains)
+    assert silent.timed_out(600.0, beats) is None
+    found = silent.timed_out(601.0, beats)
     assert found.text() == "told nothing and sent no heartbeat in 601.0 s since it was started"
-    assert _listener(trains=trains, said=[(5.0, "log")]).silence(601.0, beats).what == "first heartbeat"
+    assert _monitor(trains=trains, said=[(5.0, "log")]).timed_out(601.0, beats).what == "first heartbeat"
     # A longer deadline for heartbeats is one for the first as well; a foreign program need not send any.
-    assert silent.silence(900.0, Deadlines(heartbeat=1000.0)) is None
-    assert _listener(trains=trains, foreign=True).silence(10000.0, beats) is None
-    assert silent.silence(10000.0, Deadlines(step=20000.0)) is None
+    assert silent.timed_out(900.0, TaskTimeouts(heartbeat=1000.0)) is None
+    assert _monitor(trains=trains, foreign=True).timed_out(10000.0, beats) is None
+    assert silent.timed_out(10000.0, TaskTimeouts(step=20000.0)) is None
 
 
 def test_a_foreign_program_is_judged_by_what_it_tells():
-    mute = _listener(foreign=True)
-    assert mute.silence(10000.0, _ALL) is None
+    mute = _monitor(foreign=True)
+    assert mute.timed_out(10000.0, _ALL) is None
     assert mute.mute(10000.0, _ALL) and not mute.mute(99.0, _ALL)
     # Its log does not say whether it has begun: the longer deadline.
-    logs = _listener(foreign=True, said=[(5.0, "log")])
-    assert logs.silence(105.0, _ALL) is None
-    assert logs.silence(106.0, _ALL).what == "step"
-    assert logs.silence(16.0, Deadlines(step=10.0)).what == "step"
+    logs = _monitor(foreign=True, said=[(5.0, "log")])
+    assert logs.timed_out(105.0, _ALL) is None
+    assert logs.timed_out(106.0, _ALL).what == "step"
+    assert logs.timed_out(16.0, TaskTimeouts(step=10.0)).what == "step"
     assert not logs.mute(10000.0, _ALL)
-    steps = _listener(foreign=True, said=[(5.0, "log"), (6.0, "step")])
-    assert steps.silence(17.0, _ALL).what == "step"
+    steps = _monitor(foreign=True, said=[(5.0, "log"), (6.0, "step")])
+    assert steps.timed_out(17.0, _ALL).what == "step"
 
 
 def test_no_deadline_no_silence():
-    assert not Deadlines()
-    assert _listener(said=[(1.0, "step"), (1.0, "heartbeat")]).silence(1e9, Deadlines()) is None
+    assert not TaskTimeouts()
+    assert _monitor(said=[(1.0, "step"), (1.0, "heartbeat")]).timed_out(1e9, TaskTimeouts()) is None
 
 
 def test_a_time_in_which_nobody_listened_is_no_silence():
-    one = _listener(said=[(5.0, "step"), (5.0, "heartbeat")])
-    assert one.silence(30.0, _ALL)
+    one = _monitor(said=[(5.0, "step"), (5.0, "heartbeat")])
+    assert one.timed_out(30.0, _ALL)
     one.excuse(20.0, now=30.0)
-    assert one.silence(30.0, _ALL) is None and one.silence(36.5, _ALL)
+    assert one.timed_out(30.0, _ALL) is None and one.timed_out(36.5, _ALL)
     # What it has told since then is no older for it, and no younger.
     one.beat(40.0)
     one.excuse(20.0, now=41.0)
@@ -284,7 +284,7 @@ def test_an_event_that_was_cut_off_leaves_the_next_one_whole(tmp_path, monkeypat
 
 
 def test_a_silence_in_words():
-    words = [_listener(said=said).silence(200.0, _ALL).text() for said in ([], [(5.0, "step")], [(5.0, "heartbeat")])]
+    words = [_monitor(said=said).timed_out(200.0, _ALL).text() for said in ([], [(5.0, "step")], [(5.0, "heartbeat")])]
     assert words == ["came to no first step in 200.0 s", "made no step for 195.0 s", "sent no heartbeat for 195.0 s"]
 
 
@@ -332,15 +332,15 @@ def test_of_several_tasks_the_one_that_is_silent_longest_counts(tmp_path):
     assert hearts.look(20.0) == {"a-2": 20.0, "node-7-3": 20.0}
     touch("a-2", 2)
     assert hearts.look(30.0) == {"a-2": 30.0, "node-7-3": 20.0}
-    listener = _listener(foreign=True)
-    listener.beats(hearts.look(50.0))
-    found = listener.silence(50.0, Deadlines(heartbeat=25.0))
+    monitor = _monitor(foreign=True)
+    monitor.beats(hearts.look(50.0))
+    found = monitor.timed_out(50.0, TaskTimeouts(heartbeat=25.0))
     assert (found.what, found.seconds, found.who) == ("heartbeat", 30.0, "node-7-3")
     assert found.text() == "sent no heartbeat for 30.0 s: process 3 on node-7"
     # The whole machine stood still.
     hearts.excuse(15.0, 50.0)
-    listener.beats(hearts.look(50.0))
-    assert listener.silence(50.0, Deadlines(heartbeat=25.0)) is None
+    monitor.beats(hearts.look(50.0))
+    assert monitor.timed_out(50.0, TaskTimeouts(heartbeat=25.0)) is None
     # It ended, and took its file away; what is left is heard.
     (tmp_path / "node-7-3").unlink()
     assert hearts.look(60.0) == {"a-2": 45.0}
@@ -350,8 +350,8 @@ def test_of_several_tasks_the_one_that_is_silent_longest_counts(tmp_path):
     touch(f"{socket.gethostname()}-{gone.pid}", 1)
     touch(f"{socket.gethostname()}-{os.getpid()}", 1)
     assert f"{socket.gethostname()}-{os.getpid()}" in (found := hearts.look(70.0)) and len(found) == 2
-    listener.beats({})
-    assert listener.silence(1e9, Deadlines(heartbeat=25.0)) is None, "all have ended"
+    monitor.beats({})
+    assert monitor.timed_out(1e9, TaskTimeouts(heartbeat=25.0)) is None, "all have ended"
 
 
 # Programs -------------------------------------------------------------------------------------------------------
@@ -543,7 +543,7 @@ def test_a_stopped_task_is_noticed_named_and_ended(tmp_path):
             beat(); time.sleep(0.1)
         """,
         workers=2,
-        deadlines=Deadlines(heartbeat=1.5),
+        timeouts=TaskTimeouts(heartbeat=1.5),
         grace=300.0,  # were it needed, the test would not end in time
     )
     first, second = outcome.attempts
@@ -568,7 +568,7 @@ def test_a_task_that_hangs_tells_where_it_stood(tmp_path):
         """,
         workers=2,
         limits=RestartLimits(max_restarts=0),
-        deadlines=Deadlines(step=1.0),
+        timeouts=TaskTimeouts(step=1.0),
     )
     assert (outcome.reason, outcome.exit_code) == ("hung", 1)
     text = outcome.failure.text()
@@ -595,7 +595,7 @@ def test_a_hung_task_that_ignores_all_signals_is_killed_after_the_grace(tmp_path
             emit("step", step=5)
             for_ever()
         """,
-        deadlines=Deadlines(step=1.0),
+        timeouts=TaskTimeouts(step=1.0),
         grace=0.3,
     )
     assert [one.reason for one in outcome.attempts] == ["hung", "done"]
@@ -604,7 +604,7 @@ def test_a_hung_task_that_ignores_all_signals_is_killed_after_the_grace(tmp_path
 @pytest.mark.nightly
 def test_a_task_without_a_first_step_hangs(tmp_path):
     outcome = _supervised(
-        tmp_path, "emit('start')\nif attempt == 1: for_ever()", deadlines=Deadlines(start=1.0, step=0.5)
+        tmp_path, "emit('start')\nif attempt == 1: for_ever()", timeouts=TaskTimeouts(start=1.0, step=0.5)
     )
     assert outcome.attempts[0].why.startswith("worker:0 came to no first step in ")
     assert outcome.ok
@@ -624,13 +624,13 @@ def test_a_silent_evaluator_is_no_hung_task(tmp_path):
             time.sleep(0.8)
         """,
         evaluator=True,
-        deadlines=Deadlines(step=0.5, start=30.0),
+        timeouts=TaskTimeouts(step=0.5, start=30.0),
     )
     assert [one.reason for one in outcome.attempts] == ["done"]
 
 
 def test_a_foreign_program_that_tells_nothing_has_no_deadline_and_that_is_said_once(tmp_path):
-    outcome = _supervised(tmp_path, "time.sleep(0.5)", foreign=True, deadlines=Deadlines(step=0.2))
+    outcome = _supervised(tmp_path, "time.sleep(0.5)", foreign=True, timeouts=TaskTimeouts(step=0.2))
     assert outcome.ok
     assert [note for note in outcome.notes if "no deadline" in note] == [
         "worker:0 tells nothing by which a step could be seen: no deadline for it"
@@ -646,7 +646,7 @@ def test_a_foreign_program_whose_log_stands_still_hangs(tmp_path):
             for_ever()
         """,
         foreign=True,
-        deadlines=Deadlines(step=1.0),
+        timeouts=TaskTimeouts(step=1.0),
     )
     assert [one.reason for one in outcome.attempts] == ["hung", "done"]
     assert outcome.attempts[0].step == 7
@@ -844,7 +844,7 @@ def test_a_file_that_must_change_and_does_not(tmp_path):
         log_dir=tmp_path / "logs",
         run_id=new_run_id(),
         limits=RestartLimits(max_restarts=1, backoff=0.01),
-        deadlines=Deadlines(step=1.0),
+        timeouts=TaskTimeouts(step=1.0),
         watch_path=watched,
         timeout=50.0,
     )
@@ -885,7 +885,7 @@ def test_one_of_several_tasks_of_a_command_that_stands_still(tmp_path):
         log_dir=tmp_path / "logs",
         run_id=new_run_id(),
         limits=RestartLimits(max_restarts=1, backoff=0.01),
-        deadlines=Deadlines(heartbeat=15.0),
+        timeouts=TaskTimeouts(heartbeat=15.0),
         grace=1.0,
         timeout=300.0,
     )

@@ -14,7 +14,7 @@ import estimator_pipeline as ep
 from estimator_pipeline.cli import main as cli
 from estimator_pipeline.engines.jobs import common, runner
 from estimator_pipeline.engines.model_dir import lock
-from estimator_pipeline.engines.recording.step_recorder import Recording
+from estimator_pipeline.engines.recording.step_recorder import StepRecorder
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.name_mapping import read_mapping
 from estimator_pipeline.migrate import migrate_checkpoint
@@ -71,7 +71,7 @@ def test_there_and_back_bit_equal(job, tmp_path, case):
 
 
 def recording(folder):
-    return Recording(
+    return StepRecorder(
         writer=functools.partial(StepWriter, folder),
         canonical=canonical,
         batches=lambda t: BatchWriter(folder, t).batch,

@@ -97,14 +97,14 @@ def test_training_goes_on_with_the_same_loss_and_records(answers, folder, job, c
     assert answers
     import functools
 
-    from estimator_pipeline.engines.recording.step_recorder import Recording
+    from estimator_pipeline.engines.recording.step_recorder import StepRecorder
     from estimator_pipeline.parity.step_records import BatchWriter, StepWriter
     from estimator_pipeline.utils.variable_names import canonical
 
     record = folder / case / "estimator-record"
     shutil.copytree(folder / case / "estimator", folder / case / "same")
     changes = [optimizer(case), NAMED, f"run.model_dir={folder / case / 'same'}", "train.max_steps=8"]
-    recording = Recording(writer=functools.partial(StepWriter, record), canonical=canonical,
+    recording = StepRecorder(writer=functools.partial(StepWriter, record), canonical=canonical,
                           batches=lambda task: BatchWriter(record, task).batch)  # fmt: skip
     runner.run_job(ep.load_job(job, overrides=changes), recording=recording, environ={})
     theirs, ours = StepReader(record), StepReader(folder / case / "record")

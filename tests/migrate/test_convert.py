@@ -17,7 +17,7 @@ from estimator_pipeline.migrate.code import convert, diff, scan
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
 
 HERE = Path(__file__).resolve().parent
-# Programs of the corpus, respelled as they were in TensorFlow 1; conversions/ has what they are converted to.
+# Programs of the corpus, with the names that they had in TensorFlow 1; conversions/ has what they are converted to.
 GOLDEN = ("mnist_tf1", "ads_v1_canned", "demand_rnn")
 OLD = "import tensorflow as tf\nx = tf.log(1.)\n"
 
@@ -49,13 +49,13 @@ def run(arguments, capsys) -> tuple[int, str, str]:
 
 @pytest.fixture(scope="module")
 def golden(tmp_path_factory):
-    """`golden(NAME)`: what the respelled program is converted to, once."""
+    """`golden(NAME)`: what the program with old names is converted to, once."""
     return functools.cache(lambda name: converted(tmp_path_factory.mktemp(name), of_tensorflow_1(name), to="estimator"))
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden(golden, name):
-    """To accept a change: migrate convert --to estimator the respelled program, and copy it to conversions/."""
+    """To accept a change: migrate convert --to estimator the program with old names, and copy it to conversions/."""
     assert golden(name) == (HERE / "conversions" / f"{name}.py").read_text(encoding="utf-8")
 
 
@@ -414,8 +414,8 @@ def test_nothing_of_a_new_folder_is_left_when_writing_fails(program, tmp_path, m
 
 def test_what_cannot_be_read_afterwards_is_not_written(program, monkeypatch):
     """A defect of a rule costs the conversion of a file, not the file."""
-    from estimator_pipeline.migrate.code.renames import tf1_names as respelling
+    from estimator_pipeline.migrate.code.renames import tf1_names
 
-    monkeypatch.setattr(respelling, "_successor", lambda name, *rest: "no name")
+    monkeypatch.setattr(tf1_names, "_successor", lambda name, *rest: "no name")
     made = {one.path: one for one in convert(program).files}["old.py"]
     assert not made.changed and not made.changes and made.kept.startswith("what was written cannot be read")

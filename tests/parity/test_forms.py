@@ -12,7 +12,7 @@ from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.parity import compare_models, document, summary
 from estimator_pipeline.parity.comparison import compare_records
 from estimator_pipeline.parity.jobs import run
-from estimator_pipeline.parity.models.record_formats import common_forms
+from estimator_pipeline.parity.models.record_formats import common_formats
 from estimator_pipeline.parity.optimizer_slots import kept_by_keras, kept_in_graph
 from estimator_pipeline.parity.report.html import write_report
 from estimator_pipeline.parity.result import ENGINES
@@ -147,7 +147,7 @@ def test_nothing_in_the_same_form():
     def hot(labels):
         return np.concatenate([1 - labels, labels], 1)
 
-    found = common_forms(
+    found = common_formats(
         tf.data.Dataset.from_tensor_slices((PARTS, Y)).batch(4).element_spec,
         tf.data.Dataset.from_tensor_slices((X, hot(Y))).batch(4).element_spec,
     )
@@ -157,16 +157,16 @@ def test_nothing_in_the_same_form():
         "another form (b: float32 [4], z: float32 [2], labels: float32 [1] in the Estimator; features: float32 [6], "
         "labels: float32 [2] in Keras)",
     )
-    texts = common_forms((tf.TensorSpec([None], tf.string),), (tf.TensorSpec([None], tf.float32),))
+    texts = common_formats((tf.TensorSpec([None], tf.string),), (tf.TensorSpec([None], tf.float32),))
     assert not texts.told and "features: string [] in the Estimator; features: float32 [] in Keras" in texts.notes[0]
     # What is not known beforehand is taken for the same.
-    shapeless = common_forms((tf.TensorSpec(None),), (tf.TensorSpec([None, 3], tf.int32),))
+    shapeless = common_formats((tf.TensorSpec(None),), (tf.TensorSpec([None, 3], tf.int32),))
     assert shapeless.told and not shapeless.notes
 
 
 def test_the_same_form_is_told_as_it_is():
     spec = data()().element_spec
-    assert common_forms(spec, spec).chosen == (None, None) == common_forms(None, spec).chosen
+    assert common_formats(spec, spec).chosen == (None, None) == common_formats(None, spec).chosen
 
 
 # Replicas ---------------------------------------------------------------------------------------------------------

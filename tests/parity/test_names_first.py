@@ -17,7 +17,7 @@ from estimator_pipeline.errors import ConfigError, DivergedError
 from estimator_pipeline.job import user_code as functions
 from estimator_pipeline.parity import compare_models, summary
 from estimator_pipeline.parity.models import matching
-from estimator_pipeline.parity.models.input_fns import Feed
+from estimator_pipeline.parity.models.input_fns import ComparedInputFn
 from estimator_pipeline.parity.models.inspection import look_at_estimator
 from estimator_pipeline.testing import assert_parity
 from tests.support.processes import tensorflow_with_three_cpus
@@ -283,7 +283,7 @@ def test_a_look_writes_no_summaries(tmp_path, monkeypatch):
     def input_fn():
         return tf.data.Dataset.from_tensor_slices(({"x": X}, np.zeros([96, 1], "int64"))).batch(8)
 
-    feed = Feed(input_fn, name="input_fn", estimator=estimator, mode="train")
+    feed = ComparedInputFn(input_fn, name="input_fn", estimator=estimator, mode="train")
     assert look_at_estimator(estimator, training=feed, evaluation=None, asked=False).variables and not seen
 
 
@@ -299,7 +299,7 @@ def test_a_look_at_a_canned_estimator_of_two_replicas(tmp_path):
         return tf.data.Dataset.from_tensor_slices(({"x": X}, np.zeros([96, 1], "int64"))).batch(8)
 
     feeds = [
-        Feed(input_fn, name=name, estimator=estimator, mode=mode)
+        ComparedInputFn(input_fn, name=name, estimator=estimator, mode=mode)
         for name, mode in (("input_fn", "train"), ("eval_input_fn", "eval"))
     ]
     look = look_at_estimator(estimator, training=feeds[0], evaluation=feeds[1], asked=True)

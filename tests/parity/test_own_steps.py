@@ -7,7 +7,7 @@ import pytest
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.parity import compare_models, summary
-from estimator_pipeline.parity.models.input_fns import Feed
+from estimator_pipeline.parity.models.input_fns import ComparedInputFn
 from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -439,7 +439,9 @@ def test_a_programs_own_seed_stays(compared):
         between()
         return [*before, *tf.random.uniform([2]).numpy()]
 
-    feed = Feed(data(shuffled=True), name="input_fn", estimator=tf.estimator.Estimator(model_fn), mode="train")
+    feed = ComparedInputFn(
+        data(shuffled=True), name="input_fn", estimator=tf.estimator.Estimator(model_fn), mode="train"
+    )
     assert drawn(feed.for_keras()) == drawn(lambda: None)
 
 

@@ -15,7 +15,7 @@ from estimator_pipeline.cluster.spec import Task
 from estimator_pipeline.launch import LaunchOutcome, LaunchShape, LineView, TaskEnd, plan_local
 from estimator_pipeline.launch.local.outcome import Failure, combined_result, last_lines
 from estimator_pipeline.launch.local.plan import TaskPlan
-from estimator_pipeline.launch.local.task import Running
+from estimator_pipeline.launch.local.task import RunningTask
 from estimator_pipeline.launch.local.view import summary
 from estimator_pipeline.progress.log_reader import LogReader
 from estimator_pipeline.progress.progress_file import (
@@ -23,6 +23,7 @@ from estimator_pipeline.progress.progress_file import (
     ProgressReader,
     ProgressWriter,
     TaskState,
+    cause_of,
     code_of_preemption,
     forget_preemption,
     from_environ,
@@ -58,6 +59,14 @@ def test_without_the_variable_nothing_is_written(tmp_path, monkeypatch):
     assert not writer.enabled
     writer.emit("step", step=1)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["caused_by", "because"])
+def test_the_cause_of_an_end_by_its_new_and_its_old_name(key):
+    state = TaskState("worker:0")
+    state.apply({"event": "end", "status": "failed", key: "worker:1"})
+    assert state.caused_by == "worker:1"
+    assert cause_of({"event": "end", "caused_by": "worker:1", "because": "worker:2"}) == "worker:1"
 
 
 def test_an_unknown_event_is_refused():
@@ -229,7 +238,7 @@ def test_a_training_that_has_begun_has_an_end():
 def test_what_an_exit_code_of_0_is_worth(told, foreign, left):
     task = Task("worker", 0)
     plan = TaskPlan(task, ("true",), {}, (), Path("/nowhere/worker-0.log"), Path("/nowhere/worker-0.progress.jsonl"))
-    one = Running(plan, foreign=foreign)
+    one = RunningTask(plan, foreign=foreign)
     for event in told:
         one.state.apply({"event": event, **({"step": 3} if event == "step" else {})})
     one.state.exit_code = 0
@@ -342,7 +351,7 @@ def test_evaluations_that_come_in_one_look_are_told_each_with_its_own_step(tmp_p
     plan = plan_local(
         ["train"], shape=LaunchShape(workers=1), ports=[1], log_dir=tmp_path, run_id="r1", environ={}, available=[0]
     )
-    one, stream = Running(plan.tasks[0]), io.StringIO()
+    one, stream = RunningTask(plan.tasks[0]), io.StringIO()
     view = LineView(stream, clock=_Clock())
     writer = ProgressWriter(plan.tasks[0].progress)
     writer.emit("evaluation", step=200, metrics={"accuracy": 0.5})

@@ -195,8 +195,8 @@ def test_a_budget_that_is_not_kept_is_red(run_python, tmp_path):
 
 def test_the_tests_of_an_area():
     files = test_area.files_of("doctor")
-    assert "tests/doctor/test_doctor.py" in files and "tests/inputs/test_order.py" not in files
-    assert "tests/inputs/test_order.py" in test_area.files_of("inputs")
+    assert "tests/doctor/test_doctor.py" in files and "tests/inputs/test_sampler.py" not in files
+    assert "tests/inputs/test_sampler.py" in test_area.files_of("inputs")
     with pytest.raises(SystemExit, match="no part of estimator_pipeline is called 'docter'"):
         test_area.files_of("docter")
 

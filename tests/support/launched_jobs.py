@@ -75,9 +75,9 @@ def check(document, *, evaluated_by, steps=STEPS):
         assert first["global_step"] == steps
         assert [t["steps"] for t in first["tasks"].values()] == [steps] * len(training)
         assert len({t["records"] for t in first["tasks"].values()}) == 1
-    board = json.loads((model_dir / "estimator_pipeline" / "result.json").read_text())["result"]
-    assert board["evaluated_by"] == evaluated_by
-    assert board["evaluations"][-1]["global_step"] == first["global_step"], "the final step was evaluated"
-    assert board["metrics"]["global_step"] == first["global_step"]
+    result = json.loads((model_dir / "estimator_pipeline" / "result.json").read_text())["result"]
+    assert result["evaluated_by"] == evaluated_by
+    assert result["evaluations"][-1]["global_step"] == first["global_step"], "the final step was evaluated"
+    assert result["metrics"]["global_step"] == first["global_step"]
     assert not list(model_dir.glob("tmp_*")), "workers' temporary checkpoints are removed"
-    return board
+    return result

@@ -130,7 +130,7 @@ GOOD = {
                {"statistics_move_in_training": None}),
     "keras_schedule": (model_fns.model_fn("linear", optimizer=COSINE), DIGITS.train_input_fn, {"metrics": ["accuracy"]},
                        {"learning_rate_follows_global_step": None}),
-    # The repair optimizer-objects lets it be.
+    # The patch optimizer-objects lets it be.
     "kept_optimizer": (make(train=kept_optimizer()), DATA, {}, {}),
     "dropout": (make(forward=lambda x, mode: dropout_in(TRAIN)(x, mode)), DATA, {}, {"replicas_equal_one_batch": RANDOM}),
     "canned": (lambda: canned(tf.estimator.LinearRegressor), sparse_input_fn, {},

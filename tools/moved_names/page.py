@@ -13,7 +13,7 @@ _HEAD = """\
 Libraries for `tf.estimator` import private names of TensorFlow. Many of those are no longer where TensorFlow 1.15 to
 2.15 had them; most had moved before 2.15, so that such a library does not run on plain 2.15 either. Under
 `estimator-pipeline exec` and after `compat.install()` they are found where they were: one object under both names,
-looked up on first use, with nothing replaced that is there (the repair `moved-names`, [compat.md](compat.md#repairs)).
+looked up on first use, with nothing replaced that is there (the patch `moved-names`, [compat.md](compat.md#patches)).
 `compat.status()` lists the old names that a process has used.
 
 This page and the table behind it, [moved_names.txt](../estimator_pipeline/compat/moved_names/moved_names.txt), are

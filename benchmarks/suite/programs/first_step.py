@@ -31,7 +31,7 @@ def _batch() -> tuple[Any, Any]:
 def _graph(name: str) -> None:
     from estimator_pipeline import compat
 
-    # What a program of Estimators imports; no repair is applied.
+    # What a program of Estimators imports; no patch is applied.
     tf = compat.install("none")
     images, labels = _batch()
     with tf.Graph().as_default():

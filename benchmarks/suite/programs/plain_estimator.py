@@ -1,6 +1,6 @@
 """Training by tf.estimator as a tutorial has it: `input_fn`, `model_fn`, `RunConfig`, `train_and_evaluate`.
 
-`compat.install("none")` gives TensorFlow its tf.estimator back, and changes nothing else: the repairs of this package
+`compat.install("none")` gives TensorFlow its tf.estimator back, and changes nothing else: the patches of this package
 are off.
 """
 

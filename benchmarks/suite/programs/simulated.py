@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.errors import PipelineError
-from estimator_pipeline.inputs.sampler import Order, record_ids, split_files, steps_per_epoch
-from estimator_pipeline.inputs.sharding import Replicas, eval_plan, train_plan
+from estimator_pipeline.inputs.sampler import IndexSampler, record_ids, split_files, steps_per_epoch
+from estimator_pipeline.inputs.sharding import ShardOptions, eval_shards, train_shards
 
 BATCH = 64
 
@@ -67,11 +67,11 @@ def _row(axis: str, size: int, work: Callable[[], None]) -> dict[str, Any]:
 
 
 def _plan(records: int, workers: int, worker: int) -> Any:
-    return train_plan(
+    return train_shards(
         [records],
-        Replicas(workers, worker, workers),
+        ShardOptions(workers, worker, workers),
         global_batch=BATCH * workers,
-        order=Order(records, seed=1),
+        sampler=IndexSampler(records, seed=1),
         policy="data",
     )
 
@@ -80,7 +80,9 @@ def _step(records: int, workers: int, step: int) -> None:
     """The plan of the last worker, and its batch of one step; the same for evaluation."""
     ids = _plan(records, workers, workers - 1).ids(step)
     _hold(ids.shape == (1, BATCH) and 0 <= int(ids.min()) and int(ids.max()) < records, "ids out of range")
-    found = eval_plan([records], Replicas(workers, workers - 1, workers), global_batch=BATCH * workers, policy="data")
+    found = eval_shards(
+        [records], ShardOptions(workers, workers - 1, workers), global_batch=BATCH * workers, policy="data"
+    )
     last = found.ids(found.num_batches - 1)
     _hold(len(last) == 0 or int(last[-1]) == records - 1, "the last worker does not evaluate the last record")
 
@@ -89,7 +91,10 @@ def _whole_step(records: int, workers: int) -> None:
     """All workers' batches of one step: together the positions of the step, no record twice."""
     step, batch = 12345, BATCH * workers
     ids = np.concatenate([_plan(records, workers, worker).ids(step)[0] for worker in range(workers)])
-    _hold(np.array_equal(ids, record_ids(Order(records, seed=1), step * batch, (step + 1) * batch)), "other records")
+    _hold(
+        np.array_equal(ids, record_ids(IndexSampler(records, seed=1), step * batch, (step + 1) * batch)),
+        "other records",
+    )
     # Within an epoch each record comes once.
     _hold((step + 1) * batch > records or len(np.unique(ids)) == batch, "a record is read twice in one step")
 

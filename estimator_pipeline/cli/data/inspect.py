@@ -199,7 +199,7 @@ def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple
     from estimator_pipeline.engines.lifecycle.startup import latest_step
     from estimator_pipeline.engines.model_dir.run_identity import policy_of
     from estimator_pipeline.inputs.ledger.layout import planned
-    from estimator_pipeline.inputs.sharding import Replicas
+    from estimator_pipeline.inputs.sharding import ShardOptions
 
     data, tasks = _data(loaded), _tasks(loaded, workers)
     if (began_under := policy_of(loaded.run.model_dir)) and latest_step(loaded.run.model_dir):
@@ -208,7 +208,7 @@ def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple
     # A CPU is one device, and what GPUs a task will have is not known here.
     local = loaded.run.devices_per_task or 1
     replicas = local if asynchronous else local * len(tasks)
-    everyone = [Replicas(len(tasks), index, replicas, asynchronous) for index in range(len(tasks))]
+    everyone = [ShardOptions(len(tasks), index, replicas, asynchronous) for index in range(len(tasks))]
     facts = [data.train_facts(who) for who in everyone]
     if facts[0]["policy"] == "hint":
         facts = [{**told, "replicas": len(tasks)} for told in facts]

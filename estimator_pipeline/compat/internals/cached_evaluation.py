@@ -130,7 +130,7 @@ class RepeatedEvaluation:
         if self.rebuilds_because is not None:
             return self._plain(checkpoint)
         try:
-            # What repairs do around `Estimator.evaluate` they do here.
+            # What patches do around `Estimator.evaluate` they do here.
             with around.evaluating(self._estimator), self._in_graph(checkpoint) as built:
                 metrics = self._run(built, checkpoint)
                 self._write_summaries(metrics, checkpoint)

@@ -1,4 +1,4 @@
-"""What a repair does around every training, and around every evaluation, of any Estimator in this process.
+"""What a patch does around every training, and around every evaluation, of any Estimator in this process.
 
 Private use: `Estimator._train_model` and `Estimator._actual_eval` of the estimator package. Both are run once for a
 session (or, in a standalone client, once for a client), by every way that leads to training or evaluation.

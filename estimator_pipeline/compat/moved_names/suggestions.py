@@ -227,7 +227,7 @@ def _can_be_had(name: str) -> bool:
 
 
 def _left_out(module: str, name: str | None = None) -> str | None:
-    """Where the table would have found it, in a process in which the repair is off."""
+    """Where the table would have found it, in a process in which the patch is off."""
     if moved_names.installed():
         return None
     table = moved_names.read()
@@ -242,7 +242,7 @@ def _left_out(module: str, name: str | None = None) -> str | None:
         home = entry.whole if name is None or name not in entry.homes else ".".join(entry.homes[name][0])
         where = f"it is {home} today; " if home else ""
         return (
-            f"{module + ('.' + name if name else '')} moved: {where}the repair moved-names, which is left out, finds it"
+            f"{module + ('.' + name if name else '')} moved: {where}the patch moved-names, which is left out, finds it"
         )
     return None
 

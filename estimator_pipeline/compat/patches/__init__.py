@@ -1,10 +1,10 @@
-"""Repairs: faults of tf.estimator itself, the same on 2.15 and later, mended under every legacy program.
+"""Patches for faults of tf.estimator itself, the same on 2.15 and later, under every legacy program.
 
 `compat.install()` applies them; a program needs no edit. Each has a name, can be left out by it, and is listed by
-`compat.status()`. One module a repair, with three names: `NAME`, `WHAT` (one line) and `apply()`, which patches
+`compat.status()`. One module a patch, with three names: `NAME`, `WHAT` (one line) and `apply()`, which patches
 TensorFlow or the estimator package once.
 
-Which are applied is said by `install(repairs=…)`, or by ESTIMATOR_PIPELINE_REPAIRS:
+`install(patches=…)` says which are applied, or the variable ESTIMATOR_PIPELINE_PATCHES:
 
 =================== ==========================================
 `all` (the default) every one
@@ -12,6 +12,8 @@ Which are applied is said by `install(repairs=…)`, or by ESTIMATOR_PIPELINE_RE
 `-NAME,-NAME`       all but these
 `NAME,NAME`         these alone
 =================== ==========================================
+
+Submitted scripts hold the variable's old name, ESTIMATOR_PIPELINE_REPAIRS, and old names of patches. Both are read.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ from dataclasses import dataclass
 
 from estimator_pipeline.compat.patches import (
     baseline_features,
+    batch_norm_averages,
     best_exporter,
+    cached_evaluation,
     common_end,
     durable_checkpoints,
     early_stopping,
     embedding_gathers,
     endless_evaluation,
     evaluator_strategy,
+    even_batches,
     every_checkpoint,
     gather_sizes,
     gradient_packs,
@@ -39,8 +44,10 @@ from estimator_pipeline.compat.patches import (
     lost_peers,
     mirrored_cpu,
     missing_peers,
+    model_dir_lock,
     moved_names,
     optimizer_objects,
+    pandas_strings,
     refused_steps,
     restored_shapes,
     short_waits,
@@ -51,22 +58,18 @@ from estimator_pipeline.compat.patches import (
     train_op,
     weights_h5,
 )
-from estimator_pipeline.compat.patches import batch_norm_averages as keras_averages
-from estimator_pipeline.compat.patches import cached_evaluation as kept_evaluation
-from estimator_pipeline.compat.patches import even_batches as whole_rounds
-from estimator_pipeline.compat.patches import model_dir_lock as own_model_dir
-from estimator_pipeline.compat.patches import pandas_strings as pandas_text
 from estimator_pipeline.compat.patches.applied import _applied, is_on
 from estimator_pipeline.errors import CompatError
 
-__all__ = ["NAMES", "VARIABLE", "Repair", "apply", "chosen", "listed"]
+__all__ = ["NAMES", "OLD_NAMES", "OLD_VARIABLE", "VARIABLE", "Patch", "apply", "chosen", "listed"]
 
-VARIABLE = "ESTIMATOR_PIPELINE_REPAIRS"
+VARIABLE = "ESTIMATOR_PIPELINE_PATCHES"
+OLD_VARIABLE = "ESTIMATOR_PIPELINE_REPAIRS"
 
 
 @dataclass(frozen=True)
-class Repair:
-    """One repair, as `compat.status()` lists it.
+class Patch:
+    """One patch, as `compat.status()` lists it.
 
     Attributes:
         name: by which it is left out.
@@ -83,8 +86,8 @@ class Repair:
 _MODULES = (
     train_and_evaluate,
     every_checkpoint,
-    kept_evaluation,
-    whole_rounds,
+    cached_evaluation,
+    even_batches,
     evaluator_strategy,
     missing_peers,
     lost_peers,
@@ -95,7 +98,7 @@ _MODULES = (
     sync_replicas,
     sigterm,
     early_stopping,
-    own_model_dir,
+    model_dir_lock,
     durable_checkpoints,
     best_exporter,
     in_memory_evaluator,
@@ -109,34 +112,46 @@ _MODULES = (
     optimizer_objects,
     restored_shapes,
     train_op,
-    keras_averages,
+    batch_norm_averages,
     weights_h5,
     literal_paths,
-    pandas_text,
+    pandas_strings,
     graph_text,
     spawned_children,
 )
 NAMES = tuple(module.NAME for module in _MODULES)
 
+# Old name -> today's.
+OLD_NAMES = {
+    "kept-evaluation": cached_evaluation.NAME,
+    "whole-rounds": even_batches.NAME,
+    "own-model-dir": model_dir_lock.NAME,
+    "pandas-text": pandas_strings.NAME,
+    "keras-averages": batch_norm_averages.NAME,
+}
 
-def chosen(repairs: str | Sequence[str] | None, environ: Mapping[str, str] | None = None) -> frozenset[str]:
-    """The names of the repairs that are asked for.
+
+def chosen(patches: str | Sequence[str] | None, environ: Mapping[str, str] | None = None) -> frozenset[str]:
+    """The names of the patches that are asked for.
 
     Args:
-        repairs: as in the table above, as one text or as a list of names; None: what `environ` says.
-        environ: where ESTIMATOR_PIPELINE_REPAIRS is looked up; `os.environ` by default.
+        patches: as in the table above, as one text or as a list of names; None: what `environ` says.
+        environ: where ESTIMATOR_PIPELINE_PATCHES is looked up, and ESTIMATOR_PIPELINE_REPAIRS where that one is not
+            set or empty; `os.environ` by default.
 
     Raises:
-        CompatError: a name that no repair has, or names to keep and names to leave out mixed.
+        CompatError: a name that no patch has, or names to keep and names to leave out mixed.
     """
-    source = "repairs"
-    if repairs is None:
-        source, repairs = VARIABLE, (os.environ if environ is None else environ).get(VARIABLE, "")
-    words = repairs.split(",") if isinstance(repairs, str) else list(repairs)
-    words = [word.strip() for word in words if word.strip()]
+    source = "patches"
+    if patches is None:
+        environ = os.environ if environ is None else environ
+        source = VARIABLE if environ.get(VARIABLE) or not environ.get(OLD_VARIABLE) else OLD_VARIABLE
+        patches = environ.get(source, "")
+    words = patches.split(",") if isinstance(patches, str) else list(patches)
+    words = [_todays(word.strip()) for word in words if word.strip()]
     if words in ([], ["all"]):
         # An empty list is a choice of its own; an empty text is none.
-        return frozenset(NAMES) if isinstance(repairs, str) or words else frozenset()
+        return frozenset(NAMES) if isinstance(patches, str) or words else frozenset()
     if words == ["none"]:
         return frozenset()
     without = [word for word in words if word.startswith("-")]
@@ -145,7 +160,7 @@ def chosen(repairs: str | Sequence[str] | None, environ: Mapping[str, str] | Non
         raise CompatError(
             f"{source} names {', '.join(unknown)}",
             code="argument/unknown-name",
-            found=f"the repairs are {', '.join(NAMES)}",
+            found=f"the patches are {', '.join(NAMES)}",
         )
     if without and len(without) < len(words):
         raise CompatError(
@@ -158,8 +173,14 @@ def chosen(repairs: str | Sequence[str] | None, environ: Mapping[str, str] | Non
     return frozenset(words)
 
 
+def _todays(word: str) -> str:
+    """A name, or "-" and a name, with today's name for an old one."""
+    name = word.removeprefix("-")
+    return word.removesuffix(name) + OLD_NAMES.get(name, name)
+
+
 def apply(names: frozenset[str]) -> None:
-    """Applies the repairs with these names. TensorFlow has been imported, and `tf.estimator` is in place."""
+    """Applies the patches with these names. TensorFlow has been imported, and `tf.estimator` is in place."""
     for module in _MODULES:
         if module.NAME in names and module.NAME not in _applied:
             patch: Callable[[], None] = module.apply
@@ -167,6 +188,6 @@ def apply(names: frozenset[str]) -> None:
             _applied.add(module.NAME)
 
 
-def listed() -> tuple[Repair, ...]:
-    """Every repair, and whether it is applied in this process."""
-    return tuple(Repair(module.NAME, module.WHAT, is_on(module.NAME)) for module in _MODULES)
+def listed() -> tuple[Patch, ...]:
+    """Every patch, and whether it is applied in this process."""
+    return tuple(Patch(module.NAME, module.WHAT, is_on(module.NAME)) for module in _MODULES)

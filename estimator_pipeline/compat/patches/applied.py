@@ -8,5 +8,5 @@ _applied: set[str] = set()
 
 
 def is_on(name: str) -> bool:
-    """Whether the repair with this name is applied in this process."""
+    """Whether the patch with this name is applied in this process."""
     return name in _applied

@@ -17,7 +17,7 @@ from typing import Any
 
 from estimator_pipeline.compat.patches import replacing
 
-NAME = "keras-averages"
+NAME = "batch-norm-averages"
 WHAT = "model_to_estimator takes BatchNormalization's moving statistics along, not the trained weights alone"
 
 

@@ -46,7 +46,7 @@ def apply() -> None:
     from tensorflow_estimator.python.estimator import exporter
 
     original = exporter.BestExporter.export
-    if getattr(original, "repair", None) == NAME:
+    if getattr(original, "patch", None) == NAME:
         return
 
     @functools.wraps(original)
@@ -75,7 +75,7 @@ def apply() -> None:
         self._garbage_collect_exports(export_path)
         return path
 
-    export.repair = NAME  # type: ignore[attr-defined]
+    export.patch = NAME  # type: ignore[attr-defined]
     exporter.BestExporter.export = export
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from estimator_pipeline.compat.internals.data_end.even_batches import are_whole, whole_rounds
+from estimator_pipeline.compat.internals.data_end.even_batches import are_even, even_batches
 from estimator_pipeline.utils.logger import logger
 
-NAME = "whole-rounds"
+NAME = "even-batches"
 WHAT = (
     "an evaluation on several replicas of one process counts every record: the last batches are cut, so that each "
     "replica has one; it lost some at times"
@@ -33,14 +33,14 @@ def apply() -> None:
     @functools.wraps(original)
     def call_input_fn(self: Any, input_fn: Any, mode: Any, input_context: Any = None) -> Any:
         found = original(self, input_fn, mode, input_context)
-        if mode != tf.estimator.ModeKeys.EVAL or input_context is None or are_whole(found):
+        if mode != tf.estimator.ModeKeys.EVAL or input_context is None or are_even(found):
             return found
         replicas = input_context.num_replicas_in_sync
         # Of a cluster each worker has a pipeline of its own, and all of them the same number of batches to make.
         if replicas < 2 or input_context.num_input_pipelines != 1 or not isinstance(found, tf.data.Dataset):
             return found
         try:
-            return whole_rounds(found, replicas, strict=False)
+            return even_batches(found, replicas, strict=False)
         except (TypeError, ValueError, NotImplementedError) as error:
             logger.warning("evaluations on %d replicas may lose the last batch: %s", replicas, error)
             return found

@@ -98,7 +98,7 @@ def watching(own: str, peers: dict[str, str], progress: Any) -> Iterator[None]:
             code="cluster/peer-lost",
             hint=f"see the log of {lost[0]}; start the job again to go on from its last checkpoint",
         )
-        told.because = lost[0]
+        told.caused_by = lost[0]
         raise told from error
     finally:
         watch.stop()
@@ -246,7 +246,7 @@ class _WatchThread(threading.Thread):
         for call in before_exit:
             with contextlib.suppress(Exception):
                 call(message)
-        TaskEvents(os.environ, self.own).ended(error, status="failed", because=error.because)
+        TaskEvents(os.environ, self.own).ended(error, status="failed", caused_by=error.caused_by)
         print(message, file=sys.stderr, flush=True)
         sys.stdout.flush()
         # The main thread is inside TensorFlow, and no exception reaches it there.

@@ -287,7 +287,7 @@ class _Wait:
                 line = self._calls.look()
             except TaskFailedError as error:
                 if not self._over.is_set():
-                    told = {"because": error.because, "task": self._calls.own, "error": error_line(error)}
+                    told = {"caused_by": error.caused_by, "task": self._calls.own, "error": error_line(error)}
                     self._end(str(error), error.exit_code, status="failed", **told)
                 return
             if not self._over.is_set():

@@ -15,7 +15,7 @@ from typing import Any
 
 from estimator_pipeline.compat import delegates
 
-NAME = "own-model-dir"
+NAME = "model-dir-lock"
 WHAT = (
     "Estimator.train refuses a model_dir in which another process trains, and goes on from the newest checkpoint that "
     "is whole"

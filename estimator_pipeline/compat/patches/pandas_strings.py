@@ -13,7 +13,7 @@ from typing import Any
 
 from estimator_pipeline.compat.patches import replacing
 
-NAME = "pandas-text"
+NAME = "pandas-strings"
 WHAT = "pandas_input_fn takes the text columns of pandas 3, which TensorFlow cannot convert"
 
 

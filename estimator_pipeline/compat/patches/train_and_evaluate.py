@@ -18,8 +18,7 @@ import functools
 from typing import Any
 
 from estimator_pipeline.compat import delegates
-from estimator_pipeline.compat.patches import cached_evaluation as kept_evaluation
-from estimator_pipeline.compat.patches import every_checkpoint, replacing
+from estimator_pipeline.compat.patches import cached_evaluation, every_checkpoint, replacing
 from estimator_pipeline.compat.patches.applied import is_on
 
 NAME = "train-and-evaluate"
@@ -43,7 +42,7 @@ def apply() -> None:
             eval_spec,
             original=original,
             every_checkpoint=is_on(every_checkpoint.NAME),
-            keep_evaluation=is_on(kept_evaluation.NAME),
+            keep_evaluation=is_on(cached_evaluation.NAME),
         )
 
     replacing.everywhere(original, train_and_evaluate)

@@ -31,13 +31,13 @@ from estimator_pipeline.progress.task_events import TaskEvents
 from estimator_pipeline.utils import io_errors
 
 
-def run_script(path: str, args: Sequence[str] = (), *, repairs: str | None = None) -> int:
+def run_script(path: str, args: Sequence[str] = (), *, patches: str | None = None) -> int:
     """Runs a file (or a directory or zip file with a `__main__.py`) as `python path args…`.
 
     Args:
         path: the file, directory or zip file.
         args: the program's own arguments.
-        repairs: as for `compat.install`.
+        patches: as for `compat.install`.
 
     Returns:
         The exit code that the process should end with.
@@ -52,7 +52,7 @@ def run_script(path: str, args: Sequence[str] = (), *, repairs: str | None = Non
             found=f"working directory {os.getcwd()}",
             hint="give the path of a Python file, or -m MODULE for an importable module",
         )
-    compat.install(repairs)
+    compat.install(patches)
     sys.argv = [path, *args]
     if os.path.isdir(path) or zipfile.is_zipfile(path):
         _first_on_path(os.path.abspath(path))
@@ -61,9 +61,9 @@ def run_script(path: str, args: Sequence[str] = (), *, repairs: str | None = Non
     return _guarded(lambda: _exec_file(os.path.abspath(path)))
 
 
-def run_module(name: str, args: Sequence[str] = (), *, repairs: str | None = None) -> int:
+def run_module(name: str, args: Sequence[str] = (), *, patches: str | None = None) -> int:
     """Runs an importable module or package as `python -m name args…`. Returns the exit code."""
-    compat.install(repairs)
+    compat.install(patches)
     sys.argv = [name, *args]
     _first_on_path(os.getcwd())
     return _guarded(lambda: _run_as_main(name))

@@ -9,7 +9,7 @@ from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import DoctorFinding, of_error, ok, warning
 from estimator_pipeline.doctor.job.data_files import COUNTED_BYTES, NotPrepared, files_of
 from estimator_pipeline.errors import InputError, PipelineError
-from estimator_pipeline.inputs.sources.tfrecord_index import RecordFiles
+from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords
 from estimator_pipeline.job import TfdsInput, TFRecordInput
 
 __all__ = ["check", "whole"]
@@ -61,7 +61,7 @@ def whole(context: Context) -> Iterator[DoctorFinding]:
     compression = "GZIP" if getattr(section, "compression", "none") == "gzip" else ""
     paths = [path for one in files_of(context) for path in one.paths if ".tfrecord" in path or section.source != "tfds"]
     paths = list(dict.fromkeys(paths))
-    reader = RecordFiles(paths, compression=compression, cache=None, memory_limit=COUNTED_BYTES)
+    reader = IndexedTFRecords(paths, compression=compression, cache=None, memory_limit=COUNTED_BYTES)
     read = records = files = 0
     for path in paths:
         size = os.path.getsize(path)

@@ -39,14 +39,14 @@ from estimator_pipeline.engines.estimator.hooks import (
     progress_hook,
     stop_hook,
 )
-from estimator_pipeline.engines.estimator.multi_step import SeveralSteps, checked_steps
+from estimator_pipeline.engines.estimator.multi_step import MultiStepExecution, checked_steps
 from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator, EstimatorEvaluator
 from estimator_pipeline.engines.lifecycle.rendezvous import same_graph, same_job
 from estimator_pipeline.engines.lifecycle.result import TrainResult
-from estimator_pipeline.engines.lifecycle.settings import Trained, TrainOptions
+from estimator_pipeline.engines.lifecycle.settings import TrainingOutcome, TrainOptions
 from estimator_pipeline.engines.lifecycle.stopping.last_steps import last_steps_hook
-from estimator_pipeline.engines.lifecycle.task import TaskLife
-from estimator_pipeline.engines.model_dir.run_identity import Identity, of_inputs, of_model_fn
+from estimator_pipeline.engines.lifecycle.task import TaskController
+from estimator_pipeline.engines.model_dir.run_identity import RunIdentity, of_inputs, of_model_fn
 from estimator_pipeline.engines.recording.ledger import TaskLedger
 from estimator_pipeline.engines.recording.pace import WorkerPace
 from estimator_pipeline.errors import ConfigError, DivergedError
@@ -68,7 +68,7 @@ def train_and_evaluate(
     literal_delays: bool = False,
     needs_evaluation_data: bool = True,
     seed_keras: bool = True,
-    identity: Callable[[], Identity] | None = None,
+    identity: Callable[[], RunIdentity] | None = None,
     shared: Mapping[str, Any] | None = None,
     accept_changes: bool = False,
     preemption_signals: Sequence[str] | None = None,
@@ -153,7 +153,7 @@ def train_and_evaluate(
         needs_evaluation_data=needs_evaluation_data,
         seed_keras=seed_keras,
         ledger=ledger,
-        several=SeveralSteps(checked_steps(steps_per_execution), tf_config=tf_config),
+        multi_step=MultiStepExecution(checked_steps(steps_per_execution), tf_config=tf_config),
     )
     return task.live()
 
@@ -191,7 +191,7 @@ def _is_classic(estimator: Any, tf_config: TFConfig) -> bool:
     return has_ps and config.train_distribute is None and bool(config.cluster_spec and config.cluster_spec.as_dict())
 
 
-class _EstimatorTask(TaskLife):
+class _EstimatorTask(TaskController):
     """One task of a job that tf.estimator trains; see :func:`train_and_evaluate` for the arguments."""
 
     def __init__(
@@ -208,7 +208,7 @@ class _EstimatorTask(TaskLife):
         needs_evaluation_data: bool,
         seed_keras: bool,
         ledger: str | os.PathLike[str] | None,
-        several: SeveralSteps,
+        multi_step: MultiStepExecution,
     ) -> None:
         super().__init__(
             estimator.model_dir,
@@ -222,15 +222,15 @@ class _EstimatorTask(TaskLife):
         self.estimator, self.train_spec, self.eval_spec = estimator, train_spec, eval_spec
         self.keep_evaluation, self.literal_delays, self.seed_keras = keep_evaluation, literal_delays, seed_keras
         self.needs_evaluation_data = needs_evaluation_data
-        self.classic, self.several = _is_classic(estimator, tf_config), several
+        self.classic, self.multi_step = _is_classic(estimator, tf_config), multi_step
         self.ledger = None
         if ledger is not None and tf_config.is_training_task:
             self.ledger = TaskLedger(ledger, tf_config=tf_config)
 
-    def train(self) -> Trained:
+    def train(self) -> TrainingOutcome:
         tf = compat.install()
         if self._is_over():
-            return Trained(steps=0, data_ended=False)
+            return TrainingOutcome(steps=0, data_ended=False)
         if not self.tf_config.is_single_process:
             self.preemption.joins()
         config = self.estimator._config
@@ -253,7 +253,7 @@ class _EstimatorTask(TaskLife):
         if self.tf_config.is_chief and self._is_asynchronous:
             hooks.append(
                 last_steps_hook(
-                    self.board,
+                    self.rendezvous,
                     [task for task in self._training_tasks() if task != self.task],
                     timeout=self.settings.result_timeout,
                     asked=lambda: self.preemption.asked,
@@ -282,7 +282,7 @@ class _EstimatorTask(TaskLife):
             local.train(
                 input_fn=input_fn,
                 max_steps=self.train_spec.max_steps,
-                hooks=[*hooks, *self.several.attach(local)],
+                hooks=[*hooks, *self.multi_step.attach(local)],
                 saving_listeners=listeners,
             )
 
@@ -309,19 +309,19 @@ class _EstimatorTask(TaskLife):
                 )
         if telling is not None:
             telling.look()
-        return Trained(steps=hook.steps, data_ended=hook.data_ended)
+        return TrainingOutcome(steps=hook.steps, data_ended=hook.data_ended)
 
     def _after_step(self, steps: int = 1, coming: int = 1) -> bool:
-        self.board.raise_if_refused()
+        self.rendezvous.raise_if_refused()
         return self.stopping.after_step(steps, coming)
 
     def _is_over(self) -> bool:
         """Whether parameter servers are not to be trained any more. A worker that sees the chief's checkpoints is told
         so by them."""
-        apart = self.board.apart and self._is_asynchronous
+        apart = self.rendezvous.apart and self._is_asynchronous
         return apart and self.max_steps is not None and self.agree_on_start() >= self.max_steps
 
-    def _own_identity(self) -> Identity:
+    def _own_identity(self) -> RunIdentity:
         seed, made_by = self.estimator._config.tf_random_seed, self.estimator._model_fn
         seen = of_inputs(self.input_fn, seed=seed, num_pipelines=self.num_pipelines)
         return dataclasses.replace(seen, told=of_model_fn(made_by, self.estimator.params))
@@ -361,7 +361,7 @@ class _EstimatorTask(TaskLife):
         )
 
     def start_server(self) -> Any:
-        self.preemption.joins(lambda: self.board.answered)
+        self.preemption.joins(lambda: self.rendezvous.answered)
         if self.classic:
             return coordinator.start_server(self.estimator)
         assert self.tf_config.cluster is not None

@@ -19,12 +19,12 @@ from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat.internals import coordination_service as coordination
 from estimator_pipeline.compat.internals import graph_step_loop as step_loop
 from estimator_pipeline.compat.internals import session_hooks
-from estimator_pipeline.engines.lifecycle.step_schedule import AUTO, Every, Finder, Schedule
+from estimator_pipeline.engines.lifecycle.step_schedule import AUTO, CallLengthTuner, CallSchedule, StepInterval
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.sections.training import check_steps
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["MultiStepProgress", "SeveralSteps", "checked_steps"]
+__all__ = ["MultiStepExecution", "MultiStepProgress", "checked_steps"]
 
 # Tasks reach the first step within a session's creation of each other.
 _AGREE_SECS = 600.0
@@ -47,7 +47,7 @@ def checked_steps(value: Any) -> int | str:
     return value  # type: ignore[no-any-return]
 
 
-class SeveralSteps:
+class MultiStepExecution:
     """Several steps a call, for one training of one task.
 
     Args:
@@ -77,11 +77,11 @@ class SeveralSteps:
             _tell_single(self.reason, _CALL)
             return []
         session_hooks.see_hooks()
-        hook = _several_steps_hook(self)
+        hook = _multi_step_hook(self)
         session_hooks.tell_train_op(estimator, hook.takes)
         return [hook]
 
-    def pace(self, ends: Iterable[Every] = (), reason: str = "", *, call: str) -> MultiStepProgress:
+    def pace(self, ends: Iterable[StepInterval] = (), reason: str = "", *, call: str) -> MultiStepProgress:
         """How long calls are; agreed upon with the other workers, so to be asked for by all of them.
 
         Args:
@@ -90,9 +90,9 @@ class SeveralSteps:
             call: what the log calls a call.
         """
         most = 1 if self.steps == AUTO else int(self.steps)
-        own = Schedule(tuple(ends), most, reason or self.reason)
-        schedule = Schedule.of_all(self._exchange("schedule", own.to_json()).values())
-        return MultiStepProgress(schedule, Finder(self.decided) if self.steps == AUTO else None, call=call)
+        own = CallSchedule(tuple(ends), most, reason or self.reason)
+        schedule = CallSchedule.of_all(self._exchange("schedule", own.to_json()).values())
+        return MultiStepProgress(schedule, CallLengthTuner(self.decided) if self.steps == AUTO else None, call=call)
 
     def decided(self, name: str, own: int) -> int:
         """What the chief has measured stands for all workers."""
@@ -115,7 +115,7 @@ class MultiStepProgress:
         call: what the log calls a call.
     """
 
-    def __init__(self, schedule: Schedule, finder: Finder | None, *, call: str) -> None:
+    def __init__(self, schedule: CallSchedule, finder: CallLengthTuner | None, *, call: str) -> None:
         self._schedule, self._finder, self._call = schedule, finder, call
         if schedule.reason:
             _tell_single(schedule.reason, call)
@@ -137,7 +137,7 @@ class MultiStepProgress:
 
     def becomes_single(self, reason: str) -> None:
         """From now on it is one step a call."""
-        self._schedule = Schedule(reason=reason)
+        self._schedule = CallSchedule(reason=reason)
         _tell_single(reason, self._call)
 
 
@@ -145,7 +145,7 @@ def _tell_single(reason: str, call: str) -> None:
     logger.info("One step for each %s: %s", call, reason)
 
 
-def _several_steps_hook(several: SeveralSteps) -> Any:
+def _multi_step_hook(multi_step: MultiStepExecution) -> Any:
     tf: Any = compat.install()
     v1 = tf.compat.v1
     base: Any = v1.train.SessionRunHook
@@ -187,19 +187,19 @@ def _several_steps_hook(several: SeveralSteps) -> Any:
             self.step = int(session.run(self._global_step))
             self._coming, self._made, self._checked = 1, 0, False
             ends, reason = self._ends()
-            self._pace = several.pace(ends, reason, call=_CALL)
+            self._pace = multi_step.pace(ends, reason, call=_CALL)
             self._tell_coming()
 
-        def _ends(self) -> tuple[list[Every], str]:
+        def _ends(self) -> tuple[list[StepInterval], str]:
             """The steps that hooks want to see, or why they may be all."""
-            ends: list[Every] = []
+            ends: list[StepInterval] = []
             if self._why_not:
                 return ends, self._why_not
             for hook in self._hooks:
                 wanted = session_hooks.wanted_by(hook, start=self.step, loss=self._loss)
                 if wanted is None:
                     return ends, f"the hook {type(hook).__name__} may want to see every step"
-                ends += [Every(period, origin) for period, origin in wanted]
+                ends += [StepInterval(period, origin) for period, origin in wanted]
             return ends, ""
 
         def before_run(self, run_context):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from estimator_pipeline import compat
 from estimator_pipeline.engines.estimator.exporters import make_exporter
 from estimator_pipeline.engines.jobs.export_once import fingerprint, once, tidy
-from estimator_pipeline.engines.jobs.user_inputs import OwnInputs
+from estimator_pipeline.engines.jobs.user_inputs import UserInputs
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import FunctionInput, Job
 from estimator_pipeline.job.user_code import load_function
@@ -213,7 +213,7 @@ def job_inputs(job: Job) -> Any:
 
     section = job.input
     if isinstance(section, FunctionInput):
-        return OwnInputs(job, labelled=lambda: not _has_own_model_fn(job))
+        return UserInputs(job, labelled=lambda: not _has_own_model_fn(job))
     options: dict[str, Any] = {
         "global_batch_size": section.global_batch_size,
         "eval_batch_size": section.eval_batch_size,

@@ -17,7 +17,7 @@ from estimator_pipeline.engines.lifecycle.result import TrainResult
 from estimator_pipeline.job import Job
 
 if TYPE_CHECKING:
-    from estimator_pipeline.engines.recording.step_recorder import Recording
+    from estimator_pipeline.engines.recording.step_recorder import StepRecorder
 
 __all__ = ["run"]
 
@@ -27,7 +27,7 @@ def run(
     *,
     evaluator: bool | None,
     evaluate_during_training: bool | None,
-    recording: Recording | None,
+    recording: StepRecorder | None,
     environ: MutableMapping[str, str],
 ) -> TrainResult:
     """Runs this process's task of a job by tf.estimator; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""

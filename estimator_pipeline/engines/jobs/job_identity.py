@@ -8,7 +8,7 @@ from typing import Any
 
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.engines.lifecycle.rendezvous import same_job
-from estimator_pipeline.engines.model_dir.run_identity import Identity, code_of_reference, of_inputs
+from estimator_pipeline.engines.model_dir.run_identity import RunIdentity, code_of_reference, of_inputs
 from estimator_pipeline.job import Job
 
 __all__ = ["identity_of", "of_data", "of_job_file", "shared_by_tasks"]
@@ -22,7 +22,7 @@ _INPUT = ("source", "name", "train_split", "global_batch_size", "seed", "shuffle
 _RUN = ("engine", "seed", "train_distribute", "protocol")
 
 
-def identity_of(job: Job, data: Any, tf_config: TFConfig, *, max_steps: int | None) -> Callable[[], Identity]:
+def identity_of(job: Job, data: Any, tf_config: TFConfig, *, max_steps: int | None) -> Callable[[], RunIdentity]:
     """What a run of the job is made of, worked out when it is asked for: fingerprints look at all files.
 
     Args:
@@ -35,7 +35,7 @@ def identity_of(job: Job, data: Any, tf_config: TFConfig, *, max_steps: int | No
     return lambda: of_data(job, data, num_pipelines=tf_config.num_training_tasks, max_steps=max_steps)
 
 
-def of_data(job: Job, data: Any, *, num_pipelines: int, max_steps: int | None) -> Identity:
+def of_data(job: Job, data: Any, *, num_pipelines: int, max_steps: int | None) -> RunIdentity:
     """The same at once, for so many input pipelines."""
     seen = of_inputs(data.train_input_fn, seed=job.run.seed, num_pipelines=num_pipelines)
     fixed, told = _of_sections(job)
@@ -44,7 +44,7 @@ def of_data(job: Job, data: Any, *, num_pipelines: int, max_steps: int | None) -
     )
 
 
-def of_job_file(job: Job) -> Identity:
+def of_job_file(job: Job) -> RunIdentity:
     """What a run of the job is made of, as far as the job file tells it without a look at the data."""
     fixed, told = _of_sections(job)
     known: dict[str, Any] = {"seed": job.run.seed}
@@ -54,7 +54,7 @@ def of_job_file(job: Job) -> Identity:
             "input.seed": job.input.seed,
             "input.shuffle": job.input.shuffle,
         }
-    return Identity(fixed={**known, **fixed}, told=told, epochs=job.train.epochs, max_steps=job.train.max_steps)
+    return RunIdentity(fixed={**known, **fixed}, told=told, epochs=job.train.epochs, max_steps=job.train.max_steps)
 
 
 def shared_by_tasks(job: Job, *, max_steps: int | None) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def shared_by_tasks(job: Job, *, max_steps: int | None) -> dict[str, Any]:
 
 
 def _of_sections(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the sections model and input say, see :class:`Identity`: what is fixed, and what is told."""
+    """What the sections model and input say, see :class:`RunIdentity`: what is fixed, and what is told."""
     model = job.model.model_dump(mode="json", exclude={"export", "metrics"})
     told = {f"model.{name}": model.pop(name, None) for name in ("clip_norm", "clip_value")}
     optimizer = dict(model.pop("optimizer"))

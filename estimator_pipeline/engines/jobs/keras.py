@@ -33,7 +33,7 @@ from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import nearest
 
 if TYPE_CHECKING:
-    from estimator_pipeline.engines.recording.step_recorder import Recording
+    from estimator_pipeline.engines.recording.step_recorder import StepRecorder
 
 _CALLBACKS = "keras.callbacks"
 
@@ -43,7 +43,7 @@ def run(
     *,
     evaluator: bool | None,
     evaluate_during_training: bool | None,
-    recording: Recording | None,
+    recording: StepRecorder | None,
     environ: MutableMapping[str, str],
 ) -> TrainResult:
     """Runs this process's task of a job with Keras; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""
@@ -194,7 +194,7 @@ def _backup(job: Job) -> Backup | None:
     return Backup(folder=section.dir or os.path.join(job.run.model_dir, "backup"), every=section.every)
 
 
-def job_callbacks(job: Job, tf_config: TFConfig, *, recording: Recording | None = None) -> list[Any]:
+def job_callbacks(job: Job, tf_config: TFConfig, *, recording: StepRecorder | None = None) -> list[Any]:
     """The callbacks that a job's section `keras` asks for, but for the backup.
 
     Args:

@@ -21,7 +21,7 @@ from estimator_pipeline.models.optimizers.spec import optimizer_of
 from estimator_pipeline.utils.logger import logger
 
 if TYPE_CHECKING:
-    from estimator_pipeline.engines.recording.step_recorder import Recording
+    from estimator_pipeline.engines.recording.step_recorder import StepRecorder
 
 
 def run(
@@ -29,7 +29,7 @@ def run(
     *,
     evaluator: bool | None,
     evaluate_during_training: bool | None,
-    recording: Recording | None,
+    recording: StepRecorder | None,
     environ: MutableMapping[str, str],
 ) -> TrainResult:
     """Runs this process's task of a job with Keras 3; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""

@@ -17,7 +17,7 @@ from estimator_pipeline.job import Job
 from estimator_pipeline.utils.logger import logger
 
 if TYPE_CHECKING:
-    from estimator_pipeline.engines.recording.step_recorder import Recording
+    from estimator_pipeline.engines.recording.step_recorder import StepRecorder
 
 __all__ = ["prepare_process", "run_job"]
 
@@ -30,7 +30,7 @@ _ENGINES = {
 
 
 def run_job(
-    job: Job, *, recording: Recording | None = None, environ: MutableMapping[str, str] | None = None
+    job: Job, *, recording: StepRecorder | None = None, environ: MutableMapping[str, str] | None = None
 ) -> TrainResult:
     """Runs this process's task of a job.
 
@@ -50,7 +50,7 @@ def run_job(
         return _run_job(job, recording, os.environ if environ is None else environ)
 
 
-def _run_job(job: Job, recording: Recording | None, environ: MutableMapping[str, str]) -> TrainResult:
+def _run_job(job: Job, recording: StepRecorder | None, environ: MutableMapping[str, str]) -> TrainResult:
     has_evaluator = evaluator_of_job(job.cluster.evaluator, environ)
     during = True if job.eval.during_training and not has_evaluator else None
     _set_threads(job, prepare_process(job))

@@ -12,10 +12,10 @@ from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedErro
 from estimator_pipeline.job import FunctionInput, Job
 from estimator_pipeline.job.user_code import load_function, own_code, type_told
 
-__all__ = ["OwnInputs"]
+__all__ = ["UserInputs"]
 
 
-class OwnInputs:
+class UserInputs:
     """The training and evaluation data of a job with `source: function`. How many records they have is not known.
 
     Args:

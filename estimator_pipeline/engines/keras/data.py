@@ -27,10 +27,10 @@ def distributed(
         input_fn: the input function.
         made_of: from its dataset the one to read.
     """
-    hinted = getattr(input_fn, "hinted", False)
+    rebatched = getattr(input_fn, "rebatched", False)
     if strategy is None:
-        return made_of(input_fn(compat.install().distribute.InputContext()) if hinted else input_fn())
-    if hinted:
+        return made_of(input_fn(compat.install().distribute.InputContext()) if rebatched else input_fn())
+    if rebatched:
         return strategy.experimental_distribute_dataset(made_of(input_fn()))
     return strategy.distribute_datasets_from_function(lambda context: made_of(input_fn(context)))
 

@@ -22,7 +22,7 @@ from estimator_pipeline.compat.internals.data_end.common_end import told_end
 from estimator_pipeline.compat.internals.data_end.keras_common_end import StepsTogether
 from estimator_pipeline.compat.patches import lost_peers
 from estimator_pipeline.engines.estimator import changed_optimizer as other_optimizer
-from estimator_pipeline.engines.estimator.multi_step import SeveralSteps
+from estimator_pipeline.engines.estimator.multi_step import MultiStepExecution
 from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
 from estimator_pipeline.engines.keras.callbacks import (
     check_finite,
@@ -39,11 +39,11 @@ from estimator_pipeline.engines.keras.evaluator import KerasEvaluator
 from estimator_pipeline.engines.keras.multi_step import executions_callback, noting_endless, wanted_by
 from estimator_pipeline.engines.keras.plan import KerasPlan
 from estimator_pipeline.engines.lifecycle.result import TrainResult
-from estimator_pipeline.engines.lifecycle.settings import Trained, TrainOptions
+from estimator_pipeline.engines.lifecycle.settings import TrainingOutcome, TrainOptions
 from estimator_pipeline.engines.lifecycle.startup import optimizer_changes
-from estimator_pipeline.engines.lifecycle.step_schedule import Every
-from estimator_pipeline.engines.lifecycle.task import TaskLife
-from estimator_pipeline.engines.model_dir.run_identity import Identity, of_inputs
+from estimator_pipeline.engines.lifecycle.step_schedule import StepInterval
+from estimator_pipeline.engines.lifecycle.task import TaskController
+from estimator_pipeline.engines.model_dir.run_identity import RunIdentity, of_inputs
 from estimator_pipeline.engines.recording.ledger import TaskLedger
 from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.utils.logger import logger
@@ -64,7 +64,7 @@ def train_and_evaluate(
         plan: what to do.
         tf_config: which task this is.
         settings: see :class:`~estimator_pipeline.engines.lifecycle.task.TrainOptions`.
-        environ: for the board and the launcher's progress file; `os.environ` by default.
+        environ: for the rendezvous and the launcher's progress file; `os.environ` by default.
 
     Returns:
         The result: final step, metrics, exports, what each task did.
@@ -83,7 +83,7 @@ def train_and_evaluate(
     ).live()
 
 
-class KerasTask(TaskLife):
+class KerasTask(TaskController):
     """One task of a job that Keras trains.
 
     Attributes:
@@ -116,7 +116,7 @@ class KerasTask(TaskLife):
         if plan.ledger is not None and tf_config.is_training_task:
             self.ledger = TaskLedger(plan.ledger, tf_config=tf_config)
 
-    def train(self) -> Trained:
+    def train(self) -> TrainingOutcome:
         tf = compat.install()
         if not self.tf_config.is_single_process:
             self.preemption.joins()
@@ -124,7 +124,7 @@ class KerasTask(TaskLife):
             self.check_together()
         saved = self.agree_on_start()
         if self.max_steps is not None and saved >= self.max_steps:
-            return Trained(steps=0, data_ended=False)
+            return TrainingOutcome(steps=0, data_ended=False)
         start = self.start_step = self._start_after(saved)
         if self.plan.seed is not None:
             tf.keras.utils.set_random_seed(self.plan.seed)
@@ -162,7 +162,7 @@ class KerasTask(TaskLife):
             if lacking is not None and not all(lacking) and progress.step != self.max_steps:
                 tasks = [str(task) for task in self._training_tasks()]
                 logger.warning("%s", told_end(tasks, lacking, progress.step))
-        return Trained(steps=progress.finished, data_ended=not model.stop_training)
+        return TrainingOutcome(steps=progress.finished, data_ended=not model.stop_training)
 
     def _step_together(self) -> StepsTogether | None:
         tasks = [str(task) for task in self._training_tasks()]
@@ -183,7 +183,7 @@ class KerasTask(TaskLife):
     def _start_after(self, saved: int) -> int:
         """The step to begin at, after the latest checkpoint's: the data begin there."""
         start, backup = saved, self.plan.backup
-        if backup is not None and self.board.apart:
+        if backup is not None and self.rendezvous.apart:
             raise ClusterError(
                 "keras.backup needs a folder that all tasks share: all workers restore from it",
                 code="job/conflict",
@@ -350,7 +350,7 @@ class KerasTask(TaskLife):
         """The callback that has several steps made at a time; None where nobody asked for it."""
         if self.plan.steps_per_execution == 1:
             return None
-        several = SeveralSteps(self.plan.steps_per_execution, tf_config=self.tf_config)
+        multi_step = MultiStepExecution(self.plan.steps_per_execution, tf_config=self.tf_config)
         reason = "" if self._endless and self.max_steps is not None else "the data may end in the middle of several"
         if self.plan.backup is not None:
             reason = "a backup is kept"
@@ -358,12 +358,12 @@ class KerasTask(TaskLife):
         reason = reason or every or self.why_single(model)
         # Also those that the chief alone writes.
         periods = (self.plan.log_steps, self.plan.epoch_steps)
-        ends += [Every(period, start + period) for period in periods if period]
+        ends += [StepInterval(period, start + period) for period in periods if period]
         if self.plan.summary_steps:
-            ends.append(Every(self.plan.summary_steps, self.plan.summary_steps))
+            ends.append(StepInterval(self.plan.summary_steps, self.plan.summary_steps))
         if self.max_steps is not None:
-            ends.append(Every(0, self.max_steps))
-        made = executions_callback(several, start_step=start, ends=ends, reason=reason, tell=self.set_steps)
+            ends.append(StepInterval(0, self.max_steps))
+        made = executions_callback(multi_step, start_step=start, ends=ends, reason=reason, tell=self.set_steps)
         if not made.single:
             self.prepare_steps(model)
         return made
@@ -400,7 +400,7 @@ class KerasTask(TaskLife):
         peers = {str(task): cluster.address(task) for task in cluster.training_tasks if task != self.task}
         return lost_peers.watching(str(self.task), peers, progress) if peers else contextlib.nullcontext()
 
-    def _own_identity(self) -> Identity:
+    def _own_identity(self) -> RunIdentity:
         return of_inputs(self.input_fn, seed=self.plan.seed, num_pipelines=self.num_pipelines)
 
     def make_evaluator(self) -> KerasEvaluator:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.estimator.multi_step import SeveralSteps
+from estimator_pipeline.engines.estimator.multi_step import MultiStepExecution
 from estimator_pipeline.engines.keras.callbacks import counting_callback
-from estimator_pipeline.engines.lifecycle.step_schedule import Every
+from estimator_pipeline.engines.lifecycle.step_schedule import StepInterval
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["executions_callback", "noting_endless", "wanted_by"]
@@ -22,7 +22,7 @@ __all__ = ["executions_callback", "noting_endless", "wanted_by"]
 _OF_STEPS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
-def wanted_by(callbacks: Sequence[Any], start: int) -> tuple[list[Every], str]:
+def wanted_by(callbacks: Sequence[Any], start: int) -> tuple[list[StepInterval], str]:
     """The steps that callbacks want to see.
 
     A callback that is called for batches says which in a method `wanted_steps(start)`, as a session hook does: pairs
@@ -36,14 +36,14 @@ def wanted_by(callbacks: Sequence[Any], start: int) -> tuple[list[Every], str]:
         These steps, and why it is one step for each execution instead; "": it need not be.
     """
     base = compat.install().keras.callbacks.Callback
-    ends: list[Every] = []
+    ends: list[StepInterval] = []
     for callback in callbacks:
         if all(getattr(type(callback), name, None) is getattr(base, name) for name in _OF_STEPS):
             continue
         wanted = getattr(callback, "wanted_steps", None)
         if wanted is None:
             return [], f"the callback {type(callback).__name__} may want to see every step"
-        ends += [Every(period, origin) for period, origin in wanted(start)]
+        ends += [StepInterval(period, origin) for period, origin in wanted(start)]
     return ends, ""
 
 
@@ -56,23 +56,23 @@ def noting_endless(input_fn: Callable[..., Any], note: Callable[[bool], None]) -
         note(tf.executing_eagerly() and int(found.cardinality()) == tf.data.INFINITE_CARDINALITY)
         return found
 
-    if hasattr(input_fn, "hinted"):
-        noted.hinted = input_fn.hinted  # type: ignore[attr-defined]
+    if hasattr(input_fn, "rebatched"):
+        noted.rebatched = input_fn.rebatched  # type: ignore[attr-defined]
     return noted
 
 
 def executions_callback(
-    several: SeveralSteps,
+    multi_step: MultiStepExecution,
     *,
     start_step: int,
-    ends: Sequence[Every],
+    ends: Sequence[StepInterval],
     reason: str,
     tell: Callable[[Any, int], None],
 ) -> Any:
     """Says how many steps each execution makes; to be the first callback.
 
     Args:
-        several: what was asked for, and how workers agree.
+        multi_step: what was asked for, and how workers agree.
         start_step: the global step at which training begins.
         ends: steps that must end their execution.
         reason: why it is one step in any case, or "".
@@ -88,7 +88,7 @@ def executions_callback(
         def __init__(self) -> None:
             super().__init__()
             self.step, self.coming, self.executions = start_step, 1, 0
-            self._pace = several.pace(ends, reason, call="execution")
+            self._pace = multi_step.pace(ends, reason, call="execution")
 
         @property
         def single(self) -> bool:

@@ -15,9 +15,9 @@ from estimator_pipeline.compat.internals.cached_evaluation import RepeatedEvalua
 from estimator_pipeline.compat.patches import missing_peers
 from estimator_pipeline.distribute.strategies import of_this_process
 from estimator_pipeline.engines.estimator.hooks import checkpoint_step
-from estimator_pipeline.engines.lifecycle.even_batches import UNEVEN, in_whole_rounds
-from estimator_pipeline.engines.lifecycle.rendezvous.board import POLL_SECS, Board
+from estimator_pipeline.engines.lifecycle.even_batches import UNEVEN, in_even_batches
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import in_state, raise_if_over
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import POLL_SECS, Rendezvous
 from estimator_pipeline.engines.lifecycle.result import EvaluationResult, TrainResult, plain_metrics
 from estimator_pipeline.errors import InputError, TaskFailedError, WaitError
 from estimator_pipeline.inputs.input_fn import InputFn
@@ -191,7 +191,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
             literal_delays=literal_delays,
         )
         strategy = self._estimator._eval_distribution
-        self._input_fn = in_whole_rounds(
+        self._input_fn = in_even_batches(
             eval_spec.input_fn, 1 if strategy is None else len(strategy.extended.worker_devices)
         )
         self._kept = self._kept_evaluation() if keep else None
@@ -307,7 +307,7 @@ def conclude(evaluator: CheckpointEvaluator, training: Mapping[str, Any], *, mod
 def follow_training(
     evaluator: CheckpointEvaluator,
     *,
-    board: Board,
+    rendezvous: Rendezvous,
     model_dir: str,
     checkpoint_timeout: float,
 ) -> Mapping[str, Any] | None:
@@ -315,7 +315,7 @@ def follow_training(
 
     Args:
         evaluator: what evaluates, and knows EvalSpec's delays.
-        board: says when training has ended, and how.
+        rendezvous: says when training has ended, and how.
         model_dir: where the checkpoints are.
         checkpoint_timeout: seconds without any new checkpoint or word from the chief after which it gives up.
 
@@ -327,20 +327,20 @@ def follow_training(
         WaitError: nothing new for `checkpoint_timeout` seconds, or the chief's server went away, or never came.
     """
     watch = calls = None
-    cluster = board.tf_config.cluster
+    cluster = rendezvous.tf_config.cluster
     if cluster is not None:
         chief = cluster.address(cluster.chief)
         watch = PeerWatch(cluster.chief, chief)
-        calls = missing_peers.roll_call(str(board.tf_config.task), {str(cluster.chief): chief})
+        calls = missing_peers.roll_call(str(rendezvous.tf_config.task), {str(cluster.chief): chief})
     not_before = time.monotonic() + evaluator.start_delay_secs
     news = time.monotonic()
-    queue = _Queue(evaluator, board, model_dir)
+    queue = _Queue(evaluator, rendezvous, model_dir)
     while True:
         # Read before the checkpoints: what is finished then has written all of them.
-        said = board.training()
-        if board.apart:
+        said = rendezvous.training()
+        if rendezvous.apart:
             return None
-        board.raise_if_other_job(said)
+        rendezvous.raise_if_other_job(said)
         training = in_state(said, "finished")
         pending = queue.pending()
         if training is not None:
@@ -350,7 +350,7 @@ def follow_training(
                     _evaluate_if_there(evaluator, path)
                 pending = queue.pending()
             return training
-        raise_if_over(said, board.tf_config.task)
+        raise_if_over(said, rendezvous.tf_config.task)
         if pending and time.monotonic() >= not_before and evaluator.seconds_to_wait() == 0:
             _evaluate_if_there(evaluator, queue.take())
             news = time.monotonic()
@@ -358,13 +358,13 @@ def follow_training(
         if watch is not None:
             watch.check("the next checkpoint")
             # A chief that trains alone has no server, and says something.
-            silent = not (board.answered or watch.seen)
+            silent = not (rendezvous.answered or watch.seen)
             if silent and calls is not None and calls.due and (line := calls.look_for_missing()):
                 logger.warning("%s", line)
         if time.monotonic() - news > checkpoint_timeout:
             last = queue.last_step
             raise WaitError(
-                f"{board.tf_config.task} saw no new checkpoint for {checkpoint_timeout:.0f} s",
+                f"{rendezvous.tf_config.task} saw no new checkpoint for {checkpoint_timeout:.0f} s",
                 found=f"none in {model_dir}" if not last else f"latest in {model_dir}: step {last}",
                 hint="see the chief's log; where checkpoints are farther apart, raise checkpoint_timeout",
             )
@@ -377,9 +377,9 @@ class _Queue:
     Says so where checkpoints were deleted (RunConfig's keep_checkpoint_max) before their turn came.
     """
 
-    def __init__(self, evaluator: CheckpointEvaluator, board: Board, model_dir: str) -> None:
+    def __init__(self, evaluator: CheckpointEvaluator, rendezvous: Rendezvous, model_dir: str) -> None:
         self._evaluator = evaluator
-        self._board = board
+        self._rendezvous = rendezvous
         self._model_dir = model_dir
         self._pending: list[str] = []
         self._seen: set[int] = set()
@@ -387,7 +387,7 @@ class _Queue:
         self.last_step: int | None = None
 
     def _begin(self) -> None:
-        said = self._board.training() or {}
+        said = self._rendezvous.training() or {}
         steps = [checkpoint_step(path) for path in checkpoints(self._model_dir)]
         # Of what an earlier run left, only its last checkpoint is worth an evaluation. Without the chief's word
         # this run has not written any yet.
@@ -399,7 +399,7 @@ class _Queue:
     def pending(self) -> list[str]:
         """The paths that wait now."""
         if not self._begun:
-            if self._board.is_unanswered():
+            if self._rendezvous.is_unanswered():
                 # Only the chief's word tells an earlier run's checkpoints from those that it has written by now.
                 return []
             self._begin()

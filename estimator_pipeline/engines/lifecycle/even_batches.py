@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat.internals.data_end.even_batches import UNEVEN, whole_rounds
+from estimator_pipeline.compat.internals.data_end.even_batches import UNEVEN, even_batches
 from estimator_pipeline.inputs.input_fn import InputFn
 
-__all__ = ["UNEVEN", "in_whole_rounds"]
+__all__ = ["UNEVEN", "in_even_batches"]
 
 
-def in_whole_rounds(input_fn: Callable[..., Any], replicas: int) -> Callable[..., Any]:
+def in_even_batches(input_fn: Callable[..., Any], replicas: int) -> Callable[..., Any]:
     """An input function whose dataset has whole rounds; what gives no dataset stays as it is.
 
     Args:
@@ -27,7 +27,7 @@ def in_whole_rounds(input_fn: Callable[..., Any], replicas: int) -> Callable[...
         found = input_fn(*args, **kwargs)
         tf: Any = compat.install()
         return (
-            whole_rounds(found, replicas) if isinstance(found, tf.data.Dataset | tf.compat.v1.data.Dataset) else found
+            even_batches(found, replicas) if isinstance(found, tf.data.Dataset | tf.compat.v1.data.Dataset) else found
         )
 
     # TensorFlow looks at the names of its parameters.

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from estimator_pipeline.cluster.peers import PeerWatch, answers
-from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import in_state
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.errors import TaskFailedError
 
 __all__ = ["end_of_training", "serve"]
@@ -17,22 +17,22 @@ _POLL_SECS = 0.5
 _STOPPING_POLL_SECS = 0.1
 
 
-def serve(board: Board, *, startup: float, leaving: float) -> Mapping[str, Any]:
+def serve(rendezvous: Rendezvous, *, startup: float, leaving: float) -> Mapping[str, Any]:
     """Until training has ended; gives the chief's word of it. The server runs by itself.
 
     Args:
-        board: of the run.
+        rendezvous: of the run.
         startup: seconds for the chief to appear.
         leaving: after training failed or was asked to end, seconds for the others to leave it.
 
     Raises:
-        TaskFailedError, WaitError, OtherJobError: see :meth:`Board.wait`.
+        TaskFailedError, WaitError, OtherJobError: see :meth:`Rendezvous.wait`.
     """
-    cluster = board.tf_config.cluster
+    cluster = rendezvous.tf_config.cluster
     assert cluster is not None
     watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=startup)
     try:
-        found: Mapping[str, Any] = board.wait(
+        found: Mapping[str, Any] = rendezvous.wait(
             "the end of training", end_of_training, timeout=float("inf"), watch=watch, poll=_POLL_SECS
         )
     except TaskFailedError:
@@ -43,7 +43,7 @@ def serve(board: Board, *, startup: float, leaving: float) -> Mapping[str, Any]:
         raise
     deadline = time.monotonic() + leaving
     while found["state"] == "preempted" and time.monotonic() < deadline:
-        reports = [board.task_report(task) for task in cluster.training_tasks]
+        reports = [rendezvous.task_report(task) for task in cluster.training_tasks]
         if not any(report is not None and report["state"] == "here" for report in reports):
             break
         time.sleep(_STOPPING_POLL_SECS)

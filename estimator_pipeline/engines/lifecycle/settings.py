@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline.cluster.peers import start_secs
-from estimator_pipeline.engines.model_dir.run_identity import Identity
+from estimator_pipeline.engines.model_dir.run_identity import RunIdentity
 
-__all__ = ["TrainOptions", "Trained"]
+__all__ = ["TrainOptions", "TrainingOutcome"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainingOutcome:
     """What this task's training came to: steps that it ran, and whether its data came to their end."""
 
     steps: int
@@ -48,7 +48,7 @@ class TrainOptions:
     result_timeout: float = 1800.0
     checkpoint_timeout: float = 7200.0
     startup_timeout: float = dataclasses.field(default_factory=start_secs)
-    identity: Callable[[], Identity] | None = None
+    identity: Callable[[], RunIdentity] | None = None
     shared: Mapping[str, Any] | None = None
     accept_changes: bool = False
     preemption_signals: Sequence[str] | None = None

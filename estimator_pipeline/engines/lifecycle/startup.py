@@ -15,13 +15,13 @@ from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat.internals import coordination_service as coordination
 from estimator_pipeline.engines.estimator.hooks import checkpoint_step
 from estimator_pipeline.engines.keras.checkpoints import write_dir
-from estimator_pipeline.engines.lifecycle.rendezvous.board import POLL_SECS, Board
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import in_state
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import POLL_SECS, Rendezvous
 from estimator_pipeline.engines.model_dir import checkpoint_files, lock
 from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir import run_identity as identity
-from estimator_pipeline.engines.model_dir.run_identity import Identity
+from estimator_pipeline.engines.model_dir.run_identity import RunIdentity
 from estimator_pipeline.errors import ClusterError, ConfigError, PipelineError
 from estimator_pipeline.utils.logger import logger
 
@@ -47,9 +47,9 @@ _MEET_SECS = 0.05
 def own_model_dir(
     model_dir: str,
     *,
-    board: Board,
+    rendezvous: Rendezvous,
     owner: str,
-    made_of: Callable[[], Identity],
+    made_of: Callable[[], RunIdentity],
     accept_changes: bool,
     on_failure: Callable[[BaseException], None],
     known: str = "",
@@ -61,12 +61,12 @@ def own_model_dir(
 
     Args:
         model_dir: the model directory.
-        board: of this run.
+        rendezvous: of this run.
         owner: this task's name.
         made_of: what this run is made of.
         accept_changes: whether it may go on from a run that was made of other things.
         on_failure: told why the run cannot begin, for the tasks that wait for it. Where another job trains there, the
-            board is.
+            rendezvous is.
         known: the path of a checkpoint that an attempt before this one has told; "" for none.
         input_fn: of training, which goes on under the shard policy that the run began under.
 
@@ -77,14 +77,14 @@ def own_model_dir(
     """
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(lock.hold(model_dir, owner=owner, run_id=board.run_id))
+            held.enter_context(lock.hold(model_dir, owner=owner, run_id=rendezvous.run_id))
         except PipelineError as error:
             # Not as a failure of training: that word is the other job's, whose tasks would read it.
             with contextlib.suppress(OSError, compat.install().errors.OpError):
-                board.say_refused(str(error)[:2000])
+                rendezvous.publish_refusal(str(error)[:2000])
             raise
         try:
-            diverged = (board.read_any("training.json") or {}).get("status") == "diverged"
+            diverged = (rendezvous.read_any("training.json") or {}).get("status") == "diverged"
             with disk.explaining(model_dir):
                 latest = checkpoints.rescue(model_dir, finite=diverged)
             step = max(0, checkpoint_step(latest)) if latest else 0
@@ -121,11 +121,13 @@ def _refuse_to_begin_anew(model_dir: str, known: str) -> None:
     )
 
 
-def meet(board: Board, model_dir: str, input_fn: Any = None, *, asked: Callable[[], bool], timeout: float) -> str:
+def meet(
+    rendezvous: Rendezvous, model_dir: str, input_fn: Any = None, *, asked: Callable[[], bool], timeout: float
+) -> str:
     """Until the chief has answered this task, by files or at its server. For a worker.
 
     Args:
-        board: of this run, which this task attends.
+        rendezvous: of this run, which this task attends.
         model_dir: this task's.
         input_fn: of training, which goes on under the shard policy that the run began under.
         asked: whether this task is asked to end; then it waits no longer.
@@ -135,25 +137,25 @@ def meet(board: Board, model_dir: str, input_fn: Any = None, *, asked: Callable[
         Where this task trains: `model_dir`; where that is not the chief's, a folder in it that is removed in the end.
 
     Raises:
-        TaskFailedError, PreemptedError, WaitError: see :meth:`Board.wait`.
+        TaskFailedError, PreemptedError, WaitError: see :meth:`Rendezvous.wait`.
     """
-    cluster = board.tf_config.cluster
+    cluster = rendezvous.tf_config.cluster
     assert cluster is not None
     watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=timeout)
 
     def look(said: Mapping[str, Any] | None) -> Any:
         return in_state(said, "running", "finished") or asked() or None
 
-    board.wait("the chief's first word", look, timeout=float("inf"), watch=watch, poll=_MEET_SECS)
-    _follow(input_fn, (board.training() or {}).get("policy"))
-    if not board.apart:
+    rendezvous.wait("the chief's first word", look, timeout=float("inf"), watch=watch, poll=_MEET_SECS)
+    _follow(input_fn, (rendezvous.training() or {}).get("policy"))
+    if not rendezvous.apart:
         return model_dir
     logger.warning(
         "%s: %s is not the model_dir of %s. Training goes on from the chief's checkpoint, and what the tasks tell each "
         "other goes through the chief's TensorFlow server",
-        *(board.tf_config.task, model_dir, cluster.chief),
+        *(rendezvous.tf_config.task, model_dir, cluster.chief),
     )
-    return write_dir(model_dir, board.tf_config)
+    return write_dir(model_dir, rendezvous.tf_config)
 
 
 def files_of_start(model_dir: str) -> dict[str, int]:
@@ -164,24 +166,26 @@ def files_of_start(model_dir: str) -> dict[str, int]:
     return {os.path.basename(p): tf.io.gfile.stat(p).length for p in found if not p.endswith(".meta")}
 
 
-def fetch_start(board: Board, to: str, *, timeout: float) -> None:
+def fetch_start(rendezvous: Rendezvous, to: str, *, timeout: float) -> None:
     """Copies the checkpoint that training goes on from into a folder, for a task that does not see the chief's.
 
     Args:
-        board: of this run.
+        rendezvous: of this run.
         to: the folder; what is in it goes.
         timeout: seconds for the chief to say which one it is.
 
     Raises:
-        TaskFailedError, PreemptedError, WaitError: see :meth:`Board.wait`.
+        TaskFailedError, PreemptedError, WaitError: see :meth:`Rendezvous.wait`.
     """
     tf = compat.install()
     if tf.io.gfile.exists(to):
         tf.io.gfile.rmtree(to)
     tf.io.gfile.makedirs(to)
-    said = board.wait("the chief's checkpoint", lambda said: in_state(said, "running", "finished"), timeout=timeout)
+    said = rendezvous.wait(
+        "the chief's checkpoint", lambda said: in_state(said, "running", "finished"), timeout=timeout
+    )
     files = said.get("start", {})
-    board.files.fetch(files, to=to)
+    rendezvous.files.fetch(files, to=to)
     for name in files:
         if name.endswith(".index"):
             tf.compat.v1.train.update_checkpoint_state(to, os.path.join(to, name.removesuffix(".index")))
@@ -242,14 +246,14 @@ def optimizer_changes(model_dir: str, tf_config: TFConfig, *, step: int, timeout
     return own if told is None else json.loads(told[str(cluster.chief)])
 
 
-def follow_chief(board: Board, model_dir: str, *, asked: Callable[[], bool], timeout: float) -> int:
+def follow_chief(rendezvous: Rendezvous, model_dir: str, *, asked: Callable[[], bool], timeout: float) -> int:
     """The step at which a worker of a parameter-server job goes on: that of the chief's checkpoint, or a later one.
 
     Before the chief has looked, the newest checkpoint may be a damaged one that it is about to set aside, and where the
     state file is torn there seems to be none.
 
     Args:
-        board: of this run.
+        rendezvous: of this run.
         model_dir: the model directory.
         asked: whether this task is asked to end; then the chief is not waited for.
         timeout: seconds for the chief to say where it goes on.
@@ -265,7 +269,7 @@ def follow_chief(board: Board, model_dir: str, *, asked: Callable[[], bool], tim
             return 0 if asked() else None
         return int(running["from_step"])
 
-    step: int = board.wait("the chief's word on where training goes on", look, timeout=timeout)
+    step: int = rendezvous.wait("the chief's word on where training goes on", look, timeout=timeout)
     return max(step, latest_step(model_dir))
 
 

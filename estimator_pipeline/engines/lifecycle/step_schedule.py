@@ -12,7 +12,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable
 
-__all__ = ["AUTO", "MOST", "Every", "Finder", "Schedule"]
+__all__ = ["AUTO", "MOST", "CallLengthTuner", "CallSchedule", "StepInterval"]
 
 AUTO = "auto"
 # No call of `auto` is longer.
@@ -32,7 +32,7 @@ _PAUSES = (50, 500)
 
 
 @dataclasses.dataclass(frozen=True, order=True)
-class Every:
+class StepInterval:
     """The steps `origin`, `origin + period`, and so on that somebody wants to see; period 0: `origin` alone."""
 
     period: int
@@ -48,7 +48,7 @@ class Every:
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class CallSchedule:
     """Where calls end.
 
     Attributes:
@@ -57,7 +57,7 @@ class Schedule:
         reason: why it is one step a call, if it is so whatever `most` was asked for; else "".
     """
 
-    ends: tuple[Every, ...] = ()
+    ends: tuple[StepInterval, ...] = ()
     most: int = 1
     reason: str = ""
 
@@ -73,16 +73,16 @@ class Schedule:
         return json.dumps({"ends": [[e.period, e.origin] for e in self.ends], "most": self.most, "reason": self.reason})
 
     @classmethod
-    def of_all(cls, told: Iterable[str]) -> Schedule:
+    def of_all(cls, told: Iterable[str]) -> CallSchedule:
         """What suits all workers, from each one's :meth:`to_json`: every border of any, one step a call if one says."""
         documents = [json.loads(text) for text in told]
-        ends = sorted({Every(*pair) for document in documents for pair in document["ends"]})
+        ends = sorted({StepInterval(*pair) for document in documents for pair in document["ends"]})
         reasons = [document["reason"] for document in documents if document["reason"]]
         most = min(document["most"] for document in documents)
         return cls(tuple(ends), most, reasons[0] if reasons else "")
 
 
-class Finder:
+class CallLengthTuner:
     """Finds how long calls should be, from what the first ones take.
 
     Single calls are timed, then calls of some steps; then the length is chosen with which a call takes about

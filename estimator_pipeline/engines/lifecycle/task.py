@@ -1,6 +1,6 @@
 """The life of a task, whichever engine trains: what chief, worker, evaluator and parameter server do, and how they end.
 
-An engine subclasses :class:`TaskLife` and says how to train, how to evaluate a checkpoint and how to serve variables.
+An engine subclasses :class:`TaskController` and says how to train, evaluate a checkpoint and serve variables.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from estimator_pipeline.engines.lifecycle import startup as beginning
 from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator, conclude, follow_training
 from estimator_pipeline.engines.lifecycle.progress_text import standing
 from estimator_pipeline.engines.lifecycle.rendezvous import same_job
-from estimator_pipeline.engines.lifecycle.rendezvous.board import POLL_SECS, Board
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_server import ChiefsServer
-from estimator_pipeline.engines.lifecycle.rendezvous.result_exchange import Handover, told_of_evaluator
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import POLL_SECS, Rendezvous
+from estimator_pipeline.engines.lifecycle.rendezvous.result_exchange import ResultExchange, told_of_evaluator
 from estimator_pipeline.engines.lifecycle.result import TrainResult
-from estimator_pipeline.engines.lifecycle.settings import Trained, TrainOptions
+from estimator_pipeline.engines.lifecycle.settings import TrainingOutcome, TrainOptions
 from estimator_pipeline.engines.lifecycle.stopping import shutdown as farewell
+from estimator_pipeline.engines.lifecycle.stopping import synchronized_stop
 from estimator_pipeline.engines.lifecycle.stopping.preemption import Preemption, seconds_of, signals_of
-from estimator_pipeline.engines.lifecycle.stopping.synchronized_stop import Alone, BoardMail, stopping_for
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir import run_identity as identity
-from estimator_pipeline.engines.model_dir.run_identity import Identity
 from estimator_pipeline.errors import PipelineError, PreemptedError, TaskFailedError
 from estimator_pipeline.inputs import tf_dataset as blocks
 from estimator_pipeline.job.user_code import refusal_in
@@ -52,13 +51,13 @@ PREEMPTED_SECS = 30.0
 _BEFORE_RESULT = "training had ended, and the result of its final evaluation was not there yet"
 
 
-class TaskLife(abc.ABC):
+class TaskController(abc.ABC):
     """One task's view of the job.
 
     Args:
         model_dir: of this task; the chief's counts, where they are not one folder.
         tf_config: which task this is.
-        environ: for the board and the launcher's progress file.
+        environ: for the rendezvous and the launcher's progress file.
         input_fn: of training.
         max_steps: the global step to stop at, if any.
         strategy: the training strategy, if any.
@@ -84,7 +83,7 @@ class TaskLife(abc.ABC):
         during = settings.evaluate_during_training
         alone = tf_config.is_single_process or tf_config.dialect == "master"
         self.evaluate_during_training = not told and alone if during is None else during
-        self.board = Board(
+        self.rendezvous = Rendezvous(
             model_dir,
             tf_config=tf_config,
             environ=environ,
@@ -93,7 +92,7 @@ class TaskLife(abc.ABC):
             evaluator=bool(told),
             job=None if tf_config.is_ps else settings.shared,
         )
-        self.handover = Handover(self.board, told=told, timeout=settings.result_timeout)
+        self.result_exchange = ResultExchange(self.rendezvous, told=told, timeout=settings.result_timeout)
         self.progress = progress_protocol.from_environ(environ)
         self.events = TaskEvents(environ, str(self.task))
         self._environ = environ
@@ -109,12 +108,12 @@ class TaskLife(abc.ABC):
             stands=self._where_it_stands,
             last_word=self._end_without_checkpoint,
         )
-        self.stopping = Alone(self.preemption)
+        self.stopping = synchronized_stop.SingleProcessStop(self.preemption)
 
     # -- what an engine says ------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def train(self) -> Trained:
+    def train(self) -> TrainingOutcome:
         """Trains to the end, writing checkpoints."""
 
     @abc.abstractmethod
@@ -138,7 +137,7 @@ class TaskLife(abc.ABC):
                 outcome = self.run()
         except TaskFailedError as error:
             # A launcher that sees this task end first can tell whose failure it was, and whether it is one.
-            self.events.ended(error, status=farewell.status_of(error), because=error.because)
+            self.events.ended(error, status=farewell.status_of(error), caused_by=error.caused_by)
             raise
         except (Exception, KeyboardInterrupt) as error:
             # Whoever called this may go on without the training. With a SystemExit it would leave in its midst.
@@ -153,10 +152,10 @@ class TaskLife(abc.ABC):
             try:
                 if self.tf_config.is_chief:
                     return self.run_chief()
-                with self._explaining(), self.board.attending():
+                with self._explaining(), self.rendezvous.attending():
                     return self._run_other_task()
             finally:
-                self.board.end()
+                self.rendezvous.end()
                 if self._evaluator is not None:
                     self._evaluator.close()
 
@@ -188,7 +187,7 @@ class TaskLife(abc.ABC):
                 return self.run_worker()
         except PreemptedError:
             with contextlib.suppress(OSError, compat.install().errors.OpError):
-                self.board.report("preempted", left=True)
+                self.rendezvous.report("preempted", left=True)
             raise
         except Exception as error:
             self._say_failed(error)
@@ -198,19 +197,19 @@ class TaskLife(abc.ABC):
 
     def run_chief(self) -> TrainResult:
         # Checkpoints after this step are this run's, for an evaluator that comes late.
-        with self._own_model_dir() as self.from_step, self._explaining(), self.board.attending():
-            self.board.job = self._compared()
+        with self._own_model_dir() as self.from_step, self._explaining(), self.rendezvous.attending():
+            self.rendezvous.job = self._compared()
             start = {"start": beginning.files_of_start(self.model_dir), "policy": identity.policy_of(self.model_dir)}
             self._say("running", **start)
             return self._train_and_conclude()
 
     def run_worker(self) -> TrainResult:
         asked, timeout = lambda: self.preemption.asked, self.settings.startup_timeout
-        self.board.job = self._compared()
-        self.model_dir = beginning.meet(self.board, self.model_dir, self.input_fn, asked=asked, timeout=timeout)
+        self.rendezvous.job = self._compared()
+        self.model_dir = beginning.meet(self.rendezvous, self.model_dir, self.input_fn, asked=asked, timeout=timeout)
         if self._came_too_late():
             logger.warning("%s: training had ended before this task came", self.task)
-            self.board.report("done", steps=0, records=self._records(0))
+            self.rendezvous.report("done", steps=0, records=self._records(0))
             return self._end_with_result()
         return self._train_and_conclude()
 
@@ -218,10 +217,10 @@ class TaskLife(abc.ABC):
         """Whether training has ended without this task, which asynchronous training does."""
         if not self._is_asynchronous:
             return False
-        while self.board.is_unanswered() and not self.preemption.asked:
+        while self.rendezvous.is_unanswered() and not self.preemption.asked:
             # An earlier run's, whose chief is about to start again; or this run's, and its chief has gone.
             time.sleep(POLL_SECS)
-        return self.board.finished() is not None
+        return self.rendezvous.finished() is not None
 
     @property
     def _is_asynchronous(self) -> bool:
@@ -230,7 +229,7 @@ class TaskLife(abc.ABC):
     def _own_model_dir(self) -> contextlib.AbstractContextManager[int]:
         return beginning.own_model_dir(
             self.model_dir,
-            board=self.board,
+            rendezvous=self.rendezvous,
             owner=str(self.task),
             input_fn=self.input_fn,
             made_of=lambda: self.made_of,
@@ -240,7 +239,7 @@ class TaskLife(abc.ABC):
         )
 
     @property
-    def made_of(self) -> Identity:
+    def made_of(self) -> identity.RunIdentity:
         """What this run is made of. A training task's: it reads the data."""
         return (self.settings.identity or self._own_identity)()
 
@@ -255,7 +254,7 @@ class TaskLife(abc.ABC):
         shared = self.own_settings() if self.settings.shared is None else self.settings.shared
         return same_job.of_task(self.made_of, shared)
 
-    def _own_identity(self) -> Identity:
+    def _own_identity(self) -> identity.RunIdentity:
         return identity.of_inputs(self.input_fn, seed=None, num_pipelines=self.num_pipelines)
 
     @property
@@ -269,7 +268,7 @@ class TaskLife(abc.ABC):
             trained = self._train_until_asked()
             # From here on no step is to be expected of this task.
             self.progress.emit("trained")
-            keras_checkpoints.remove_temporary(self.model_dir, self.tf_config, apart=self.board.apart)
+            keras_checkpoints.remove_temporary(self.model_dir, self.tf_config, apart=self.rendezvous.apart)
             report = {"steps": trained.steps, "records": self._records(trained.steps)}
             if self.preemption.asked:
                 self._end_with_checkpoint(report)
@@ -287,13 +286,15 @@ class TaskLife(abc.ABC):
             raise
         finally:
             lost_peers.before_exit.remove(self._say_peer_lost)
-        self.board.report("done", **report)
+        self.rendezvous.report("done", **report)
         return self._end_with_result()
 
     # -- asked to end -------------------------------------------------------------------------------------------
 
-    def _train_until_asked(self) -> Trained:
-        self.stopping = stopping_for(self.preemption, tf_config=self.tf_config, board=self.board)
+    def _train_until_asked(self) -> TrainingOutcome:
+        self.stopping = synchronized_stop.stopping_for(
+            self.preemption, tf_config=self.tf_config, rendezvous=self.rendezvous
+        )
         self.stopping.begin()
         try:
             return self.train()
@@ -308,17 +309,17 @@ class TaskLife(abc.ABC):
     def _asked_to_end(self, by: str) -> None:
         # A launcher gives such a task the time that it needs.
         self.progress.emit("heartbeat", preempting=by, seconds=self.preemption.seconds)
-        if self.tf_config.is_ps:
-            # It serves until the chief has written the checkpoint.
-            BoardMail(self.board, []).post("ask", str(self.task))
+        if self.tf_config.is_ps:  # It serves until the chief has written the checkpoint.
+            synchronized_stop.RendezvousChannel(self.rendezvous, []).post("ask", str(self.task))
         else:
             self.stopping.ask()
 
     def _end_with_checkpoint(self, report: Mapping[str, Any]) -> NoReturn:
-        self.board.report("preempted", **report)
+        self.rendezvous.report("preempted", **report)
         if not self.tf_config.is_chief:
             # The chief may still be writing it: an end of this task before might end that one.
-            self.board.wait("the last checkpoint", parameter_server.end_of_training, timeout=self.preemption.seconds)
+            ended, seconds = parameter_server.end_of_training, self.preemption.seconds
+            self.rendezvous.wait("the last checkpoint", ended, timeout=seconds)
         raise self.preemption.error(self._where_it_stands())
 
     def _leave_preempted(self) -> None:
@@ -326,10 +327,10 @@ class TaskLife(abc.ABC):
             self._say_preempted()
             self._leave_last(timeout=PREEMPTED_SECS)
         else:
-            self.board.leave()
+            self.rendezvous.leave()
 
     def _where_it_stands(self) -> str:
-        if self.board.apart:
+        if self.rendezvous.apart:
             return "training stands in the chief's last checkpoint"
         # The chief may yet write the steps that another task takes for lost.
         return standing(self.model_dir, reached=self.reached() if self.tf_config.is_chief else 0)
@@ -341,30 +342,30 @@ class TaskLife(abc.ABC):
 
     def _end_without_checkpoint(self, error: PreemptedError) -> None:
         """The last word of a task that cannot stop: a peer is gone, or it takes too long."""
-        self.progress.emit("end", status="preempted", because=error.because)
+        self.progress.emit("end", status="preempted", caused_by=error.caused_by)
         if self.tf_config.is_chief:
             self._say_preempted()
 
     # -- the end of training ------------------------------------------------------------------------------------
 
-    def _conclude_as_chief(self, trained: Trained, report: Mapping[str, Any]) -> TrainResult:
+    def _conclude_as_chief(self, trained: TrainingOutcome, report: Mapping[str, Any]) -> TrainResult:
         checkpoint = compat.install().train.latest_checkpoint(self.model_dir)
         training = {
             "checkpoint": checkpoint,
             "global_step": checkpoint_step(checkpoint) if checkpoint else 0,
             "ended": self._why_ended(trained, checkpoint),
         }
-        self.board.report("done", **report)
-        by_evaluator = self.handover.is_evaluators()
+        self.rendezvous.report("done", **report)
+        by_evaluator = self.result_exchange.is_evaluators()
         self._say("finished", result_by=str(EVALUATOR if by_evaluator else self.task), **training)
-        outcome = self.handover.from_evaluator() if by_evaluator else None
+        outcome = self.result_exchange.from_evaluator() if by_evaluator else None
         if outcome is None:
             if by_evaluator:
                 self._say("finished", result_by=str(self.task), **training)
             outcome = self._conclude(self.own_evaluator(), training)
-        reports = farewell.reports_of(self.board, self._training_tasks(), timeout=self.settings.result_timeout)
+        reports = farewell.reports_of(self.rendezvous, self._training_tasks(), timeout=self.settings.result_timeout)
         outcome = dataclasses.replace(outcome, tasks=reports, task=str(self.task))
-        self.board.publish(outcome.to_dict())
+        self.rendezvous.publish(outcome.to_dict())
         self._leave_last()
         return outcome
 
@@ -381,16 +382,16 @@ class TaskLife(abc.ABC):
         text, status = farewell.text_of(error)[:2000], farewell.status_of(error)
         try:
             if self.tf_config.is_chief:
-                self.board.say_failed(text, status=status, echo=echo, from_step=self.from_step)
-                farewell.let_hear(self.board)
+                self.rendezvous.publish_failure(text, status=status, echo=echo, from_step=self.from_step)
+                farewell.let_hear(self.rendezvous)
             else:
-                self.board.report_failed(text, status=status, echo=echo)
+                self.rendezvous.report_failed(text, status=status, echo=echo)
         except (OSError, compat.install().errors.OpError) as second:
             # A full disk, mostly: what happened first is what must be told.
-            logger.warning("%s could not be written to either: %s", self.board.directory, second)
+            logger.warning("%s could not be written to either: %s", self.rendezvous.directory, second)
 
     def _say(self, state: str, **more: Any) -> None:
-        self.board.say(state, from_step=self.from_step, **more)
+        self.rendezvous.publish_status(state, from_step=self.from_step, **more)
 
     def set_start_step(self) -> None:
         """Lets an addressable input begin at the record where the latest checkpoint stands."""
@@ -401,11 +402,11 @@ class TaskLife(abc.ABC):
     def agree_on_start(self) -> int:
         """The step of the checkpoint that all workers go on from; see :func:`beginning.agree_on_start`."""
         timeout = self.settings.startup_timeout
-        if self.board.apart and not self._is_asynchronous:
-            beginning.fetch_start(self.board, self.model_dir, timeout=timeout)
+        if self.rendezvous.apart and not self._is_asynchronous:
+            beginning.fetch_start(self.rendezvous, self.model_dir, timeout=timeout)
         if self._is_asynchronous and not self.tf_config.is_chief:
             return beginning.follow_chief(
-                self.board, self.model_dir, asked=lambda: self.preemption.asked, timeout=timeout
+                self.rendezvous, self.model_dir, asked=lambda: self.preemption.asked, timeout=timeout
             )
         return beginning.agree_on_start(self.model_dir, self.tf_config, timeout=timeout)
 
@@ -413,10 +414,10 @@ class TaskLife(abc.ABC):
         """See :func:`same_job.agree` and :func:`beginning.check_devices`."""
         timeout, job = self.settings.startup_timeout, self._compared() or {}
         refused = None if self.settings.shared is not None else same_job.OF_PROGRAMS
-        same_job.agree(job, self.tf_config, refused=refused, apart=self.board.apart, timeout=timeout)
+        same_job.agree(job, self.tf_config, refused=refused, apart=self.rendezvous.apart, timeout=timeout)
         beginning.check_devices(self.strategy, self.tf_config, timeout=timeout)
 
-    def _why_ended(self, trained: Trained, checkpoint: str | None) -> str:
+    def _why_ended(self, trained: TrainingOutcome, checkpoint: str | None) -> str:
         if self.max_steps is not None and checkpoint is not None and checkpoint_step(checkpoint) >= self.max_steps:
             return results.REACHED
         return results.DATA_ENDED if trained.data_ended else results.STOPPED
@@ -444,13 +445,13 @@ class TaskLife(abc.ABC):
         while True:
             training = follow_training(
                 evaluator,
-                board=self.board,
+                rendezvous=self.rendezvous,
                 model_dir=self.model_dir,
                 checkpoint_timeout=self.settings.checkpoint_timeout,
             )
             if training is None:
-                return self.handover.stand_by(self.model_dir)
-            outcome = self.handover.through_chief(training, functools.partial(self._conclude, evaluator))
+                return self.result_exchange.stand_by(self.model_dir)
+            outcome = self.result_exchange.through_chief(training, functools.partial(self._conclude, evaluator))
             if outcome is not None:
                 return outcome
 
@@ -467,8 +468,8 @@ class TaskLife(abc.ABC):
         """The end of a worker that has left training."""
         try:
             with self.preemption.interruptible(_BEFORE_RESULT):
-                outcome = self.handover.wait()
-                self.board.leave()
+                outcome = self.result_exchange.wait()
+                self.rendezvous.leave()
                 return outcome
         except PreemptedError:
             self._leave_preempted()
@@ -476,23 +477,23 @@ class TaskLife(abc.ABC):
 
     def _leave_last(self, timeout: float = farewell.LEAVING_SECS) -> None:
         others = [task for task in self._training_tasks() if task != self.task]
-        # Those that are apart read the result at this task's server.
-        farewell.wait_until_left(self.board, dict.fromkeys([*others, *self.board.apart_tasks()]), timeout=timeout)
+        leaving = dict.fromkeys([*others, *self.rendezvous.apart_tasks()])  # Those apart read the result here.
+        farewell.wait_until_left(self.rendezvous, leaving, timeout=timeout)
         cluster = self.tf_config.cluster
         if cluster is not None and cluster.num_ps == 0 and others and coordination.available():
-            farewell.end_last({str(task): cluster.address(task) for task in others if self.board.has_met(task)})
+            farewell.end_last({str(task): cluster.address(task) for task in others if self.rendezvous.has_met(task)})
 
     # -- parameter servers --------------------------------------------------------------------------------------
 
     def run_parameter_server(self) -> TrainResult:
         self.start_server()
         timeout = self.settings.startup_timeout
-        training = parameter_server.serve(self.board, startup=timeout, leaving=PREEMPTED_SECS)
+        training = parameter_server.serve(self.rendezvous, startup=timeout, leaving=PREEMPTED_SECS)
         if training["state"] == "preempted":
             self.preemption.ask(str(training.get("by")))
             raise self.preemption.error(self._where_it_stands())
         with self.preemption.interruptible(_BEFORE_RESULT):
             # The chief publishes it when every training task has left training: until then variables are served.
-            outcome = self.handover.wait()
-            self.board.leave()
+            outcome = self.result_exchange.wait()
+            self.rendezvous.leave()
             return outcome

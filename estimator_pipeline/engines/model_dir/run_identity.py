@@ -31,7 +31,7 @@ from estimator_pipeline.utils.logger import logger
 
 __all__ = [
     "CONTENT",
-    "Identity",
+    "RunIdentity",
     "as_json",
     "brief",
     "changes_meant",
@@ -58,7 +58,7 @@ _MOST = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Identity:
+class RunIdentity:
     """What a run is made of.
 
     Attributes:
@@ -78,7 +78,7 @@ class Identity:
     max_steps: int | None = None
 
 
-def of_inputs(input_fn: Any, *, seed: Any, num_pipelines: int) -> Identity:
+def of_inputs(input_fn: Any, *, seed: Any, num_pipelines: int) -> RunIdentity:
     """The identity of a run as far as its seed and its training data tell it.
 
     Args:
@@ -88,14 +88,14 @@ def of_inputs(input_fn: Any, *, seed: Any, num_pipelines: int) -> Identity:
     """
     tell = getattr(input_fn, "identity", None)
     if tell is None:
-        return Identity(
+        return RunIdentity(
             fixed={"seed": seed, _KIND: _OWN},
             open=("an input function of one's own cannot be addressed by step: its data begin anew at each start",),
         )
     data, open_ = tell(num_pipelines)
     # A policy by which a record's reader depends on nothing but the step is as good as any other such.
     fixed = {"seed": seed, _KIND: _ADDRESSED, _POLICY: _BY_RECORD, **data}
-    return Identity(fixed=fixed, open=open_, files=getattr(input_fn, "files", {}))
+    return RunIdentity(fixed=fixed, open=open_, files=getattr(input_fn, "files", {}))
 
 
 def of_model_fn(function: Any, params: Any) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> None:
+def check(model_dir: str, identity: RunIdentity, *, step: int, accept: bool) -> None:
     """Refuses a run that is another one than the checkpoint's, and writes down what this one is made of.
 
     Args:
@@ -210,7 +210,7 @@ def check(model_dir: str, identity: Identity, *, step: int, accept: bool) -> Non
 
 
 def changes_meant(
-    before: Mapping[str, Any], identity: Identity, *, step: int, model_dir: str, accept: bool
+    before: Mapping[str, Any], identity: RunIdentity, *, step: int, model_dir: str, accept: bool
 ) -> list[tuple[str, Any, Any]]:
     """What a run that goes on does otherwise than the one before it: names with what each was and is.
 
@@ -290,7 +290,7 @@ def optimizer_changes(model_dir: str, *, step: int) -> dict[str, list[Any]]:
 
 
 def _refuse_to_train_nothing(
-    identity: Identity, changed: list[tuple[str, Any, Any]], *, step: int, model_dir: str
+    identity: RunIdentity, changed: list[tuple[str, Any, Any]], *, step: int, model_dir: str
 ) -> None:
     """New data are given to be trained on, and epochs are counted from the first step, not from theirs."""
     epochs, end = identity.epochs, identity.max_steps
@@ -399,7 +399,7 @@ def content_by_kind(fixed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words(changed: list[tuple[str, Any, Any]], files: Mapping[str, str]) -> str:
-    """Changes for a person; `files` as in :class:`Identity`."""
+    """Changes for a person; `files` as in :class:`RunIdentity`."""
     told, others = [], []
     for name, old, new in changed:
         file = name.removeprefix(f"{CONTENT} ")

@@ -165,7 +165,7 @@ def _looked_at(input_fn: Callable[..., Any], writer: LedgerWriter, strategy: Any
     # TensorFlow looks at the names of its parameters.
     outer.__signature__ = inspect.signature(input_fn)  # type: ignore[attr-defined]
     outer.__name__ = getattr(input_fn, "__name__", "input_fn")
-    for name in ("start_step", "hinted", "global_batch_size"):
+    for name in ("start_step", "rebatched", "global_batch_size"):
         if hasattr(input_fn, name):
             setattr(outer, name, getattr(input_fn, name))
     return outer

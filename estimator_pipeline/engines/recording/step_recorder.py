@@ -28,7 +28,7 @@ from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 Canonical = Callable[[Iterable[str]], Mapping[str, str]]
 
 
-class Writer(Protocol):
+class StepWriterProtocol(Protocol):
     """Where the record goes; :class:`estimator_pipeline.parity.step_records.StepWriter` is one."""
 
     def environment(self, facts: Mapping[str, Any]) -> None: ...
@@ -45,7 +45,7 @@ class Writer(Protocol):
     ) -> None: ...
 
 
-class SilentWriter:
+class NullStepWriter:
     """Writes nothing: for all workers but one."""
 
     def environment(self, facts: Mapping[str, Any]) -> None: ...
@@ -56,7 +56,7 @@ class SilentWriter:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recording:
+class StepRecorder:
     """What is to be recorded of a run, and where.
 
     Attributes:
@@ -66,7 +66,7 @@ class Recording:
         batches: task -> what is told the checksums of each batch that its pipeline reads.
     """
 
-    writer: Callable[[], Writer]
+    writer: Callable[[], StepWriterProtocol]
     canonical: Canonical
     start: Mapping[str, Any] | None = None
     batches: Callable[[str], Callable[[list[int]], None]] | None = None
@@ -87,8 +87,8 @@ class Recording:
         """For the training loop of the Keras 3 engine."""
         return keras3_callback(self._writer(chief), canonical=self.canonical, start=self.start, strategy=strategy)
 
-    def _writer(self, chief: bool) -> Writer:
-        return self.writer() if chief else SilentWriter()
+    def _writer(self, chief: bool) -> StepWriterProtocol:
+        return self.writer() if chief else NullStepWriter()
 
 
 def told_batches(
@@ -139,7 +139,7 @@ def told_batches(
         return given()
 
     outer: Any = with_context if "input_context" in inspect.signature(inner).parameters else without_context
-    for name in ("start_step", "hinted", "ledger", "follow"):
+    for name in ("start_step", "rebatched", "ledger", "follow"):
         if hasattr(inner, name):
             setattr(outer, name, getattr(inner, name))
     return outer
@@ -163,7 +163,7 @@ def _checksum(parts: list[Any]) -> int:
 
 
 def estimator_hook(
-    writer: Writer,
+    writer: StepWriterProtocol,
     *,
     canonical: Canonical,
     start: Mapping[str, Any] | None = None,
@@ -224,7 +224,7 @@ def estimator_hook(
     return Recorder()
 
 
-def keras_callback(writer: Writer, *, canonical: Canonical, start: Mapping[str, Any] | None = None) -> Any:
+def keras_callback(writer: StepWriterProtocol, *, canonical: Canonical, start: Mapping[str, Any] | None = None) -> Any:
     """The callback for `Model.fit`; see :func:`estimator_hook` for the arguments.
 
     While it records, Keras's metrics are those of a single step, not of the epoch so far.
@@ -267,7 +267,7 @@ def keras_callback(writer: Writer, *, canonical: Canonical, start: Mapping[str, 
 
 
 def keras3_callback(
-    writer: Writer, *, canonical: Canonical, start: Mapping[str, Any] | None = None, strategy: Any = None
+    writer: StepWriterProtocol, *, canonical: Canonical, start: Mapping[str, Any] | None = None, strategy: Any = None
 ) -> Any:
     """The callback for the training loop of the Keras 3 engine; see :func:`estimator_hook` for the arguments.
 

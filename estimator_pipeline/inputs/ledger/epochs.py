@@ -9,7 +9,7 @@ import numpy as np
 
 from estimator_pipeline.inputs.ledger.plans import plan_of
 from estimator_pipeline.inputs.ledger.report import LedgerReport, listed
-from estimator_pipeline.inputs.sharding import TrainPlan
+from estimator_pipeline.inputs.sharding import TrainShards
 
 __all__ = ["Epochs"]
 
@@ -27,7 +27,7 @@ class Epochs:
         self._report, self._who = report, who
         self._own: np.ndarray | None = None
         plan = self.follow(facts)
-        self._size = plan.order.num_records
+        self._size = plan.sampler.num_records
         if plan.parts is not None:
             counts = np.asarray(facts["part_records"], dtype=np.int64)
             starts = np.cumsum(counts) - counts
@@ -37,7 +37,7 @@ class Epochs:
         self._covered = 0
         self._seen: list[tuple[int, dict[str, np.ndarray]]] = []
 
-    def follow(self, facts: Mapping[str, Any]) -> TrainPlan:
+    def follow(self, facts: Mapping[str, Any]) -> TrainShards:
         """The steps from now on are those of a run with these facts."""
         plan = plan_of(facts)
         self._full = plan.full_steps

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from estimator_pipeline.inputs.sampler import Order
-from estimator_pipeline.inputs.sharding import Replicas, TrainPlan, train_plan
+from estimator_pipeline.inputs.sampler import IndexSampler
+from estimator_pipeline.inputs.sharding import ShardOptions, TrainShards, train_shards
 
 __all__ = ["differences", "facts_of", "global_ids", "plan_of", "step_ids"]
 
@@ -21,9 +21,9 @@ _COMPARED = ("records", "policy", "global_batch_size", "seed", "shuffle", "epoch
 
 
 def facts_of(
-    plan: TrainPlan,
+    plan: TrainShards,
     *,
-    order: Order,
+    sampler: IndexSampler,
     part_records: Sequence[int],
     global_batch_size: int,
     worker_seeds: str,
@@ -34,7 +34,7 @@ def facts_of(
 
     Args:
         plan: of one pipeline.
-        order: of all the records, before the plan took its part of them.
+        sampler: of all the records, before the plan took its part of them.
         part_records: records in each part of the data.
         global_batch_size: as it was asked for.
         worker_seeds: as it was asked for.
@@ -44,16 +44,16 @@ def facts_of(
     who = plan.replicas
     return {
         "what": what,
-        "records": order.num_records,
+        "records": sampler.num_records,
         "part_records": [int(count) for count in part_records],
         "policy": plan.policy,
         "global_batch_size": global_batch_size,
-        "seed": order.seed,
-        "shuffle": order.shuffle,
-        "epochs": order.epochs,
-        "drop_remainder": order.drop_remainder,
+        "seed": sampler.seed,
+        "shuffle": sampler.shuffle,
+        "epochs": sampler.epochs,
+        "drop_remainder": sampler.drop_remainder,
         "worker_seeds": worker_seeds,
-        "shuffle_window": order.window,
+        "shuffle_window": sampler.window,
         "pipelines": who.num_pipelines,
         "pipeline": who.pipeline,
         "replicas": who.num_replicas,
@@ -63,10 +63,10 @@ def facts_of(
     }
 
 
-def plan_of(facts: Mapping[str, Any]) -> TrainPlan:
+def plan_of(facts: Mapping[str, Any]) -> TrainShards:
     """The plan that these facts make."""
     window = facts["shuffle_window"]
-    order = Order(
+    sampler = IndexSampler(
         facts["records"],
         seed=facts["seed"],
         shuffle=facts["shuffle"],
@@ -75,12 +75,12 @@ def plan_of(facts: Mapping[str, Any]) -> TrainPlan:
         block_records=None if window is None else tuple(facts["part_records"]),
         window=window,
     )
-    who = Replicas(facts["pipelines"], facts["pipeline"], facts["replicas"], facts["asynchronous"])
-    return train_plan(
+    who = ShardOptions(facts["pipelines"], facts["pipeline"], facts["replicas"], facts["asynchronous"])
+    return train_shards(
         facts["part_records"],
         who,
         global_batch=facts["global_batch_size"],
-        order=order,
+        sampler=sampler,
         policy=facts["policy"],
         worker_seeds=facts["worker_seeds"],
     )
@@ -98,7 +98,7 @@ def global_ids(ids: np.ndarray, parts: Sequence[int] | None, part_records: Seque
     return ids - (ends - own)[part] + starts[part]
 
 
-def step_ids(plan: TrainPlan, part_records: Sequence[int], step: int) -> np.ndarray:
+def step_ids(plan: TrainShards, part_records: Sequence[int], step: int) -> np.ndarray:
     """The ids that a pipeline reads at a step, in the order of reading, counted through all parts.
 
     Args:

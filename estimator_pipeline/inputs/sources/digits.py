@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs.sampler import Order, record_ids
+from estimator_pipeline.inputs.sampler import IndexSampler, record_ids
 from estimator_pipeline.inputs.sources.tfrecord_index import cache_dir
 
 __all__ = ["CLASSES", "NAME", "SHAPE", "VERSION", "default_data_dir", "locked", "prepare", "split_indices"]
@@ -113,7 +113,7 @@ def split_indices(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for value, count, take in zip(classes, counts, quota, strict=True):
         members = np.flatnonzero(labels == value)
         # This package's own permutation, as a library's generator might change with its version.
-        chosen.append(members[record_ids(Order(int(count), seed=int(value)), 0, int(take))])
+        chosen.append(members[record_ids(IndexSampler(int(count), seed=int(value)), 0, int(take))])
     test = np.sort(np.concatenate(chosen))
     return np.setdiff1d(np.arange(len(labels)), test), test
 

@@ -17,7 +17,7 @@ from estimator_pipeline.inputs.options import make_options
 from estimator_pipeline.inputs.source import Source, tensorflow
 from estimator_pipeline.inputs.sources import digits
 from estimator_pipeline.inputs.sources.proxies import silent_host
-from estimator_pipeline.inputs.sources.tfrecord_index import RecordFiles, cache_dir, sampled
+from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir, sampled
 
 __all__ = ["TfdsSource", "catalogue", "from_tfds", "no_such_data_set", "prepare_elsewhere"]
 
@@ -103,7 +103,7 @@ class TfdsSource(Source):
         *,
         decoder: Any,
         fields: Sequence[str],
-        reader: RecordFiles,
+        reader: IndexedTFRecords,
         what: str,
     ) -> None:
         self.what = what
@@ -185,7 +185,7 @@ def _source(
         for one in instructions
     ]
     kept = cache_dir(environ) / "index"
-    reader = RecordFiles([path for path, _, _ in runs], compression="", cache=kept, memory_limit=memory_limit)
+    reader = IndexedTFRecords([path for path, _, _ in runs], compression="", cache=kept, memory_limit=memory_limit)
     return TfdsSource(
         runs, decoder=builder.info.features, fields=fields, reader=reader, what=f"TFDS {name}, split {split}"
     )

@@ -16,7 +16,7 @@ from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import InputOptions, make_options
 from estimator_pipeline.inputs.source import Source, tensorflow
 from estimator_pipeline.inputs.sources.paths import find_files
-from estimator_pipeline.inputs.sources.tfrecord_index import RecordFiles, cache_dir
+from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir
 
 __all__ = ["ExampleSource", "from_tfrecord"]
 
@@ -118,7 +118,7 @@ class ExampleSource(Source):
         paths: Sequence[str],
         *,
         fields: Mapping[str, _Field],
-        reader: RecordFiles,
+        reader: IndexedTFRecords,
         what: str,
         counts: tuple[int, ...] | None = None,
     ) -> None:
@@ -248,7 +248,7 @@ def _listed(value: Any) -> Sequence[Any]:
 
 def _reader(
     paths: Sequence[str], compression: str | None, settings: InputOptions, environ: Mapping[str, str]
-) -> RecordFiles:
+) -> IndexedTFRecords:
     if compression is None:
         packed = [path.endswith(".gz") for path in paths]
         if any(packed) and not all(packed):
@@ -263,7 +263,7 @@ def _reader(
         raise InputError(
             "An unknown compression", code="argument/unknown-name", found=repr(compression), hint="use '' or 'GZIP'"
         )
-    return RecordFiles(
+    return IndexedTFRecords(
         paths, compression=compression, cache=cache_dir(environ) / "index", memory_limit=settings.memory_limit
     )
 

@@ -37,7 +37,16 @@ from estimator_pipeline.errors import InputError
 from estimator_pipeline.utils import durable_files as durable
 from estimator_pipeline.utils import io_errors
 
-__all__ = ["INDEX_SUFFIX", "SAMPLED", "RecordFiles", "cache_dir", "check_file", "index_file", "sampled", "write_index"]
+__all__ = [
+    "INDEX_SUFFIX",
+    "SAMPLED",
+    "IndexedTFRecords",
+    "cache_dir",
+    "check_file",
+    "index_file",
+    "sampled",
+    "write_index",
+]
 
 INDEX_SUFFIX = ".idx"
 SAMPLED = "sampled "
@@ -366,7 +375,7 @@ def _masked(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-class RecordFiles:
+class IndexedTFRecords:
     """TFRecord files, opened when one of their records is first read.
 
     Args:

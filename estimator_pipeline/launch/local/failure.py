@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from estimator_pipeline.launch.local.outcome import Failure, last_lines
-from estimator_pipeline.launch.local.task import Running
+from estimator_pipeline.launch.local.task import RunningTask
 from estimator_pipeline.launch.supervisor.ranks import MEMORY
 from estimator_pipeline.progress.error_lines import error_in
 
@@ -14,20 +14,24 @@ _WHAT = {"diverged": "diverged", "preempted": "was asked to end by somebody else
 _LINES = 400
 
 
-def failure_of(one: Running, reason: str, tail: tuple[str, ...], *, because: Running | None = None) -> Failure:
+def failure_of(
+    one: RunningTask, reason: str, tail: tuple[str, ...], *, caused_by: RunningTask | None = None
+) -> Failure:
     """The failure of a task that has ended; of one that started several, that of the first of them that failed.
 
     Args:
         one: The task.
         reason: "failed", "diverged" or "preempted".
         tail: The last lines of its log.
-        because: The task that it names as the reason of its own end. One that still runs does not answer the others.
+        caused_by: The task that it names as the reason of its own end. One that still runs does not answer the others.
     """
     code, log = one.process.exit_code or 0, one.plan.log
     what = _WHAT.get(reason, one.left_early)
-    if reason == "failed" and because is not None and because is not one and because.alive:
-        said = last_lines(because.plan.log, offset=because.log_offset)
-        return Failure(because.name, None, because.plan.log, said, f"does not answer {one.name}", error=one.state.error)
+    if reason == "failed" and caused_by is not None and caused_by is not one and caused_by.alive:
+        said = last_lines(caused_by.plan.log, offset=caused_by.log_offset)
+        return Failure(
+            caused_by.name, None, caused_by.plan.log, said, f"does not answer {one.name}", error=one.state.error
+        )
     first = one.ranks.first() if one.ranks is not None and reason == "failed" and not what else None
     if first is not None:
         return Failure(first.task, first.exit_code, log, tail, first.what, one.state.refusal, error=first.error)

@@ -26,8 +26,8 @@ from estimator_pipeline.launch.local.failure import failure_of
 from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome, TaskEnd, combined_result, last_lines
 from estimator_pipeline.launch.local.plan import LaunchPlan
 from estimator_pipeline.launch.local.processes import Guard, Interruptions, interruptions
-from estimator_pipeline.launch.local.task import Room, Running, changed
-from estimator_pipeline.launch.local.timeouts import Deadlines, Silence
+from estimator_pipeline.launch.local.task import RunningTask, WriteProbe, changed
+from estimator_pipeline.launch.local.timeouts import TaskTimeout, TaskTimeouts
 from estimator_pipeline.launch.local.view import SilentView, View
 from estimator_pipeline.launch.pace import Paces
 from estimator_pipeline.launch.stacks.frames import own_lines
@@ -60,7 +60,7 @@ def run_local(
     grace: float = 5.0,
     timeout: float | None = None,
     linger: float = 120.0,
-    deadlines: Deadlines | None = None,
+    timeouts: TaskTimeouts | None = None,
     watch_path: Path | None = None,
 ) -> LaunchOutcome:
     """Start the processes of a plan and stay with them to their end.
@@ -78,7 +78,7 @@ def run_local(
             After that a ps is ended. So is an evaluator of a foreign program; one of ours has a deadline of
             its own. Where only the ps tasks of a foreign program are left, which serve nobody any more and
             mostly wait for ever, they have five seconds.
-        deadlines: How long a task may be silent before it counts as hung; None for any time.
+        timeouts: How long a task may be silent before it counts as hung; None for any time.
         watch_path: A file or folder whose changes count as news, for programs that tell nothing else.
 
     Returns:
@@ -89,7 +89,7 @@ def run_local(
     """
     try:
         plan.log_dir.mkdir(parents=True, exist_ok=True)
-        running = [Running(task, foreign=plan.foreign, watch=watch_path) for task in plan.tasks]
+        running = [RunningTask(task, foreign=plan.foreign, watch=watch_path) for task in plan.tasks]
     except OSError as error:
         raise ConfigError(
             f"The logs cannot be written to {plan.log_dir}.",
@@ -98,8 +98,8 @@ def run_local(
             hint="Give a folder that can be written with --log-dir.",
         ) from error
     base = dict(os.environ if environ is None else environ)
-    limits = deadlines or Deadlines()
-    job = _Job(plan, running, view or SilentView(), grace=grace, timeout=timeout, linger=linger, deadlines=limits)
+    limits = timeouts or TaskTimeouts()
+    job = _Job(plan, running, view or SilentView(), grace=grace, timeout=timeout, linger=linger, timeouts=limits)
     with job.view, interruptions() as signals, Guard(plan.run_id) as watcher:
         try:
             for one in running:
@@ -119,31 +119,31 @@ class _Job:
     def __init__(
         self,
         plan: LaunchPlan,
-        running: list[Running],
+        running: list[RunningTask],
         view: View,
         *,
         grace: float,
         timeout: float | None,
         linger: float,
-        deadlines: Deadlines,
+        timeouts: TaskTimeouts,
     ) -> None:
         self.plan = plan
         self.running = running
         self._warned: set[str] = set()
         self._paces = Paces()
-        self._asked: list[Running] = []
+        self._asked: list[RunningTask] = []
         self.view = view
         self._grace = grace
         self._timeout = timeout
         self._linger = linger
-        self._deadlines = deadlines
-        self._room = Room(plan.log_dir)
+        self._timeouts = timeouts
+        self._write_probe = WriteProbe(plan.log_dir)
         self._started = time.monotonic()
         self._trained: float | None = None
         self._alone: float | None = None
         self._reason = "done"
         self._exit_code = 0
-        self._failed: list[Running] = []
+        self._failed: list[RunningTask] = []
         self._first_failed: float | None = None
         self._failure: Failure | None = None
         self._notes: list[str] = []
@@ -168,7 +168,7 @@ class _Job:
             self._settle(now)
             if not self._ending and self._timeout is not None and now - self._started > self._timeout:
                 self._end("timeout", 1, f"the job did not end within {self._timeout:g} s; ending it")
-            if not self._ending and self._deadlines:
+            if not self._ending and self._timeouts:
                 self._listen(now)
             if not self._ending:
                 self._let_go(now)
@@ -181,7 +181,7 @@ class _Job:
                 return
             time.sleep(_POLL)
 
-    def _allowed(self, one: Running) -> float:
+    def _allowed(self, one: RunningTask) -> float:
         """Seconds from SIGTERM to SIGKILL: more for a task that has told that it writes its last checkpoint."""
         if self._reason in ("interrupted", "preempted") and one.state.preempting is not None:
             return self._grace + one.state.preempting
@@ -225,14 +225,14 @@ class _Job:
             self._warned.add(text)
             self.view.note(f"{task} warns: {text}")
 
-    def _compare(self, one: Running, event: Mapping[str, Any]) -> None:
+    def _compare(self, one: RunningTask, event: Mapping[str, Any]) -> None:
         """Says who is slow, once for each that is."""
         found = self._paces.told(event)
         if found is not None:
             self._note_once(found.text())
             self.view.event(one.state, {"event": "straggler", **found.document()})
 
-    def _ended(self, fresh: list[Running]) -> None:
+    def _ended(self, fresh: list[RunningTask]) -> None:
         # Of several that ended since the last look, the one that fell silent first comes first: the others
         # mostly fail because of it.
         for one in sorted(fresh, key=lambda one: changed(one.plan.log)):
@@ -251,11 +251,11 @@ class _Job:
             elif state.state in ("failed", "preempted"):
                 self._failed.append(one)
 
-    def _left_early(self, one: Running) -> bool:
+    def _left_early(self, one: RunningTask) -> bool:
         """Whether it has left before its end with exit code 0, which nobody had asked it to do."""
         if not one.left_early or one.process.asked_to_end is not None or self._signal is not None:
             return False
-        error = self._room.lacking(time.monotonic())
+        error = self._write_probe.lacking(time.monotonic())
         if error is not None:
             self._note_once(
                 f"warning: {self.plan.log_dir} cannot be written to ({error.strerror or error}), so that {one.name} "
@@ -263,7 +263,7 @@ class _Job:
             )
         return error is None
 
-    def _dispensable(self, one: Running) -> bool:
+    def _dispensable(self, one: RunningTask) -> bool:
         """Whether the others end the job without it: an evaluator of ours, whose chief makes the final evaluation."""
         return one.plan.task.type == "evaluator" and not self.plan.foreign and self._training()
 
@@ -275,7 +275,7 @@ class _Job:
             self._first_failed = now
         names = {one.name: one for one in self.running}
         for one in self._failed:
-            culprit = names.get(one.state.because or "")
+            culprit = names.get(one.state.caused_by or "")
             if culprit is not None and culprit.alive and now - self._first_failed < _CULPRIT_SECS:
                 continue
             if culprit in self._failed:
@@ -285,7 +285,7 @@ class _Job:
             reason, exit_code = self._why(one, code, tail)
             if reason == "preempted" and now - self._first_failed < _PREEMPTED_SECS and self._training():
                 return
-            self._failure = failure_of(one, reason, tail, because=culprit)
+            self._failure = failure_of(one, reason, tail, caused_by=culprit)
             if one.left_early and self._failure.what == one.left_early:
                 self._note_once(self._failure.head)
             if reason == "failed" and self._failure.exit_code == BAD_INPUT:
@@ -294,7 +294,7 @@ class _Job:
             self.view.failed(reason, self._failure)
             return
 
-    def _why(self, one: Running, code: int, tail: tuple[str, ...]) -> tuple[str, int]:
+    def _why(self, one: RunningTask, code: int, tail: tuple[str, ...]) -> tuple[str, int]:
         """The reason of a failure, and what the launcher exits with."""
         said = one.state.ended_as
         # To somebody else's program the exit code 3 may mean anything.
@@ -323,23 +323,23 @@ class _Job:
 
     def _listen(self, now: float) -> None:
         """Ends the job when a task has been silent for too long."""
-        silent: list[tuple[Running, Silence]] = []
+        silent: list[tuple[RunningTask, TaskTimeout]] = []
         listened = [one for one in self.running if one.alive and one.process.asked_to_end is None]
         for one in listened:
             one.listen(now)
-        early = self._deadlines.early
-        if any(one.listener.silence(now, early) for one in listened):
+        early = self._timeouts.early
+        if any(one.monitor.timed_out(now, early) for one in listened):
             self._look_for_room(now)
         for one in listened:
-            found = one.listener.silence(now, self._deadlines)
+            found = one.monitor.timed_out(now, self._timeouts)
             if found is not None:
                 silent.append((one, found))
-            if one.listener.mute(now, self._deadlines):
+            if one.monitor.mute(now, self._timeouts):
                 self._note_once(f"{one.name} tells nothing by which a step could be seen: no deadline for it")
         if not silent:
             return
         one, found = max(silent, key=lambda pair: (self._quiet(pair[0], now), pair[1].seconds))
-        quiet = one.listener.quiet(now)
+        quiet = one.monitor.quiet(now)
         what = found.text()
         if found.what != "heartbeat" and self._quiet(one, now):
             what += f" and sent no heartbeat for {quiet:.1f} s"
@@ -350,9 +350,9 @@ class _Job:
         self._asked = [one]
         if found.what in ("step", "first step"):
             # Those that make no step either: one of them holds up the others, and which one only the stacks show.
-            early = self._deadlines.early
+            early = self._timeouts.early
             self._asked += [
-                other for other in listened if other not in self._asked and other.listener.silence(now, early)
+                other for other in listened if other not in self._asked and other.monitor.timed_out(now, early)
             ]
         for asked in self._asked:
             asked.process.ask_where_it_stands()
@@ -361,21 +361,21 @@ class _Job:
 
     def _look_for_room(self, now: float) -> None:
         """A task that cannot write down its steps is not one that makes none."""
-        error = self._room.lacking(now)
+        error = self._write_probe.lacking(now)
         if error is None:
             return
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         for one in self.running:
-            one.listener.unheard(now, heartbeats=not full)
+            one.monitor.unheard(now, heartbeats=not full)
         missing = "steps" if full else "steps and heartbeats"
         self._note_once(
             f"warning: {self.plan.log_dir} cannot be written to ({error.strerror or error}), so that nobody can tell "
             f"whether tasks go on: no deadline for {missing} until it can"
         )
 
-    def _quiet(self, one: Running, now: float) -> bool:
+    def _quiet(self, one: RunningTask, now: float) -> bool:
         """Whether a task's heartbeat is overdue. Of several that wait for each other, it is the one that hangs."""
-        quiet = one.listener.quiet(now)
+        quiet = one.monitor.quiet(now)
         return quiet is not None and quiet > _HEARTBEATS_MISSED * HEARTBEAT_SECS
 
     def _let_go(self, now: float) -> None:

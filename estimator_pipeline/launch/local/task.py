@@ -17,7 +17,7 @@ import psutil
 from estimator_pipeline.launch.local.cores import TRAINING_JOBS
 from estimator_pipeline.launch.local.plan import TaskPlan
 from estimator_pipeline.launch.local.processes import Process
-from estimator_pipeline.launch.local.timeouts import Listener
+from estimator_pipeline.launch.local.timeouts import TaskMonitor
 from estimator_pipeline.launch.supervisor.ranks import Ranks
 from estimator_pipeline.progress.log_reader import LogReader
 from estimator_pipeline.progress.progress_file import (
@@ -28,15 +28,15 @@ from estimator_pipeline.progress.progress_file import (
     heartbeat_path,
 )
 
-__all__ = ["Changes", "Heartbeats", "Room", "Running", "changed", "memory_kills", "size"]
+__all__ = ["ChangeDetector", "Heartbeats", "RunningTask", "WriteProbe", "changed", "memory_kills", "size"]
 
 _LOOK_SECS = 0.5
-_ROOM_SECS = 1.0
+_PROBE_SECS = 1.0
 # As much as any event takes, and as the last page of a file on a full disk does not have left.
-_ROOM_BYTES = 8192
+_PROBE_BYTES = 8192
 
 
-class Changes:
+class ChangeDetector:
     """Whether a file or a folder changes: its own state, that of what is in it, and of what is in its folders.
 
     Args:
@@ -109,7 +109,7 @@ class Heartbeats:
         return host == socket.gethostname() and number.isdecimal() and not psutil.pid_exists(int(number))
 
 
-class Room:
+class WriteProbe:
     """Whether a folder can be written to, such as that in which tasks tell their steps.
 
     Args:
@@ -123,7 +123,7 @@ class Room:
 
     def lacking(self, now: float) -> OSError | None:
         """Why it cannot be written to; None where it can."""
-        if now - self._looked >= _ROOM_SECS:
+        if now - self._looked >= _PROBE_SECS:
             self._looked, self._error = now, self._try()
         return self._error
 
@@ -131,7 +131,7 @@ class Room:
         try:
             target = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             try:
-                if os.write(target, bytes(_ROOM_BYTES)) != _ROOM_BYTES:
+                if os.write(target, bytes(_PROBE_BYTES)) != _PROBE_BYTES:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             finally:
                 os.close(target)
@@ -143,7 +143,7 @@ class Room:
         return None
 
 
-class Running:
+class RunningTask:
     """A task of a plan, its process once started, and what is known of it.
 
     Args:
@@ -162,23 +162,23 @@ class Running:
         self._progress = ProgressReader(plan.progress, offset=size(plan.progress))
         self._log = LogReader(plan.log, offset=self.log_offset)
         self._tells = False
-        self._heartbeat = Changes(heartbeat_path(plan.progress))
+        self._heartbeat = ChangeDetector(heartbeat_path(plan.progress))
         shared = plan.environ.get(HEARTBEAT_FOLDER_VARIABLE)
         self._heartbeats = Heartbeats(shared) if shared else None
         # Who of several tasks has failed, where one command starts all of them.
         self.ranks = Ranks(Tail(plan.log, offset=self.log_offset)) if shared else None
-        self._watched = None if watch is None else Changes(watch)
+        self._watched = None if watch is None else ChangeDetector(watch)
         self._log_size = self.log_offset
         self._looked = 0.0
         self._memory_kills = 0
-        self.listener = Listener(trains=self.trains, foreign=foreign, now=time.monotonic())
+        self.monitor = TaskMonitor(trains=self.trains, foreign=foreign, now=time.monotonic())
 
     def start(self, base: Mapping[str, str]) -> None:
         """Start its process, with the plan's environment over `base`."""
         environ = {**base, **self.plan.environ}
         self._memory_kills = memory_kills()
         self.process = Process(self.plan.command, environ=environ, cores=self.plan.cores, log=self.plan.log)
-        self.listener.started = time.monotonic()
+        self.monitor.started = time.monotonic()
         self.state.pid = self.process.pid
         self.state.state = "running"
 
@@ -203,7 +203,7 @@ class Running:
 
         A program of ours hears signals from its first word on. Before that it imports, and dies of SIGTERM.
         """
-        before_its_time = self.state.exit_code == -signal.SIGTERM and not self._tells and not self.listener.foreign
+        before_its_time = self.state.exit_code == -signal.SIGTERM and not self._tells and not self.monitor.foreign
         return self.state.preempted or before_its_time
 
     @property
@@ -214,7 +214,7 @@ class Running:
         training that it has begun has an end.
         """
         state = self.state
-        missing = state.begun if self.listener.foreign else state.result is None and not state.preempted
+        missing = state.begun if self.monitor.foreign else state.result is None and not state.preempted
         if state.exit_code != 0 or not missing:
             return ""
         at = "" if state.step is None else f" at step {state.step}"
@@ -232,7 +232,7 @@ class Running:
         now = time.monotonic()
         for event in events:
             self.state.apply(event)
-            self.listener.event(event["event"], now)
+            self.monitor.event(event["event"], now)
             if self.ranks is not None:
                 self.ranks.event(event)
         if self.ranks is not None:
@@ -245,18 +245,18 @@ class Running:
             return
         self._looked = now
         if self._heartbeats is not None:
-            self.listener.beats(self._heartbeats.look(now))
+            self.monitor.beats(self._heartbeats.look(now))
         elif self._heartbeat.look():
-            self.listener.beat(now)
+            self.monitor.beat(now)
         before, self._log_size = self._log_size, size(self.plan.log)
         if self._log_size != before:
-            self.listener.grew(now)
+            self.monitor.grew(now)
         if self._watched is not None and self._watched.look():
-            self.listener.grew(now)
+            self.monitor.grew(now)
 
     def excuse(self, seconds: float, now: float) -> None:
         """Nobody has listened for so long, as when the whole machine stood still: that is no silence of the task."""
-        self.listener.excuse(seconds, now)
+        self.monitor.excuse(seconds, now)
         if self._heartbeats is not None:
             self._heartbeats.excuse(seconds, now)
 

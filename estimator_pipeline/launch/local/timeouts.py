@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Deadlines", "Listener", "Silence"]
+__all__ = ["TaskMonitor", "TaskTimeout", "TaskTimeouts"]
 
 # What a training task says while it trains; and what it says when it no longer does.
 _NEWS = ("start", "step", "evaluation", "checkpoint", "export", "trained", "result")
@@ -29,7 +29,7 @@ _FIRST_STEP_SECS = 1800.0
 
 
 @dataclass(frozen=True)
-class Deadlines:
+class TaskTimeouts:
     """How long a task may be silent; None: for ever.
 
     Attributes:
@@ -57,10 +57,10 @@ class Deadlines:
         return max(_FIRST_STEP_TIMES * self.step, _FIRST_STEP_SECS)
 
     @property
-    def early(self) -> Deadlines:
+    def early(self) -> TaskTimeouts:
         """Half of each: when it is time to look whether a task can tell anything at all."""
         step, start, beat = (None if one is None else one / 2 for one in (self.step, self.start, self.heartbeat))
-        return Deadlines(step, start, beat)
+        return TaskTimeouts(step, start, beat)
 
     @property
     def longest(self) -> float | None:
@@ -69,7 +69,7 @@ class Deadlines:
 
 
 @dataclass(frozen=True)
-class Silence:
+class TaskTimeout:
     """A silence that was too long.
 
     Attributes:
@@ -96,7 +96,7 @@ class Silence:
         return f"made no step for {self.seconds:.1f} s"
 
 
-class Listener:
+class TaskMonitor:
     """What one task has said, and when.
 
     Args:
@@ -121,7 +121,7 @@ class Listener:
         # When its words were last lost for want of room, and its heartbeats as well.
         self._unheard = self._beat_unheard = -math.inf
 
-    def mute(self, now: float, allowed: Deadlines) -> bool:
+    def mute(self, now: float, allowed: TaskTimeouts) -> bool:
         """Whether it should have told something by now, and is of a kind that may tell nothing."""
         limit = allowed.longest
         late = limit is not None and now - self.started > limit
@@ -173,7 +173,7 @@ class Listener:
         if self._beat is not None:
             self._beat = min(now, self._beat + seconds)
 
-    def silence(self, now: float, allowed: Deadlines) -> Silence | None:
+    def timed_out(self, now: float, allowed: TaskTimeouts) -> TaskTimeout | None:
         """The silence that is too long, or None."""
         if self._leaves and not self.foreign and self._beat is not None and allowed.heartbeat is not None:
             # Its heart beats until the interpreter ends, after which little is left to do.
@@ -181,7 +181,7 @@ class Listener:
             return self._too_long("end", waited, max(_END_SECS, allowed.heartbeat))
         beat = self.quiet(now)
         if allowed.heartbeat is not None and beat is not None and beat > allowed.heartbeat:
-            return Silence("heartbeat", beat, self._who)
+            return TaskTimeout("heartbeat", beat, self._who)
         if allowed.heartbeat is not None and self._beat is None and not self.foreign and not self._tells:
             waited = now - max(self.started, self._unheard)
             found = self._too_long("first heartbeat", waited, max(_FIRST_BEAT_SECS, allowed.heartbeat))
@@ -202,8 +202,8 @@ class Listener:
         return found or self._too_long("first step", quiet, allowed.first_step)
 
     @staticmethod
-    def _too_long(what: str, waited: float, limit: float | None) -> Silence | None:
-        return Silence(what, waited) if limit and waited > limit else None
+    def _too_long(what: str, waited: float, limit: float | None) -> TaskTimeout | None:
+        return TaskTimeout(what, waited) if limit and waited > limit else None
 
     def quiet(self, now: float) -> float | None:
         """Seconds since its last heartbeat; None where none is to be expected."""

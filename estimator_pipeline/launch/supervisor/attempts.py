@@ -18,7 +18,7 @@ from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome
 from estimator_pipeline.launch.local.plan import LaunchPlan, LaunchShape, TaskPlan, plan_local
 from estimator_pipeline.launch.local.run import HEARTBEAT_SECS, run_local
 from estimator_pipeline.launch.local.task import size
-from estimator_pipeline.launch.local.timeouts import Deadlines
+from estimator_pipeline.launch.local.timeouts import TaskTimeouts
 from estimator_pipeline.launch.local.view import View
 from estimator_pipeline.launch.supervisor.restart_policy import RestartLimits
 from estimator_pipeline.launch.supervisor.supervisor import ATTEMPT_VARIABLE, attempt_run_id, supervise
@@ -50,7 +50,7 @@ def supervise_local(
     grace: float = 5.0,
     timeout: float | None = None,
     linger: float = 120.0,
-    deadlines: Deadlines | None = None,
+    timeouts: TaskTimeouts | None = None,
 ) -> LaunchOutcome:
     """Run a program as every task of a local cluster, and all of it again where it fails and that makes sense.
 
@@ -92,7 +92,7 @@ def supervise_local(
                 grace=grace,
                 timeout=left,
                 linger=linger,
-                deadlines=deadlines,
+                timeouts=timeouts,
             )
 
     return supervise(attempt, run_id=run_id, log_dir=log_dir, limits=limits, timeout=timeout, view=view)
@@ -144,7 +144,7 @@ def supervise_command(
     view: View | None = None,
     grace: float = 30.0,
     timeout: float | None = None,
-    deadlines: Deadlines | None = None,
+    timeouts: TaskTimeouts | None = None,
     watch_path: Path | None = None,
     metrics: Path | None = None,
 ) -> LaunchOutcome:
@@ -159,7 +159,7 @@ def supervise_command(
         view: Who shows what happens; None for nobody.
         grace: Seconds between SIGTERM and SIGKILL.
         timeout: Seconds for all attempts together.
-        deadlines: How long it may be silent.
+        timeouts: How long it may be silent.
         watch_path: A file or folder whose changes count as news.
         metrics: A file for Prometheus, see :class:`~estimator_pipeline.launch.local.metrics.MetricsView`; None for
             none.
@@ -182,7 +182,7 @@ def supervise_command(
             environ={**base, **told},
             grace=grace,
             timeout=left,
-            deadlines=deadlines,
+            timeouts=timeouts,
             watch_path=watch_path,
         )
         return _with_own_code(outcome)

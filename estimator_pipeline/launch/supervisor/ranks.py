@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from estimator_pipeline.launch.supervisor.restart_policy import BAD_INPUT
-from estimator_pipeline.progress.progress_file import Tail
+from estimator_pipeline.progress.progress_file import Tail, cause_of
 
 __all__ = ["MEMORY", "RankFailure", "Ranks", "numbers"]
 
@@ -45,7 +45,7 @@ class RankFailure:
         exit_code: As subprocess gives it; None where only its words are known.
         error: In one line.
         what: What has become of it, where that is no exit code.
-        because: The task whose failure it names as the reason of its own.
+        caused_by: The task whose failure it names as the reason of its own.
         echo: Whether it fails by what happened to another task, as far as its error can tell.
     """
 
@@ -54,7 +54,7 @@ class RankFailure:
     exit_code: int | None = None
     error: str = ""
     what: str = ""
-    because: str = ""
+    caused_by: str = ""
     echo: bool = False
 
 
@@ -80,8 +80,8 @@ class Ranks:
             self._names[rank] = task
         if task and event.get("process"):
             self._processes[str(event["process"])] = task
-        error, because = str(event.get("error") or ""), str(event.get("because") or "")
-        if kind not in ("raised", "end") or event.get("status") == "preempted" or not (error or because):
+        error, caused_by = str(event.get("error") or ""), cause_of(event)
+        if kind not in ("raised", "end") or event.get("status") == "preempted" or not (error or caused_by):
             return
         name = task or (f"rank {rank}" if isinstance(rank, int) else "")
         if name:
@@ -92,7 +92,7 @@ class Ranks:
                     name,
                     BAD_INPUT if event.get("refusal") else None,
                     error,
-                    because=because if because != name else "",
+                    caused_by=caused_by if caused_by != name else "",
                     echo=bool(event.get("echo")),
                 )
             )
@@ -121,12 +121,12 @@ class Ranks:
         # end by SIGTERM srun has mostly ended itself.
         told = {one.task for one in self._told}
         silent = [one for one in seen if one.task not in told and one.exit_code != -signal.SIGTERM]
-        own = sorted([*(one for one in self._told if not one.because and not one.echo), *silent], key=_time)
+        own = sorted([*(one for one in self._told if not one.caused_by and not one.echo), *silent], key=_time)
         first = next(iter([*own, *sorted([*self._told, *seen], key=_time)]), None)
-        named = next((one for one in sorted(self._told, key=_time) if one.because), None)
-        if named is not None and (first is None or named.time < first.time - _SAME_TIME_SECS or first.because):
+        named = next((one for one in sorted(self._told, key=_time) if one.caused_by), None)
+        if named is not None and (first is None or named.time < first.time - _SAME_TIME_SECS or first.caused_by):
             # Of one that hangs nobody sees an end before it is killed for that.
-            return RankFailure(named.time, named.because, error=named.error)
+            return RankFailure(named.time, named.caused_by, error=named.error)
         if first is None or first.exit_code is not None or first.what:
             return first
         code = next((one.exit_code for one in seen if one.task == first.task), None)

@@ -1,14 +1,11 @@
 """The code of Estimator programs: read with libcst, never imported; every construct named, with what becomes of it.
 
-files.py, notebooks.py   which files are read, and how
-syntax.py                one file as a tree with scopes and bindings
-names.py                 what an expression means, over all files
+analysis/                which files are read, and how; what an expression means, over all files; what is found
 catalogue/               the constructs, their Keras successors
-constructs.py, functions.py, modes.py   what is found
-rules.py                 what the converter converts
-respelling.py, respelled_text.py, contrib.py   names of TensorFlow 1
-scanning.py, result.py   all of it together; failures.py: files that it fails at
-converting.py, edits.py, notes.py, writing.py   from a program to the converted one
+renames/                 what the converter renames; tf1_names.py, renamed_text.py, tf_contrib.py: TensorFlow 1
+scanner.py, findings.py  all of it together; failures.py: files that it fails at
+converter.py, notes.py, write.py   from a program to the converted one
+to_keras/                a whole file, or a program of several, becomes Keras code
 reports/                 how it is told: text, SARIF, HTML, a diff
 """
 

@@ -21,7 +21,7 @@ from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding
 from estimator_pipeline.migrate.code.notes import MARK, note_lines
-from estimator_pipeline.migrate.code.renames import tf1_names as respelling
+from estimator_pipeline.migrate.code.renames import tf1_names
 from estimator_pipeline.migrate.code.renames.renamed_text import Change
 from estimator_pipeline.migrate.code.renames.tf1_names import ON_THE_WAY
 from estimator_pipeline.migrate.code.scanner import Analysis, analyse, analyse_sources, deep
@@ -156,7 +156,7 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
     analysis = analyse(root, to_keras=to == "keras")
     by_path: dict[str, list[CodeFinding]] = analysis.scan.by_file()
     trees = {tree.source.path: tree for tree in analysis.trees}
-    switches = respelling.switches_behavior(analysis.trees)
+    switches = tf1_names.switches_behavior(analysis.trees)
     files = []
     with deep():
         for source in analysis.sources:
@@ -168,9 +168,9 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
                 made.kept = "notebooks are not converted" if findings else ""
             elif source.problems:
                 made.kept = "it cannot be read"
-            elif source.path in analysis.respelled:
-                respelled = analysis.respelled[source.path]
-                made.after, made.changes, made.kept = respelled.text, list(respelled.changes), respelled.kept
+            elif source.path in analysis.renamed:
+                renamed = analysis.renamed[source.path]
+                made.after, made.changes, made.kept = renamed.text, list(renamed.changes), renamed.kept
                 outcome = analysis.outcomes.get(source.path)
                 if not made.kept and outcome is not None and outcome.text:
                     _to_keras(made, outcome.text, findings)
@@ -195,12 +195,12 @@ def _to_keras(made: ConvertedFile, text: str, findings: list[CodeFinding]) -> No
 
 def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, switches: bool) -> None:
     """`tf.compat.v1.disable_v2_behavior()` behind the imports of a program of TensorFlow 1."""
-    last = respelling.switch(analysis.program, tree, switches)
+    last = tf1_names.switch(analysis.program, tree, switches)
     if last is None:
         return
     line, lines = tree.position(last)[2], Lines(made.after)
     newline = lines.newline(line)
-    root = respelling.root_of_tensorflow(analysis.program, tree)
+    root = tf1_names.root_of_tensorflow(analysis.program, tree)
     text = f"{root}.compat.v1.disable_v2_behavior()"
     at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
     made.after = apply(made.after, [Edit(at, at, f"{newline}{text}{newline}")])

@@ -26,10 +26,9 @@ from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.failures import Failures
 from estimator_pipeline.migrate.code.findings import AUTOMATIC, MANUAL, UNCHANGED, CodeFinding, Scan
-from estimator_pipeline.migrate.code.renames import renamed_text as respelled_text
-from estimator_pipeline.migrate.code.renames import tf1_names as respelling
+from estimator_pipeline.migrate.code.renames import renamed_text, tf1_names
 from estimator_pipeline.migrate.code.renames.registry import decide
-from estimator_pipeline.migrate.code.renames.renamed_text import RespelledText
+from estimator_pipeline.migrate.code.renames.renamed_text import RenamedText
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras.program import rule as keras
 
@@ -49,7 +48,7 @@ class Analysis:
     Attributes:
         base: the folder that paths are relative to.
         constructs: each with its finding; what cannot be read has a finding of `scan` alone.
-        respelled: path -> the text with the names of TensorFlow 2.
+        renamed: path -> the text with the names of TensorFlow 2.
         outcomes: path -> what becomes of a file as a Keras program.
     """
 
@@ -59,7 +58,7 @@ class Analysis:
     program: Program
     trees: list[Tree]
     constructs: list[tuple[Construct, CodeFinding]]
-    respelled: Mapping[str, RespelledText]
+    renamed: Mapping[str, RenamedText]
     outcomes: Mapping[str, ConversionOutcome]
 
 
@@ -105,15 +104,15 @@ def analyse_sources(
     with deep():
         read = _read(sources, base)
         found.without = read.without
-        respelled = _respelled(read)
+        renamed = _renamed(read)
         if outcomes is None:
-            outcomes = _outcomes(read, sources, base, respelled)
+            outcomes = _outcomes(read, sources, base, renamed)
         pairs = _decided(read, outcomes)
     findings = [finding for _, finding in pairs]
     findings += [_unreadable(source, problem) for source in sources for problem in source.problems]
     found.findings = sorted(_once(findings), key=_order)
     _keep_texts(found, sources)
-    return Analysis(base, sources, found, read.program, read.trees, pairs, respelled, outcomes)
+    return Analysis(base, sources, found, read.program, read.trees, pairs, renamed, outcomes)
 
 
 @dataclass
@@ -148,20 +147,20 @@ def _read(sources: list[SourceFile], base: Path) -> _Read:
     return read
 
 
-def _respelled(read: _Read) -> dict[str, RespelledText]:
+def _renamed(read: _Read) -> dict[str, RenamedText]:
     """Path -> the text of a file with TensorFlow 2's names for those of TensorFlow 1."""
-    _all(read.each(lambda tree: respelling.plan(read.program, tree)))
-    respelling.plan_classes(read.program, read.trees)
-    respelling.plan_aliases(read.trees)
-    return dict(read.each(lambda tree: (tree.source.path, respelled_text.of(tree))))
+    _all(read.each(lambda tree: tf1_names.plan(read.program, tree)))
+    tf1_names.plan_classes(read.program, read.trees)
+    tf1_names.plan_aliases(read.trees)
+    return dict(read.each(lambda tree: (tree.source.path, renamed_text.of(tree))))
 
 
 def _outcomes(
-    read: _Read, sources: list[SourceFile], base: Path, respelled: Mapping[str, RespelledText]
+    read: _Read, sources: list[SourceFile], base: Path, renamed: Mapping[str, RenamedText]
 ) -> dict[str, ConversionOutcome]:
     """Path -> what becomes of a file as a Keras program. Files of TensorFlow 1 get there by their new names."""
-    if any(one.changes for one in respelled.values()):
-        texts = {path: one.text for path, one in respelled.items()}
+    if any(one.changes for one in renamed.values()):
+        texts = {path: one.text for path, one in renamed.items()}
         sources = [SourceFile(one.path, texts.get(one.path, one.text), one.cells, list(one.problems), one.encoding)
                    for one in sources]  # fmt: skip
         read = _read(sources, base)

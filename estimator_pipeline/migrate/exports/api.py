@@ -81,9 +81,9 @@ def migrate_export(
         ConfigError: something does not fit; the message names all of it. Nothing has been written then.
     """
     from estimator_pipeline.job.name_mapping import read_mapping
-    from estimator_pipeline.migrate.exports import outputs as meaning
+    from estimator_pipeline.migrate.exports import outputs as output_mappings
     from estimator_pipeline.migrate.exports import pipeline as steps
-    from estimator_pipeline.migrate.exports.keras_model import Wanted
+    from estimator_pipeline.migrate.exports.keras_model import ModelRequest
 
     asked = steps.ExportRequest(
         source=os.path.normpath(os.fspath(source)),
@@ -117,14 +117,14 @@ def migrate_export(
         )
     steps.check(asked)
     if signature is None:
-        said = meaning.Said()
+        overrides = output_mappings.ExportOverrides()
     elif isinstance(signature, Mapping):
-        said = meaning.said_of(signature, source="signature")
+        overrides = output_mappings.overrides_of(signature, source="signature")
     else:
-        said = meaning.read_said(Path(signature))
+        overrides = output_mappings.read_overrides(Path(signature))
     if mapping is not None and not isinstance(mapping, Mapping):
         mapping = read_mapping(Path(mapping))
-    wanted = Wanted(
+    request = ModelRequest(
         job=None if job is None else os.fspath(job),
         settings=tuple(settings),
         model=model,
@@ -134,4 +134,4 @@ def migrate_export(
         use_ema_weights=use_ema_weights,
         allow_leftover=tuple(allow_leftover),
     )
-    return steps.migrate(asked, wanted, said)
+    return steps.migrate(asked, request, overrides)

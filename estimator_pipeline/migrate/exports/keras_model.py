@@ -13,13 +13,13 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.checkpoints.state import TrainingState
 from estimator_pipeline.migrate.functions import named_function
 
-__all__ = ["Input", "KerasSide", "Wanted", "keras_side"]
+__all__ = ["Input", "KerasSide", "ModelRequest", "keras_side"]
 
 _HEADS_OF_JOBS = {"one_hot": "multi_class"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ModelRequest:
     """Which model, with which weights; see :func:`estimator_pipeline.migrate.migrate_export`."""
 
     job: str | None
@@ -88,30 +88,30 @@ class KerasSide:
         return name if name in ("softmax", "sigmoid") else None
 
 
-def keras_side(wanted: Wanted) -> KerasSide:
+def keras_side(request: ModelRequest) -> KerasSide:
     """Makes the model, with its weights.
 
     Raises:
         ConfigError: there is none, or its weights do not fit.
     """
     job = None
-    if wanted.job is not None:
+    if request.job is not None:
         from estimator_pipeline.job import load_job
 
-        job = load_job(wanted.job, overrides=list(wanted.settings))
-        engine = wanted.engine or ("keras3" if job.run.engine == "keras3" else "keras")
-        job = load_job(wanted.job, overrides=[*wanted.settings, f"run.engine={engine}"])
-        side = _of_job(job, wanted.job)
+        job = load_job(request.job, overrides=list(request.settings))
+        engine = request.engine or ("keras3" if job.run.engine == "keras3" else "keras")
+        job = load_job(request.job, overrides=[*request.settings, f"run.engine={engine}"])
+        side = _of_job(job, request.job)
     else:
-        if wanted.engine == "keras3":
+        if request.engine == "keras3":
             compat.use_keras_3()
         else:
             compat.install()
-        side = _of_program(wanted.model)
-    checkpoint = wanted.checkpoint or (None if job is None else job.run.model_dir)
+        side = _of_program(request.model)
+    checkpoint = request.checkpoint or (None if job is None else job.run.model_dir)
     if checkpoint is None:
         return side
-    notes = _give_weights(side.model, checkpoint, wanted)
+    notes = _give_weights(side.model, checkpoint, request)
     return dataclasses.replace(side, notes=(*side.notes, *notes))
 
 
@@ -196,7 +196,7 @@ def _is_keras_3(variable: Any) -> bool:
     return compat.keras_generation() == 3 and hasattr(variable, "path")
 
 
-def _give_weights(model: Any, checkpoint: str, wanted: Wanted) -> list[str]:
+def _give_weights(model: Any, checkpoint: str, request: ModelRequest) -> list[str]:
     from estimator_pipeline.migrate.checkpoints import read as reading
     from estimator_pipeline.migrate.checkpoints.draft import Choices
     from estimator_pipeline.migrate.checkpoints.keras_files import state_of_file
@@ -204,7 +204,7 @@ def _give_weights(model: Any, checkpoint: str, wanted: Wanted) -> list[str]:
     from estimator_pipeline.migrate.checkpoints.targets import KerasTarget
 
     if reading.is_keras_file(checkpoint):
-        state = state_of_file(checkpoint, model=wanted.model if isinstance(wanted.model, str) else None)
+        state = state_of_file(checkpoint, model=request.model if isinstance(request.model, str) else None)
     elif os.path.exists(os.path.join(checkpoint, saved_models.FILE)):
         # The variables of an export are a checkpoint like any other.
         state = reading.read_state(os.path.join(checkpoint, "variables", "variables"))
@@ -216,11 +216,11 @@ def _give_weights(model: Any, checkpoint: str, wanted: Wanted) -> list[str]:
     # An export has weights alone.
     bare = TrainingState(
         source=state.source, kind=state.kind, steps={}, weights=state.weights, slots={}, settings={},
-        averages=state.averages if wanted.use_ema_weights else {},
+        averages=state.averages if request.use_ema_weights else {},
     )  # fmt: skip
     choices = Choices(
-        mapping=wanted.mapping, allow_leftover=wanted.allow_leftover, drop_optimizer_state=True,
-        use_ema_weights=wanted.use_ema_weights, step=0,
+        mapping=request.mapping, allow_leftover=request.allow_leftover, drop_optimizer_state=True,
+        use_ema_weights=request.use_ema_weights, step=0,
     )  # fmt: skip
     found = plan(bare, target.state, choices, hyper={}, reverse=False)
     target.assign(found.values)

@@ -17,7 +17,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.exports.read import CLASSIFY, REGRESS, EstimatorExport
 from estimator_pipeline.utils.io_errors import code_of
 
-__all__ = ["GIVES", "HEADS", "NOT_OF_HEADS", "Meaning", "Said", "meanings_of", "read_said"]
+__all__ = ["GIVES", "HEADS", "NOT_OF_HEADS", "ExportOverrides", "OutputMapping", "output_mappings_of", "read_overrides"]
 
 HEADS = ("multi_class", "binary", "multi_label", "regression")
 GIVES = ("logits", "probabilities", "predictions")
@@ -31,7 +31,7 @@ _CALL = re.compile(r"(\w+)\((.+)\)")
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
+class ExportOverrides:
     """What a person has said of an export.
 
     Attributes:
@@ -47,7 +47,7 @@ class Said:
 
 
 @dataclasses.dataclass(frozen=True)
-class Meaning:
+class OutputMapping:
     """What one output of a signature is.
 
     Attributes:
@@ -64,7 +64,7 @@ class Meaning:
         return self.function if self.of is None else f"{self.function}({self.of})"
 
 
-def read_said(path: str | Path) -> Said:
+def read_overrides(path: str | Path) -> ExportOverrides:
     """Reads a YAML file with `inputs`, `outputs` and `classes`.
 
     Raises:
@@ -77,10 +77,10 @@ def read_said(path: str | Path) -> Said:
         found = YAML(typ="safe").load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, YAMLError) as error:
         raise ConfigError(f"{path} cannot be read: {error}", code=code_of(error)) from error
-    return said_of(found, source=str(path))
+    return overrides_of(found, source=str(path))
 
 
-def said_of(found: Any, *, source: str) -> Said:
+def overrides_of(found: Any, *, source: str) -> ExportOverrides:
     """What a mapping says.
 
     Raises:
@@ -104,7 +104,7 @@ def said_of(found: Any, *, source: str) -> Said:
         wrong.append("classes is a list of names")
     if wrong:
         raise ConfigError(f"{source}: {'; '.join(wrong)}", code="file/bad-format")
-    return Said(dict(outputs), dict(inputs), tuple(str(name) for name in classes))
+    return ExportOverrides(dict(outputs), dict(inputs), tuple(str(name) for name in classes))
 
 
 def _texts(given: Any) -> bool:
@@ -115,14 +115,19 @@ def _text_or_none(given: Any) -> bool:
     return given is None or isinstance(given, str)
 
 
-def meanings_of(
-    export: EstimatorExport, said: Said, *, model_outputs: Mapping[str, Any], single: bool, problems: list[str]
-) -> dict[str, dict[str, Meaning]]:
+def output_mappings_of(
+    export: EstimatorExport,
+    overrides: ExportOverrides,
+    *,
+    model_outputs: Mapping[str, Any],
+    single: bool,
+    problems: list[str],
+) -> dict[str, dict[str, OutputMapping]]:
     """What each output of each signature is.
 
     Args:
         export: the old one.
-        said: by a person.
+        overrides: by a person.
         model_outputs: the model's outputs by name.
         single: whether the model gives one tensor, and no names that a program has given.
         problems: what has no counterpart or more than one is added here.
@@ -130,24 +135,24 @@ def meanings_of(
     Returns:
         Signature key -> output -> what it is.
     """
-    found: dict[str, dict[str, Meaning]] = {}
+    found: dict[str, dict[str, OutputMapping]] = {}
     used = set()
     for key, signature in export.signatures.items():
         found[key] = {}
         for name in signature.outputs:
-            spoken = next((one for one in (f"{key}/{name}", name) if one in said.outputs), None)
+            spoken = next((one for one in (f"{key}/{name}", name) if one in overrides.outputs), None)
             if spoken is not None:
                 used.add(spoken)
-                meaning = _spoken(said.outputs[spoken], model_outputs, signature.inputs, problems, spoken)
+                mapping = _spoken(overrides.outputs[spoken], model_outputs, signature.inputs, problems, spoken)
             elif not single and name in model_outputs:
-                meaning = Meaning("identity", name)
+                mapping = OutputMapping("identity", name)
             else:
-                meaning = _inferred(signature.method, key, name, model_outputs, problems)
-            if meaning is not None:
-                found[key][name] = meaning
+                mapping = _inferred(signature.method, key, name, model_outputs, problems)
+            if mapping is not None:
+                found[key][name] = mapping
     # What is said twice over, for one signature and for all, is said.
     known = {one for key, each in export.signatures.items() for name in each.outputs for one in (name, f"{key}/{name}")}
-    for name in said.outputs:
+    for name in overrides.outputs:
         if name not in used and name not in known:
             problems.append(f"outputs.{name}: the old export has no such output")
     return found
@@ -155,17 +160,17 @@ def meanings_of(
 
 def _spoken(
     text: str, model_outputs: Mapping[str, Any], inputs: Mapping[str, Any], problems: list[str], where: str
-) -> Meaning | None:
+) -> OutputMapping | None:
     call = _CALL.fullmatch(text)
     if call is None:
         if text in model_outputs:
-            return Meaning("identity", text)
+            return OutputMapping("identity", text)
         if text in _OF_HEADS:
             return _of_logits(text, model_outputs, where, problems)
     elif call[1] == "feature":
-        return Meaning("feature", call[2])
+        return OutputMapping("feature", call[2])
     elif call[1] in (*_OF_HEADS, *_PLAIN) and call[2] in model_outputs:
-        return Meaning(call[1], call[2])
+        return OutputMapping(call[1], call[2])
     problems.append(
         f"outputs.{where}: {text} is neither an output of the model ({', '.join(model_outputs)}) nor one of "
         f"{', '.join(_OF_HEADS)}, nor a function of an output such as exp({next(iter(model_outputs))})"
@@ -173,11 +178,13 @@ def _spoken(
     return None
 
 
-def _of_logits(function: str, model_outputs: Mapping[str, Any], where: str, problems: list[str]) -> Meaning | None:
+def _of_logits(
+    function: str, model_outputs: Mapping[str, Any], where: str, problems: list[str]
+) -> OutputMapping | None:
     if len(model_outputs) == 1:
-        return Meaning(function)
+        return OutputMapping(function)
     if "logits" in model_outputs:
-        return Meaning(function, "logits")
+        return OutputMapping(function, "logits")
     problems.append(
         f"{where}: of which of the model's outputs it is made is not said ({', '.join(model_outputs)}); "
         f"outputs: {{{where}: {function}({next(iter(model_outputs))})}}"
@@ -187,7 +194,7 @@ def _of_logits(function: str, model_outputs: Mapping[str, Any], where: str, prob
 
 def _inferred(
     method: str, key: str, name: str, model_outputs: Mapping[str, Any], problems: list[str]
-) -> Meaning | None:
+) -> OutputMapping | None:
     where = f"{key}/{name}"
     if method == CLASSIFY and name in ("scores", "classes"):
         return _of_logits("probabilities" if name == "scores" else "all_classes", model_outputs, where, problems)
@@ -201,17 +208,17 @@ def _inferred(
 
 
 def head_of(
-    meanings: Mapping[str, Mapping[str, Meaning]], *, columns: int | None, gives: str, problems: list[str]
+    mappings: Mapping[str, Mapping[str, OutputMapping]], *, columns: int | None, gives: str, problems: list[str]
 ) -> str | None:
     """The head that the names of all outputs speak of; None where none is needed.
 
     Args:
-        meanings: from :func:`meanings_of`.
+        mappings: from :func:`output_mappings_of`.
         columns: of the model's logits.
         gives: what the model's outputs are.
         problems: two readings that are left are added here.
     """
-    functions = {meaning.function for each in meanings.values() for meaning in each.values()}
+    functions = {mapping.function for each in mappings.values() for mapping in each.values()}
     needed = functions & {*_OF_HEADS, "outputs"} - {"logits"}
     if not needed:
         return None

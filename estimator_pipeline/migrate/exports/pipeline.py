@@ -13,11 +13,11 @@ import numpy as np
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.tolerances import NAMED
-from estimator_pipeline.migrate.exports import outputs as meaning
+from estimator_pipeline.migrate.exports import outputs as output_mappings
 from estimator_pipeline.migrate.exports import read as reading
 from estimator_pipeline.migrate.exports import write as writing
-from estimator_pipeline.migrate.exports.keras_model import Input, KerasSide, Wanted, keras_side
-from estimator_pipeline.migrate.exports.outputs import Meaning, Said
+from estimator_pipeline.migrate.exports.keras_model import Input, KerasSide, ModelRequest, keras_side
+from estimator_pipeline.migrate.exports.outputs import ExportOverrides, OutputMapping
 from estimator_pipeline.migrate.exports.read import EstimatorExport, ExportFeature, Signature, Tensor
 from estimator_pipeline.migrate.exports.result import ExportRow, MigratedExport
 from estimator_pipeline.migrate.exports.sample_inputs import records_for
@@ -56,8 +56,8 @@ def check(asked: ExportRequest) -> None:
         ConfigError: it cannot.
     """
     for what, value, allowed in (
-        ("head", asked.head, meaning.HEADS),
-        ("gives", asked.gives, meaning.GIVES),
+        ("head", asked.head, output_mappings.HEADS),
+        ("gives", asked.gives, output_mappings.GIVES),
         ("tolerance", asked.tolerance, tuple(NAMED)),
     ):
         if value is not None and value not in allowed:
@@ -85,19 +85,19 @@ def check(asked: ExportRequest) -> None:
         )
 
 
-def migrate(asked: ExportRequest, wanted: Wanted, said: Said) -> MigratedExport:
+def migrate(asked: ExportRequest, request: ModelRequest, overrides: ExportOverrides) -> MigratedExport:
     """Makes the new export.
 
     Raises:
         ConfigError: something does not fit; all of it is named.
     """
-    side = keras_side(wanted)
+    side = keras_side(request)
     export = reading.read_export(asked.source)
     given, notes = records_for(
         export, examples=asked.examples, inputs=asked.inputs, count=asked.records, seed=asked.seed
     )
     old = reading.answers_of(export.path, export.signatures, given, old=True)
-    fit = _Fit(asked, export, side, said, classes=said.classes or meaning.classes_in(export, old))
+    fit = _Fit(asked, export, side, overrides, classes=overrides.classes or output_mappings.classes_in(export, old))
     functions = fit.functions()
     with writing.own_folder(asked.output) as temporary:
         writing.save(temporary, side, functions, export)
@@ -105,7 +105,7 @@ def migrate(asked: ExportRequest, wanted: Wanted, said: Said) -> MigratedExport:
         written = reading.signatures_of(temporary)
         _verify(export, written)
         new = reading.answers_of(temporary, written, given, old=False)
-        rows = _rows(export, fit.meanings, old, new, asked.tolerance)
+        rows = _rows(export, fit.mappings, old, new, asked.tolerance)
         equal = all(row.equal for row in rows)
         if equal or asked.allow_mismatch:
             writing.place(temporary, asked.output)
@@ -123,16 +123,22 @@ class _Fit:
     """How a model's inputs and outputs are those of the old signatures; all that stands against it is collected."""
 
     def __init__(
-        self, asked: ExportRequest, export: EstimatorExport, side: KerasSide, said: Said, *, classes: tuple[str, ...]
+        self,
+        asked: ExportRequest,
+        export: EstimatorExport,
+        side: KerasSide,
+        overrides: ExportOverrides,
+        *,
+        classes: tuple[str, ...],
     ) -> None:
-        self._asked, self._export, self._side, self._said, self._classes = asked, export, side, said, classes
+        self._asked, self._export, self._side, self._overrides, self._classes = asked, export, side, overrides, classes
         self._function = None if asked.features is None else named_function(asked.features, option="--features")
         self._problems: list[str] = []
         self.notes: list[str] = []
-        self.meanings: dict[str, dict[str, Meaning]] = {}
+        self.mappings: dict[str, dict[str, OutputMapping]] = {}
         self._plans = {key: self._plan(signature) for key, signature in export.signatures.items()}
         known = {name for each in export.signatures.values() for name, *_ in self._given(each)}
-        for name in said.inputs:
+        for name in overrides.inputs:
             if name not in known:
                 self._problems.append(f"inputs.{name}: the old export has no such input or feature")
 
@@ -144,19 +150,19 @@ class _Fit:
         """
         self._refuse()
         outputs, single = self._outputs()
-        self.meanings = meaning.meanings_of(
-            self._export, self._said, model_outputs=outputs, single=single, problems=self._problems
+        self.mappings = output_mappings.output_mappings_of(
+            self._export, self._overrides, model_outputs=outputs, single=single, problems=self._problems
         )
         gives = self._asked.gives or "logits"
         head = self._asked.head or self._side.head
-        used = [one for each in self.meanings.values() for one in each.values()]
-        of_heads = [one for one in used if one.function not in meaning.NOT_OF_HEADS]
+        used = [one for each in self.mappings.values() for one in each.values()]
+        of_heads = [one for one in used if one.function not in output_mappings.NOT_OF_HEADS]
         needs = bool(of_heads)
         if head is None and needs:
             # Of the outputs that are taken for logits; one that a person has not named is the only one.
             columns = {(outputs[one.of] if one.of else next(iter(outputs.values())))[-1] for one in of_heads}
-            head = meaning.head_of(
-                self.meanings,
+            head = output_mappings.head_of(
+                self.mappings,
                 columns=columns.pop() if len(columns) == 1 else None,
                 gives=gives,
                 problems=self._problems,
@@ -168,7 +174,7 @@ class _Fit:
                 "say --gives probabilities"
             )
         self._refuse()
-        make = meaning.function_of(head, gives, self._classes)
+        make = output_mappings.function_of(head, gives, self._classes)
         found = {}
         for key, signature in self._export.signatures.items():
             found[key] = self._traced(signature, lambda each, given: self._answer(each, given, make))
@@ -237,15 +243,17 @@ class _Fit:
                 "--features FILE.py:NAME"
             )
             return {}
-        forwarded = {text[len("feature(") : -1] for text in self._said.outputs.values() if text.startswith("feature(")}
-        taken = [name for name, _ in given if self._said.inputs.get(name, name) is not None]
+        forwarded = {
+            text[len("feature(") : -1] for text in self._overrides.outputs.values() if text.startswith("feature(")
+        }
+        taken = [name for name, _ in given if self._overrides.inputs.get(name, name) is not None]
         alone = len(inputs) == 1 and len(taken) == 1 and self._side.form == "tensor"
         found: dict[str, str] = {}
         for name, feature in given:
-            target = self._said.inputs.get(name, name)
+            target = self._overrides.inputs.get(name, name)
             if target is None:
                 continue
-            if target not in inputs and name not in self._said.inputs and alone:
+            if target not in inputs and name not in self._overrides.inputs and alone:
                 # One tensor on either side leaves no choice.
                 target = next(iter(inputs))
                 self.notes.append(f"the input {name} is the model's {target}: there is no other")
@@ -322,7 +330,7 @@ class _Fit:
         features = writing.features_of(self._export, signature, given)
         found = {}
         for name, tensor in signature.outputs.items():
-            one = self.meanings[signature.key][name]
+            one = self.mappings[signature.key][name]
             if one.function == "feature":
                 if one.of not in features:
                     self._problems.append(f"outputs.{name}: {signature.key} has no input {one.of}")
@@ -382,7 +390,7 @@ def _verify(export: EstimatorExport, written: Mapping[str, Signature]) -> None:
 
 def _rows(
     export: EstimatorExport,
-    meanings: Mapping[str, Mapping[str, Meaning]],
+    mappings: Mapping[str, Mapping[str, OutputMapping]],
     old: Mapping[str, Any],
     new: Mapping[str, Any],
     tolerance: str,
@@ -399,7 +407,7 @@ def _rows(
                 ExportRow(
                     signature=key,
                     output=name,
-                    meaning=str(meanings[key][name]),
+                    meaning=str(mappings[key][name]),
                     absolute=found.largest_absolute if found else 0.0,
                     relative=found.largest_relative if found else 0.0,
                     tolerance=tolerance if old[f"{key}/{name}"].dtype.kind == "f" else "bit_equal",

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from estimator_pipeline.job.tolerances import kind_of
-from estimator_pipeline.parity.findings import CLOSE, SCALED, Facts, ParityFinding, StepState, factor_of, told_names
+from estimator_pipeline.parity.findings import (
+    RATIO_RTOL,
+    SCALE_RTOL,
+    Facts,
+    ParityFinding,
+    StepState,
+    factor_of,
+    told_names,
+)
 from estimator_pipeline.utils.arrays import Difference
 
 if TYPE_CHECKING:
@@ -45,7 +53,7 @@ def of_statistics(sides: tuple[str, str], state: StepState, faults: Sequence[Dif
     told = f"{len(faults)} of {len(changes[0])} moving means and variances differ "
     told += f"({told_names(fault.name for fault in faults)}): {worst.message}"
     factor = factor_of(*changes)
-    if factor is not None and abs(factor - 1) > SCALED:
+    if factor is not None and abs(factor - 1) > SCALE_RTOL:
         more = 0 if factor > 1 else 1
         told = f"every moving mean and variance moves {max(factor, 1 / factor):.4g} times as far in {sides[more]} as "
         told += f"in {sides[1 - more]}"
@@ -85,7 +93,7 @@ def of_evaluation(parity: Parity, facts: Facts, step: int) -> ParityFinding | No
 def _is_of(value: float, mode: float, other: float) -> bool:
     """Whether a loss is that of one mode, and not that of the other, however little lies between the two."""
     largest = max(abs(mode), abs(other))
-    if abs(mode - other) <= _OF_SUMS * largest or abs(value - mode) > CLOSE * largest:
+    if abs(mode - other) <= _OF_SUMS * largest or abs(value - mode) > RATIO_RTOL * largest:
         return False
     return abs(value - mode) < _NEARER * abs(value - other)
 

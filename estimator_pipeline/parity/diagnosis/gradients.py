@@ -21,9 +21,9 @@ import numpy as np
 
 from estimator_pipeline.parity.diagnosis.optimizers import of_epsilon
 from estimator_pipeline.parity.findings import (
-    CLOSE,
-    SAME,
-    SCALED,
+    RATIO_RTOL,
+    SAME_GRADIENT_RTOL,
+    SCALE_RTOL,
     Facts,
     ParityFinding,
     StepState,
@@ -50,7 +50,7 @@ def of_loss(parity: Parity, index: int, state: StepState, facts: Facts) -> Parit
     one, other = parity.steps[index].losses
     gradients = _gradients(parity, index, state, facts)
     factor = None if gradients is None else factor_of(*gradients)
-    if factor is None or not other or abs(factor - 1) <= SCALED or abs(one / other / factor - 1) >= CLOSE:
+    if factor is None or not other or abs(factor - 1) <= SCALE_RTOL or abs(one / other / factor - 1) >= RATIO_RTOL:
         return None
     return _scaled(parity, state, factor, facts, "loss and gradient are")
 
@@ -62,10 +62,10 @@ def of_update(parity: Parity, index: int, state: StepState, facts: Facts) -> Par
     gradients = _gradients(parity, index, state, facts)
     if gradients is None:
         return _of_a_neighbouring_rate(parity, index, state, facts)
-    if distance(*gradients) < SAME:
+    if distance(*gradients) < SAME_GRADIENT_RTOL:
         return _of_a_rate(parity, index, state, facts) or of_epsilon(parity.initial.sides, state, facts)
     factor = factor_of(*gradients)
-    if factor is None or abs(factor - 1) <= SCALED:
+    if factor is None or abs(factor - 1) <= SCALE_RTOL:
         return None
     return _of_lengths(parity, index, state, gradients, factor, facts)
 
@@ -73,13 +73,13 @@ def of_update(parity: Parity, index: int, state: StepState, facts: Facts) -> Par
 def factor_of_changes(state: StepState) -> float | None:
     """How many times the second side's changes the first side's are, of all weights; None: it is none, or near 1."""
     factor = factor_of(state.changes(0, "weights"), state.changes(1, "weights"))
-    return None if factor is None or abs(factor - 1) <= SCALED else factor
+    return None if factor is None or abs(factor - 1) <= SCALE_RTOL else factor
 
 
 def _mixed_up(sides: tuple[str, str], state: StepState) -> ParityFinding | None:
     """Two variables of which each has the other's gradient: it changes as the other one, and so do its slots."""
     weights = state.changes(0, "weights"), state.changes(1, "weights")
-    apart = sorted(n for n in weights[0] if distance({n: weights[0][n]}, {n: weights[1][n]}) >= CLOSE)
+    apart = sorted(n for n in weights[0] if distance({n: weights[0][n]}, {n: weights[1][n]}) >= RATIO_RTOL)
 
     def told(side: int, weight: str) -> dict[str, np.ndarray]:
         slots = {name: value for name, value in state.after[side].items() if name.startswith(f"{weight} @")}
@@ -90,7 +90,7 @@ def _mixed_up(sides: tuple[str, str], state: StepState) -> ParityFinding | None:
     def same(one: str, other: str) -> bool:
         first, second = told(0, one), told(1, other)
         return first.keys() == second.keys() and all(
-            value.shape == second[name].shape and distance({"": value}, {"": second[name]}) < SAME
+            value.shape == second[name].shape and distance({"": value}, {"": second[name]}) < SAME_GRADIENT_RTOL
             for name, value in first.items()
         )
 
@@ -135,10 +135,10 @@ def _added(
         return (gradient, False) if alike else None
     # Keras's velocity is what the weight changes by, V1's has to be multiplied by -rate.
     by = {name: decay * after[name] + added[name] for name in after} if options.get("nesterov") else after
-    if distance(change, by) < CLOSE:
+    if distance(change, by) < RATIO_RTOL:
         return added, True
     by_v1 = {name: -float(rate or 0) * value for name, value in by.items()}
-    return (added, False) if distance(change, by_v1) < CLOSE else None
+    return (added, False) if distance(change, by_v1) < RATIO_RTOL else None
 
 
 def _moment(
@@ -184,10 +184,10 @@ def _of_a_rate(parity: Parity, index: int, state: StepState, facts: Facts) -> Pa
     """Of the same gradients: every weight's change has the same factor, and the rates are not known to be the same."""
     factor = factor_of_changes(state)
     one, other = facts.rates(parity.steps[index].learning_rates)
-    if factor is None or (one is not None and other is not None and abs(one - other) <= SAME * abs(one)):
+    if factor is None or (one is not None and other is not None and abs(one - other) <= SAME_GRADIENT_RTOL * abs(one)):
         return None
     one, other = (options.get("epsilon") for options in facts.options)
-    if one and other and one != other and abs(other / one / factor - 1) < SCALED:
+    if one and other and one != other and abs(other / one / factor - 1) < SCALE_RTOL:
         return None  # they may be larger than all that they are added to
     what = "the gradients are the same, and every weight's change"
     return _another_rate(parity, state, what, factor, _neighbour(parity, index, factor) or "")
@@ -201,10 +201,10 @@ def _neighbour(parity: Parity, index: int, factor: float) -> str | None:
             if not 0 <= index + shift < len(rates) or rates[index][1 - side] is not None:
                 continue
             own, near = rates[index][side], rates[index + shift][side]
-            if not own or not near or abs(near / own - 1) < 2 * CLOSE:
+            if not own or not near or abs(near / own - 1) < 2 * RATIO_RTOL:
                 continue
             ratio = near / own if side == 1 else own / near
-            if abs(factor / ratio - 1) < CLOSE:
+            if abs(factor / ratio - 1) < RATIO_RTOL:
                 return f": {sides[1 - side]} has the learning rate of the step {word}"
     return None
 
@@ -226,7 +226,7 @@ def _of_lengths(
     sides, lengths = parity.initial.sides, [length(one) for one in gradients]
     short = 0 if factor < 1 else 1
     steady = [_is_steady(parity, index, side, facts) for side in (0, 1)]
-    bound = facts.clip_norm is not None and abs(lengths[short] / facts.clip_norm - 1) < CLOSE
+    bound = facts.clip_norm is not None and abs(lengths[short] / facts.clip_norm - 1) < RATIO_RTOL
     if bound or (steady[short] and not steady[1 - short]):
         return ParityFinding(
             name="clipping",
@@ -238,7 +238,7 @@ def _of_lengths(
         )
     # Plain SGD that is applied several times in a step looks like a loss that is scaled by a whole number.
     whole = max(factor, 1 / factor)
-    several = abs(whole - round(whole)) < CLOSE * whole and round(whole) != facts.replicas
+    several = abs(whole - round(whole)) < RATIO_RTOL * whole and round(whole) != facts.replicas
     if all(steady) or (several and "sgd" in (one.get("kind") for one in facts.options)):
         return None
     return _scaled(parity, state, factor, facts, "gradient is")
@@ -251,14 +251,14 @@ def _is_steady(parity: Parity, index: int, side: int, facts: Facts) -> bool:
     if facts.options[side].get("kind") != "sgd" or len(steps) < _STEADY or not all(rates):
         return False
     norms = [step.update_norms[side] / float(rate or 0) for step, rate in zip(steps, rates, strict=True)]
-    return max(norms) - min(norms) < SAME * max(norms)
+    return max(norms) - min(norms) < SAME_GRADIENT_RTOL * max(norms)
 
 
 def _scaled(parity: Parity, state: StepState, factor: float, facts: Facts, what: str) -> ParityFinding:
     more, times = (0, factor) if factor > 1 else (1, 1 / factor)
     sides = parity.initial.sides
     told = f"{sides[more]}'s {what} {times:.4g} times {sides[1 - more]}'s, for all weights"
-    if facts.replicas > 1 and abs(times / facts.replicas - 1) < CLOSE:
+    if facts.replicas > 1 and abs(times / facts.replicas - 1) < RATIO_RTOL:
         told += f", and there are {facts.replicas} replicas"
     return ParityFinding(
         name="loss scaling",

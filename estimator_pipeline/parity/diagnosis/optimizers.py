@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.parity.findings import (
-    CLOSE,
-    SAME,
+    RATIO_RTOL,
+    SAME_GRADIENT_RTOL,
     Facts,
     ParityFinding,
     StepState,
@@ -85,7 +85,9 @@ def _other_start(sides: tuple[str, str], state: StepState) -> str | None:
     """In words, which slots began with other values."""
     one, other = (variables(side, "slots") for side in state.before)
     for name in (name for name in one if name in other):
-        if one[name].shape == other[name].shape and not np.allclose(one[name], other[name], rtol=SAME, atol=0):
+        if one[name].shape == other[name].shape and not np.allclose(
+            one[name], other[name], rtol=SAME_GRADIENT_RTOL, atol=0
+        ):
             ends = [f"{float(np.mean(side[name])):.4g} in {engine}"
                     for side, engine in zip((one, other), sides, strict=True)]  # fmt: skip
             return f"{name} begins with {', '.join(ends)}"
@@ -109,7 +111,7 @@ def of_epsilon(sides: tuple[str, str], state: StepState, facts: Facts) -> Parity
          for name in moved}
         for side in (0, 1)
     ]  # fmt: skip
-    if any(distance({name: steps[0][name]}, {name: steps[1][name]}) >= 5 * CLOSE for name in moved):
+    if any(distance({name: steps[0][name]}, {name: steps[1][name]}) >= 5 * RATIO_RTOL for name in moved):
         return None
     return ParityFinding(
         name="optimizer options",

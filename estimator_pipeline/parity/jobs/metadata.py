@@ -9,7 +9,7 @@ from typing import Any
 
 from estimator_pipeline.job import Job
 from estimator_pipeline.job.tolerances import Tolerances
-from estimator_pipeline.parity.models.arguments import Feeds
+from estimator_pipeline.parity.models.arguments import InputFns
 from estimator_pipeline.parity.models.input_fns import name_of
 from estimator_pipeline.utils.arrays import BIT_EQUAL
 from estimator_pipeline.utils.text import counted
@@ -55,7 +55,7 @@ def of_program(
     *,
     options: Mapping[str, Any],
     steps: int,
-    feeds: Feeds,
+    input_fns: InputFns,
     mapping: Mapping[str, str],
     metric_names: Mapping[str, str],
     predictions: Mapping[str, str],
@@ -68,7 +68,7 @@ def of_program(
         model: the Keras model.
         options: of the Estimator's optimizer, as its graph has them; see :func:`_of_optimizers`.
         steps: how many were asked for.
-        feeds: the data of both.
+        input_fns: the data of both.
         mapping: Keras weight -> the Estimator's variable.
         metric_names: Keras metric -> the Estimator's.
         predictions: Keras output -> the Estimator's key.
@@ -86,8 +86,8 @@ def of_program(
         "strategy": {engine: _strategy(strategy) for engine, strategy in strategies.items()},
         "steps": int(steps),
         "tf_random_seed": estimator.config.tf_random_seed,
-        **{name: name_of(function) for name, function in feeds.given.items()},
-        **({} if feeds.eval_steps is None else {"eval_steps": int(feeds.eval_steps)}),
+        **{name: name_of(function) for name, function in input_fns.given.items()},
+        **({} if input_fns.eval_steps is None else {"eval_steps": int(input_fns.eval_steps)}),
         "mapping": [f"{name}: {given}" for name, given in mapping.items()],
         "metric_names": [f"{name}: {given}" for name, given in metric_names.items()],
         "predictions": [f"{output}: {key}" for output, key in predictions.items()],

@@ -11,13 +11,13 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.arguments import check_count
-from estimator_pipeline.parity.models.input_fns import Feed
+from estimator_pipeline.parity.models.input_fns import ComparedInputFn
 
-__all__ = ["Feeds", "check_arguments"]
+__all__ = ["InputFns", "check_arguments"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Feeds:
+class InputFns:
     """The data of both.
 
     Attributes:
@@ -27,10 +27,10 @@ class Feeds:
         eval_steps: how many batches each evaluates; None: all.
     """
 
-    training: Feed
-    keras_training: Feed
-    evaluation: Feed | None
-    keras_evaluation: Feed | None
+    training: ComparedInputFn
+    keras_training: ComparedInputFn
+    evaluation: ComparedInputFn | None
+    keras_evaluation: ComparedInputFn | None
     given: Mapping[str, Any]
     eval_steps: int | None = None
 
@@ -48,7 +48,7 @@ class Feeds:
     def of(
         cls, estimator: Any, input_fn: Any, eval_input_fn: Any, keras_input_fn: Any, keras_eval: Any,
         eval_steps: int | None = None,
-    ) -> Feeds:  # fmt: skip
+    ) -> InputFns:  # fmt: skip
         """From the arguments of a comparison.
 
         Raises:
@@ -56,9 +56,13 @@ class Feeds:
         """
         modes = compat.install().estimator.ModeKeys
 
-        def feed(name: str, given: Any, mode: str) -> Feed | None:
+        def feed(name: str, given: Any, mode: str) -> ComparedInputFn | None:
             batches = eval_steps if mode == modes.EVAL else None
-            return None if given is None else Feed(given, name=name, estimator=estimator, mode=mode, batches=batches)
+            return (
+                None
+                if given is None
+                else ComparedInputFn(given, name=name, estimator=estimator, mode=mode, batches=batches)
+            )
 
         if input_fn is None:
             raise ConfigError(
@@ -76,7 +80,7 @@ class Feeds:
                 code="argument/not-applicable",
                 hint="give eval_input_fn (--eval-input-fn), or leave eval_steps (--eval-steps) out",
             )
-        training = Feed(input_fn, name="input_fn", estimator=estimator, mode=modes.TRAIN)
+        training = ComparedInputFn(input_fn, name="input_fn", estimator=estimator, mode=modes.TRAIN)
         evaluation = feed("eval_input_fn", eval_input_fn, modes.EVAL)
         given = {"input_fn": input_fn, "eval_input_fn": eval_input_fn, "keras_input_fn": keras_input_fn,
                  "keras_eval_input_fn": keras_eval}  # fmt: skip

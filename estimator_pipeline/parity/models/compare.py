@@ -21,7 +21,7 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.distribute import replica_sync as replica_means
-from estimator_pipeline.engines.lifecycle.even_batches import in_whole_rounds
+from estimator_pipeline.engines.lifecycle.even_batches import in_even_batches
 from estimator_pipeline.engines.recording import step_recorder as recording
 from estimator_pipeline.errors import ConfigError, DivergedError, TaskFailedError
 from estimator_pipeline.job.tolerances import Tolerances, kind_of
@@ -36,9 +36,9 @@ from estimator_pipeline.parity.export_answers import ExportEvaluation, evaluatio
 from estimator_pipeline.parity.findings import told_names
 from estimator_pipeline.parity.jobs import metadata as about
 from estimator_pipeline.parity.models import inspection, matching
-from estimator_pipeline.parity.models.arguments import Feeds, check_arguments
+from estimator_pipeline.parity.models.arguments import InputFns, check_arguments
 from estimator_pipeline.parity.models.input_fns import dataset_for_fit, features_of
-from estimator_pipeline.parity.models.record_formats import Forms, common_forms
+from estimator_pipeline.parity.models.record_formats import RecordFormats, common_formats
 from estimator_pipeline.parity.optimizer_slots import kept_by_keras, kept_in_graph
 from estimator_pipeline.parity.result import ENGINES, Parity
 from estimator_pipeline.parity.step_records import BatchWriter, StepReader, StepWriter, initial_of
@@ -107,8 +107,8 @@ def compare_models(
     allowed = Tolerances.of(tolerances)
     weights = matching.names_of(mapping, "mapping", '{"dense/kernel": "fc1/weights"}')
     named = matching.names_of(metric_names, "metric_names", '{"acc": "accuracy"}')
-    feeds = Feeds.of(estimator, input_fn, eval_input_fn, keras_input_fn, keras_eval_input_fn, eval_steps)
-    if named and feeds.evaluation is None:
+    input_fns = InputFns.of(estimator, input_fn, eval_input_fn, keras_input_fn, keras_eval_input_fn, eval_steps)
+    if named and input_fns.evaluation is None:
         raise ConfigError(
             "metric_names names metrics, and nothing is evaluated",
             code="argument/not-applicable",
@@ -116,19 +116,20 @@ def compare_models(
             hint="give eval_input_fn (--eval-input-fn), or leave metric_names out",
         )
     theirs = inspection.look_at_estimator(
-        estimator, training=feeds.training, evaluation=feeds.evaluation, asked=predictions is not None
+        estimator, training=input_fns.training, evaluation=input_fns.evaluation, asked=predictions is not None
     )
-    ours = inspection.look_at_keras(model, training=feeds.keras_training, evaluation=feeds.keras_evaluation)
+    ours = inspection.look_at_keras(model, training=input_fns.keras_training, evaluation=input_fns.keras_evaluation)
     left = matching.check_variables(
         theirs.variables, ours.variables, weights, untrained=theirs.untrained, untrained_ours=ours.untrained
     )
-    if feeds.evaluation is not None:
+    if input_fns.evaluation is not None:
         matching.check_metrics(theirs.metrics, ours.metrics, named)
     asked = matching.outputs_asked(predictions, ours.outputs, theirs.predictions)
+    specs = input_fns.training.element_spec, input_fns.keras_training.element_spec
     pair = _Pair(
-        estimator=estimator, model=model, feeds=feeds, steps=steps, mapping=weights, metric_names=named, asked=asked,
-        theirs=theirs, ours=ours, left=left,
-        forms=common_forms(feeds.training.element_spec, feeds.keras_training.element_spec) if feeds.differ else Forms(),
+        estimator=estimator, model=model, input_fns=input_fns, steps=steps, mapping=weights, metric_names=named,
+        asked=asked, theirs=theirs, ours=ours, left=left,
+        formats=common_formats(*specs) if input_fns.differ else RecordFormats(),
     )  # fmt: skip
     with folders.runs(folder, option="folder", engines=ENGINES, kept_after=(DivergedError,)) as base:
         return _compared(pair, base, allowed, slots)
@@ -140,27 +141,27 @@ class _Pair:
 
     Attributes:
         estimator, model: the two.
-        feeds: their data.
+        input_fns: their data.
         steps: training steps.
         mapping: Keras weight -> the Estimator's variable.
         metric_names: Keras metric -> the Estimator's.
         asked: Keras output -> the Estimator's key.
         theirs, ours: what the Estimator and the Keras model consist of.
         left: variables that are not compared.
-        forms: what of the records is compared.
+        formats: what of the records is compared.
     """
 
     estimator: Any
     model: Any
-    feeds: Feeds
+    input_fns: InputFns
     steps: int
     mapping: Mapping[str, str]
     metric_names: Mapping[str, str]
     asked: Mapping[str, str]
     theirs: inspection.EstimatorSummary
     ours: inspection.KerasSummary
-    left: matching.LeftOut
-    forms: Forms
+    left: matching.UnmatchedVariables
+    formats: RecordFormats
 
     def as_keras(self, name: str) -> str:
         """A canonical name of the Estimator's, as Keras calls it."""
@@ -204,7 +205,7 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) 
     loss = loss_of_batch_means(keras.metrics.get("loss"), seen.each, seen.sizes)
     batches = (estimator.batches, seen.sizes) if estimator.batches else ((), ())
     finals, told = matching.to_compare(estimator.metrics, keras.metrics, pair.metric_names, loss, batches=batches)
-    notes = [*pair.left.notes(), *pair.forms.notes, *keras.notes, *_of_replaced(base, estimator.replaced), *told]
+    notes = [*pair.left.notes(), *pair.formats.notes, *keras.notes, *_of_replaced(base, estimator.replaced), *told]
     both = [name for name in finals["estimator"] if name in finals["keras"]]
     options = (read.options, graph_facts.options_of_keras(model.optimizer))
     random = (read.random, keras.random)
@@ -228,7 +229,7 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) 
         options=options,
     )
     ran = about.of_program(
-        pair.estimator, model, options=read.options, steps=pair.steps, feeds=pair.feeds, mapping=pair.mapping,
+        pair.estimator, model, options=read.options, steps=pair.steps, input_fns=pair.input_fns, mapping=pair.mapping,
         metric_names=pair.metric_names, predictions=pair.asked, tolerances=allowed,
     )  # fmt: skip
     found = compare_records(
@@ -240,8 +241,8 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) 
         notes=tuple(notes),
         by_nature=tuple(by_nature),
         slots=slots,
-        records=pair.forms.told,
-        records_in_part=pair.forms.told and bool(pair.forms.notes),
+        records=pair.formats.told,
+        records_in_part=pair.formats.told and bool(pair.formats.notes),
         steps=pair.steps,
         answers=(estimator.answers, keras.answers) if pair.asked else None,
         about=ran,
@@ -309,12 +310,12 @@ def _differing(
 def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
     """Trains and evaluates the Keras model, asks it, and gives it its values back."""
     tf: Any = compat.install()
-    model, feeds, outcome = pair.model, pair.feeds, _Outcome()
+    model, input_fns, outcome = pair.model, pair.input_fns, _Outcome()
     strategy = model.distribute_strategy
     # One that makes variables as it trains has more of them afterwards.
     values = [(variable, variable.numpy()) for variable in _everything(model)]
-    told = _told_batches(feeds.keras_training.for_keras(), writer.folder, pair.forms, 1)
-    outcome.random, outcome.notes = graph_facts.random_of_model(model, feeds.keras_training.first_features())
+    told = _told_batches(input_fns.keras_training.for_keras(), writer.folder, pair.formats, 1)
+    outcome.random, outcome.notes = graph_facts.random_of_model(model, input_fns.keras_training.first_features())
 
     def made(trained: bool) -> list[str]:
         """Variables that training makes, or the look at what draws random numbers in it."""
@@ -351,11 +352,11 @@ def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
         if pair.asked:
             # Not by `predict`: under a strategy each replica would read moving statistics of its own.
             with _at_work("the Keras model's answer"):
-                found = model.predict_step(((feeds.keras_evaluation or feeds.keras_training).first_features(),))
+                found = model.predict_step(((input_fns.keras_evaluation or input_fns.keras_training).first_features(),))
             outcome.answers = predicted(found, pair.ours.outputs, list(pair.asked))
-        if feeds.keras_evaluation is None:
+        if input_fns.keras_evaluation is None:
             return outcome
-        evaluated = feeds.keras_evaluation.for_keras()
+        evaluated = input_fns.keras_evaluation.for_keras()
         with _at_work("the evaluation of the Keras model"):
             # The function of the look before the training may lack metrics that the training has made.
             model.make_test_function(force=True)
@@ -378,7 +379,7 @@ def _everything(model: Any) -> list[Any]:
 def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], read: graph_facts.GraphFacts) -> _Outcome:
     """Trains and evaluates a copy of the Estimator, from the values that Keras has recorded, and asks it."""
     tf: Any = compat.install()
-    feeds, outcome = pair.feeds, _Outcome()
+    input_fns, outcome = pair.input_fns, _Outcome()
     copy = inspection.copy_of(pair.estimator, str(base / "estimator" / "model"))
     start = {name: value for name, value in initial_of(writers["keras"].folder).items() if kind_of(name) != "slots"}
     start.pop(GLOBAL_STEP)
@@ -395,7 +396,7 @@ def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], re
 
     replaced = outcome.replaced
     hook = recording.estimator_hook(writers["estimator"], canonical=of_graph, start=start, replaced=replaced)
-    told = _told_batches(feeds.training.for_estimator(), writers["estimator"].folder, pair.forms, 0)
+    told = _told_batches(input_fns.training.for_estimator(), writers["estimator"].folder, pair.formats, 0)
     # The record has that step: it is told beside what the other came to.
     with (
         _at_work("the training of the Estimator", writers["estimator"].folder),
@@ -404,19 +405,19 @@ def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], re
         copy.train(told, max_steps=pair.steps, hooks=[hook, read.hook(), _ended_after(pair.steps)])
     _refuse_divergence(base)
     if pair.asked:
-        given = (feeds.evaluation or feeds.training).for_estimator()
+        given = (input_fns.evaluation or input_fns.training).for_estimator()
         with _at_work("the prediction of the Estimator"):
             found = next(iter(copy.predict(lambda: features_of(given()), yield_single_examples=False)))
         found = found if isinstance(found, Mapping) else dict.fromkeys(pair.asked.values(), found)
         outcome.answers = {f"predictions {output}": np.asarray(found[key]) for output, key in pair.asked.items()}
-    if feeds.evaluation is not None:
+    if input_fns.evaluation is not None:
         with _at_work("the evaluation of the Estimator"):
-            given = feeds.evaluation.for_estimator()
+            given = input_fns.evaluation.for_estimator()
             # Of a round that has not a batch for each replica TensorFlow loses records, at times.
-            given = in_whole_rounds(given, replicas := _replicas(copy.config.eval_distribute))
-            if replicas > 1 or feeds.differ_in_evaluation:
+            given = in_even_batches(given, replicas := _replicas(copy.config.eval_distribute))
+            if replicas > 1 or input_fns.differ_in_evaluation:
                 given = recording.told_batches(given, lambda checksums: outcome.batches.append(len(checksums)))
-            evaluated = copy.evaluate(given, steps=feeds.eval_steps)
+            evaluated = copy.evaluate(given, steps=input_fns.eval_steps)
         outcome.metrics = {name: value for name, value in evaluated.items() if name != GLOBAL_STEP}
     return outcome
 
@@ -452,11 +453,11 @@ def _at_work(what: str, record: Path | None = None) -> contextlib.AbstractContex
     return own_code(what, kind=lambda error: TaskFailedError, fails=fails, hint=hint)
 
 
-def _told_batches(input_fn: Callable[..., Any], record: Path, forms: Forms, side: int) -> Callable[..., Any]:
+def _told_batches(input_fn: Callable[..., Any], record: Path, formats: RecordFormats, side: int) -> Callable[..., Any]:
     """An input function that writes down which records it gives, as far as they can be compared."""
-    if not forms.told:
+    if not formats.told:
         return input_fn
-    return recording.told_batches(input_fn, BatchWriter(record, "worker:0").batch, forms.chosen[side])
+    return recording.told_batches(input_fn, BatchWriter(record, "worker:0").batch, formats.chosen[side])
 
 
 def _divergence(record: Path) -> str | None:

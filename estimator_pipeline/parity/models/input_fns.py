@@ -17,15 +17,15 @@ from estimator_pipeline.compat.internals import seeds
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.user_code import own_code, type_told
 
-__all__ = ["Feed", "called", "dataset_for_fit", "features_of", "name_of"]
+__all__ = ["ComparedInputFn", "called", "dataset_for_fit", "features_of", "name_of"]
 
 # What an Estimator fills by its name, beside `input_context`, which is another one in each call.
 _FILLED = ("mode", "params", "config")
 # A few of what this package's own input functions carry; see `engines.recording.step_recorder.told_batches`.
-_CARRIED = ("start_step", "hinted", "ledger")
+_CARRIED = ("start_step", "rebatched", "ledger")
 
 
-class Feed:
+class ComparedInputFn:
     """An input function of a program, for the Estimator, for Keras, or for both.
 
     Args:

@@ -21,9 +21,9 @@ from estimator_pipeline.job.user_code import place_in, told
 from estimator_pipeline.models import keras_variable_names as keras_names
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.parity.graph_facts import kind_of_metric
-from estimator_pipeline.parity.models.input_fns import Feed, features_of
+from estimator_pipeline.parity.models.input_fns import ComparedInputFn, features_of
 from estimator_pipeline.parity.models.matching import canonical_of
-from estimator_pipeline.parity.optimizer_slots import Kept, kept_by_keras, kept_in_graph
+from estimator_pipeline.parity.optimizer_slots import OptimizerSlots, kept_by_keras, kept_in_graph
 
 __all__ = ["EstimatorSummary", "KerasSummary", "copy_of", "keras_classes", "look_at_estimator", "look_at_keras"]
 
@@ -91,7 +91,9 @@ def copy_of(estimator: Any, model_dir: str, note: Callable[[str, Any], None] | N
     return tf.estimator.Estimator(model_fn, model_dir, config=estimator.config.replace(model_dir=model_dir, **config))
 
 
-def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None, asked: bool) -> EstimatorSummary:
+def look_at_estimator(
+    estimator: Any, *, training: ComparedInputFn, evaluation: ComparedInputFn | None, asked: bool
+) -> EstimatorSummary:
     """What an Estimator has; nothing is run, and nothing left on disk.
 
     Args:
@@ -106,7 +108,7 @@ def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None
     tf: Any = compat.install()
     shapes: dict[str, Any] = {}
     still: set[str] = set()
-    kept: list[Kept] = []
+    kept: list[OptimizerSlots] = []
     specs: dict[str, Any] = {}
     counts: dict[str, Mapping[str, Any]] = {}
     kind_of = tf.autograph.experimental.do_not_convert(kind_of_metric)
@@ -165,7 +167,7 @@ def look_at_estimator(estimator: Any, *, training: Feed, evaluation: Feed | None
     )
 
 
-def look_at_keras(model: Any, *, training: Feed, evaluation: Feed | None) -> KerasSummary:
+def look_at_keras(model: Any, *, training: ComparedInputFn, evaluation: ComparedInputFn | None) -> KerasSummary:
     """What a Keras model has; a model that is not built yet is, and no value of it is changed.
 
     Args:

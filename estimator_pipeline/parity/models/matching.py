@@ -14,7 +14,7 @@ from estimator_pipeline.job.tolerances import kind_of
 from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
 
 __all__ = [
-    "LeftOut",
+    "UnmatchedVariables",
     "canonical_of",
     "check_metrics",
     "check_variables",
@@ -34,7 +34,7 @@ _ONE_NAME = "give each layer a name of its own, and each tf.Variable"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LeftOut:
+class UnmatchedVariables:
     """Variables that one side alone has, and does not train: averages, counters, accumulators made by hand.
 
     Attributes:
@@ -121,7 +121,7 @@ def renamed_as(name: str, renamed: Mapping[str, str]) -> str:
 def check_variables(
     theirs: Shapes, ours: Shapes, mapping: Mapping[str, str], *, untrained: Collection[str] = (),
     untrained_ours: Collection[str] = (),
-) -> LeftOut:  # fmt: skip
+) -> UnmatchedVariables:  # fmt: skip
     """Refuses a mapping that leaves a weight of either side without its counterpart.
 
     Args:
@@ -146,7 +146,7 @@ def check_variables(
     have = {renamed_as(name, renamed): name for name in weights}
     alone = [name for name in own if name not in have]
     left = [name for name in weights if renamed_as(name, renamed) not in own]
-    out = LeftOut(
+    out = UnmatchedVariables(
         theirs=frozenset(name for name in left if name in untrained and kind_of(name) != "statistics"),
         ours=frozenset(name for name in alone if name in untrained_ours and kind_of(name) != "statistics"),
     )

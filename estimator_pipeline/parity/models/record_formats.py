@@ -14,7 +14,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.parity.findings import told_names
 
-__all__ = ["Forms", "common_forms"]
+__all__ = ["RecordFormats", "common_formats"]
 
 # The parts of an element, in order.
 _FEATURES, _LABELS, _WEIGHTS = "features", "labels", "weights"
@@ -24,7 +24,7 @@ Chosen = Callable[..., list[Any]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Forms:
+class RecordFormats:
     """How the records of both are told.
 
     Attributes:
@@ -38,7 +38,7 @@ class Forms:
     notes: tuple[str, ...] = ()
 
 
-def common_forms(theirs: Any, ours: Any) -> Forms:
+def common_formats(theirs: Any, ours: Any) -> RecordFormats:
     """What both sides' records have in common.
 
     Args:
@@ -46,7 +46,7 @@ def common_forms(theirs: Any, ours: Any) -> Forms:
         ours: of Keras's.
     """
     if theirs is None or ours is None or theirs == ours:
-        return Forms()
+        return RecordFormats()
     sides = [_leaves(_parts(spec)) for spec in (theirs, ours)]
     pairs = _pairs(*sides)
     both = [(one, other) for one, other in pairs if _alike(sides[0][one], sides[1][other])]
@@ -60,7 +60,7 @@ def common_forms(theirs: Any, ours: Any) -> Forms:
             notes = (f"of the records only {names} were compared: {what}",)
         else:
             notes = (f"which records were read was not compared, for nothing is in the same form in both: {what}",)
-    return Forms(
+    return RecordFormats(
         chosen=(_choice([one for one, _ in both], sides[0]), _choice([other for _, other in both], sides[1])),
         told=bool(both),
         notes=notes,
@@ -148,10 +148,10 @@ def _name(path: Path) -> str:
 
 def _described(leaves: Mapping[Path, Any]) -> str:
     """`a, b: float32 [1]; x: float32 [6]`."""
-    forms: dict[str, list[str]] = {}
+    formats: dict[str, list[str]] = {}
     for path, leaf in leaves.items():
-        forms.setdefault(_form(leaf), []).append(_name(path))
-    return ", ".join(f"{told_names(names, _SHOWN)}: {form}" for form, names in forms.items())
+        formats.setdefault(_form(leaf), []).append(_name(path))
+    return ", ".join(f"{told_names(names, _SHOWN)}: {form}" for form, names in formats.items())
 
 
 def _form(leaf: Any) -> str:

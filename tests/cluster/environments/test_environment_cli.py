@@ -183,7 +183,7 @@ def test_several_tasks_without_a_shape_are_refused():
 
 def test_exec_is_never_alone_in_silence(monkeypatch):
     ran = []
-    monkeypatch.setattr(runner, "run_script", lambda path, args, *, repairs: ran.append(path) or 0)
+    monkeypatch.setattr(runner, "run_script", lambda path, args, *, patches: ran.append(path) or 0)
     for environ, options, says in [
         ({}, ["--shape", "workers=2"], "the cluster has 2 tasks, and nothing has started this process as one of them"),
         (SCRIPT, ["--shape", "workers=2"], "and this process is none that srun has started"),
@@ -213,7 +213,7 @@ def test_exec_is_never_alone_in_silence(monkeypatch):
 def test_what_exec_tells_a_program(monkeypatch):
     given = []
 
-    def run_script(path, args, *, repairs):
+    def run_script(path, args, *, patches):
         given.append((path, args, json.loads(os.environ["TF_CONFIG"])))
         return 7
 

@@ -158,7 +158,7 @@ def test_training_from_it(tmp_path, kind):
 
 
 def test_pandas_takes_text_of_its_own_type():
-    """Repair pandas-text: since pandas 3 every text column has this type, which TensorFlow cannot convert."""
+    """Patch pandas-strings: since pandas 3 every text column has this type, which TensorFlow cannot convert."""
     frame = pd.DataFrame({"n": [1, 2], "w": pd.array(["x", "y"], dtype="string")})
     labels = pd.Series(pd.array(["no", "yes"], dtype="string"))
     ((features, found),) = batches(pandas_input_fn(frame, labels, shuffle=False))

@@ -116,7 +116,7 @@ def test_weights_are_taken_along(tmp_path, kind):
 @pytest.mark.symbols("tf.keras.estimator.model_to_estimator")
 @pytest.mark.parametrize("checkpoint_format", ["checkpoint", "saver"])
 def test_averages_of_batch_normalization_are_taken_along(tmp_path, checkpoint_format):
-    """Repair keras-averages: without it they begin anew, and the model evaluates as if it had never seen data."""
+    """Patch batch-norm-averages: without it they begin anew, and the model evaluates as if it had never seen data."""
     model = compiled(normalized)
     model.fit(X, Y, epochs=3, batch_size=4, verbose=0)
     expected = model.evaluate(X, Y, verbose=0)[0]

@@ -15,8 +15,8 @@ from estimator_pipeline.inputs import ledger
 from estimator_pipeline.inputs.ledger import file_format as blocks
 from estimator_pipeline.inputs.ledger import plans
 from estimator_pipeline.inputs.ledger.hashing import Sparse
-from estimator_pipeline.inputs.sampler import Order
-from estimator_pipeline.inputs.sharding import Replicas, train_plan
+from estimator_pipeline.inputs.sampler import IndexSampler
+from estimator_pipeline.inputs.sharding import ShardOptions, train_shards
 
 RECORDS = 50
 PARTS = (20, 13, 17)
@@ -24,11 +24,11 @@ BATCH = 12
 
 
 def facts(workers, worker, *, policy="data", local=1, start=0, seed=3, batch=BATCH, asynchronous=False, **order):
-    whole = Order(RECORDS, seed=seed, **order)
-    who = Replicas(workers, worker, local if asynchronous else workers * local, asynchronous)
-    plan = train_plan(PARTS, who, global_batch=batch, order=whole, policy=policy)
+    whole = IndexSampler(RECORDS, seed=seed, **order)
+    who = ShardOptions(workers, worker, local if asynchronous else workers * local, asynchronous)
+    plan = train_shards(PARTS, who, global_batch=batch, sampler=whole, policy=policy)
     told = plans.facts_of(
-        plan, order=whole, part_records=PARTS, global_batch_size=batch, worker_seeds="same", start_step=start
+        plan, sampler=whole, part_records=PARTS, global_batch_size=batch, worker_seeds="same", start_step=start
     )
     return plan, told
 
@@ -231,15 +231,17 @@ def test_auto_is_whichever_policy_a_run_began_under(tmp_path, policy):
 @pytest.mark.parametrize("fault", [False, True])
 def test_records_that_tensorflow_shares_out(tmp_path, fault):
     """The policy "hint": a batch that is fetched is as large as the global one, and is made of several steps."""
-    whole = Order(RECORDS, seed=3)
-    alone = train_plan(PARTS, Replicas(), global_batch=BATCH, order=whole, policy="hint")
-    told = plans.facts_of(alone, order=whole, part_records=PARTS, global_batch_size=BATCH, worker_seeds="same")
+    whole = IndexSampler(RECORDS, seed=3)
+    alone = train_shards(PARTS, ShardOptions(), global_batch=BATCH, sampler=whole, policy="hint")
+    told = plans.facts_of(alone, sampler=whole, part_records=PARTS, global_batch_size=BATCH, worker_seeds="same")
     for w in range(2):
         tasks = ["worker:0", "worker:1"]
         writer = ledger.LedgerWriter(tmp_path, task=tasks[w], tasks=tasks)
         stream = writer.stream({"kind": "records", "plan": told, "pipelines": 1, "pipeline": 0, "batches_per_step": 1})
         writer.begin(0)
-        plan = train_plan(PARTS, Replicas(2, 0 if fault else w, 2), global_batch=BATCH, order=whole, policy="hint")
+        plan = train_shards(
+            PARTS, ShardOptions(2, 0 if fault else w, 2), global_batch=BATCH, sampler=whole, policy="hint"
+        )
         for at in range(0, 30, 2):
             ids = plan.ids(at, 2).ravel()
             stream(at == 0, [ids], pipelines=2, pipeline=w, records_per_step=BATCH // 2)

@@ -163,8 +163,8 @@ def test_a_requeue_is_followed_by_its_logs(client, undisturbed):
     assert found["Restarts"] == "1"
     assert_bit_equal(model_dir, undisturbed[0], 900)
     # It went on from a checkpoint of no particular step, written when it was asked to end.
-    board = json.loads((model_dir / "estimator_pipeline" / "training.json").read_text())
-    assert board["from_step"] > 300, written(model_dir)
+    training = json.loads((model_dir / "estimator_pipeline" / "training.json").read_text())
+    assert training["from_step"] > 300, written(model_dir)
     said = (client.folder / "followed.txt").read_text()
     assert said == script_log(model_dir)
     assert f"job {job_id}: start 0 on n[1-3]" in said and f"job {job_id}: start 1 on n[1-3]" in said
@@ -251,8 +251,8 @@ def test_cancelled_with_a_checkpoint_and_submitted_again(client, undisturbed):
     client.wait_for_step(model_dir, 300)
     said = client.cli("cancel", job_id, "--checkpoint")
     assert said == f"job {job_id}: asked to stop with a checkpoint\n"
-    board = json.loads((model_dir / "estimator_pipeline" / "training.json").read_text())
-    assert board["state"] == "preempted" and board["global_step"] > 300
+    training = json.loads((model_dir / "estimator_pipeline" / "training.json").read_text())
+    assert training["state"] == "preempted" and training["global_step"] > 300
     told = client.cli("status", model_dir)
     assert "stopped as asked; the next submission goes on from the last checkpoint" in told
     assert client.slurm.job(job_id)["Restarts"] == "0"

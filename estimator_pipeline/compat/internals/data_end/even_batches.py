@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["UNEVEN", "are_whole", "mark_whole", "whole_rounds"]
+__all__ = ["UNEVEN", "are_even", "even_batches", "mark_even"]
 
 # Begins what an evaluation's error says where the rounds cannot be made whole.
 UNEVEN = "The batches of the evaluation cannot be dealt out"
 # Set on a dataset whose rounds have been made whole.
-_WHOLE = "_estimator_pipeline_whole_rounds"
+_EVEN = "_estimator_pipeline_even_batches"
 
 
-def are_whole(dataset: Any) -> bool:
-    """Whether a dataset comes from :func:`whole_rounds` or :func:`mark_whole` as it is."""
-    return bool(getattr(dataset, _WHOLE, False))
+def are_even(dataset: Any) -> bool:
+    """Whether a dataset comes from :func:`even_batches` or :func:`mark_even` as it is."""
+    return bool(getattr(dataset, _EVEN, False))
 
 
-def mark_whole(dataset: Any) -> Any:
+def mark_even(dataset: Any) -> Any:
     """The same dataset, of which it is known that its batches can be dealt out as they are."""
-    setattr(dataset, _WHOLE, True)
+    setattr(dataset, _EVEN, True)
     return dataset
 
 
-def whole_rounds(dataset: Any, replicas: int, *, strict: bool = True) -> Any:
+def even_batches(dataset: Any, replicas: int, *, strict: bool = True) -> Any:
     """The same records in the same order, in batches whose number is a multiple of the replicas'.
 
     Where they end in the middle of a round, the batches of this round are cut into parts; where they have too few
@@ -81,7 +81,7 @@ def whole_rounds(dataset: Any, replicas: int, *, strict: bool = True) -> Any:
     everything, nothing = tf.constant(-1, tf.int64), tf.constant(0, tf.int64)
     windows = dataset.take(tf.where(is_even, nothing, everything)).window(2 * replicas, shift=replicas).enumerate()
     rounds = windows.flat_map(untouched(lambda number, *window: of_window(number, _single(window))))
-    return mark_whole(dataset.take(tf.where(is_even, everything, nothing)).concatenate(rounds))
+    return mark_even(dataset.take(tf.where(is_even, everything, nothing)).concatenate(rounds))
 
 
 def _parts(tf: Any, number: Any, sizes: Any, replicas: int) -> Any:

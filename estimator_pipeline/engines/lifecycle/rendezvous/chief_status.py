@@ -32,7 +32,7 @@ def raise_if_over(said: Mapping[str, Any] | None, task: Task) -> None:
             f"{said.get('global_step')}, in {said.get('checkpoint')}",
             hint="give the same command again: it goes on from there",
         )
-        preempted.because = said.get("task")
+        preempted.caused_by = said.get("task")
         raise preempted
     if said is not None and said["state"] == "failed":
         error = TaskFailedError(
@@ -40,5 +40,5 @@ def raise_if_over(said: Mapping[str, Any] | None, task: Task) -> None:
             code="cluster/peer-failed",
             hint="see that task's log; this task only ended because of it",
         )
-        error.because = said.get("task")
+        error.caused_by = said.get("task")
         raise error

@@ -1,4 +1,5 @@
-"""Where the board's files are: in this task's model directory, or in the chief's, reached through the chief's server.
+"""Where the rendezvous's files are: in this task's model directory, or in the chief's, reached through the chief's
+server.
 
 TensorFlow does not ask for a model directory that all tasks share. Where some task has not been met for a while, the
 chief announces its folder at its server; a task that sees no chief in its own folder reads and writes in that one from
@@ -19,7 +20,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_server import ChiefsServer
 
-__all__ = ["DIRECTORY", "BoardFiles"]
+__all__ = ["DIRECTORY", "RendezvousFiles"]
 
 DIRECTORY = "estimator_pipeline"
 
@@ -33,7 +34,7 @@ _STALE_SECS = 10.0
 _TORN_LOOKS, _TORN_SECS = 5, 0.02
 
 
-class BoardFiles:
+class RendezvousFiles:
     """JSON documents by name, each with the id of its run.
 
     Args:

@@ -13,14 +13,14 @@ from typing import Any
 from estimator_pipeline.cluster import EVALUATOR, TFConfig, from_environ
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.cluster.resolution import EVALUATOR_VARIABLE
-from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import in_state
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.lifecycle.result import TrainResult
 from estimator_pipeline.engines.lifecycle.settings import TrainOptions
 from estimator_pipeline.errors import ConfigError, WaitError
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["Handover", "evaluator_of_job", "told_of_evaluator"]
+__all__ = ["ResultExchange", "evaluator_of_job", "told_of_evaluator"]
 
 # How much longer the other tasks wait for the result than the chief waits for the evaluator's.
 MARGIN_SECS = 60.0
@@ -70,25 +70,25 @@ def evaluator_of_job(wanted: bool, environ: Mapping[str, str]) -> bool | None:
     return None
 
 
-class Handover:
+class ResultExchange:
     """One task's part in it.
 
     Args:
-        board: of the run.
+        rendezvous: of the run.
         told: see :func:`told_of_evaluator`.
         timeout: seconds that the chief waits for the evaluator's result; the others wait a little longer for the
             chief's.
     """
 
-    def __init__(self, board: Board, *, told: bool | None, timeout: float) -> None:
-        self._board, self._told, self._timeout = board, told, timeout
-        self._task = str(board.tf_config.task)
+    def __init__(self, rendezvous: Rendezvous, *, told: bool | None, timeout: float) -> None:
+        self._rendezvous, self._told, self._timeout = rendezvous, told, timeout
+        self._task = str(rendezvous.tf_config.task)
 
     # -- the chief ------------------------------------------------------------------------------------------------
 
     def is_evaluators(self) -> bool:
         """Whether the evaluator is to bring the result. Where nobody says so, it is if it has greeted by now."""
-        report = self._board.task_report(EVALUATOR)
+        report = self._rendezvous.task_report(EVALUATOR)
         if report is not None and report["state"] in _BRINGS_NONE:
             _tell_none(report)
             return False
@@ -98,14 +98,14 @@ class Handover:
         """What the evaluator brings; None: nothing, and the chief has to evaluate."""
 
         def look(_: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-            report = self._board.task_report(EVALUATOR)
+            report = self._rendezvous.task_report(EVALUATOR)
             if report is None:
                 return None
-            brought = report["state"] == "evaluated" and report["of"] == self._board.session
+            brought = report["state"] == "evaluated" and report["of"] == self._rendezvous.session
             return report if brought or report["state"] in _BRINGS_NONE else None
 
         try:
-            report = self._board.wait("the evaluator's result", look, timeout=self._timeout)
+            report = self._rendezvous.wait("the evaluator's result", look, timeout=self._timeout)
         except WaitError as error:
             logger.warning("%s; the chief evaluates the final checkpoint itself", error)
             return None
@@ -119,7 +119,7 @@ class Handover:
     def wait(self) -> TrainResult:
         """The result, for a task that has nothing else to do with it."""
         self._wait("the end of training", lambda said: in_state(said, "finished"), timeout=float("inf"))
-        result = self._wait("the result of the final evaluation", lambda _: self._board.result())
+        result = self._wait("the result of the final evaluation", lambda _: self._rendezvous.result())
         return TrainResult.from_dict(result, self._task)
 
     def stand_by(self, model_dir: str) -> TrainResult:
@@ -128,25 +128,25 @@ class Handover:
         Args:
             model_dir: its own.
         """
-        assert self._board.tf_config.cluster is not None
-        chief = self._board.tf_config.cluster.chief
+        assert self._rendezvous.tf_config.cluster is not None
+        chief = self._rendezvous.tf_config.cluster.chief
         why = f"{model_dir} is not the model_dir of {chief}, and an evaluator needs that one"
         logger.warning("%s evaluates nothing: %s. %s evaluates the final checkpoint", self._task, why, chief)
-        self._board.report("apart", error=why)
+        self._rendezvous.report("apart", error=why)
         outcome = self.wait()
-        self._board.leave()
+        self._rendezvous.leave()
         return outcome
 
     def _wait(self, what: str, look: Callable[[Mapping[str, Any] | None], Any], timeout: float | None = None) -> Any:
-        cluster = self._board.tf_config.cluster
+        cluster = self._rendezvous.tf_config.cluster
         watch = None
         if cluster is not None:
             # The chief's server is there until everybody has the result. An evaluator may be out of its reach, and a
             # chief that trains alone has none.
-            known = not self._board.tf_config.is_evaluator
+            known = not self._rendezvous.tf_config.is_evaluator
             watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), known=known)
         timeout = self._timeout + MARGIN_SECS if timeout is None else timeout
-        return self._board.wait(what, look, timeout=timeout, watch=watch)
+        return self._rendezvous.wait(what, look, timeout=timeout, watch=watch)
 
     def through_chief(
         self, training: Mapping[str, Any], conclude: Callable[[Mapping[str, Any]], TrainResult]
@@ -164,15 +164,15 @@ class Handover:
         outcome = None
         if training.get("result_by") == self._task:
             outcome = conclude(training)
-            self._board.report("evaluated", of=training.get("session"), result=outcome.to_dict())
+            self._rendezvous.report("evaluated", of=training.get("session"), result=outcome.to_dict())
 
         def look(_: Mapping[str, Any] | None = None) -> TrainResult | str | None:
-            if self._board.session != training.get("session"):
+            if self._rendezvous.session != training.get("session"):
                 return "anew"
-            done = self._board.result()
+            done = self._rendezvous.result()
             return None if done is None else TrainResult.from_dict(done, self._task)
 
-        if not self._board.answered:
+        if not self._rendezvous.answered:
             # The chief has gone: what is there stands, and nobody else brings what is not.
             found = look()
             return self._published(outcome or conclude(training)) if found is None else _unless_anew(found)
@@ -185,7 +185,7 @@ class Handover:
             return self._published(outcome)
 
     def _published(self, outcome: TrainResult) -> TrainResult:
-        self._board.publish(outcome.to_dict())
+        self._rendezvous.publish(outcome.to_dict())
         return outcome
 
 

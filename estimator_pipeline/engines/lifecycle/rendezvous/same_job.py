@@ -24,7 +24,7 @@ from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat.internals import coordination_service as coordination
 from estimator_pipeline.engines.model_dir.run_identity import (
     CONTENT,
-    Identity,
+    RunIdentity,
     as_json,
     brief,
     content_by_kind,
@@ -154,7 +154,7 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def of_task(made_of: Identity, shared: Mapping[str, Any]) -> dict[str, Any]:
+def of_task(made_of: RunIdentity, shared: Mapping[str, Any]) -> dict[str, Any]:
     """What a training task's job is made of.
 
     Args:

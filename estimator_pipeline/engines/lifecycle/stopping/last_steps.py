@@ -15,7 +15,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import Task
 from estimator_pipeline.compat.internals import session_hooks
-from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.lifecycle.stopping import shutdown as farewell
 from estimator_pipeline.utils.logger import logger
 
@@ -27,7 +27,7 @@ _LOOK_SECS = 1.0
 
 
 def last_steps_hook(
-    board: Board,
+    rendezvous: Rendezvous,
     tasks: Iterable[Task],
     *,
     timeout: float,
@@ -38,7 +38,7 @@ def last_steps_hook(
     """A hook of the chief's that waits for the others' last steps before the last checkpoint is written.
 
     Args:
-        board: of the run.
+        rendezvous: of the run.
         tasks: the other training tasks.
         timeout: seconds without a step of any task after which they are waited for no longer.
         asked: whether this task is asked to end.
@@ -84,7 +84,7 @@ def last_steps_hook(
                 logger.info("the chief's data have ended: it writes the last checkpoint when the workers have left")
             self._session, self._since, self._step = session, time.monotonic(), -1
             self._next, self._over = 0.0, False
-            farewell.wait_until_trained(board, tasks, given_up=self._given_up)
+            farewell.wait_until_trained(rendezvous, tasks, given_up=self._given_up)
 
         def _given_up(self):
             if self._over:

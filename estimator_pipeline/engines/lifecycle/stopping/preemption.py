@@ -170,7 +170,7 @@ class Preemption:
             f"{self.task} was asked to end ({by}): {what}",
             hint="give the same command again: it goes on from the last checkpoint",
         )
-        error.because = by if ":" in by else None
+        error.caused_by = by if ":" in by else None
         return error
 
     # -- listening ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import Task
 from estimator_pipeline.cluster.peers import PeerWatch, answers
-from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.lifecycle.rendezvous.same_job import OTHER_JOB
 from estimator_pipeline.engines.lifecycle.result import TaskReport
 from estimator_pipeline.errors import (
@@ -60,31 +60,31 @@ _EXIT_POLL_SECS = 0.05
 _ending: dict[str, str] = {}
 
 
-def reports_of(board: Board, tasks: Iterable[Task], *, timeout: float) -> dict[str, TaskReport]:
+def reports_of(rendezvous: Rendezvous, tasks: Iterable[Task], *, timeout: float) -> dict[str, TaskReport]:
     """What each training task did, as it says itself: task -> its report.
 
     A task that is still in its last step is waited for. One that failed, has gone or never came is left out, with a
     warning: an asynchronous training ends without it.
 
     Args:
-        board: of the run.
+        rendezvous: of the run.
         tasks: the training tasks.
         timeout: seconds that a task is waited for that is there.
     """
     reports = {}
     for task in tasks:
         what = f"the report of {task}"
-        report = _awaited(board, task, what, lambda report: "steps" in report, timeout=timeout, unmet=UNMET_SECS)
+        report = _awaited(rendezvous, task, what, lambda report: "steps" in report, timeout=timeout, unmet=UNMET_SECS)
         if report is not None:
             reports[str(task)] = TaskReport(steps=report["steps"], records=report["records"])
     return reports
 
 
-def wait_until_trained(board: Board, tasks: Iterable[Task], *, given_up: Callable[[], bool]) -> None:
+def wait_until_trained(rendezvous: Rendezvous, tasks: Iterable[Task], *, given_up: Callable[[], bool]) -> None:
     """Until each of these tasks has left training, is gone, or was never there: its steps are made by then.
 
     Args:
-        board: of the run.
+        rendezvous: of the run.
         tasks: the other training tasks.
         given_up: called at each look at one that trains: whether none is waited for any longer.
     """
@@ -93,19 +93,19 @@ def wait_until_trained(board: Board, tasks: Iterable[Task], *, given_up: Callabl
         return report["state"] not in ("here", "failed") or given_up()
 
     for task in tasks:
-        _awaited(board, task, f"the last step of {task}", has_trained, timeout=math.inf, unmet=UNMET_SECS)
+        _awaited(rendezvous, task, f"the last step of {task}", has_trained, timeout=math.inf, unmet=UNMET_SECS)
 
 
-def wait_until_left(board: Board, tasks: Iterable[Task], *, timeout: float = LEAVING_SECS) -> None:
+def wait_until_left(rendezvous: Rendezvous, tasks: Iterable[Task], *, timeout: float = LEAVING_SECS) -> None:
     """Until each of these tasks has said that it is about to end, is gone, or was never there.
 
     Args:
-        board: of the run.
+        rendezvous: of the run.
         tasks: the other training tasks.
         timeout: seconds that a task is waited for.
     """
     for task in tasks:
-        met = board.task_report(task)
+        met = rendezvous.task_report(task)
         if met is None:
             continue
         nonce = met.get("nonce")
@@ -114,7 +114,7 @@ def wait_until_left(board: Board, tasks: Iterable[Task], *, timeout: float = LEA
             # Or it is in its next training already.
             return bool(report.get("left")) or report.get("nonce") != nonce
 
-        _awaited(board, task, f"{task} to end", has_left, timeout=timeout, unmet=0.0)
+        _awaited(rendezvous, task, f"{task} to end", has_left, timeout=timeout, unmet=0.0)
 
 
 def status_of(error: BaseException | str) -> str:
@@ -132,30 +132,36 @@ def is_echo(error: BaseException | str) -> bool:
     errors = compat.install().errors
     if isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError | WaitError):
         return True
-    return isinstance(error, TaskFailedError) and error.because is not None
+    return isinstance(error, TaskFailedError) and error.caused_by is not None
 
 
-def let_hear(board: Board) -> None:
+def let_hear(rendezvous: Rendezvous) -> None:
     """Stays until tasks that are apart have read the chief's last word, which goes with its server; for a moment."""
     deadline = time.monotonic() + _HEARD_SECS
     while time.monotonic() < deadline:
-        reports = [board.task_report(task) for task in board.apart_tasks()]
+        reports = [rendezvous.task_report(task) for task in rendezvous.apart_tasks()]
         if all(report is None or report.get("left") or report["state"] == "failed" for report in reports):
             return
         time.sleep(_EXIT_POLL_SECS)
 
 
 def _awaited(
-    board: Board, task: Task, what: str, done: Callable[[Mapping[str, Any]], Any], *, timeout: float, unmet: float
+    rendezvous: Rendezvous,
+    task: Task,
+    what: str,
+    done: Callable[[Mapping[str, Any]], Any],
+    *,
+    timeout: float,
+    unmet: float,
 ) -> Mapping[str, Any] | None:
-    cluster = board.tf_config.cluster
+    cluster = rendezvous.tf_config.cluster
     watch = None
-    if cluster is not None and task in cluster.tasks and task != board.tf_config.task:
+    if cluster is not None and task in cluster.tasks and task != rendezvous.tf_config.task:
         watch = PeerWatch(task, cluster.address(task), known=True)
     begun = time.monotonic()
 
     def look(_: Mapping[str, Any] | None) -> Mapping[str, Any] | str | None:
-        report = board.task_report(task)
+        report = rendezvous.task_report(task)
         if report is None:
             waited = time.monotonic() - begun
             return f"{task} has not been seen for {waited:.0f} s" if waited > unmet else None
@@ -164,7 +170,7 @@ def _awaited(
         return f"{task} failed: {report['error']}" if report["state"] == "failed" else None
 
     try:
-        found = board.wait(what, look, timeout=timeout, watch=watch)
+        found = rendezvous.wait(what, look, timeout=timeout, watch=watch)
     except WaitError as error:
         found = error.what
     if not isinstance(found, str):

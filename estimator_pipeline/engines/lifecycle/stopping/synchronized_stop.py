@@ -33,11 +33,18 @@ from collections.abc import Mapping
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.cluster.peers import answers
 from estimator_pipeline.compat.internals import coordination_service as coordination
-from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.lifecycle.stopping.preemption import Preemption
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["ANSWER_SECS", "Alone", "BoardMail", "Mail", "ServiceMail", "StopTogether"]
+__all__ = [
+    "ANSWER_SECS",
+    "CoordinationServiceChannel",
+    "RendezvousChannel",
+    "SingleProcessStop",
+    "StopChannel",
+    "SynchronizedStop",
+]
 
 # How long a task has to answer a message: its thread does so whatever its training is at.
 ANSWER_SECS = 15.0
@@ -48,7 +55,7 @@ _EVER_SECS = 10.0 * 24 * 3600
 _OVER = "over"
 
 
-class Mail(abc.ABC):
+class StopChannel(abc.ABC):
     """Short messages between the tasks of one training. A name is said once; all that may ask say the same."""
 
     @abc.abstractmethod
@@ -64,7 +71,7 @@ class Mail(abc.ABC):
         """Ends this task's own wait for a name that only this task waits for."""
 
 
-class ServiceMail(Mail):
+class CoordinationServiceChannel(StopChannel):
     """Through the coordination service of MultiWorkerMirroredStrategy, which needs no shared files."""
 
     # A process may train several times, all tasks as often: the names of each training are its own.
@@ -85,17 +92,17 @@ class ServiceMail(Mail):
         self.post(name, _OVER)
 
 
-class BoardMail(Mail):
+class RendezvousChannel(StopChannel):
     """Through files in the model directory. What an earlier training has left there is not read.
 
     Args:
-        board: of the run.
+        rendezvous: of the run.
         names: all names that this task may wait for.
     """
 
-    def __init__(self, board: Board, names: list[str]) -> None:
-        self._board = board
-        self._stale = {name: board.read(self._file(name)) for name in names}
+    def __init__(self, rendezvous: Rendezvous, names: list[str]) -> None:
+        self._rendezvous = rendezvous
+        self._stale = {name: rendezvous.read(self._file(name)) for name in names}
         self._woken: set[str] = set()
         self._bell = threading.Condition()
 
@@ -104,12 +111,12 @@ class BoardMail(Mail):
         return f"preemption/{name.replace('/', '-').replace(':', '-')}.json"
 
     def post(self, name: str, value: str) -> None:
-        self._board.write(self._file(name), {"value": value})
+        self._rendezvous.write(self._file(name), {"value": value})
 
     def wait(self, name: str, seconds: float) -> str | None:
         deadline = time.monotonic() + seconds
         while True:
-            found = self._board.read(self._file(name))
+            found = self._rendezvous.read(self._file(name))
             if found is not None and found != self._stale.get(name):
                 return str(found["value"])
             with self._bell:
@@ -123,7 +130,7 @@ class BoardMail(Mail):
             self._bell.notify_all()
 
 
-class Alone:
+class SingleProcessStop:
     """A process by itself: it stops after the step that it is in.
 
     Args:
@@ -152,7 +159,7 @@ class Alone:
         """Training is over."""
 
 
-class StopTogether(Alone):
+class SynchronizedStop(SingleProcessStop):
     """One training task of several.
 
     Args:
@@ -160,7 +167,7 @@ class StopTogether(Alone):
         own: this task's name.
         chief: the chief's.
         addresses: of all training tasks, by name: name -> "host:port".
-        mail: to the others.
+        channel: to the others.
         synchronous: whether all tasks stop after the same step.
     """
 
@@ -171,13 +178,13 @@ class StopTogether(Alone):
         own: str,
         chief: str,
         addresses: Mapping[str, str],
-        mail: Mail,
+        channel: StopChannel,
         synchronous: bool,
     ) -> None:
         super().__init__(preemption)
         self._own, self._is_chief = own, own == chief
         self._others = {task: address for task, address in addresses.items() if task != own}
-        self._mail, self._synchronous = mail, synchronous
+        self._channel, self._synchronous = channel, synchronous
         self._lock = threading.Lock()
         self._finished, self._bound = 0, 1
         self._begun = self._awake = self._answered = self._closed = False
@@ -206,7 +213,7 @@ class StopTogether(Alone):
 
     def _ask(self) -> None:
         try:
-            self._mail.post("ask", self._own)
+            self._channel.post("ask", self._own)
         except Exception as error:
             self._preemption.give_up(f"the chief cannot be told ({type(error).__name__})")
         if not self._heard.wait(2 * ANSWER_SECS):
@@ -216,7 +223,7 @@ class StopTogether(Alone):
         """The thread: waits for the word, and takes part in the decision."""
         # A service that goes away, as it does at the end of a job, says so with an error of TensorFlow's.
         with contextlib.suppress(Exception):
-            by = self._mail.wait("ask" if self._is_chief else f"word/{self._own}", _EVER_SECS)
+            by = self._channel.wait("ask" if self._is_chief else f"word/{self._own}", _EVER_SECS)
             if by is None:
                 return
             self._heard.set()
@@ -228,7 +235,7 @@ class StopTogether(Alone):
     def _take_part(self, by: str) -> None:
         if self._is_chief:
             for task in self._others:
-                self._mail.post(f"word/{task}", by)
+                self._channel.post(f"word/{task}", by)
         with self._lock:
             self._awake, bound = True, self._bound
         self._preemption.ask(by)
@@ -243,11 +250,11 @@ class StopTogether(Alone):
                     self._preemption.give_up(f"{task} does not answer, so there is no step that all can stop at")
                     return
                 numbers.append(number)
-            self._mail.post("decision", str(max(numbers)))
+            self._channel.post("decision", str(max(numbers)))
             self._last = max(numbers)
         else:
             # The chief waits for everybody's answer before.
-            said = self._mail.wait("decision", ANSWER_SECS * (1 + len(self._others)))
+            said = self._channel.wait("decision", ANSWER_SECS * (1 + len(self._others)))
             if said is None:
                 self._preemption.give_up("the chief has not said at which step to stop")
                 return
@@ -259,17 +266,17 @@ class StopTogether(Alone):
             if self._answered:
                 return
             self._answered = True
-        self._mail.post(f"answer/{self._own}", str(number))
+        self._channel.post(f"answer/{self._own}", str(number))
 
     def _answer_of(self, task: str, deadline: float) -> int | None:
         """The number that a task has answered with; None: it has not in time, or is gone."""
         while (left := deadline - time.monotonic()) > 0:
-            said = self._mail.wait(f"answer/{task}", min(left, 2.0))
+            said = self._channel.wait(f"answer/{task}", min(left, 2.0))
             if said is not None:
                 return int(said)
             if not answers(self._others[task]):
                 # It may have answered and gone since.
-                said = self._mail.wait(f"answer/{task}", 0.2)
+                said = self._channel.wait(f"answer/{task}", 0.2)
                 return None if said is None else int(said)
         return None
 
@@ -318,31 +325,31 @@ class StopTogether(Alone):
             # The chief need not wait for a task that has left; it cannot stop earlier than it did.
             self._answer(self._bound if self._synchronous else self._finished)
         with contextlib.suppress(Exception):
-            self._mail.wake("ask" if self._is_chief else f"word/{self._own}")
+            self._channel.wake("ask" if self._is_chief else f"word/{self._own}")
 
 
-def stopping_for(preemption: Preemption, *, tf_config: TFConfig, board: Board) -> Alone:
+def stopping_for(preemption: Preemption, *, tf_config: TFConfig, rendezvous: Rendezvous) -> SingleProcessStop:
     """How a training task stops on request.
 
     Args:
         preemption: of this task.
         tf_config: which task this is.
-        board: of the run.
+        rendezvous: of the run.
     """
     cluster, own = tf_config.cluster, str(tf_config.task)
     if cluster is None or (len(cluster.training_tasks) <= 1 and cluster.num_ps == 0):
-        return Alone(preemption)
+        return SingleProcessStop(preemption)
     addresses = {str(task): cluster.address(task) for task in cluster.training_tasks}
-    mail: Mail
+    channel: StopChannel
     if cluster.num_ps == 0 and coordination.available():
-        mail = ServiceMail()
+        channel = CoordinationServiceChannel()
     else:
-        mail = BoardMail(board, StopTogether.names(own, list(addresses)))
-    return StopTogether(
+        channel = RendezvousChannel(rendezvous, SynchronizedStop.names(own, list(addresses)))
+    return SynchronizedStop(
         preemption,
         own=own,
         chief=str(cluster.chief),
         addresses=addresses,
-        mail=mail,
+        channel=channel,
         synchronous=cluster.num_ps == 0,
     )

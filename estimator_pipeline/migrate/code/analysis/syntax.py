@@ -113,8 +113,8 @@ class Tree:
         where: expression that may be a construct -> the scope in which it is evaluated.
         tensorflow_1: whether the file was written for TensorFlow 1, by `import tensorflow as tf`.
         keras: what becomes of the file as a Keras program.
-        respelled: node -> how the converter spells it; respelled_parts: what else is another thing by that;
-            respelled_names: of the whole program, by the name below tf.
+        renamed: node -> how the converter spells it; renamed_parts: what else is another thing by that;
+            renamed_names: of the whole program, by the name below tf.
     """
 
     def __init__(self, source: SourceFile, module: cst.Module) -> None:
@@ -131,9 +131,9 @@ class Tree:
         self.imports: list[tuple[cst.CSTNode, Binding]] = []
         self.scope = Scope("module", module, None, self)
         self.tensorflow_1 = False
-        self.respelled: dict[cst.CSTNode, Any] = {}
-        self.respelled_parts: dict[cst.CSTNode, Any] = {}
-        self.respelled_names: dict[str, Any] = {}
+        self.renamed: dict[cst.CSTNode, Any] = {}
+        self.renamed_parts: dict[cst.CSTNode, Any] = {}
+        self.renamed_names: dict[str, Any] = {}
         self.keras: Any = None
         self._positions: Any = None
         _Walk(self).statements(module.body, self.scope, module)

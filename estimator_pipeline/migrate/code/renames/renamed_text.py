@@ -1,4 +1,4 @@
-"""The text of a file of TensorFlow 1 with the new names in it, as `respelling.plan` has found them."""
+"""The text of a file of TensorFlow 1 with the new names in it, as `tf1_names.plan` has found them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 
-__all__ = ["Change", "RespelledText", "of"]
+__all__ = ["Change", "RenamedText", "of"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Change:
 
 
 @dataclass
-class RespelledText:
+class RenamedText:
     """The text, what was changed in it, and why it is as it was where it might have been changed."""
 
     text: str
@@ -35,24 +35,24 @@ class RespelledText:
     kept: str = ""
 
 
-def of(tree: Tree) -> RespelledText:
+def of(tree: Tree) -> RenamedText:
     """The new text of a file; lines stay where they are."""
     before = tree.source.text
     if tree.source.cells:
-        return RespelledText(before)
+        return RenamedText(before)
     if tree.module.code != before:
-        return RespelledText(before, kept="it would not be kept byte for byte")
+        return RenamedText(before, kept="it would not be kept byte for byte")
     changes: list[Change] = []
     after = apply(before, _edits(tree, Lines(before), changes))
     why = _does_not_read(before, after)
     if why:  # a defect: the program stays as it was, and says so
-        return RespelledText(before, kept=f"what was written cannot be read: {why}")
-    return RespelledText(after, sorted(changes, key=lambda change: (change.line, change.column)))
+        return RenamedText(before, kept=f"what was written cannot be read: {why}")
+    return RenamedText(after, sorted(changes, key=lambda change: (change.line, change.column)))
 
 
 def _edits(tree: Tree, lines: Lines, changes: list[Change]) -> Iterator[Edit]:
     done: set[cst.CSTNode] = set()
-    for found in tree.respelled.values():
+    for found in tree.renamed.values():
         if found.node in done:
             continue  # an import of several names
         done.add(found.node)

@@ -25,7 +25,7 @@ from estimator_pipeline.migrate.code.renames.tf_contrib import CONTRIB, as_it_wa
 if TYPE_CHECKING:
     from estimator_pipeline.migrate.code.analysis.constructs import Construct
 
-__all__ = ["ON_THE_WAY", "Respelled", "plan", "plan_aliases", "plan_classes", "root_of_tensorflow", "switch",
+__all__ = ["ON_THE_WAY", "RenamedName", "plan", "plan_aliases", "plan_classes", "root_of_tensorflow", "switch",
            "switches_behavior"]  # fmt: skip
 
 _ITERATORS = ("make_one_shot_iterator", "make_initializable_iterator")
@@ -61,7 +61,7 @@ ONE_BY_ARGUMENTS: dict[str, tuple[int, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-class Respelled(NamedTuple):
+class RenamedName(NamedTuple):
     """A name that gets another spelling.
 
     Attributes:
@@ -77,7 +77,7 @@ class Respelled(NamedTuple):
 
 
 def plan(program: Program, tree: Tree) -> None:
-    """Finds what a file of TensorFlow 1 has to spell anew, and keeps it in `tree.respelled` by the node that is read.
+    """Finds what a file of TensorFlow 1 has to spell anew, and keeps it in `tree.renamed` by the node that is read.
 
     Needs `tree.tensorflow_1`, which the scan has set.
     """
@@ -92,7 +92,7 @@ def plan(program: Program, tree: Tree) -> None:
             continue
         found = _of_chain(tree, node, begun)
         if found is not None:
-            tree.respelled[node] = found
+            tree.renamed[node] = found
     for alias, binding in tree.imports:
         if binding.kind == "from" and binding.module == "tensorflow" and not binding.level:
             _of_import(tree, alias, begun)
@@ -100,19 +100,19 @@ def plan(program: Program, tree: Tree) -> None:
         if isinstance(node, cst.Attribute) and node.attr.value in _ITERATORS:
             made = _made_by(program, tree, node.value, tree.where[node])
             if made is not None:
-                tree.respelled_parts[node.attr] = made
+                tree.renamed_parts[node.attr] = made
 
 
 def plan_classes(program: Program, trees: list[Tree]) -> None:
     """Marks the classes whose base is spelled anew, in their own file or in that of a class between."""
     classes = {node: tree for tree in trees for node in tree.classes}
-    known: dict[cst.ClassDef, Respelled | None] = {}
+    known: dict[cst.ClassDef, RenamedName | None] = {}
 
-    def of(node: cst.ClassDef) -> Respelled | None:
+    def of(node: cst.ClassDef) -> RenamedName | None:
         if node not in known:
             known[node] = None  # a class that comes from itself
             tree = classes[node]
-            found = [tree.respelled[arg.value] for arg in node.bases if arg.value in tree.respelled]
+            found = [tree.renamed[arg.value] for arg in node.bases if arg.value in tree.renamed]
             for base in program.bases(ClassOf(node, tree)):
                 if isinstance(base, ClassOf):
                     found += [one] if (one := of(base.node)) is not None else []
@@ -122,27 +122,27 @@ def plan_classes(program: Program, trees: list[Tree]) -> None:
     for node, tree in classes.items():
         found = of(node)
         if found is not None:
-            tree.respelled_parts[node.name] = found
+            tree.renamed_parts[node.name] = found
 
 
 def plan_aliases(trees: list[Tree]) -> None:
     """Keeps the new spellings by the old names: for what a program reaches by names of its own."""
     names = {
         found.before.partition(".")[2]: found
-        for tree in trees for node, found in tree.respelled.items() if isinstance(node, cst.Attribute)
+        for tree in trees for node, found in tree.renamed.items() if isinstance(node, cst.Attribute)
     }  # fmt: skip
     for tree in trees:
-        tree.respelled_names = names
+        tree.renamed_names = names
 
 
 def _made_by(
     program: Program, tree: Tree, node: cst.CSTNode, scope: Scope, seen: set[cst.CSTNode] | None = None
-) -> Respelled | None:  # fmt: skip
+) -> RenamedName | None:  # fmt: skip
     """The name at the beginning of `tf.data.Dataset.range(3).batch(2)`, over variables, if it is spelled anew."""
     seen = set() if seen is None else seen
     while isinstance(node, (cst.Call, cst.Attribute)):
-        if node in tree.respelled:
-            return tree.respelled[node]
+        if node in tree.renamed:
+            return tree.renamed[node]
         node = node.func if isinstance(node, cst.Call) else node.value
     if isinstance(node, cst.Name):
         for binding in program.bindings(node.value, scope):
@@ -175,7 +175,7 @@ def _is_tensorflow(program: Program, node: cst.Attribute, scope: Scope) -> bool:
     return bool(bindings) and all(one.kind == "import" and one.module == "tensorflow" for one in bindings)
 
 
-def _of_chain(tree: Tree, node: cst.Attribute, begun: bool) -> Respelled | None:
+def _of_chain(tree: Tree, node: cst.Attribute, begun: bool) -> RenamedName | None:
     parts = (dotted_of(node) or "").split(".")
     root, below = parts[0], parts[1:]
     if below[0] == "compat":
@@ -190,11 +190,11 @@ def _of_chain(tree: Tree, node: cst.Attribute, begun: bool) -> Respelled | None:
         if below[0] == "contrib":
             if name in CONTRIB:
                 kept = as_it_was(CONTRIB[name], call if whole else None)
-                return kept and Respelled(part, f"{root}.{name}", f"{root}.{kept[0]}", kept[1])
+                return kept and RenamedName(part, f"{root}.{name}", f"{root}.{kept[0]}", kept[1])
             continue
         after = _successor(name, whole, call if whole else None, begun)
         if after is not None:
-            return Respelled(part, f"{root}.{name}", f"{root}.{after}") if after != name else None
+            return RenamedName(part, f"{root}.{name}", f"{root}.{after}") if after != name else None
     return None
 
 
@@ -242,8 +242,8 @@ def _of_import(tree: Tree, alias: cst.CSTNode, begun: bool) -> None:
     shared = catalogue.shared_names()
     old = any(name in catalogue.v1_names() or f"{name}." in shared or (name in shared and not begun) for name in names)
     if old:
-        found = Respelled(statement.module, "tensorflow", "tensorflow.compat.v1")
-        tree.respelled[alias] = tree.respelled_parts[alias.name] = found
+        found = RenamedName(statement.module, "tensorflow", "tensorflow.compat.v1")
+        tree.renamed[alias] = tree.renamed_parts[alias.name] = found
 
 
 def switch(program: Program, tree: Tree, switches: bool) -> cst.BaseStatement | None:
@@ -293,7 +293,7 @@ def _is_run(tree: Tree) -> bool:
     )
 
 
-class _Respelling:
+class _RenamedNames:
     """The rule, as the scan asks for it."""
 
     name = "tensorflow-1-name"
@@ -314,12 +314,12 @@ class _Respelling:
         found = self._at(construct)
         return found.after if found is not None else ""
 
-    def _at(self, construct: Construct) -> Respelled | None:
+    def _at(self, construct: Construct) -> RenamedName | None:
         """What is written for a construct: for its own node, its base class, its call, its import or its alias."""
         tree, node = construct.tree, construct.node
-        planned = tree.respelled
-        if node in planned or node in tree.respelled_parts:
-            return planned.get(node) or tree.respelled_parts[node]
+        planned = tree.renamed
+        if node in planned or node in tree.renamed_parts:
+            return planned.get(node) or tree.renamed_parts[node]
         if isinstance(node, cst.Call):  # getattr(tf.train, "AdamOptimizer")
             return next((planned[arg.value] for arg in node.args[:1] if arg.value in planned), None)
         if construct.match.exists and not construct.match.ambiguous:
@@ -330,10 +330,10 @@ class _Respelling:
         if by_its_root is None:
             return None
         below = construct.match.spelled.removeprefix("tf.")
-        return by_its_root if isinstance(by_its_root, Respelled) else tree.respelled_names.get(below)
+        return by_its_root if isinstance(by_its_root, RenamedName) else tree.renamed_names.get(below)
 
 
-def _by_its_root(tree: Tree, node: cst.CSTNode) -> Respelled | bool | None:
+def _by_its_root(tree: Tree, node: cst.CSTNode) -> RenamedName | bool | None:
     """`layers.dense` of `from tensorflow import layers`, `losses.log_loss` of `losses = tf.losses`.
 
     True for another name of the program's own: `Cell(8)` of `Cell = tf.nn.rnn_cell.GRUCell if small else ...`.
@@ -344,7 +344,7 @@ def _by_its_root(tree: Tree, node: cst.CSTNode) -> Respelled | bool | None:
     while scope is not None and isinstance(node, cst.Name):
         if node.value in scope.names:
             bindings = scope.names[node.value]
-            found = [tree.respelled.get(binding.node) for binding in bindings]
+            found = [tree.renamed.get(binding.node) for binding in bindings]
             if len(found) == 1 and found[0] is not None:
                 return found[0]
             return True if not any(one.module.split(".")[0] == "tensorflow" for one in bindings) else None
@@ -352,4 +352,4 @@ def _by_its_root(tree: Tree, node: cst.CSTNode) -> Respelled | bool | None:
     return None
 
 
-register_general(_Respelling())
+register_general(_RenamedNames())

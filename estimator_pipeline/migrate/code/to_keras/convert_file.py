@@ -20,7 +20,7 @@ from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of, parse
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
-from estimator_pipeline.migrate.code.renames import tf1_names as respelling
+from estimator_pipeline.migrate.code.renames import tf1_names
 from estimator_pipeline.migrate.code.to_keras.classes import estimator_subclasses as subclasses  # fmt: skip
 from estimator_pipeline.migrate.code.to_keras.helpers import HELPERS
 from estimator_pipeline.migrate.code.to_keras.hooks import hooks
@@ -35,7 +35,7 @@ from estimator_pipeline.migrate.code.to_keras.model import warm_start as warm_st
 from estimator_pipeline.migrate.code.to_keras.model_fn import layers, variables
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
 from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 from estimator_pipeline.migrate.code.to_keras.unresolved_names import unknown_names
 
 __all__ = ["DEFECTS", "ConversionOutcome", "convert"]
@@ -102,7 +102,7 @@ def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Co
         if lowered is not None:
             return _of_classes(program, tree, lowered)
         return ConversionOutcome(_written(program, tree, first.node, constructs))
-    except Declined as declined:
+    except NotConvertible as declined:
         line = declined.line or tree.position(first.node)[0]
         if not declined.line:
             with contextlib.suppress(KeyError):
@@ -115,14 +115,14 @@ def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Co
 
 
 def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Sequence[Construct]) -> str:
-    tf = respelling.root_of_tensorflow(program, tree)
+    tf = tf1_names.root_of_tensorflow(program, tree)
     old = None if tf else _v1_import(tree)
     if tree.tensorflow_1:
         for one in constructs:
             if one.match.spelled.startswith("tf.") and not one.match.exists and not is_guarded(tree, one.node):
-                raise Declined(f"{one.match.spelled}, which TensorFlow 2 has under no other name", one.node)
+                raise NotConvertible(f"{one.match.spelled}, which TensorFlow 2 has under no other name", one.node)
     if tree.tensorflow_1 or (tf is None and old is None):
-        raise Declined("it does not import tensorflow as TensorFlow 2", first)
+        raise NotConvertible("it does not import tensorflow as TensorFlow 2", first)
     if tf is None:
         assert old is not None
         tf = old.evaluated_alias or "tf"
@@ -138,7 +138,7 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
     _logging(reader)
     jobs = jobs_of(reader, kinds=("estimator", "canned estimator", "keras estimator"))
     if not jobs:
-        raise Declined("no Estimator is made in this file", first)
+        raise NotConvertible("no Estimator is made in this file", first)
     hooks.find(reader)
     written: dict[cst.FunctionDef, modelling.ConvertedModel] = {}
     for job in jobs:
@@ -152,7 +152,7 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
             canned.write(reader, job)
     _remove_helpers(reader, written)
     for name, node in reader.watched.items():
-        raise Declined(f"a hook that asks for a tensor {name}, which is no tf.identity of a model_fn", node)
+        raise NotConvertible(f"a hook that asks for a tensor {name}, which is no tf.identity of a model_fn", node)
     warm_starts.install(reader, jobs)
     for job in jobs:
         training.install(reader, job)
@@ -197,7 +197,7 @@ def _switches(reader: Rewriter) -> None:
             continue
         statement = reader.statement_of(call)
         if not isinstance(statement, cst.SimpleStatementLine):
-            raise Declined("a switch of behaviour within another statement", call)
+            raise NotConvertible("a switch of behaviour within another statement", call)
         reader.replaced[statement] = REMOVED
 
 
@@ -209,7 +209,7 @@ def _model(
     told, bound = _bound(reader, given.get("model_fn"))
     functions = reader.functions(told) if told is not None else []
     if told is None or len(functions) != 1 or not isinstance(functions[0].node, cst.FunctionDef):
-        raise Declined("a model_fn that is not a function of this file", call)
+        raise NotConvertible("a model_fn that is not a function of this file", call)
     function = functions[0].node
     owner = _owner(reader, function, told)
     extra = _further(function, bound)
@@ -220,9 +220,9 @@ def _model(
     made = written[function]
     params = given.get("params")
     if made.takes_params and params is None:
-        raise Declined("a model_fn that asks for params, and an Estimator without", call)
+        raise NotConvertible("a model_fn that asks for params, and an Estimator without", call)
     if made.extra != extra:
-        raise Declined("a model_fn that other arguments are bound to elsewhere", call)
+        raise NotConvertible("a model_fn that other arguments are bound to elsewhere", call)
 
     def make(data: str) -> str:
         told = [data]
@@ -240,7 +240,7 @@ def _bound(reader: Rewriter, given: cst.Arg | None) -> tuple[Any, dict[str, cst.
         return given.value if given is not None else None, {}
     for arg in node.args[1:]:
         if arg.keyword is None or arg.star:
-            raise Declined("arguments that are bound to a model_fn without their names", arg)
+            raise NotConvertible("arguments that are bound to a model_fn without their names", arg)
     return node.args[0].value, {arg.keyword.value: arg.value for arg in node.args[1:] if arg.keyword is not None}
 
 
@@ -259,7 +259,7 @@ def _remove_helpers(reader: Rewriter, written: dict[cst.FunctionDef, modelling.C
     for helper in helpers:
         for chain in reader.tree.chains:
             if any(one.node is helper for one in reader.functions(chain)) and not gone & set(reader.tree.above(chain)):
-                raise Declined("a function that makes an EstimatorSpec, used elsewhere too", chain)
+                raise NotConvertible("a function that makes an EstimatorSpec, used elsewhere too", chain)
         reader.replaced[helper] = REMOVED
 
 
@@ -268,23 +268,23 @@ def _owner(reader: Rewriter, function: cst.FunctionDef, given: cst.BaseExpressio
     parent = reader.tree.parents.get(function)
     if parent is reader.tree.module:
         if not isinstance(given, cst.Name):
-            raise Declined("a model_fn with arguments bound to it", given)
+            raise NotConvertible("a model_fn with arguments bound to it", given)
         return ""
     around = reader.tree.parents.get(parent) if parent is not None else None
     at_the_top = isinstance(around, cst.ClassDef) and reader.tree.parents.get(around) is reader.tree.module
     names = [one.name.value for one in function.params.params]
     if not at_the_top or names[:1] != ["self"] or function.decorators:
-        raise Declined("a model_fn within another function, or of a class", function.name)
+        raise NotConvertible("a model_fn within another function, or of a class", function.name)
     if not isinstance(given, cst.Attribute) or not isinstance(given.value, cst.Name):
-        raise Declined("a model_fn that is a method of an object without a name", given)
+        raise NotConvertible("a model_fn that is a method of an object without a name", given)
     if given.value.value == "self":
-        raise Declined("a model_fn that is a method of the object that trains it", given)
+        raise NotConvertible("a model_fn that is a method of the object that trains it", given)
     for chain in reader.tree.chains:
         called = reader.tree.parents.get(reader.tree.parents.get(chain, chain))
         if isinstance(chain, cst.Attribute) and chain.attr.value == function.name.value and (
             reader.called(called) != "tf.estimator.Estimator"
         ):  # fmt: skip
-            raise Declined("a model_fn that is called otherwise than by its Estimator", chain)
+            raise NotConvertible("a model_fn that is called otherwise than by its Estimator", chain)
     return f"{reader.text(given.value)}."
 
 
@@ -312,7 +312,7 @@ def _logging(reader: Rewriter) -> None:
     def level(call: cst.Call) -> str:
         name = reader.name(call.args[0].value).rpartition(".")[2] if len(call.args) == 1 else ""
         if name not in _LEVELS:
-            raise Declined("a level of logging that cannot be told", call)
+            raise NotConvertible("a level of logging that cannot be told", call)
         return f"{reader.tf}.get_logger().setLevel('{name}')"
 
     reader.calls["tf.compat.v1.logging.set_verbosity"] = level
@@ -438,20 +438,20 @@ def _check(reader: Rewriter, text: str, first: cst.CSTNode) -> None:
         try:
             ast.parse(text)
         except SyntaxError as error:
-            raise Declined(f"what was written cannot be read: {error}", first) from error
+            raise NotConvertible(f"what was written cannot be read: {error}", first) from error
     unknown = sorted(unknown_names(text) - unknown_names(reader.lines.text))
     if unknown:
         line = _line_of(rf"\b{re.escape(unknown[0])}\b", reader.lines.text)
-        raise Declined(f"{unknown[0]} would have no value in it", first, line)
+        raise NotConvertible(f"{unknown[0]} would have no value in it", first, line)
     found = _GONE.search(re.sub(r"#[^\n]*|\"\"\".*?\"\"\"", "", text, flags=re.DOTALL))
     if found:
         left = found[0].lstrip(".")
         at = next((one for one in reader.tree.chains if reader.name(one).startswith(f"tf.{left}")), None)
         line = 0 if at is not None else _line_of(re.escape(left.rpartition(".")[2]) + r"\b", reader.lines.text)
-        raise Declined(f"{left} would be left in it", at or first, line)
+        raise NotConvertible(f"{left} would be left in it", at or first, line)
     line = reader.lost_comment(text)
     if line:
-        raise Declined("a comment within brackets has no place in what would be written", first, line)
+        raise NotConvertible("a comment within brackets has no place in what would be written", first, line)
 
 
 def _line_of(pattern: str, text: str) -> int:

@@ -16,14 +16,14 @@ from estimator_pipeline.migrate.code.analysis import modes
 from estimator_pipeline.migrate.code.analysis.edits import Lines
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children
-from estimator_pipeline.migrate.code.renames import tf1_names as respelling
+from estimator_pipeline.migrate.code.renames import tf1_names
 
-__all__ = ["Declined", "Rewriter", "indented", "names_in"]
+__all__ = ["NotConvertible", "Rewriter", "indented", "names_in"]
 
 _WIDTH = 110
 
 
-class Declined(Exception):
+class NotConvertible(Exception):
     """A file stays an Estimator program, because of one construct of it.
 
     Attributes:
@@ -220,7 +220,7 @@ class Rewriter:
             return write(node) if write is not None else self._own_call(node) or self._trained(node)
         if isinstance(node, (cst.Attribute, cst.Name)):
             if isinstance(node, cst.Name) and self.home(node) in self.flags:
-                raise Declined("the network is another one where it trains; Keras has layers for that", node)
+                raise NotConvertible("the network is another one where it trains; Keras has layers for that", node)
             return self._symbol(node)
         if isinstance(node, cst.With):
             return self._with(node)
@@ -241,7 +241,7 @@ class Rewriter:
         # By `import tensorflow.compat.v1 as tf`: what TensorFlow 2 has for another thing is spelled out.
         if self.is_v1 and (below in catalogue.v1_names() or below in catalogue.shared_names()):
             call = self.tree.parents.get(node)
-            if isinstance(call, cst.Call) and call.func is node and respelling._is_one(below, call):
+            if isinstance(call, cst.Call) and call.func is node and tf1_names._is_one(below, call):
                 return f"{self.tf}.{below}"
             return f"{self.tf}.{name.removeprefix('tf.')}"
         return None
@@ -326,12 +326,12 @@ class Rewriter:
         if not any(name in ("tf.compat.v1.variable_scope", "tf.compat.v1.name_scope") for name in names):
             return None
         if len(node.items) != 1 or not isinstance(node.items[0].item, cst.Call):
-            raise Declined("several scopes in one statement", node)
+            raise NotConvertible("several scopes in one statement", node)
         (item,) = node.items
         call = item.item
         assert isinstance(call, cst.Call)
         if item.asname is not None:
-            raise Declined("the scope of V1's variables has a name of its own", node)
+            raise NotConvertible("the scope of V1's variables has a name of its own", node)
         initializers: list[str] = []
         for arg in call.args[1:]:
             if arg.keyword is not None and arg.keyword.value in ("reuse", "partitioner"):
@@ -339,9 +339,9 @@ class Rewriter:
             if arg.keyword is not None and arg.keyword.value == "initializer" and self._is_of_cells(node):
                 initializers.append(self.text(arg.value))
             else:
-                raise Declined(f"{self.source(arg)}: what a scope gives to all of its variables", arg)
+                raise NotConvertible(f"{self.source(arg)}: what a scope gives to all of its variables", arg)
         if not isinstance(node.body, cst.IndentedBlock) or '"""' in self.source(node) or "'''" in self.source(node):
-            raise Declined("a scope around a text of several lines", node)
+            raise NotConvertible("a scope around a text of several lines", node)
         prefix = names[0] == "tf.compat.v1.variable_scope"
         if prefix:
             self.prefixes.append(self.text(call.args[0].value))
@@ -385,7 +385,7 @@ class Rewriter:
     def block(self, body: cst.BaseSuite) -> str:
         """The statements of a block, with the comments before them, from the first line's indent on."""
         if not isinstance(body, cst.IndentedBlock):
-            raise Declined("a block in one line", body)
+            raise NotConvertible("a block in one line", body)
         return self.statements(body.body)
 
     def statements(self, nodes: Iterable[cst.CSTNode]) -> str:

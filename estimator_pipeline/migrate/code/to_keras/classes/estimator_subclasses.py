@@ -18,7 +18,7 @@ from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf, Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.to_keras.classes.inherited_methods import as_methods
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, names_in
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, names_in
 
 __all__ = ["Lowered", "lower"]
 
@@ -97,7 +97,7 @@ def lower(program: Program, tree: Tree) -> Lowered | None:
     """Writes the classes of Estimators of a file as functions; None where it has none.
 
     Raises:
-        Declined: one is more than a model_fn, and functions that are called of it.
+        NotConvertible: one is more than a model_fn, and functions that are called of it.
     """
     found: list[_Class] = []
     for node in tree.classes:
@@ -118,22 +118,22 @@ def _read(program: Program, tree: Tree, node: cst.ClassDef, stem: str) -> _Class
     base = node.bases[0].value if len(node.bases) == 1 else None
     plain = not node.decorators and not node.keywords and tree.parents.get(node) is tree.module
     if base is None or not plain or not isinstance(node.body, cst.IndentedBlock):
-        raise Declined("a class of Estimators with further bases, or within another block", node.name)
+        raise NotConvertible("a class of Estimators with further bases, or within another block", node.name)
     if not any(isinstance(one, Outside) for one in program.meaning(base, tree, tree.scope)):
-        raise Declined("a class that comes from another class of Estimators", node.name)
+        raise NotConvertible("a class that comes from another class of Estimators", node.name)
     methods: dict[str, cst.FunctionDef] = {}
     for one in node.body.body:
         if isinstance(one, cst.FunctionDef):
             methods[one.name.value] = one
         elif not _is_doc(one):
-            raise Declined("a class of Estimators with more than methods", one)
+            raise NotConvertible("a class of Estimators with more than methods", one)
     init = methods.pop("__init__", None)
     if init is None:
-        raise Declined("a class of Estimators without a model_fn of its own", node.name)
+        raise NotConvertible("a class of Estimators without a model_fn of its own", node.name)
     for name, method in methods.items():
         decorators = [cst.Module([]).code_for_node(one.decorator) for one in method.decorators]
         if name in _OWN or name.startswith("__") or decorators not in ([], ["staticmethod"]):
-            raise Declined(f"a method {name} of a class of Estimators", method.name)
+            raise NotConvertible(f"a method {name} of a class of Estimators", method.name)
     before, told, model_fn = _beginning(tree, node, init)
     made = _Class(node, node.name.value, tree.module.code_for_node(base), stem, init, model_fn, before, told, methods)
     waiting: list[cst.CSTNode] = [model_fn, *before]
@@ -153,14 +153,14 @@ def _beginning(
     """(what `__init__` does before it calls that of the Estimator, what it hands it, the model_fn)."""
     params = init.params
     if not isinstance(params.star_arg, cst.MaybeSentinel) or params.star_kwarg or init.decorators:
-        raise Declined("a class of Estimators that takes any arguments", init.name)
+        raise NotConvertible("a class of Estimators that takes any arguments", init.name)
     before: list[cst.SimpleStatementLine | cst.FunctionDef] = []
     told: dict[str, cst.Arg] | None = None
     for one in init.body.body:
         call = _call_of_super(one)
         if call is not None and told is None:
             if any(arg.star for arg in call.args):
-                raise Declined("a class of Estimators whose arguments cannot be told", call)
+                raise NotConvertible("a class of Estimators whose arguments cannot be told", call)
             told = arguments(call, _FIELDS)
             continue
         assign = one.body[0] if isinstance(one, cst.SimpleStatementLine) and len(one.body) == 1 else None
@@ -173,15 +173,15 @@ def _beginning(
         if told is None and isinstance(one, cst.SimpleStatementLine) and plain:
             before.append(one)
         elif not _is_doc(one):
-            raise Declined("a class of Estimators that does more than to hand its model_fn on", one)
+            raise NotConvertible("a class of Estimators that does more than to hand its model_fn on", one)
     functions = {one.name.value: one for one in before if isinstance(one, cst.FunctionDef)}
     given = told["model_fn"].value if told and "model_fn" in told else None
     model_fn = functions.get(given.value) if isinstance(given, cst.Name) else None
     if told is None or model_fn is None or told.keys() - set(_FIELDS):
-        raise Declined("a class of Estimators whose model_fn is no function of its __init__", init.name)
+        raise NotConvertible("a class of Estimators whose model_fn is no function of its __init__", init.name)
     names = [name for one in before for name in _given(one)]
     if len(set(names)) < len(names) or set(names) & {one.name.value for one in _parameters(init)}:
-        raise Declined("a class of Estimators that gives a name several values", init.name)
+        raise NotConvertible("a class of Estimators that gives a name several values", init.name)
     before.remove(model_fn)
     return before, told, model_fn
 
@@ -224,11 +224,11 @@ def _check_self(one: _Class, part: cst.CSTNode) -> None:
     """Whether a part of a model_fn asks its object for methods alone."""
     for chain in matchers.findall(part, matchers.Attribute(matchers.Name("self"))):
         if cst.ensure_type(chain, cst.Attribute).attr.value not in one.methods:
-            raise Declined("a model_fn that asks the Estimator that it belongs to for more than methods", chain)
+            raise NotConvertible("a model_fn that asks the Estimator that it belongs to for more than methods", chain)
     named = len(matchers.findall(part, matchers.Name("self")))
     own = isinstance(part, cst.FunctionDef) and any(each.name.value == "self" for each in part.params.params)
     if named != len(matchers.findall(part, matchers.Attribute(matchers.Name("self")))) + own:
-        raise Declined("a model_fn that hands on the Estimator that it belongs to", part)
+        raise NotConvertible("a model_fn that hands on the Estimator that it belongs to", part)
 
 
 def _is_doc(node: cst.CSTNode) -> bool:
@@ -282,10 +282,10 @@ class _Lowering(cst.CSTTransformer):
         called = isinstance(call, cst.Call) and call.func is original_node
         if base.value != "self" or name in one.network or _is_static(one.methods[name]):
             if base.value != "self" and not _is_static(one.methods[name]):
-                raise Declined("a method of a class of Estimators that is not called of an object", original_node)
+                raise NotConvertible("a method of a class of Estimators that is not called of an object", original_node)
             return cst.Name(one.function(name))
         if not called:
-            raise Declined("a method of an Estimator that is handed on", original_node)
+            raise NotConvertible("a method of an Estimator that is handed on", original_node)
         return updated_node
 
     def _is_hidden(self, name: cst.Name) -> bool:
@@ -308,7 +308,9 @@ class _Lowering(cst.CSTTransformer):
                 return updated_node
             one, name = known[0]
             if _is_static(one.methods[name]) or name in one.network:
-                raise Declined("a method of an Estimator's model_fn that is called of the Estimator", original_node)
+                raise NotConvertible(
+                    "a method of an Estimator's model_fn that is called of the Estimator", original_node
+                )
         owner = cst.Arg(cst.ensure_type(updated_node.func, cst.Attribute).value)
         if updated_node.args:
             owner = owner.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
@@ -323,7 +325,7 @@ class _Lowering(cst.CSTTransformer):
             if used in self.by_name and not called and not self._is_hidden(cst.ensure_type(chain, cst.Name)) and (
                 self.by_name[used].node not in set(self.tree.above(chain))
             ):  # fmt: skip
-                raise Declined("a class of Estimators that is more than called", chain)
+                raise NotConvertible("a class of Estimators that is more than called", chain)
         if not self.bound:
             return updated_node
         body = list(updated_node.body)
@@ -339,17 +341,17 @@ class _Lowering(cst.CSTTransformer):
         values = {param.name.value: param.default for param in parameters if param.default is not None}
         values |= {name: arg.value for name, arg in given.items()}
         if any(arg.star for arg in call.args) or len(given) < len(call.args) or values.keys() != set(names):
-            raise Declined(f"what {one.name} is made with cannot be told", original)
+            raise NotConvertible(f"what {one.name} is made with cannot be told", original)
         needed = _needed(one)
         told = {name: arg.value for name, arg in one.told.items() if name != "model_fn"}
         asked = [name for node in told.values() for name in names_in(node)]
         for name in {*asked} - set(names):
             if any(name in _given(each) for each in one.before):
-                raise Declined(f"{name}, which {one.name} works out and hands its Estimator", original)
+                raise NotConvertible(f"{name}, which {one.name} works out and hands its Estimator", original)
         twice = [name for name, node in values.items()
                  if asked.count(name) + (name in needed) > 1 and matchers.findall(node, matchers.Call())]  # fmt: skip
         if twice:
-            raise Declined(f"{twice[0]}, which {one.name} hands on in several places", original)
+            raise NotConvertible(f"{twice[0]}, which {one.name} hands on in several places", original)
         model_fn: cst.BaseExpression = cst.Name(f"{one.stem}_model_fn")
         bound = [_keyword(name, given[name].value) for name in names if name in needed and name in given]
         if bound:
@@ -374,7 +376,7 @@ def _with(node: cst.BaseExpression, values: Mapping[str, cst.BaseExpression]) ->
     if isinstance(node, cst.Name) and node.value in values:
         return values[node.value]
     if matchers.findall(node, matchers.Lambda() | matchers.CompFor()):
-        raise Declined("what a class of Estimators hands on cannot be told", node)
+        raise NotConvertible("what a class of Estimators hands on cannot be told", node)
 
     class Change(cst.CSTTransformer):
         def visit_Attribute_attr(self, node: cst.Attribute) -> None:

@@ -11,7 +11,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import children, dotted_of
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, indented
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, indented
 
 __all__ = ["HookClass", "find", "write"]
 
@@ -75,7 +75,7 @@ def find(reader: Rewriter) -> list[HookClass]:
     for inner in (node for node in _nodes(reader.tree.module) if isinstance(node, cst.ClassDef)):
         for one in inner.bases:
             if isinstance(one.value, cst.Name) and one.value.value in names:
-                raise Declined("a hook that comes from another one of this file", inner.name)
+                raise NotConvertible("a hook that comes from another one of this file", inner.name)
     return found
 
 
@@ -87,7 +87,7 @@ def write(reader: Rewriter, made: HookClass) -> None:
     """Lets a reader write a class of hooks as one of callbacks, and one of listeners as one without a base.
 
     Raises:
-        Declined: it does something with its session that a callback cannot.
+        NotConvertible: it does something with its session that a callback cannot.
     """
     _Class(reader, made).write()
 
@@ -97,7 +97,7 @@ class _Class:
         self.reader, self.made, self.node = reader, made, made.node
         self.unit = reader.tree.module.default_indent
         if made.node.decorators or not isinstance(made.node.body, cst.IndentedBlock):
-            raise Declined("a hook with a decorator, or in one line", made.node.name)
+            raise NotConvertible("a hook with a decorator, or in one line", made.node.name)
         self.body = list(made.node.body.body)
         self.methods = {one.name.value: one for one in self.body if isinstance(one, cst.FunctionDef)}
         self.asked: cst.BaseExpression | None = None
@@ -109,7 +109,7 @@ class _Class:
             if name in known:
                 self._check_head(method, known[name])
             if name in _TAKEN:
-                raise Declined(f"a hook with a method {name}, which callbacks have", method.name)
+                raise NotConvertible(f"a hook with a method {name}, which callbacks have", method.name)
         self._find_handles()
         if "before_run" in self.methods and not self.made.is_listener:
             self._find_what_is_asked(self.methods["before_run"])
@@ -126,12 +126,12 @@ class _Class:
     def _check_head(self, method: cst.FunctionDef, count: int) -> None:
         params = method.params
         if method.decorators or len(params.params) != count + 1 or params.kwonly_params or params.star_kwarg:
-            raise Declined(f"{method.name.value} of a hook with other parameters than it has", method.name)
+            raise NotConvertible(f"{method.name.value} of a hook with other parameters than it has", method.name)
         if not isinstance(method.body, cst.IndentedBlock):
-            raise Declined("a method of a hook in one line", method.name)
+            raise NotConvertible("a method of a hook in one line", method.name)
         taken = {"batch", "logs"} & set(self.reader.tree.scopes[method].names)
         if taken:
-            raise Declined(f"a hook with a variable {min(taken)}, which is a parameter of callbacks", method.name)
+            raise NotConvertible(f"a hook with a variable {min(taken)}, which is a parameter of callbacks", method.name)
 
     # What is of the graph
 
@@ -167,9 +167,9 @@ class _Class:
             owner = value.func.value
             known = isinstance(owner, cst.Name) and owner.value in graphs
             if not known and self.reader.called(owner) != "tf.compat.v1.get_default_graph":
-                raise Declined("a tensor of a graph that cannot be told", value)
+                raise NotConvertible("a tensor of a graph that cannot be told", value)
             if len(value.args) != 1:
-                raise Declined("a tensor whose name cannot be told", value)
+                raise NotConvertible("a tensor whose name cannot be told", value)
             self.made.tensors.append(value.args[0].value)
             return _Handle("tensor", value.args[0].value, statement)
         if any(self.reader.called(call) == _TRAINED for call in _calls(value)):
@@ -182,22 +182,22 @@ class _Class:
         returned = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
         if not isinstance(returned, cst.Return):
             if any(isinstance(one, cst.Return) for one in _nodes(method)):
-                raise Declined("before_run that asks for other things at other times", method.name)
+                raise NotConvertible("before_run that asks for other things at other times", method.name)
             return
         self.gone.add(last)
         value = returned.value
         if value is None or _is(value, "None"):
             return
         if self.reader.called(value) not in _ARGS or not isinstance(value, cst.Call):
-            raise Declined("before_run that returns something else than its SessionRunArgs", returned)
+            raise NotConvertible("before_run that returns something else than its SessionRunArgs", returned)
         given = arguments(value, ("fetches", "feed_dict", "options"))
         if given.keys() - {"fetches"} or "fetches" not in given:
-            raise Declined("before_run that feeds the session, or sets its options", value)
+            raise NotConvertible("before_run that feeds the session, or sets its options", value)
         self.asked = given["fetches"].value
         for one in self._parts(self.asked):
             handle = self._handle_of(one)
             if handle is None or handle.kind == "values":
-                raise Declined("what before_run asks for cannot be told by a callback", one)
+                raise NotConvertible("what before_run asks for cannot be told by a callback", one)
 
     def _parts(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
         if isinstance(node, (cst.List, cst.Tuple)):
@@ -225,7 +225,7 @@ class _Class:
             return "int(self.model.optimizer.iterations)" + ("" if after else " - 1")
         if handle.kind == "tensor":
             if after:
-                raise Declined("a tensor that is worked out by a session of its own", handle.node)
+                raise NotConvertible("a tensor that is worked out by a session of its own", handle.node)
             return f"logs[{self.reader.text(handle.node)}]"
         for call in _calls(handle.node):
             if self.reader.called(call) == _TRAINED:
@@ -241,7 +241,7 @@ class _Class:
         """`run_values.results`, as what before_run asked for says."""
         node = self.asked
         if node is None:
-            raise Declined("results of a step that before_run did not ask for", self.node.name)
+            raise NotConvertible("results of a step that before_run did not ask for", self.node.name)
         handles = [(one, self._handle_of(one)) for one in self._parts(node)]
         values = [self._value(handle, after=False) for _, handle in handles if handle is not None]
         if isinstance(node, cst.Dict):
@@ -279,7 +279,7 @@ class _Class:
             if not isinstance(node, cst.Name) or node.value not in roles or node in done:
                 continue
             if not any(above in self.gone for above in (node, *reader.tree.above(node))):
-                raise Declined(f"what a hook does with {node.value} has no equal in a callback", node)
+                raise NotConvertible(f"what a hook does with {node.value} has no equal in a callback", node)
 
     def _replace(self, node: cst.CSTNode, roles: dict[str, str], done: set[cst.CSTNode]) -> None:
         reader = self.reader
@@ -288,20 +288,20 @@ class _Class:
         role = roles.get(first)
         if isinstance(node, cst.Call) and role == "context" and rest == "request_stop" and not node.args:
             if not isinstance(reader.tree.parents.get(node), cst.Expr):
-                raise Declined("request_stop within another expression", node)
+                raise NotConvertible("request_stop within another expression", node)
             reader.replaced[node] = "self.model.stop_training = True"
             done.add(_root(node.func))
         is_run = (role, rest) in (("context", "session.run"), ("session", "run"))
         if isinstance(node, cst.Call) and is_run:
             handle = self._handle_of(node.args[0].value) if len(node.args) == 1 else None
             if handle is None:
-                raise Declined("a session that is asked for what cannot be told", node)
+                raise NotConvertible("a session that is asked for what cannot be told", node)
             reader.replaced[node] = lambda: self._value(handle, after=True)
             done.add(_root(node.func))
         values = next((name for name, role in roles.items() if role == "values"), "")
         if isinstance(node, cst.Attribute) and _is(node.value, values):
             if node.attr.value != "results":
-                raise Declined(f"{node.attr.value} of what a session gave", node)
+                raise NotConvertible(f"{node.attr.value} of what a session gave", node)
             done.add(_root(node))
             parent = reader.tree.parents.get(node)
             bare = isinstance(parent, cst.Assign) and parent.value is node
@@ -334,9 +334,9 @@ class _Class:
                 name = node.attr.value
                 around = [node, *reader.tree.above(node)]
                 if name in _TAKEN and not self.made.is_listener:
-                    raise Declined(f"a hook with an attribute {name}, which callbacks have", node)
+                    raise NotConvertible(f"a hook with an attribute {name}, which callbacks have", node)
                 if name in self.made.handles and not any(one in self.gone or one in reader.replaced for one in around):
-                    raise Declined(f"what of the graph self.{name} is, is used otherwise than asked for", node)
+                    raise NotConvertible(f"what of the graph self.{name} is, is used otherwise than asked for", node)
         for method in self.methods.values():
             for node in _nodes(method):
                 if isinstance(node, (cst.Attribute, cst.Name)) and not any(
@@ -349,7 +349,7 @@ class _Class:
                         and not re.match(_HARMLESS, name)
                         and not isinstance(parent, cst.Attribute)
                     ):
-                        raise Declined(f"{name} in a hook: a callback has no graph", node)
+                        raise NotConvertible(f"{name} in a hook: a callback has no graph", node)
 
     def _text(self) -> str:
         base = "" if self.made.is_listener else f"({self.reader.tf}.keras.callbacks.Callback)"

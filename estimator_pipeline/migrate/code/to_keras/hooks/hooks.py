@@ -16,7 +16,7 @@ from estimator_pipeline.migrate.code.analysis.syntax import children
 from estimator_pipeline.migrate.code.to_keras.hooks import hook_classes
 from estimator_pipeline.migrate.code.to_keras.hooks import watched_tensors as watching
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED, SILENT_HOOKS
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, names_in
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, names_in
 
 __all__ = ["STOPS", "Found", "drop", "elements", "find", "of_spec", "read", "write_stop"]
 
@@ -51,7 +51,7 @@ def find(reader: Rewriter) -> None:
     """Lets a reader write the classes of hooks and listeners of a file.
 
     Raises:
-        Declined: one does what a callback cannot.
+        NotConvertible: one does what a callback cannot.
     """
     classes = hook_classes.find(reader)
     for one in classes:
@@ -67,7 +67,7 @@ def read(reader: Rewriter, job: Any, given: dict[str, cst.Arg]) -> Found:
         given: the arguments of `train` or of a TrainSpec.
 
     Raises:
-        Declined: one that no callback is equal to.
+        NotConvertible: one that no callback is equal to.
     """
     found = Found()
     every = job.settings.save_steps or "1000"
@@ -82,10 +82,10 @@ def read(reader: Rewriter, job: Any, given: dict[str, cst.Arg]) -> Found:
             _listeners_of(reader, hook, found)
             drop(reader, one, hook)
         else:
-            raise Declined(_WITHOUT, one)
+            raise NotConvertible(_WITHOUT, one)
     for one in elements(reader, given, "saving_listeners"):
         if not _class(reader, reader.value(one), listener=True):
-            raise Declined("a listener that is not made in this file", one)
+            raise NotConvertible("a listener that is not made in this file", one)
         reader.needs.add("AtCheckpoints")
         found.callbacks.append(partial(_at_checkpoints, reader, one, every))
     function = _model_fn(reader, job)
@@ -108,9 +108,9 @@ def _listeners_of(reader: Rewriter, hook: cst.Call, found: Found) -> None:
         return
     for one in elements(reader, given, "listeners"):
         if not _class(reader, reader.value(one), listener=True):
-            raise Declined("a listener that is not made in this file", one)
+            raise NotConvertible("a listener that is not made in this file", one)
         if "save_steps" not in given:
-            raise Declined("a listener that is told after so many seconds; callbacks count steps", hook)
+            raise NotConvertible("a listener that is told after so many seconds; callbacks count steps", hook)
         reader.needs.add("AtCheckpoints")
         found.callbacks.append(partial(_at_checkpoints, reader, one, reader.text(given["save_steps"].value)))
 
@@ -132,26 +132,26 @@ def of_spec(reader: Rewriter, function: cst.FunctionDef, node: cst.BaseExpressio
         alone: whether they are this process's, and not the chief's of several.
 
     Raises:
-        Declined: one that is not made in this file, or is not there always.
+        NotConvertible: one that is not made in this file, or is not there always.
     """
     if reader.source(node) == "None":
         return
     found: list[cst.BaseExpression] = []
     whole = reader.value(node)
     if not isinstance(whole, (cst.List, cst.Tuple)):
-        raise Declined("hooks of an EstimatorSpec that are no list of literals", node)
+        raise NotConvertible("hooks of an EstimatorSpec that are no list of literals", node)
     found += [one.value for one in whole.elements]
     for call in _calls(function):
         if not isinstance(call.func, cst.Attribute) or not isinstance(node, cst.Name):
             continue
         if isinstance(call.func.value, cst.Name) and call.func.value.value == node.value:
             if call.func.attr.value != "append" or len(call.args) != 1:
-                raise Declined(f"{call.func.attr.value} of hooks", call)
+                raise NotConvertible(f"{call.func.attr.value} of hooks", call)
             made = reader.value(call.args[0].value)
             conditions = [one for one in reader.tree.above(call) if isinstance(one, (cst.If, cst.For, cst.While))]
             conditions = [one for one in conditions if function in set(reader.tree.above(one))]
             if conditions and reader.called(made) not in SILENT_HOOKS:
-                raise Declined("a hook that is there on a condition", call)
+                raise NotConvertible("a hook that is there on a condition", call)
             found.append(call.args[0].value)
     for one in found:
         made = reader.value(one)
@@ -159,16 +159,16 @@ def of_spec(reader: Rewriter, function: cst.FunctionDef, node: cst.BaseExpressio
             if isinstance(made, cst.Call) and any(
                 arg.keyword and arg.keyword.value == "listeners" for arg in made.args
             ):
-                raise Declined("listeners of a hook of an EstimatorSpec", made)
+                raise NotConvertible("listeners of a hook of an EstimatorSpec", made)
             continue
         if not _class(reader, made, listener=False):
-            raise Declined(_WITHOUT, one)
+            raise NotConvertible(_WITHOUT, one)
         if not alone:
-            raise Declined("a hook of the chief alone, of several workers", one)
+            raise NotConvertible("a hook of the chief alone, of several workers", one)
         known = {*reader.tree.scope.names, *dir(builtins), "config", "params"}
         unknown = sorted(set(names_in(made)) - known)
         if unknown:
-            raise Declined(f"a hook that is handed {unknown[0]}, which the model_fn works out", one)
+            raise NotConvertible(f"a hook that is handed {unknown[0]}, which the model_fn works out", one)
         reader.spec_hooks.setdefault(function, []).append(made)
 
 
@@ -179,13 +179,13 @@ def _of_model_fn(reader: Rewriter, job: Any, node: cst.BaseExpression) -> str:
     for one in _nodes(node):
         if isinstance(one, cst.Attribute) and reader.source(one) == "config.model_dir":
             if not job.folder:
-                raise Declined("a hook that asks for model_dir, of an Estimator without", one)
+                raise NotConvertible("a hook that asks for model_dir, of an Estimator without", one)
             reader.replaced[one] = job.folder
             of_config.add(one.value)
         elif isinstance(one, cst.Name) and one.value == "params" and "params" in given:
             reader.replaced[one] = partial(reader.text, given["params"].value)
         elif isinstance(one, cst.Name) and one.value == "config" and one not in of_config:
-            raise Declined("a hook that asks for more of its configuration than model_dir", one)
+            raise NotConvertible("a hook that asks for more of its configuration than model_dir", one)
     return reader.text(node)
 
 
@@ -203,7 +203,7 @@ def elements(reader: Rewriter, given: dict[str, cst.Arg], key: str = "hooks") ->
     """The expressions of a list of hooks.
 
     Raises:
-        Declined: it is no list of literals.
+        NotConvertible: it is no list of literals.
     """
     if key not in given:
         return []
@@ -212,14 +212,14 @@ def elements(reader: Rewriter, given: dict[str, cst.Arg], key: str = "hooks") ->
         return [one.value for one in node.elements]
     if reader.source(node) == "None":
         return []
-    raise Declined("hooks that are no list of literals", node)
+    raise NotConvertible("hooks that are no list of literals", node)
 
 
 def drop(reader: Rewriter, name: cst.BaseExpression, hook: cst.BaseExpression) -> None:
     """Takes the statement away that gives a name to a hook that is no more.
 
     Raises:
-        Declined: the name is used elsewhere too.
+        NotConvertible: the name is used elsewhere too.
     """
     if not isinstance(name, cst.Name):
         return
@@ -227,7 +227,7 @@ def drop(reader: Rewriter, name: cst.BaseExpression, hook: cst.BaseExpression) -
             if first.value == name.value and reader.home(first) == reader.home(name)]  # fmt: skip
     statement = reader.statement_of(hook)
     if len(used) > 1 or not isinstance(statement, cst.SimpleStatementLine):
-        raise Declined(f"{name.value} is a hook that is used elsewhere too", name)
+        raise NotConvertible(f"{name.value} is a hook that is used elsewhere too", name)
     reader.replaced[statement] = REMOVED
 
 
@@ -235,7 +235,7 @@ def write_stop(reader: Rewriter, call: cst.Call) -> None:
     """Lets a reader write a hook that stops by evaluations, as what an evaluation asks."""
     name = reader.called(call)
     if any(arg.star for arg in call.args):
-        raise Declined("a hook that stops whose arguments cannot be told", call)
+        raise NotConvertible("a hook that stops whose arguments cannot be told", call)
     given = arguments(call, STOPS[name])
 
     def write() -> str:

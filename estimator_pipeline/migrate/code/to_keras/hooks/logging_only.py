@@ -6,7 +6,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["comments"]
 
@@ -15,7 +15,7 @@ def comments(reader: Rewriter, made: ModelFn) -> list[str]:
     """Comments on what the program wrote for people, and Keras does not.
 
     Raises:
-        Declined: a statement that is there for what it does, and not for its value.
+        NotConvertible: a statement that is there for what it does, and not for its value.
     """
     lines = []
     for mode in made.flows:
@@ -36,7 +36,7 @@ def comments(reader: Rewriter, made: ModelFn) -> list[str]:
                 if f"# Was {said}" not in lines:
                     lines.append(f"# Was {said}")
             elif not name.startswith("tf.compat.v1.logging."):
-                raise Declined("a statement of a model_fn that is there for what it does", call)
+                raise NotConvertible("a statement of a model_fn that is there for what it does", call)
     if lines:
         lines.insert(0, "# TensorBoard writes the loss, the metrics and the rate of each epoch; for more, a callback.")
     return lines

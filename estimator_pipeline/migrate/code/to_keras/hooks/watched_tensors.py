@@ -10,7 +10,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.hooks.hook_classes import HookClass
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["find", "methods"]
 
@@ -31,14 +31,14 @@ def find(reader: Rewriter, classes: list[HookClass]) -> None:
     """Notes the tensors that hooks ask for, and lets a reader write their names as keys of a step's logs.
 
     Raises:
-        Declined: a name cannot be told, or is not that of an operation `tf.identity`.
+        NotConvertible: a name cannot be told, or is not that of an operation `tf.identity`.
     """
     for made in classes:
         for asked in made.tensors:
             for literal in _literals(reader, made, asked):
                 name = str(literal.evaluated_value)
                 if not re.fullmatch(r"\w+:0", name):
-                    raise Declined(f"the tensor {name}, which has no name of its own in Keras", literal)
+                    raise NotConvertible(f"the tensor {name}, which has no name of its own in Keras", literal)
                 reader.watched.setdefault(name[:-2], literal)
                 reader.replaced[literal] = repr(name[:-2])
 
@@ -50,19 +50,19 @@ def _literals(reader: Rewriter, made: HookClass, asked: cst.BaseExpression) -> l
     body = made.node.body.body if isinstance(made.node.body, cst.IndentedBlock) else ()
     init = next((one for one in body if isinstance(one, cst.FunctionDef) and one.name.value == "__init__"), None)
     if not isinstance(asked, cst.Attribute) or reader.source(asked.value) != "self" or init is None:
-        raise Declined("a tensor whose name cannot be told", asked)
+        raise NotConvertible("a tensor whose name cannot be told", asked)
     sets = [one.body[0] for one in init.body.body if isinstance(one, cst.SimpleStatementLine)]
     given = [one.value for one in sets if isinstance(one, cst.Assign)
              and reader.source(one.targets[0].target) == reader.source(asked)]  # fmt: skip
     names = [one.name.value for one in init.params.params]
     if len(given) != 1 or not isinstance(given[0], cst.Name) or given[0].value not in names:
-        raise Declined("a tensor whose name cannot be told", asked)
+        raise NotConvertible("a tensor whose name cannot be told", asked)
     place = names.index(given[0].value)
     found = []
     for call in made.calls:
         value = reader.given(call, place - 1, given[0].value) or init.params.params[place].default
         if not isinstance(value, cst.SimpleString):
-            raise Declined("a tensor whose name cannot be told", value or call)
+            raise NotConvertible("a tensor whose name cannot be told", value or call)
         found.append(value)
     return found
 
@@ -90,7 +90,7 @@ def methods(reader: Rewriter, writer: Any, made: ModelFn, taken: set[str], *, di
         (target,) = step.sets
         later = made.flows["train"][made.flows["train"].index(step) + 1 :]
         if any(target in one.sets for one in later) or name in taken:
-            raise Declined(f"the tensor {name}, whose name is another thing's as well", step.node)
+            raise NotConvertible(f"the tensor {name}, whose name is another thing's as well", step.node)
         wanted[name] = target
         del reader.watched[name]
     text = _STEP.replace("tf.", f"{reader.tf}.").replace("    ", writer.unit)

@@ -10,7 +10,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["ESTIMATOR", "NAMES", "adds_metrics", "factories", "install", "model", "write"]
 
@@ -52,7 +52,7 @@ def _column(reader: Rewriter, name: str, call: cst.Call) -> str:
     by_position = sum(arg.keyword is None for arg in call.args)
     for arg in call.args:
         if (arg.keyword and arg.keyword.value in _UNKNOWN) or arg.star or by_position > _COLUMNS[name]:
-            raise Declined(f"{reader.source(arg)} of {name}", arg)
+            raise NotConvertible(f"{reader.source(arg)} of {name}", arg)
     reader.needs.add("keras_columns")
     return f"keras_columns.{name}{reader.spliced(reader.span(call.func)[1], reader.span(call)[1], call.args)}"
 
@@ -60,7 +60,7 @@ def _column(reader: Rewriter, name: str, call: cst.Call) -> str:
 def _features(reader: Rewriter, call: cst.Call) -> str:
     given = {arg.keyword.value if arg.keyword else "feature_columns": arg for arg in call.args}
     if given.keys() - {"feature_columns", "name"} or "feature_columns" not in given:
-        raise Declined("arguments of DenseFeatures that have no counterpart in keras_columns", call)
+        raise NotConvertible("arguments of DenseFeatures that have no counterpart in keras_columns", call)
     reader.needs.add("keras_columns")
     told = [reader.text(given["feature_columns"].value)]
     told += [f"name={reader.text(given['name'].value)}"] if "name" in given else []
@@ -73,9 +73,9 @@ def _on_columns(reader: Rewriter, layer: str, call: cst.Call) -> str:
     allowed = {"features", "feature_columns", *(("units", "sparse_combiner") if layer == "linear_model" else ())}
     for one, arg in given.items():
         if one not in allowed or arg.star:
-            raise Declined(f"{one or 'an argument'} of {reader.source(call.func)}", arg)
+            raise NotConvertible(f"{one or 'an argument'} of {reader.source(call.func)}", arg)
     if not {"features", "feature_columns"} <= given.keys():
-        raise Declined(f"the arguments of {reader.source(call.func)} cannot be told", call)
+        raise NotConvertible(f"the arguments of {reader.source(call.func)} cannot be told", call)
     reader.needs.add("keras_columns")
     told = [reader.text(given["feature_columns"].value)]
     told += [f"{one}={reader.text(given[one].value)}" for one in ("units", "sparse_combiner") if one in given]
@@ -93,20 +93,20 @@ def _add_metrics(reader: Rewriter, call: cst.Call) -> str:
     given = arguments(call, ("estimator", "metric_fn"))
     functions = reader.functions(given["metric_fn"].value) if given.keys() == {"estimator", "metric_fn"} else []
     if len(functions) != 1 or not isinstance(functions[0].node, cst.FunctionDef):
-        raise Declined("metrics of a function that is not one of this file", call)
+        raise NotConvertible("metrics of a function that is not one of this file", call)
     function = functions[0].node
     uses = [one for one in reader.tree.chains if any(f.node is function for f in reader.functions(one))]
     returned = reader.tree.scopes[function].returns
     params = {one.name.value for one in function.params.params}
     if len(uses) != 1 or len(returned) != 1 or not params <= {"features", "labels", "predictions"}:
-        raise Declined("a function of metrics that is used elsewhere, or asks for more", function.name)
+        raise NotConvertible("a function of metrics that is used elsewhere, or asks for more", function.name)
     told = reader.value(returned[0])
     metrics = []
     for element in told.elements if isinstance(told, cst.Dict) else ():
         key = element.key if isinstance(element, cst.DictElement) else None
         value = reader.value(element.value)
         if not isinstance(key, cst.SimpleString) or not isinstance(value, cst.Call):
-            raise Declined("metrics that are no dict of literals", function.name)
+            raise NotConvertible("metrics that are no dict of literals", function.name)
         if reader.called(value).startswith(("tf.keras.metrics.", "tf.compat.v1.keras.metrics.")):
             metrics.append(f"{key.value}: {_of_keras(reader, element.value, value, str(key.evaluated_value))}")
             continue
@@ -114,7 +114,7 @@ def _add_metrics(reader: Rewriter, call: cst.Call) -> str:
         metrics.append(f"{key.value}: {made}")
         reader.replaced[value] = partial(_told, reader, value, str(key.evaluated_value), len(used))
     if not metrics:
-        raise Declined("metrics that are no dict of literals", function.name)
+        raise NotConvertible("metrics that are no dict of literals", function.name)
     reader.needs.add("keras_canned")
     kept = [reader.text(given["estimator"].value), reader.text(given["metric_fn"].value), f"{{{', '.join(metrics)}}}"]
     return reader.call("keras_canned.add_metrics", kept, call)
@@ -126,11 +126,11 @@ def _of_keras(reader: Rewriter, name: cst.BaseExpression, call: cst.Call, key: s
                and one.func.attr.value == "update_state" and reader.value(one.func.value) is call]  # fmt: skip
     statements = [reader.statement_of(one) for one in (call, *updates)]
     if len(updates) != 1 or not isinstance(name, cst.Name) or None in statements:
-        raise Declined(f"the metric {key}, which is not updated in one place", call)
+        raise NotConvertible(f"the metric {key}, which is not updated in one place", call)
     given = arguments(updates[0], ("y_true", "y_pred") if len(updates[0].args) > 1 else ("values",))
     told = [reader.text(given[one].value) for one in ("y_true", "y_pred", "values") if one in given]
     if len(told) != len(updates[0].args):
-        raise Declined(f"what the metric {key} is updated with", updates[0])
+        raise NotConvertible(f"what the metric {key} is updated with", updates[0])
     made, updated = (one for one in statements if one is not None)
     reader.replaced[made] = REMOVED
     reader.replaced[updated] = f"{name.value} = ({', '.join(told)}{',' if len(told) == 1 else ''})"
@@ -150,12 +150,12 @@ def write(reader: Rewriter, job: Any) -> None:
     """Lets a canned Estimator's model be made.
 
     Raises:
-        Declined: it is one that cannot be converted.
+        NotConvertible: it is one that cannot be converted.
     """
     if reader.called(job.call) == "tf.keras.estimator.model_to_estimator":
         given = {arg.keyword.value if arg.keyword else "keras_model": arg for arg in job.call.args}
         if given.keys() - {"keras_model", "model_dir", "config", "checkpoint_format"} or "keras_model" not in given:
-            raise Declined("a Keras model from a file, or with names of its own for its metrics", job.call)
+            raise NotConvertible("a Keras model from a file, or with names of its own for its metrics", job.call)
         text = reader.text(given["keras_model"].value)
     else:
         text = model(reader, job.call, "", without=("model_dir",))
@@ -187,7 +187,7 @@ def model(reader: Rewriter, call: cst.Call, folder: str, without: tuple[str, ...
     """The call that makes the Keras model, without some arguments; `folder` is the model_dir of its RunConfig."""
     name = reader.called(call)
     if name not in NAMES:
-        raise Declined(f"{reader.source(call.func)} has no Keras model of its arithmetic here", call)
+        raise NotConvertible(f"{reader.source(call.func)} has no Keras model of its arithmetic here", call)
     kept: list[str] = []
     given: set[str] = set()
     of_v1 = reader.is_of_v1(call.func)
@@ -195,14 +195,14 @@ def model(reader: Rewriter, call: cst.Call, folder: str, without: tuple[str, ...
         keyword = arg.keyword.value if arg.keyword else ""
         given.add(keyword)
         if arg.star:
-            raise Declined("a canned Estimator whose arguments cannot be told", arg)
+            raise NotConvertible("a canned Estimator whose arguments cannot be told", arg)
         if keyword in (*_LEFT_OUT, *without):
             continue
         if of_v1 and (keyword == "loss_reduction" or (keyword in _OPTIMIZERS and isinstance(
             reader.value(arg.value), cst.SimpleString))):  # fmt: skip
-            raise Declined(f"{keyword} of a canned Estimator of V1: it means something else in Keras", arg)
+            raise NotConvertible(f"{keyword} of a canned Estimator of V1: it means something else in Keras", arg)
         if keyword == "warm_start_from":
-            raise Declined("a warm start: load the weights of a layer by its name before fit", arg)
+            raise NotConvertible("a warm start: load the weights of a layer by its name before fit", arg)
         text = _optimizer(reader, arg.value) if keyword in _OPTIMIZERS else reader.text(arg.value)
         kept.append(f"{keyword}={text}" if keyword else text)
     if of_v1:

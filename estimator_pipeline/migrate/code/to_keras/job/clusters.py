@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["MADE", "asked", "check_servers", "has_servers"]
 
@@ -78,11 +78,11 @@ def check_servers(reader: Rewriter, gone: set[cst.CSTNode]) -> None:
         gone: what is written no more.
 
     Raises:
-        Declined: one is used for more than training.
+        NotConvertible: one is used for more than training.
     """
     for call in reader.tree.calls:
         if _makes_servers(reader, call) and gone.isdisjoint([call, *reader.tree.above(call)]):
-            raise Declined("a strategy of parameter servers that is used for more than a RunConfig", call)
+            raise NotConvertible("a strategy of parameter servers that is used for more than a RunConfig", call)
 
 
 def _root(node: cst.CSTNode) -> cst.Name:

@@ -9,7 +9,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Outside
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["dataset", "install", "is_partial", "takes"]
 
@@ -55,14 +55,14 @@ def _of_iterator(reader: Rewriter, call: cst.Call) -> None:
 
 def _of_files(reader: Rewriter, name: str, call: cst.Call) -> str:
     if len(call.args) != 1 or call.args[0].star:
-        raise Declined(f"the arguments of {name} cannot be told", call)
+        raise NotConvertible(f"the arguments of {name} cannot be told", call)
     return reader.call(f"{reader.tf}.io.gfile.{_FILES[name]}", [reader.text(call.args[0].value)], call)
 
 
 def _csv(reader: Rewriter, call: cst.Call) -> str:
     """`decode_csv`: behind four arguments V1 has another order."""
     if sum(arg.keyword is None for arg in call.args) > 4:
-        raise Declined("so many arguments of decode_csv by position", call)
+        raise NotConvertible("so many arguments of decode_csv by position", call)
     return f"{reader.tf}.io.decode_csv{reader.spliced(reader.span(call.func)[1], reader.span(call)[1], call.args)}"
 
 
@@ -73,7 +73,7 @@ def _of_arrays(reader: Rewriter, name: str, call: cst.Call) -> str:
         if one in ("queue_capacity", "num_threads"):
             continue
         if one not in _ARRAYS[:5]:
-            raise Declined(f"{one} of {_INPUTS[name]}_input_fn", arg)
+            raise NotConvertible(f"{one} of {_INPUTS[name]}_input_fn", arg)
         kept.append(f"{one}={reader.text(arg.value)}" if arg.keyword else reader.text(arg.value))
     reader.needs.add("batches")
     return reader.call("batches", kept, call)
@@ -99,12 +99,12 @@ def dataset(reader: Rewriter, node: cst.BaseExpression, mode: str, *, context: s
         context: the name of the InputContext, where there is one.
 
     Raises:
-        Declined: what the function is cannot be told.
+        NotConvertible: what the function is cannot be told.
     """
     node = reader.meant.get(node, node)
     if isinstance(node, cst.Lambda):
         if node.params.params:
-            raise Declined("a lambda with parameters as an input function", node)
+            raise NotConvertible("a lambda with parameters as an input function", node)
         return reader.text(node.body)
     if isinstance(node, cst.Call) and is_partial(reader, node):
         function = _function(reader, node.args[0].value)
@@ -122,7 +122,7 @@ def dataset(reader: Rewriter, node: cst.BaseExpression, mode: str, *, context: s
         return dataset(reader, made, mode, context=context)
     function = _function(reader, node)
     if function is None:
-        raise Declined(f"{reader.source(node)}: what it reads cannot be told", node)
+        raise NotConvertible(f"{reader.source(node)}: what it reads cannot be told", node)
     return f"{reader.text(node)}({', '.join(_handed(function, mode, context, 0))})"
 
 
@@ -157,5 +157,5 @@ def _handed(function: FunctionOf | None, mode: str, context: str, given: int) ->
             if context:
                 found.append(f"input_context={context}")
         elif name in ("config", "params") and param.default is None:
-            raise Declined(f"an input function that asks for {name}", param)
+            raise NotConvertible(f"an input function that asks for {name}", param)
     return found

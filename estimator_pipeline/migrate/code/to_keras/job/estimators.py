@@ -18,7 +18,7 @@ from estimator_pipeline.migrate.code.to_keras.job import run_config as configura
 from estimator_pipeline.migrate.code.to_keras.job.run_config import RunConfigSettings
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.model.model_class import ConvertedModel
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["ConvertedJob", "find"]
 
@@ -65,7 +65,7 @@ def find(reader: Rewriter, *, kinds: tuple[str, ...]) -> list[ConvertedJob]:
         kinds: of catalogue rows whose calls are taken.
 
     Raises:
-        Declined: one is handed on, or not made by a statement.
+        NotConvertible: one is handed on, or not made by a statement.
     """
     found = []
     made = canned.factories(reader)
@@ -83,10 +83,10 @@ def find(reader: Rewriter, *, kinds: tuple[str, ...]) -> list[ConvertedJob]:
         assign, statement = _assignment(reader, call)
         target = assign.targets[0].target
         if len(assign.targets) > 1 or not isinstance(target, cst.Name):
-            raise Declined("an Estimator without a plain name", call)
+            raise NotConvertible("an Estimator without a plain name", call)
         others = [one.node for one in reader.program.bindings(target.value, reader.scope(call)) if one.node is not call]
         if not all(canned.adds_metrics(reader, other, target.value) for other in others):
-            raise Declined(f"{target.value} is more than the Estimator", call)
+            raise NotConvertible(f"{target.value} is more than the Estimator", call)
         given = arguments(call, match.row.fields or _KERAS_MODEL)
         config = given.get("config")
         told = configuration.settings(reader, config.value if config else None)
@@ -116,14 +116,14 @@ def _of_factory(reader: Rewriter, function: cst.FunctionDef, calls: list[cst.Cal
         given = arguments(call, catalogue.row(reader.called(call)).fields)
         told = configuration.settings(reader, given["config"].value if "config" in given else None)
         if told.statement is None and (told.seed or told.strategy):
-            raise Declined("a configuration within the call of an Estimator that a function returns", call)
+            raise NotConvertible("a configuration within the call of an Estimator that a function returns", call)
         if told.statement is not None:
             lines = [f"# Was {one}" for one in told.dropped]
             lines += [f"{reader.tf}.keras.utils.set_random_seed({told.seed})"] if told.seed else []
             reader.replaced[told.statement] = f"\n{reader.indent(told.statement)}".join(lines) or REMOVED
         folders.add(reader.text(given["model_dir"].value) if "model_dir" in given else told.model_dir)
         if told.is_distributed:
-            raise Declined("a strategy for an Estimator that a function returns", call)
+            raise NotConvertible("a strategy for an Estimator that a function returns", call)
         if call not in customs:
             reader.replaced[call] = partial(canned.model, reader, call, told.model_dir)
     found = []
@@ -133,7 +133,7 @@ def _of_factory(reader: Rewriter, function: cst.FunctionDef, calls: list[cst.Cal
         assign, statement = _assignment(reader, call)
         target = assign.targets[0].target
         if not isinstance(target, cst.Name) or len(reader.program.bindings(target.value, reader.scope(call))) != 1:
-            raise Declined("an Estimator without a plain name", call)
+            raise NotConvertible("an Estimator without a plain name", call)
         settings = RunConfigSettings(save_steps=told.save_steps, summary_steps=told.summary_steps)
         job = ConvertedJob(call, statement, target.value, settings, f"{target.value}.model_dir")
         if customs:
@@ -145,7 +145,7 @@ def _of_factory(reader: Rewriter, function: cst.FunctionDef, calls: list[cst.Cal
             job.needs_inputs, job.is_canned, job.late = False, True, True
         found.append(job)
     if len(found) != 1:
-        raise Declined("a function that makes Estimators, called in several places", function.name)
+        raise NotConvertible("a function that makes Estimators, called in several places", function.name)
     return found
 
 
@@ -154,14 +154,14 @@ def _known_folder(reader: Rewriter, function: cst.FunctionDef, folders: set[str]
     folder = folders.pop() if len(folders) == 1 else ""
     names = set(re.findall(r"(?<![.\w'\"])[A-Za-z_]\w*", folder))
     if not folder or not names <= {*reader.tree.scope.names, *dir(builtins)}:
-        raise Declined("an Estimator that a function makes in a folder of its own", function.name)
+        raise NotConvertible("an Estimator that a function makes in a folder of its own", function.name)
     return folder
 
 
 def _with_inputs(reader: Rewriter, function: cst.FunctionDef) -> str:
     """Gives a function one more parameter, the first one: the model's inputs; its name."""
     if function in (reader.tree.module,) or isinstance(reader.tree.parents.get(function), cst.ClassDef):
-        raise Declined("a method that makes Estimators", function.name)
+        raise NotConvertible("a method that makes Estimators", function.name)
     taken = {*reader.tree.scopes[function].names, *reader.tree.scope.names}
     name = next(one for one in ("features", "inputs", "model_features") if one not in taken)
     around = function.params
@@ -182,7 +182,7 @@ def _assignment(reader: Rewriter, call: cst.BaseExpression) -> tuple[cst.Assign,
     assign = reader.tree.parents.get(call)
     statement = reader.tree.parents.get(assign) if isinstance(assign, cst.Assign) else None
     if not isinstance(assign, cst.Assign) or not isinstance(statement, cst.SimpleStatementLine):
-        raise Declined("an Estimator that is handed on where it is made", call)
+        raise NotConvertible("an Estimator that is handed on where it is made", call)
     return assign, statement
 
 

@@ -15,7 +15,7 @@ from estimator_pipeline.migrate.code.to_keras.hooks import hooks
 from estimator_pipeline.migrate.code.to_keras.job import exports as exporting
 from estimator_pipeline.migrate.code.to_keras.job.datasets import dataset
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["write"]
 
@@ -38,7 +38,7 @@ def write(life: Any, call: cst.Call) -> None:
         life: of the Estimator: what is done with it.
 
     Raises:
-        Declined: something of its specifications that Keras has no counterpart for.
+        NotConvertible: something of its specifications that Keras has no counterpart for.
     """
     reader: Rewriter = life.reader
     given = arguments(call, ("estimator", "train_spec", "eval_spec"))
@@ -49,7 +49,7 @@ def write(life: Any, call: cst.Call) -> None:
     parent = reader.tree.parents.get(call)
     statement = reader.tree.parents.get(parent) if parent is not None else None
     if not isinstance(parent, (cst.Expr, cst.Assign)) or not isinstance(statement, cst.SimpleStatementLine):
-        raise Declined("train_and_evaluate within another expression", call)
+        raise NotConvertible("train_and_evaluate within another expression", call)
     function = train["input_fn"].value
     life.trains.append((statement, function))
     for stop in found.stops:
@@ -103,7 +103,7 @@ def _seconds(reader: Rewriter, spec: dict[str, cst.Arg]) -> list[str]:
 def _spec(reader: Rewriter, node: cst.BaseExpression, name: str) -> dict[str, cst.Arg]:
     call = reader.value(node)
     if reader.called(call) != name or not isinstance(call, cst.Call) or any(arg.star for arg in call.args):
-        raise Declined(f"a {name.rpartition('.')[2]} that is not made in this file", node)
+        raise NotConvertible(f"a {name.rpartition('.')[2]} that is not made in this file", node)
     if isinstance(node, cst.Name):
         statement = reader.statement_of(call)
         _only(reader, node, call)
@@ -123,7 +123,7 @@ def _only(reader: Rewriter, name: cst.Name, call: cst.Call) -> None:
             reader.meant[chain] = given[chain.attr.value].value
             reader.replaced[chain] = partial(reader.text, given[chain.attr.value].value)
             continue
-        raise Declined(f"{name.value} is used for more than train_and_evaluate", chain)
+        raise NotConvertible(f"{name.value} is used for more than train_and_evaluate", chain)
 
 
 def _exporters(reader: Rewriter, job: Any, spec: dict[str, cst.Arg]) -> Callable[[], str] | None:
@@ -138,9 +138,9 @@ def _exporters(reader: Rewriter, job: Any, spec: dict[str, cst.Arg]) -> Callable
         call = reader.value(one)
         fields = _EXPORTERS.get(reader.called(call))
         if fields is None or not isinstance(call, cst.Call) or any(arg.star for arg in call.args):
-            raise Declined("an exporter that is not made in this file", one)
+            raise NotConvertible("an exporter that is not made in this file", one)
         if not job.folder:
-            raise Declined("an exporter of an Estimator without a model_dir", one)
+            raise NotConvertible("an exporter of an Estimator without a model_dir", one)
         reader.replaced[call] = _exporter(reader, job, call, arguments(call, fields))
     return lambda: reader.text(given) if several else f"[{reader.text(given)}]"
 
@@ -149,9 +149,9 @@ def _exporter(reader: Rewriter, job: Any, call: cst.Call, given: dict[str, cst.A
     kind = reader.called(call).rpartition(".")[2]
     for name in ("assets_extra", "as_text"):
         if name in given and reader.source(given[name].value) not in ("None", "False"):
-            raise Declined(f"{name} of {kind}", given[name])
+            raise NotConvertible(f"{name} of {kind}", given[name])
     if "serving_input_receiver_fn" not in given:
-        raise Declined(f"a {kind} without what it is asked by", call)
+        raise NotConvertible(f"a {kind} without what it is asked by", call)
     write = exporting.helper(reader, given["serving_input_receiver_fn"].value, job)
 
     def text() -> str:
@@ -176,4 +176,4 @@ def _check_folder(reader: Rewriter, job: Any, stop: cst.BaseExpression, spec: di
     folder = reader.source(given["eval_dir"].value) if "eval_dir" in given else "None"
     alike = {"None", f"{job.name}.eval_dir()"} if name == "None" else {f"{job.name}.eval_dir({name})"}
     if folder not in alike:
-        raise Declined("a hook that stops by an evaluation of another name than that of the EvalSpec", call)
+        raise NotConvertible("a hook that stops by an evaluation of another name than that of the EvalSpec", call)

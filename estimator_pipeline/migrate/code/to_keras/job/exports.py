@@ -9,7 +9,7 @@ from typing import Any
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, indented
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, indented
 
 __all__ = ["fill", "helper"]
 
@@ -41,14 +41,14 @@ def helper(reader: Rewriter, node: cst.BaseExpression, job: Any) -> Callable[[st
     """What writes the call that writes a SavedModel, of the folder's text; the function's text is for :func:`fill`.
 
     Raises:
-        Declined: what the model is asked by cannot be told.
+        NotConvertible: what the model is asked by cannot be told.
     """
     made = reader.value(node)
     if reader.called(made) == _RAW and isinstance(made, cst.Call):
         return _raw(reader, node, made, job)
     if reader.called(made) == _PARSING and isinstance(made, cst.Call) and job.written is None:
         if len(made.args) != 1 or not job.is_canned:
-            raise Declined("an export that parses examples, of a model that is not canned", node)
+            raise NotConvertible("an export that parses examples, of a model that is not canned", node)
         reader.replaced[made] = lambda: reader.text(made.args[0].value)
         reader.needs.add("keras_canned")
         return lambda folder: f"keras_canned.export({job.model}, {folder}, {reader.text(node)})"
@@ -58,14 +58,16 @@ def helper(reader: Rewriter, node: cst.BaseExpression, job: Any) -> Callable[[st
         reader.needs.add("keras_canned")
         return lambda folder: f"keras_canned.export({job.model}, {folder}, {reader.text(node)})"
     if job.written is None and not job.is_canned:
-        raise Declined("an export whose serving inputs are not those of build_raw_serving_input_receiver_fn", node)
+        raise NotConvertible(
+            "an export whose serving inputs are not those of build_raw_serving_input_receiver_fn", node
+        )
     functions = reader.functions(node)
     if len(functions) != 1 or not isinstance(functions[0].node, cst.FunctionDef):
-        raise Declined("serving inputs that are not made by a function of this file", node)
+        raise NotConvertible("serving inputs that are not made by a function of this file", node)
     function = functions[0].node
     within = next((one for one in reader.tree.above(function) if isinstance(one, cst.ClassDef)), None)
     if function.params.params or within is not None:
-        raise Declined("a serving input function with parameters, or of a class", function.name)
+        raise NotConvertible("a serving input function with parameters, or of a class", function.name)
     name = "export_model" if "export_model" not in reader.tree.scope.names else f"export_by_{function.name.value}"
     others = {one for one, (told, _) in reader.exports.items() if told is not function}
     if name in others:
@@ -85,16 +87,16 @@ def _given_spec(reader: Rewriter, made: cst.BaseExpression) -> cst.Call | None:
         return None
     (last, *others) = returned
     if others or not isinstance(last, cst.Call) or len(last.args) != 1:
-        raise Declined("serving inputs that are of one kind or another", made)
+        raise NotConvertible("serving inputs that are of one kind or another", made)
     return last
 
 
 def _raw(reader: Rewriter, node: cst.BaseExpression, made: cst.Call, job: Any) -> Callable[[str], str]:
     """Serving inputs that are like a dict of tensors."""
     if len(made.args) != 1:
-        raise Declined("serving inputs of a batch size of their own", made)
+        raise NotConvertible("serving inputs of a batch size of their own", made)
     if job.written is not None and set(job.written.signatures.values()) != {"found"}:
-        raise Declined("an export of several outputs by raw tensors", node)
+        raise NotConvertible("an export of several outputs by raw tensors", node)
     answer = "dict(zip(model.output_names, tf.nest.flatten(model(features, training=False))))"
     if job.written is not None:
         answer = "model.predictions(features, model(features, training=False))"
@@ -109,7 +111,7 @@ def fill(reader: Rewriter) -> None:
     """Writes each function for a SavedModel in place of its serving input function."""
     for name, (function, job) in reader.exports.items():
         if not _signatures(job):
-            raise Declined("an export of outputs that cannot be told", function.name)
+            raise NotConvertible("an export of outputs that cannot be told", function.name)
         reader.replaced[function] = _written(reader, name, function, job)
 
 
@@ -125,16 +127,16 @@ def _written(reader: Rewriter, name: str, function: cst.FunctionDef, job: Any) -
     returned = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
     call = returned.value if isinstance(returned, cst.Return) else None
     if not isinstance(call, cst.Call) or reader.called(call) != _RECEIVER:
-        raise Declined("a serving input function that does not end with its ServingInputReceiver", function.name)
+        raise NotConvertible("a serving input function that does not end with its ServingInputReceiver", function.name)
     given = arguments(call, ("features", "receiver_tensors", "receiver_tensors_alternatives"))
     if len(given) != 2 or "receiver_tensors" not in given:
-        raise Declined("serving inputs of several kinds", call)
+        raise NotConvertible("serving inputs of several kinds", call)
     asked = reader.value(given["receiver_tensors"].value)
     pairs: list[tuple[str, cst.BaseExpression]] = []
     if isinstance(asked, cst.Dict):
         for element in asked.elements:
             if not isinstance(element, cst.DictElement) or not isinstance(element.key, cst.SimpleString):
-                raise Declined("serving inputs whose names cannot be told", call)
+                raise NotConvertible("serving inputs whose names cannot be told", call)
             pairs.append((str(element.key.evaluated_value), element.value))
     else:
         pairs.append(("input", given["receiver_tensors"].value))
@@ -143,9 +145,9 @@ def _written(reader: Rewriter, name: str, function: cst.FunctionDef, job: Any) -
     for key, node in pairs:
         placeholder = reader.value(node)
         if not isinstance(placeholder, cst.Call) or reader.called(placeholder) not in (_PLACEHOLDER, _WITH_DEFAULT):
-            raise Declined("a serving input that is no placeholder", node)
+            raise NotConvertible("a serving input that is no placeholder", node)
         if not key.isidentifier():
-            raise Declined(f"a serving input of the name {key!r}", node)
+            raise NotConvertible(f"a serving input of the name {key!r}", node)
         if reader.called(placeholder) == _WITH_DEFAULT:
             told = arguments(placeholder, ("input", "shape", "name"))
             said = reader.source(placeholder).partition("placeholder_with_default")[2]
@@ -179,7 +181,7 @@ def _written(reader: Rewriter, name: str, function: cst.FunctionDef, job: Any) -
     asks_by_text = len(specs) == 1 and f"{tf}.string" in specs[0]
     answers = {key: text for key, text in _signatures(job).items() if text == "found" or asks_by_text}
     if not answers:
-        raise Declined("an export of classes or numbers alone, which asks by other things than texts", call)
+        raise NotConvertible("an export of classes or numbers alone, which asks by other things than texts", call)
     for key, text in answers.items():
         if text == "found":
             signatures.append(f"{key!r}: predict")
@@ -239,7 +241,7 @@ def _save(signatures: list[str], reader: Rewriter) -> list[str]:
 
 
 def _decline(function: cst.FunctionDef, key: str) -> list[str]:
-    raise Declined(f"a signature of the name {key!r}", function.name)
+    raise NotConvertible(f"a signature of the name {key!r}", function.name)
 
 
 def _is_doc(node: cst.CSTNode) -> bool:

@@ -10,7 +10,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.job import clusters, leftovers
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["RunConfigSettings", "configure", "lines", "settings"]
 
@@ -57,7 +57,7 @@ def settings(reader: Rewriter, config: cst.BaseExpression | None) -> RunConfigSe
     """Reads the RunConfig of an Estimator.
 
     Raises:
-        Declined: it cannot be told, or it has what Keras has no place for.
+        NotConvertible: it cannot be told, or it has what Keras has no place for.
     """
     if config is None or reader.source(config) == "None":
         return RunConfigSettings()
@@ -68,11 +68,11 @@ def settings(reader: Rewriter, config: cst.BaseExpression | None) -> RunConfigSe
         parts.append(call)
         call = reader.value(call.func.value)
     if reader.called(call) != "tf.estimator.RunConfig":
-        raise Declined("a RunConfig that is not made in this file", config)
+        raise NotConvertible("a RunConfig that is not made in this file", config)
     assert isinstance(call, cst.Call)
     for one in (call, *reversed(parts)):
         if any(arg.star for arg in one.args):
-            raise Declined("a RunConfig whose arguments cannot be told", one)
+            raise NotConvertible("a RunConfig whose arguments cannot be told", one)
         fields |= arguments(one, catalogue.row("tf.estimator.RunConfig").fields)
     found = RunConfigSettings(node=call)
     names = {
@@ -98,7 +98,7 @@ def settings(reader: Rewriter, config: cst.BaseExpression | None) -> RunConfigSe
         elif name in _SILENT:
             continue
         else:
-            raise Declined(f"{name} of RunConfig has no counterpart in Keras", arg)
+            raise NotConvertible(f"{name} of RunConfig has no counterpart in Keras", arg)
     if isinstance(config, cst.Name):
         found.statement = _statement(reader, config, asked)
         if asked:
@@ -125,11 +125,11 @@ def _statement(reader: Rewriter, config: cst.Name, asked: Collection[cst.CSTNode
             continue
         if chain is root and isinstance(call, cst.Call) and "Estimator" in _kind(reader.called(call)):
             continue
-        raise Declined(f"{config.value} is asked for more than the Estimator needs", chain)
+        raise NotConvertible(f"{config.value} is asked for more than the Estimator needs", chain)
     for above in reader.tree.above(binding.node):
         if isinstance(above, cst.SimpleStatementLine):
             return above
-    raise Declined("a configuration that is no statement of its own", config)
+    raise NotConvertible("a configuration that is no statement of its own", config)
 
 
 def _kind(name: str) -> str:

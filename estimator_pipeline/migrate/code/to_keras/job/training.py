@@ -19,7 +19,7 @@ from estimator_pipeline.migrate.code.to_keras.job.datasets import dataset, takes
 from estimator_pipeline.migrate.code.to_keras.job.estimators import ConvertedJob
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED, SILENT_HOOKS
 from estimator_pipeline.migrate.code.to_keras.model import warm_start as warm_starts
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["install"]
 
@@ -28,7 +28,7 @@ def install(reader: Rewriter, job: ConvertedJob) -> None:
     """Lets a reader write all that is done with an Estimator.
 
     Raises:
-        Declined: something that Keras has no counterpart for.
+        NotConvertible: something that Keras has no counterpart for.
     """
     _Life(reader, job).install()
 
@@ -56,7 +56,7 @@ class _Life:
         for use in job.chains:
             self._use(use)
         if not self.trains:
-            raise Declined("an Estimator that is not trained in this file", job.call)
+            raise NotConvertible("an Estimator that is not trained in this file", job.call)
         self._check_trained()
         if job.needs_inputs:
             reader.replaced[job.statement] = self._begin()
@@ -89,7 +89,7 @@ class _Life:
             above = set(reader.tree.above(chain))
             if reader.scope(chain) is reader.scope(self.job.call) and not any(one <= above for one in around):
                 why = "an Estimator that is used where it may not have been trained: it has a checkpoint"
-                raise Declined(why, chain)
+                raise NotConvertible(why, chain)
 
     def _is_there(self, folder: str) -> bool:
         """Whether a folder is never None: an option that is required, or has a default."""
@@ -137,7 +137,7 @@ class _Life:
         inside = [set(reader.tree.above(chain)) for chain in chains]
         first = next((one for one in siblings if any(one in above for above in inside)), None)
         if first is None or any(not any(one in above for one in siblings) for above in inside):
-            raise Declined("an Estimator that is used outside of the block that makes it", job.call)
+            raise NotConvertible("an Estimator that is used outside of the block that makes it", job.call)
         statement, function = self.trains[0]
         indent = reader.indent(first)
         lines, data = [], ""
@@ -190,7 +190,7 @@ class _Life:
                 if write is not None:
                     write(call)
                     return
-            raise Declined(f"{job.name}.{method} has no counterpart in Keras", parent)
+            raise NotConvertible(f"{job.name}.{method} has no counterpart in Keras", parent)
         arg = parent
         call = reader.tree.parents.get(arg) if isinstance(arg, cst.Arg) else None
         if isinstance(call, cst.Call) and reader.called(call) == "tf.estimator.train_and_evaluate":
@@ -207,7 +207,7 @@ class _Life:
             if len(functions) == 1 and isinstance(functions[0].node, cst.FunctionDef):
                 self._hand_on(call, arg, functions[0].node)
                 return
-        raise Declined(f"the Estimator {job.name} is handed on", use)
+        raise NotConvertible(f"the Estimator {job.name} is handed on", use)
 
     def _hand_on(self, call: cst.Call, arg: cst.Arg, function: cst.FunctionDef) -> None:
         """A function that gets the Estimator, and neither trains nor makes it."""
@@ -216,7 +216,7 @@ class _Life:
         name = arg.keyword.value if arg.keyword else params[call.args.index(arg)]
         calls = [one for one in reader.tree.calls if any(f.node is function for f in reader.functions(one.func))]
         if len(calls) != 1 or name not in params:
-            raise Declined(f"the Estimator {self.job.name} is handed on to a function of several uses", arg)
+            raise NotConvertible(f"the Estimator {self.job.name} is handed on to a function of several uses", arg)
         chains: dict[cst.Name, cst.CSTNode] = {root(chain): chain for chain in reader.tree.chains
                   if root(chain).value == name and reader.home(root(chain)) == (function, name)}  # fmt: skip
         if self.job.model != self.job.name:
@@ -225,7 +225,7 @@ class _Life:
         for use in chains:
             inner._use(use)
         if inner.trains:
-            raise Declined(f"the Estimator {self.job.name} is trained in a function that gets it", arg)
+            raise NotConvertible(f"the Estimator {self.job.name} is trained in a function that gets it", arg)
 
     def _parent(self, use: cst.Name) -> cst.CSTNode | None:
         node = self.job.chains[use]
@@ -241,9 +241,11 @@ class _Life:
         statement = self._statement(call)
         found = hooks.read(reader, self.job, given)
         if found.stops:
-            raise Declined("a hook that stops by evaluations, where there are none while it trains", found.stops[0])
+            raise NotConvertible(
+                "a hook that stops by evaluations, where there are none while it trains", found.stops[0]
+            )
         if "input_fn" not in given:
-            raise Declined("a call of train without input_fn", call)
+            raise NotConvertible("a call of train without input_fn", call)
         function = given["input_fn"].value
         self.trains.append((statement, function))
         steps = given.get("steps") or given.get("max_steps")
@@ -305,7 +307,7 @@ class _Life:
         parent = self.reader.tree.parents.get(call)
         statement = self.reader.tree.parents.get(parent) if isinstance(parent, cst.Expr) else None
         if not isinstance(statement, cst.SimpleStatementLine):
-            raise Declined("what train returns is used", call)
+            raise NotConvertible("what train returns is used", call)
         return statement
 
     def _evaluated(self, function: cst.BaseExpression, steps: str, node: cst.CSTNode, verbose: int = 0) -> str:
@@ -323,7 +325,7 @@ class _Life:
         given = arguments(call, ("input_fn", "steps", "hooks", "checkpoint_path", "name"))
         self.check_hooks(given)
         if "checkpoint_path" in given or "input_fn" not in given:
-            raise Declined("an evaluation of another checkpoint", call)
+            raise NotConvertible("an evaluation of another checkpoint", call)
         steps = given.get("steps")
 
         def write() -> str:
@@ -343,7 +345,7 @@ class _Life:
         if rest - {"yield_single_examples"} or "input_fn" not in given or (
             rest and self.reader.source(given["yield_single_examples"].value) != "True"
         ):  # fmt: skip
-            raise Declined("a prediction of another checkpoint, or of whole batches", call)
+            raise NotConvertible("a prediction of another checkpoint, or of whole batches", call)
         self.reader.needs.add("examples")
         keys = given.get("predict_keys")
 
@@ -359,7 +361,7 @@ class _Life:
         for one in hooks.elements(self.reader, given):
             hook = self.reader.value(one)
             if self.reader.called(hook) not in SILENT_HOOKS:
-                raise Declined("a hook of an evaluation or a prediction: Keras has callbacks of fit", one)
+                raise NotConvertible("a hook of an evaluation or a prediction: Keras has callbacks of fit", one)
             hooks.drop(self.reader, one, hook)
 
     def _eval_dir(self, call: cst.Call) -> str:
@@ -373,7 +375,7 @@ class _Life:
         given = arguments(call, ("export_dir_base", "serving_input_receiver_fn", "assets_extra", "as_text",
                                  "checkpoint_path", "experimental_mode"))  # fmt: skip
         if given.keys() - {"export_dir_base", "serving_input_receiver_fn"} or len(given) < 2:
-            raise Declined("an export with further arguments", call)
+            raise NotConvertible("an export with further arguments", call)
         write = exporting.helper(self.reader, given["serving_input_receiver_fn"].value, self.job)
         self.reader.replaced[call] = lambda: write(self.reader.text(given["export_dir_base"].value))
 
@@ -390,7 +392,7 @@ class _Life:
         if self.job.is_canned:
             return f"{self.job.model}.named_values()"
         if self.job.written is None:
-            raise Declined("variables by their names; those of Keras are others", call)
+            raise NotConvertible("variables by their names; those of Keras are others", call)
         return warm_starts.named(self.reader, self.job, call)
 
 

@@ -12,7 +12,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.model import train_op as training_step
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, first_of, step_of
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, names_in
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, names_in
 
 __all__ = ["install", "methods", "trains"]
 
@@ -44,9 +44,9 @@ def _head(reader: Rewriter, name: str, call: cst.Call) -> str:
     given = arguments(call, parameters)
     for one, arg in given.items():
         if one not in parameters or arg.star:
-            raise Declined(f"{one or 'an argument'} of {name} has no counterpart in keras_heads", arg)
+            raise NotConvertible(f"{one or 'an argument'} of {name} has no counterpart in keras_heads", arg)
     if len(given) < len(call.args):
-        raise Declined(f"the arguments of {name} cannot be told", call)
+        raise NotConvertible(f"the arguments of {name} cannot be told", call)
     kept = []
     for place, (one, arg) in enumerate(given.items()):
         text = reader.text(arg.value)
@@ -63,19 +63,19 @@ def methods(writer: Any, further: Mapping[str, Any]) -> tuple[list[str], dict[st
         further: metrics beside those of the head, as the writer has them.
 
     Raises:
-        Declined: the head is given what Keras has no place for.
+        NotConvertible: the head is given what Keras has no place for.
     """
     reader: Rewriter = writer.reader
     made: ModelFn = writer.made
     given = made.head
     for name in ("logits", "labels", "features"):
         if name not in given:
-            raise Declined(f"a head that is given no {name}", made.node.name)
+            raise NotConvertible(f"a head that is given no {name}", made.node.name)
     said, kind = _text(reader, made)
     if "trainable_variables" in given and not training_step.are_all(reader, made, given["trainable_variables"]):
-        raise Declined("a head that trains some of the variables", given["trainable_variables"])
+        raise NotConvertible("a head that trains some of the variables", given["trainable_variables"])
     if writer.distributed and "loss_reduction" in reader.lines.text:
-        raise Declined("a head with a loss_reduction of its own, on several replicas", made.node.name)
+        raise NotConvertible("a head with a loss_reduction of its own, on several replicas", made.node.name)
     added = _losses(reader, given.get("regularization_losses"))
     parts = [given["labels"], given["logits"]]
     parts += [given["features"]] if "weight_column" in reader.lines.text else []
@@ -122,7 +122,7 @@ def _text(reader: Rewriter, made: ModelFn) -> tuple[str, str]:
     """(what gives the head, its class where that can be told), where the model's parameters are known."""
     node = reader.value(made.head["head"])
     if not set(names_in(node)) <= {"params", *reader.tree.scope.names, *dir(builtins)}:
-        raise Declined("a head that the model cannot know", made.head["head"])
+        raise NotConvertible("a head that the model cannot know", made.head["head"])
     return reader.text(node), reader.called(node).removeprefix("tf.estimator.")
 
 
@@ -137,14 +137,14 @@ def _losses(reader: Rewriter, node: cst.BaseExpression | None) -> str:
         return reader.text(first)
     if reader.called(first) == "tf.compat.v1.losses.get_regularization_losses":
         return "self.losses"
-    raise Declined("losses of its own that a head adds", node)
+    raise NotConvertible("losses of its own that a head adds", node)
 
 
 def trains(reader: Rewriter, made: ModelFn) -> tuple[cst.BaseExpression, str]:
     """What makes the optimizer of a head, and the name of the loss there; "" where the head makes the step.
 
     Raises:
-        Declined: it cannot be told.
+        NotConvertible: it cannot be told.
     """
     given = {name: node for name, node in made.head.items() if reader.source(node) != "None"}
     if "optimizer" in given and "train_op_fn" not in given:
@@ -162,7 +162,7 @@ def trains(reader: Rewriter, made: ModelFn) -> tuple[cst.BaseExpression, str]:
     if inner is not None and len(inner.params.params) == 1:
         loss = inner.params.params[0].name
         return _of_function(reader, made, inner, {loss.value: loss}, loss.value)
-    raise Declined("a head whose train_op cannot be told", made.node.name)
+    raise NotConvertible("a head whose train_op cannot be told", made.node.name)
 
 
 def _one_function(reader: Rewriter, node: cst.BaseExpression) -> cst.FunctionDef | None:
@@ -188,12 +188,14 @@ def _of_function(
     taken = {name for step in flow for name in step.sets if step.node is not function} | made.parameters
     plain = isinstance(function.params.star_arg, cst.MaybeSentinel) and not function.params.star_kwarg
     if not isinstance(returned, cst.Return) or returned.value is None or not plain or None in told.values():
-        raise Declined("a head whose train_op cannot be told", function.name)
+        raise NotConvertible("a head whose train_op cannot be told", function.name)
     if (own - same) & taken:
-        raise Declined("a function that makes the train_op, with names of the model_fn for other things", function.name)
+        raise NotConvertible(
+            "a function that makes the train_op, with names of the model_fn for other things", function.name
+        )
     losses = [name for name, node in told.items() if isinstance(node, cst.Name) and node.value == loss]
     if len(losses) != 1:
-        raise Declined("a head whose train_op is not made of its loss", function.name)
+        raise NotConvertible("a head whose train_op is not made of its loss", function.name)
     for name, node in told.items():
         if name not in same and name != losses[0] and node is not None:
             flow.append(FlowStep(node, frozenset({name}), frozenset(names_in(node)), name=name))

@@ -8,7 +8,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["Metrics", "attribute_of", "beside_the_head", "of_evaluation"]
 
@@ -20,18 +20,18 @@ def of_evaluation(reader: Rewriter, made: ModelFn) -> Metrics:
     """The metrics of the EstimatorSpec for evaluation.
 
     Raises:
-        Declined: they cannot be told, or Keras has no equal of one.
+        NotConvertible: they cannot be told, or Keras has no equal of one.
     """
     node = made.field("eval", "eval_metric_ops")
     if node is None:
         return {}
     node = reader.value(node)
     if not isinstance(node, cst.Dict):
-        raise Declined("eval_metric_ops that are no dict of literals", node)
+        raise NotConvertible("eval_metric_ops that are no dict of literals", node)
     found = {}
     for element in node.elements:
         if not isinstance(element, cst.DictElement) or not isinstance(element.key, cst.SimpleString):
-            raise Declined("eval_metric_ops that are no dict of literals", node)
+            raise NotConvertible("eval_metric_ops that are no dict of literals", node)
         key = str(element.key.evaluated_value)
         found[key] = _metric(reader, key, element.value)
     return found
@@ -50,7 +50,7 @@ def attribute_of(key: str) -> str:
 def _metric(reader: Rewriter, key: str, node: cst.BaseExpression) -> tuple[str, str, list[cst.BaseExpression]]:
     call = reader.value(node)
     if not isinstance(call, cst.Call):
-        raise Declined(f"the metric {key}", node)
+        raise NotConvertible(f"the metric {key}", node)
     if reader.called(call).startswith("tf.keras.metrics."):
         return _of_keras(reader, key, node, call)
     return arithmetic.metric(reader, call, key)
@@ -65,7 +65,7 @@ def _of_keras(
         and reader.value(one.func.value) is call
     ]  # fmt: skip
     if len(updates) != 1 or not isinstance(name, cst.Name):
-        raise Declined(f"the metric {key}, which is not updated in one place", name)
+        raise NotConvertible(f"the metric {key}, which is not updated in one place", name)
     kept = [reader.text(arg.value) if not arg.keyword else f"{arg.keyword.value}={reader.text(arg.value)}"
             for arg in call.args if not (arg.keyword and arg.keyword.value == "name")]  # fmt: skip
     made = f"{reader.text(call.func)}({', '.join([*kept, f'name={key!r}'])})"

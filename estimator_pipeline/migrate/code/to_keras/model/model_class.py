@@ -15,9 +15,8 @@ from estimator_pipeline.migrate.code.to_keras.hooks import hooks
 from estimator_pipeline.migrate.code.to_keras.hooks import logging_only as silent
 from estimator_pipeline.migrate.code.to_keras.hooks.watched_tensors import methods as watched_methods
 from estimator_pipeline.migrate.code.to_keras.markers import SILENT_HOOKS
-from estimator_pipeline.migrate.code.to_keras.model import heads
+from estimator_pipeline.migrate.code.to_keras.model import heads, multiple_optimizers
 from estimator_pipeline.migrate.code.to_keras.model import moving_averages as averages
-from estimator_pipeline.migrate.code.to_keras.model import multiple_optimizers as alternating
 from estimator_pipeline.migrate.code.to_keras.model import train_op as training_step
 from estimator_pipeline.migrate.code.to_keras.model.metrics import attribute_of, beside_the_head, of_evaluation
 from estimator_pipeline.migrate.code.to_keras.model.signatures import signatures_of
@@ -25,7 +24,7 @@ from estimator_pipeline.migrate.code.to_keras.model.warm_start import scope_of
 from estimator_pipeline.migrate.code.to_keras.model_fn import network, variables
 from estimator_pipeline.migrate.code.to_keras.model_fn import separate_predictions as apart
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, needed, read
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, indented, names_in
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, indented, names_in
 
 __all__ = ["ConvertedModel", "write"]
 
@@ -70,7 +69,7 @@ def write(
         distributed: whether it may train on several replicas.
 
     Raises:
-        Declined: something of it cannot be converted.
+        NotConvertible: something of it cannot be converted.
     """
     writer = _Writer(reader, function, distributed, extra)
     model = writer.write()
@@ -112,7 +111,7 @@ class _Writer:
         self.making = False
         reader.joint = "/" if training_step.chooses_by_name(reader, self.made) else "_"
         self.averages: averages.Averages | None = None
-        self.alternating: alternating.Alternating | None = None
+        self.multiple_optimizers: multiple_optimizers.MultipleOptimizers | None = None
         self.outputs: list[str] = []
         self.uses_params = False
         self.kept: set[str] = set()  # of the further parameters those that the class needs
@@ -140,14 +139,14 @@ class _Writer:
         name, trained, otherwise = self.made.choices[node]
         within = any(step.node is node for step in self.made.network)
         if not within or not self.making:
-            raise Declined("a branch by the mode that goes on behind it", node.test)
+            raise NotConvertible("a branch by the mode that goes on behind it", node.test)
         self.reader.needs.add("WhenTraining")
         told = [self.reader.text(one) if one is not None else name.value for one in (trained, otherwise)]
         return self.reader.call("WhenTraining()", [f"[{', '.join(told)}]"], node).join((f"{name.value} = ", ""))
 
     def _no_step(self, node: cst.Call):
         def write() -> str:
-            raise Declined("the global step is read; Keras counts in model.optimizer.iterations", node)
+            raise NotConvertible("the global step is read; Keras counts in model.optimizer.iterations", node)
 
         return write
 
@@ -179,37 +178,39 @@ class _Writer:
         made, reader = self.made, self.reader
         loss = made.field("train", "loss")
         if loss is None or made.field("eval", "loss") is None:
-            raise Declined("an EstimatorSpec without a loss", made.node.name)
+            raise NotConvertible("an EstimatorSpec without a loss", made.node.name)
         same = [needed(made.flows[mode], set(names_in(loss))) for mode in ("train", "eval")]
         if reader.source(loss) != reader.source(made.specs["eval"]["loss"]) or same[0] != same[1]:
-            raise Declined("training and evaluation have losses of their own", made.specs["eval"]["loss"])
+            raise NotConvertible("training and evaluation have losses of their own", made.specs["eval"]["loss"])
         self.averages = averages.find(reader, self.function, made.steps, made.field("eval", "scaffold"))
-        self.alternating = alternating.find(reader, made)
-        if self.alternating is not None and (self.distributed or self.averages is not None):
-            raise Declined("several optimizers on several replicas, or with averages of the weights", loss)
+        self.multiple_optimizers = multiple_optimizers.find(reader, made)
+        if self.multiple_optimizers is not None and (self.distributed or self.averages is not None):
+            raise NotConvertible("several optimizers on several replicas, or with averages of the weights", loss)
         for mode, spec in made.specs.items():
             for name in spec.keys() - {"mode", "predictions", "loss", "train_op", "eval_metric_ops", "export_outputs"}:
                 if mode == "train" and name in ("training_hooks", "training_chief_hooks"):
                     chief = self.distributed and name == "training_chief_hooks"
                     hooks.of_spec(reader, self.function, spec[name], alone=not chief)
                 elif reader.source(spec[name]) not in ("None", "[]", "()") and not self._only_tells(name, spec[name]):
-                    raise Declined(f"{name} of the EstimatorSpec for {mode}", spec[name])
+                    raise NotConvertible(f"{name} of the EstimatorSpec for {mode}", spec[name])
         metrics = of_evaluation(reader, made)
         predictions = made.field("predict", "predictions")
         asked = [("eval", {*names_in(loss)})]
         asked += [("eval", {*names_in(one)}) for _, _, used in metrics.values() for one in used]
         if predictions is not None and not made.apart:
             asked.append(("predict", {*names_in(predictions)}))
-        if self.alternating is not None:
-            asked.append(("train", {part.loss for part in self.alternating.parts}))
+        if self.multiple_optimizers is not None:
+            asked.append(("train", {part.loss for part in self.multiple_optimizers.parts}))
         self.find_outputs(asked)
         methods = [self._loss(loss), self._compute_metrics(metrics), *averages.methods(self)]
         watched = watched_methods(reader, self, made, {"loss", *metrics}, distributed=self.distributed)
         if watched and self.averages is not None:
-            raise Declined("a hook that asks for a tensor, where averages of the weights are kept", made.node.name)
+            raise NotConvertible(
+                "a hook that asks for a tensor, where averages of the weights are kept", made.node.name
+            )
         methods += watched
-        if self.alternating is not None:
-            methods += alternating.methods(self, self.alternating, loss, alone=not watched)
+        if self.multiple_optimizers is not None:
+            methods += multiple_optimizers.methods(self, self.multiple_optimizers, loss, alone=not watched)
         if predictions is not None and made.apart:
             methods.append(apart.method(self, predictions))
         if predictions is None or made.apart:
@@ -240,13 +241,13 @@ class _Writer:
             for step in needed(flow, names, self.made.network):
                 wanted |= step.reads
             if "features" in wanted and any("features" in step.sets for step in self.made.network):
-                raise Declined("features that are changed, and read behind the network", self.made.node.name)
+                raise NotConvertible("features that are changed, and read behind the network", self.made.node.name)
             self._check_order(flow, wanted & tensors)
             for step in self.made.network:
                 found += [name for name in sorted(step.sets & wanted & tensors) if name not in found]
         self.outputs = found
         if not found:
-            raise Declined("what its network gives cannot be told", self.made.node.name)
+            raise NotConvertible("what its network gives cannot be told", self.made.node.name)
 
     def _check_order(self, flow: list[FlowStep], names: set[str]) -> None:
         """A name that the network gives another value after it was read has two."""
@@ -255,7 +256,7 @@ class _Writer:
                 continue
             later = {name for one in flow[place:] if one in self.made.network for name in one.sets}
             if step.reads & names & later:
-                raise Declined("a name that has another value before and behind its use", step.node)
+                raise NotConvertible("a name that has another value before and behind its use", step.node)
 
     def _tensors(self) -> set[str]:
         """Names of the network that depend on the features."""
@@ -303,7 +304,7 @@ class _Writer:
         pairs += [(name, f"self.{name}") for name in self.made.extra if name in reads]
         self.kept |= reads & {*self.made.extra}
         if "config" in reads or "mode" in reads - {"mode"}:
-            raise Declined("what the model does depends on its configuration", self.function.name)
+            raise NotConvertible("what the model does depends on its configuration", self.function.name)
         if len(self.outputs) == 1:
             pairs += [(name, outputs) for name in self.outputs if name in reads]
         else:
@@ -338,7 +339,9 @@ class _Writer:
         given = "inputs, outputs, params" if "params" in self.made.parameters else "inputs, outputs"
         for name in self._handed():
             if name in _ATTRIBUTES:
-                raise Declined(f"{name}, which is bound to a model_fn, is an attribute of Keras models", self.function)
+                raise NotConvertible(
+                    f"{name}, which is bound to a model_fn, is an attribute of Keras models", self.function
+                )
             lines.insert(1, f"self.{name} = {name}")
             given += f", {name}"
         if self.owner:
@@ -347,8 +350,8 @@ class _Writer:
         return self.method(f"def __init__(self, {given}):", lines)
 
     def _loss(self, loss: cst.BaseExpression) -> str:
-        if self.alternating is not None and alternating.are_in(self.alternating, loss):
-            lines = [f"{alternating.told(self.alternating)} = self.each_loss(x, y, y_pred)"]
+        if self.multiple_optimizers is not None and multiple_optimizers.are_in(self.multiple_optimizers, loss):
+            lines = [f"{multiple_optimizers.told(self.multiple_optimizers)} = self.each_loss(x, y, y_pred)"]
         else:
             steps, reads = self.part("train", names_in(loss))
             lines = [*self.given(reads), *self.body(steps)]
@@ -381,7 +384,7 @@ class _Writer:
     def _predictions(self, predictions: cst.BaseExpression) -> str:
         steps, reads = self.part("predict", names_in(predictions))
         if "labels" in reads:
-            raise Declined("predictions that need the labels", predictions)
+            raise NotConvertible("predictions that need the labels", predictions)
         lines = [*self.given(reads, "features", "outputs", ""), *self.body(steps)]
         given = self.reader.value(predictions)
         if not isinstance(given, cst.Dict):
@@ -448,9 +451,9 @@ class _Writer:
             lines[-1] = lines[-1].replace("model = ", "compiled = ", 1)
         name = lines[-1].split(" = ")[0]
         known = self.averages.calls if self.averages is not None else ()
-        if self.alternating is not None:
-            steps = needed(made.flows["train"], alternating.used(self.alternating) - made.steps)
-            text = alternating.optimizer(reader, self.alternating, name)
+        if self.multiple_optimizers is not None:
+            steps = needed(made.flows["train"], multiple_optimizers.used(self.multiple_optimizers) - made.steps)
+            text = multiple_optimizers.optimizer(reader, self.multiple_optimizers, name)
         else:
             steps, text = training_step.write(reader, made, known, heads.trains(reader, made) if made.head else None)
         settings = [one for one in steps if one not in made.network]

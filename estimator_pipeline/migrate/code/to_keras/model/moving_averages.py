@@ -9,7 +9,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis import modes
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, names_in
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, names_in
 
 __all__ = ["Averages", "find", "keeps_its_saver", "methods"]
 
@@ -42,7 +42,7 @@ def find(reader: Rewriter, function: cst.FunctionDef, steps: set[str], scaffold:
         scaffold: the scaffold of the EstimatorSpec for evaluation, if it has one.
 
     Raises:
-        Declined: they are kept of other variables than all, or otherwise than after each step.
+        NotConvertible: they are kept of other variables than all, or otherwise than after each step.
     """
     calls = [call for call in reader.tree.calls if function in set(reader.tree.above(call))]
     makers = [call for call in calls if reader.called(call) in _AVERAGES]
@@ -51,23 +51,23 @@ def find(reader: Rewriter, function: cst.FunctionDef, steps: set[str], scaffold:
     maker = makers[0]
     moved = [call for call in calls if _method(reader, call, maker) == "apply"]
     if len(makers) != 1 or len(moved) != 1:
-        raise Declined("averages of the weights that are not moved in one place", maker)
+        raise NotConvertible("averages of the weights that are not moved in one place", maker)
     (move,) = moved
     others = {_method(reader, call, maker) for call in calls} - {"", "apply", "variables_to_restore"}
     if others:
-        raise Declined(f"{sorted(others)[0]} of the averages of the weights", maker)
+        raise NotConvertible(f"{sorted(others)[0]} of the averages of the weights", maker)
     given = arguments(move, ("var_list",))
     if given and (reader.called(given["var_list"].value) not in _ALL or given["var_list"].value.args):  # type: ignore[attr-defined]
-        raise Declined("averages of some of the weights", move)
+        raise NotConvertible("averages of some of the weights", move)
     if not any(_waits(reader, above) for above in reader.tree.above(move)):
-        raise Declined("averages that do not wait for the step of the optimizer", move)
+        raise NotConvertible("averages that do not wait for the step of the optimizer", move)
     condition = _condition(reader, function, move)
     text = f"keras_averages.Averages(self.trainable_variables, {_told(reader, maker, steps)})"
     if condition:
         text += f" if {condition} else None"
     restored = _restored(reader, function, maker, scaffold)
     if restored is not None and restored != condition:
-        raise Declined("averages that are kept in other cases than they are evaluated in", maker)
+        raise NotConvertible("averages that are kept in other cases than they are evaluated in", maker)
     reader.needs.add("keras_averages")
     return Averages((maker, move), text, restored is not None)
 
@@ -128,10 +128,10 @@ def _condition(reader: Rewriter, function: cst.FunctionDef, node: cst.CSTNode) -
             if not of_mode:
                 known = {"params", *reader.tree.scope.names}
                 if below is not above.body or not set(names_in(above.test)) <= known:
-                    raise Declined("averages of the weights in cases that the model does not know", above.test)
+                    raise NotConvertible("averages of the weights in cases that the model does not know", above.test)
                 found.append(reader.text(above.test))
         elif isinstance(above, (cst.For, cst.While, cst.Try)):
-            raise Declined("averages of the weights within another statement", node)
+            raise NotConvertible("averages of the weights within another statement", node)
         below = above
     return " and ".join(found[::-1])
 
@@ -141,13 +141,13 @@ def _told(reader: Rewriter, maker: cst.Call, steps: set[str]) -> str:
     if "decay" not in given or given.keys() - {"decay", "num_updates", "name"} or (
         not set(names_in(given["decay"].value)) <= {"params", *reader.tree.scope.names}
     ):  # fmt: skip
-        raise Declined("averages of the weights whose decay cannot be told", maker)
+        raise NotConvertible("averages of the weights whose decay cannot be told", maker)
     text = reader.text(given["decay"].value)
     if "num_updates" not in given:
         return text
     count = given["num_updates"].value
     if reader.called(count) not in _STEPS and not (isinstance(count, cst.Name) and count.value in steps):
-        raise Declined("averages of the weights that count otherwise than in steps", given["num_updates"])
+        raise NotConvertible("averages of the weights that count otherwise than in steps", given["num_updates"])
     return f"{text}, by_step=True"
 
 
@@ -165,7 +165,7 @@ def _restored(reader: Rewriter, function: cst.FunctionDef, maker: cst.Call, scaf
         names = given["var_list"].value if given.keys() == {"var_list"} else None
         if isinstance(names, cst.Call) and _method(reader, names, maker) == "variables_to_restore":
             return _condition(reader, function, chosen[0])
-    raise Declined("scaffold of the EstimatorSpec for eval", scaffold)
+    raise NotConvertible("scaffold of the EstimatorSpec for eval", scaffold)
 
 
 def _saver(reader: Rewriter, node: Any) -> cst.Call | None:

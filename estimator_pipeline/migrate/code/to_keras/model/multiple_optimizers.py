@@ -13,9 +13,9 @@ from estimator_pipeline.migrate.code.to_keras.model import train_op as training_
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
 from estimator_pipeline.migrate.code.to_keras.model_fn.layers import scopes_of
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, calls_in, needed
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, names_in
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, names_in
 
-__all__ = ["Alternating", "are_in", "find", "methods", "optimizer", "told", "used"]
+__all__ = ["MultipleOptimizers", "are_in", "find", "methods", "optimizer", "told", "used"]
 
 _NORMALISATION = "tf.compat.v1.layers.batch_normalization"
 
@@ -40,7 +40,7 @@ class _Part:
 
 
 @dataclass
-class Alternating:
+class MultipleOptimizers:
     """The steps of a train_op.
 
     Attributes:
@@ -64,11 +64,11 @@ class _Found:
     counters: list[str] = field(default_factory=list)
 
 
-def find(reader: Rewriter, made: ModelFn) -> Alternating | None:
+def find(reader: Rewriter, made: ModelFn) -> MultipleOptimizers | None:
     """What the train_op does; None where it is not that of several optimizers, or a group of them.
 
     Raises:
-        Declined: it does what a step of a Keras model cannot.
+        NotConvertible: it does what a step of a Keras model cannot.
     """
     train_op = made.field("train", "train_op")
     flow = made.flows["train"]
@@ -89,25 +89,27 @@ def find(reader: Rewriter, made: ModelFn) -> Alternating | None:
     run = _reached(after, set(names_in(train_op)))
     for name in found.parts.keys() | set(found.counters):
         if name not in run:
-            raise Declined(f"a step {name} that the train_op does not need", train_op)
+            raise NotConvertible(f"a step {name} that the train_op does not need", train_op)
     parts = [part for _, part in found.parts.values()]
     if len(parts) < 2 or len({id(part.made) for part in parts}) != len(parts):
-        raise Declined("several optimizers whose steps cannot be told", train_op)
+        raise NotConvertible("several optimizers whose steps cannot be told", train_op)
     counted = [place for place, part in enumerate(parts) if part.counts]
     always = [place for place, part in enumerate(parts) if part.when is None]
     if len(counted) + len(found.counters) != 1 or not always or any(parts[one].when is not None for one in counted):
-        raise Declined("several optimizers, and not one count of the steps", train_op)
+        raise NotConvertible("several optimizers, and not one count of the steps", train_op)
     for name, (_, part) in found.parts.items():
         # The global step is read before it is counted.
         if part.when is not None and (counted or name not in _reached(after, set(found.counters))):
-            raise Declined("an optimizer that steps by a condition, and the steps are not counted behind it", train_op)
+            raise NotConvertible(
+                "an optimizer that steps by a condition, and the steps are not counted behind it", train_op
+            )
     _check_moved(reader, made, after, run, train_op)
     asked = {name for part in parts if part.when is not None for name in names_in(part.when)}
     settings = [step for step in needed(found.plain, asked) if not step.sets & made.steps]
     reads = (asked | {name for step in settings for name in step.reads}) - {n for one in settings for n in one.sets}
     for name in reads - made.steps - {"params", *reader.tree.scope.names}:
-        raise Declined(f"an optimizer that steps by {name}, which the model does not know", train_op)
-    return Alternating(parts, (counted or always)[0], settings)
+        raise NotConvertible(f"an optimizer that steps by {name}, which the model does not know", train_op)
+    return MultipleOptimizers(parts, (counted or always)[0], settings)
 
 
 def _statements(
@@ -133,11 +135,11 @@ def _read(
     calls = list(calls_in(node))
     if not isinstance(first, cst.Assign) or not isinstance(target, cst.Name):
         if any(training_step.is_optimizer(reader, call) or _method(call) in _STEPS for call in calls):
-            raise Declined("several optimizers whose steps cannot be told", node)
+            raise NotConvertible("several optimizers whose steps cannot be told", node)
         return
     name, value = target.value, first.value
     if name in after:
-        raise Declined(f"{name} of a train_op with several optimizers, which is given twice", node)
+        raise NotConvertible(f"{name} of a train_op with several optimizers, which is given twice", node)
     after[name] = {*held, *names_in(value)}
     if not isinstance(value, cst.Call):
         found.plain.append(FlowStep(node, frozenset({name}), frozenset(names_in(value))))
@@ -152,7 +154,7 @@ def _read(
     elif _method(value) == "compute_gradients":
         given = arguments(value, ("loss", "var_list"))
         if given.keys() != {"loss", "var_list"}:
-            raise Declined("gradients of several optimizers that cannot be told", value)
+            raise NotConvertible("gradients of several optimizers that cannot be told", value)
         loss, variables = (reader.source(given[one].value) for one in ("loss", "var_list"))
         found.gradients[name] = (_owner(value), loss, variables)
     elif _method(value) in _STEPS:
@@ -162,7 +164,7 @@ def _read(
     elif _counts(reader, made, value):
         found.counters.append(name)
     elif any(_method(call) in _STEPS or _method(call).startswith("assign") for call in calls):
-        raise Declined("several optimizers whose steps cannot be told", value)
+        raise NotConvertible("several optimizers whose steps cannot be told", value)
     else:
         found.plain.append(FlowStep(node, frozenset({name}), frozenset(names_in(value))))
 
@@ -176,16 +178,16 @@ def _part(reader: Rewriter, made: ModelFn, found: _Found, call: cst.Call) -> _Pa
     if _method(call) == "minimize":
         given = arguments(call, ("loss", "global_step", "var_list"))
         if given.keys() - {"loss", "global_step", "var_list", "name"} or not {"loss", "var_list"} <= given.keys():
-            raise Declined("several optimizers whose variables cannot be told", call)
+            raise NotConvertible("several optimizers whose variables cannot be told", call)
         loss, variables = (reader.source(given[one].value) for one in ("loss", "var_list"))
     else:
         given = arguments(call, ("grads_and_vars", "global_step"))
         gradients = reader.source(given["grads_and_vars"].value) if "grads_and_vars" in given else ""
         of, loss, variables = found.gradients.get(gradients, ("", "", ""))
         if given.keys() - {"grads_and_vars", "global_step", "name"} or of != owner:
-            raise Declined("gradients of several optimizers that are changed, or another one's", call)
+            raise NotConvertible("gradients of several optimizers that are changed, or another one's", call)
     if owner not in found.optimizers or variables not in found.scopes or not loss.isidentifier():
-        raise Declined("several optimizers whose losses or variables cannot be told", call)
+        raise NotConvertible("several optimizers whose losses or variables cannot be told", call)
     return _Part(found.optimizers[owner], loss, found.scopes[variables], counts="global_step" in given)
 
 
@@ -199,12 +201,14 @@ def _conditional(reader: Rewriter, made: ModelFn, found: _Found, call: cst.Call)
         other = other.body
     nothing = other is not None and "tf.no_op" in (_without_v1(reader.name(other)), _plain(reader, other))
     if not isinstance(inner, cst.Call) or _method(inner) not in _STEPS or not nothing:
-        raise Declined("tf.cond in the train_op, with more than the step of an optimizer", call)
+        raise NotConvertible("tf.cond in the train_op, with more than the step of an optimizer", call)
     part = _part(reader, made, found, inner)
     part.when = given["pred"].value
     rate = training_step.rate_of(part.made)
     if rate is not None and reader.called(reader.value(rate)) in arithmetic.SCHEDULES:
-        raise Declined("a rate by the steps of the training, of an optimizer that does not step in all of them", call)
+        raise NotConvertible(
+            "a rate by the steps of the training, of an optimizer that does not step in all of them", call
+        )
     return part
 
 
@@ -219,7 +223,7 @@ def _counts(reader: Rewriter, made: ModelFn, call: cst.Call) -> bool:
 def _scope(reader: Rewriter, call: cst.Call) -> str:
     given = arguments(call, ("scope",) if _plain(reader, call) == "tf.trainable_variables" else ("key", "scope"))
     if "scope" not in given or not isinstance(given["scope"].value, cst.SimpleString):
-        raise Declined("several optimizers whose variables are not those of a scope", call)
+        raise NotConvertible("several optimizers whose variables are not those of a scope", call)
     return reader.source(given["scope"].value)
 
 
@@ -251,10 +255,10 @@ def _check_moved(
     for call in normalised:
         around = scopes_of(reader, call)[:1]
         if not any(scope == "" or [scope] == around for scope in scopes):
-            raise Declined("its train_op does not move the statistics of the normalisation, and fit would", call)
+            raise NotConvertible("its train_op does not move the statistics of the normalisation, and fit would", call)
 
 
-def optimizer(reader: Rewriter, found: Alternating, model: str) -> str:
+def optimizer(reader: Rewriter, found: MultipleOptimizers, model: str) -> str:
     """The optimizer of compile."""
     told = []
     for part in found.parts:
@@ -268,22 +272,22 @@ def optimizer(reader: Rewriter, found: Alternating, model: str) -> str:
     return f"keras_variables.by_variables([{lines}\n], counts={found.counting})"
 
 
-def used(found: Alternating) -> set[str]:
+def used(found: MultipleOptimizers) -> set[str]:
     """The names that the optimizers' arguments have."""
     return {name for part in found.parts for arg in part.made.args for name in names_in(arg.value)}
 
 
-def told(found: Alternating) -> str:
+def told(found: MultipleOptimizers) -> str:
     """The names of the losses, in the optimizers' order."""
     return ", ".join(part.loss for part in found.parts)
 
 
-def are_in(found: Alternating, loss: cst.BaseExpression) -> bool:
+def are_in(found: MultipleOptimizers, loss: cst.BaseExpression) -> bool:
     """Whether the loss of the EstimatorSpec is made of those of the optimizers alone."""
     return set(names_in(loss)) <= {part.loss for part in found.parts}
 
 
-def methods(writer: Any, found: Alternating, loss: cst.BaseExpression, *, alone: bool) -> list[str]:
+def methods(writer: Any, found: MultipleOptimizers, loss: cst.BaseExpression, *, alone: bool) -> list[str]:
     """The methods of a model: each optimizer's loss, and a step of all of them.
 
     Args:
@@ -292,10 +296,10 @@ def methods(writer: Any, found: Alternating, loss: cst.BaseExpression, *, alone:
         alone: whether no hook asks for what a step works out.
 
     Raises:
-        Declined: one does.
+        NotConvertible: one does.
     """
     if not alone:
-        raise Declined("a hook that asks for a tensor, where there are several optimizers", loss)
+        raise NotConvertible("a hook that asks for a tensor, where there are several optimizers", loss)
     reader, unit, tf = writer.reader, writer.unit, writer.reader.tf
     steps, reads = writer.part("train", [part.loss for part in found.parts])
     lines = ['"""What each optimizer makes small."""', *writer.given(reads), *writer.body(steps)]

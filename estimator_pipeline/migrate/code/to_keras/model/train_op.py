@@ -11,7 +11,7 @@ from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import children
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, needed
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, names_in
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, names_in
 
 __all__ = ["are_all", "choose", "chooses_by_name", "is_optimizer", "rate_of", "write"]
 
@@ -34,11 +34,11 @@ def write(
         by_head: what a head is given to train with, and the name of the loss there; "" where it steps by itself.
 
     Raises:
-        Declined: the train_op is something else than one optimizer that minimises the loss.
+        NotConvertible: the train_op is something else than one optimizer that minimises the loss.
     """
     train_op = by_head[0] if by_head else made.field("train", "train_op")
     if train_op is None:
-        raise Declined("an EstimatorSpec for training without a train_op", made.node.name)
+        raise NotConvertible("an EstimatorSpec for training without a train_op", made.node.name)
     loss = by_head[1] if by_head else reader.source(made.specs["train"]["loss"])
     flow = made.flows["train"]
     nodes = [train_op, *(step.node for step in needed(flow, set(names_in(train_op)), ()))]
@@ -48,12 +48,12 @@ def write(
         return _several(reader, made, train_op, constructors, loss)
     if len(constructors) != 1:
         node = constructors[1] if constructors else train_op
-        raise Declined("no single optimizer can be told" if not constructors else "several optimizers", node)
+        raise NotConvertible("no single optimizer can be told" if not constructors else "several optimizers", node)
     (constructor,) = constructors
     steps = [call for call in calls if isinstance(call.func, cst.Attribute)
              and call.func.attr.value in ("minimize", "apply_gradients", "get_updates")]  # fmt: skip
     if len(steps) != (1 if loss else 0):
-        raise Declined("a train_op of several steps", train_op)
+        raise NotConvertible("a train_op of several steps", train_op)
     clipping = _clipping(reader, calls)
     _check_gradients(reader, flow, train_op, known)
     if loss:
@@ -80,21 +80,21 @@ def _several(
     flow = made.flows["train"]
     group = reader.value(train_op)
     if not isinstance(group, cst.Call) or _plain(reader, group) != "tf.group":
-        raise Declined("several optimizers", constructors[1])
+        raise NotConvertible("several optimizers", constructors[1])
     told, names, counting = [], set(), []
     for place, arg in enumerate(group.args):
         step = reader.value(arg.value)
         method = step.func if isinstance(step, cst.Call) else None
         if not isinstance(step, cst.Call) or not isinstance(method, cst.Attribute) or method.attr.value != "minimize":
-            raise Declined("several optimizers, one of which does more than minimize", arg)
+            raise NotConvertible("several optimizers, one of which does more than minimize", arg)
         given = arguments(step, ("loss", "global_step", "var_list"))
         constructor = reader.value(method.value)
         chosen = given["var_list"].value if "var_list" in given else None
         known = constructor in constructors and isinstance(constructor, cst.Call)
         if given.keys() - {"loss", "global_step", "var_list", "name"} or not known or not isinstance(chosen, cst.Name):
-            raise Declined("several optimizers whose variables cannot be told", arg)
+            raise NotConvertible("several optimizers whose variables cannot be told", arg)
         if reader.source(given["loss"].value) != loss:
-            raise Declined("an optimizer that minimises something else than the loss of the EstimatorSpec", step)
+            raise NotConvertible("an optimizer that minimises something else than the loss of the EstimatorSpec", step)
         if "global_step" in given:
             counting.append(place)
         assert isinstance(constructor, cst.Call)
@@ -104,7 +104,7 @@ def _several(
         text = arithmetic.optimizer(reader, constructor, scheduled=scheduled, clipping={})
         told.append(f"({text}, {chosen.value})")
     if len(told) != len(constructors) or len(counting) != 1:
-        raise Declined("several optimizers, and not one that counts the steps", train_op)
+        raise NotConvertible("several optimizers, and not one that counts the steps", train_op)
     _check_updates(reader, made, list(_calls(train_op)))
     settings = [step for step in needed(flow, names - made.steps, made.network) if not step.sets & made.steps]
     reader.needs.add("keras_variables")
@@ -172,21 +172,21 @@ def _check(reader: Rewriter, made: ModelFn, step: cst.Call, calls: list[cst.Call
     if method != "apply_gradients":
         first = step.args[0].value if step.args else None
         if first is None or reader.source(first) != loss:
-            raise Declined("an optimizer that minimises something else than the loss of the EstimatorSpec", step)
+            raise NotConvertible("an optimizer that minimises something else than the loss of the EstimatorSpec", step)
         for arg in step.args[1:]:
             if arg.keyword and arg.keyword.value == "var_list" and are_all(reader, made, arg.value):
                 continue
             if arg.keyword and arg.keyword.value not in ("global_step", "name"):
-                raise Declined(f"{arg.keyword.value} of minimize", arg)
+                raise NotConvertible(f"{arg.keyword.value} of minimize", arg)
     for call in calls:
         name = _plain(reader, call)
         if name in ("tf.cond", "tf.while_loop", "tf.assign", "tf.assign_add", "tf.train.ExponentialMovingAverage"):
-            raise Declined(f"{name} in the train_op", call)
+            raise NotConvertible(f"{name} in the train_op", call)
         if name == "tf.gradients" or (isinstance(call.func, cst.Attribute)
                                       and call.func.attr.value == "compute_gradients"):  # fmt: skip
             first = call.args[0].value if call.args else None
             if first is None or reader.source(first) != loss:
-                raise Declined("gradients of something else than the loss of the EstimatorSpec", call)
+                raise NotConvertible("gradients of something else than the loss of the EstimatorSpec", call)
 
 
 def are_all(reader: Rewriter, made: ModelFn, node: cst.BaseExpression) -> bool:
@@ -272,9 +272,9 @@ def _check_changes(reader: Rewriter, node: cst.CSTNode, without: Collection[cst.
         plain = isinstance(call.func, cst.Name) and call.func.value in ("zip", "list", "tuple", "getattr", "len")
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
         if not known and not plain and method not in _METHODS and arithmetic.chosen(reader, call) is None:
-            raise Declined("gradients that are changed otherwise than clipped", call)
+            raise NotConvertible("gradients that are changed otherwise than clipped", call)
     for one in _arithmetic(node):
-        raise Declined("gradients that are changed otherwise than clipped", one)
+        raise NotConvertible("gradients that are changed otherwise than clipped", one)
 
 
 def _arithmetic(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
@@ -302,12 +302,12 @@ def _clipping(reader: Rewriter, calls: Iterable[cst.Call]) -> dict[str, str]:
         elif name == "tf.clip_by_value" and len(call.args) == 3:
             low, high = (reader.source(arg.value) for arg in call.args[1:])
             if low != f"-{high}":
-                raise Declined("gradients that are clipped to bounds of two sizes", call)
+                raise NotConvertible("gradients that are clipped to bounds of two sizes", call)
             found["clipvalue"] = high
         elif name.startswith("tf.clip_by"):
-            raise Declined("a way to clip gradients that optimizers of Keras do not have", call)
+            raise NotConvertible("a way to clip gradients that optimizers of Keras do not have", call)
     if len(found) > 1:
-        raise Declined("gradients that are clipped twice", next(iter(calls)))
+        raise NotConvertible("gradients that are clipped twice", next(iter(calls)))
     return found
 
 
@@ -324,7 +324,7 @@ def _check_updates(reader: Rewriter, made: ModelFn, calls: list[cst.Call]) -> No
         for call in calls
     )
     if not moved:
-        raise Declined("its train_op does not move the statistics of the normalisation, and fit would", trains[0])
+        raise NotConvertible("its train_op does not move the statistics of the normalisation, and fit would", trains[0])
 
 
 def _calls(node: cst.CSTNode) -> Iterable[cst.Call]:

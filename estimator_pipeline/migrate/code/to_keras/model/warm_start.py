@@ -11,7 +11,7 @@ from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
 from estimator_pipeline.migrate.code.to_keras.model_fn.network import functions_of
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["after", "install", "named", "restored", "scope_of"]
 
@@ -59,21 +59,21 @@ def install(reader: Rewriter, jobs: list[Any]) -> None:
     """Lets a reader write the settings of warm starts.
 
     Raises:
-        Declined: an Estimator that a function makes starts warm.
+        NotConvertible: an Estimator that a function makes starts warm.
     """
     fields = catalogue.row("tf.estimator.Estimator").fields
     for call in (call for job in jobs for call in job.customs):
         if "warm_start_from" in arguments(call, fields):
-            raise Declined("a warm start of an Estimator that a function makes", call)
+            raise NotConvertible("a warm start of an Estimator that a function makes", call)
 
     def write(call: cst.Call) -> str:
         if any(arg.star for arg in call.args):
-            raise Declined("a warm start whose settings cannot be told", call)
+            raise NotConvertible("a warm start whose settings cannot be told", call)
         given = arguments(call, _FIELDS)
         if "var_name_to_vocab_info" in given:
-            raise Declined("a warm start of embeddings by their vocabularies", given["var_name_to_vocab_info"])
+            raise NotConvertible("a warm start of embeddings by their vocabularies", given["var_name_to_vocab_info"])
         if "ckpt_to_initialize_from" not in given:
-            raise Declined("a warm start from a checkpoint that cannot be told", call)
+            raise NotConvertible("a warm start from a checkpoint that cannot be told", call)
         told = [f"{name}={reader.text(arg.value)}" for name, arg in given.items()]
         told += _of_its_scope(reader, jobs, given["ckpt_to_initialize_from"].value)
         reader.needs.add("keras_weights")
@@ -96,10 +96,10 @@ def scope(job: Any, node: cst.CSTNode) -> list[str]:
     """The argument `scope` for a model.
 
     Raises:
-        Declined: its variables are in several scopes, so that names of layers do not tell theirs.
+        NotConvertible: its variables are in several scopes, so that names of layers do not tell theirs.
     """
     if job.written.scope is None:
-        raise Declined("variables by their names, of a model with several scopes or cells", node)
+        raise NotConvertible("variables by their names, of a model with several scopes or cells", node)
     return [f"scope={job.written.scope!r}"] if job.written.scope else []
 
 
@@ -131,7 +131,7 @@ def restored(reader: Rewriter, job: Any, block: cst.CSTNode, trains: list[cst.CS
         trains: the statements that train it.
 
     Raises:
-        Declined: when it is trained cannot be told.
+        NotConvertible: when it is trained cannot be told.
     """
     branches = [_branch(reader, one, block) for one in trains]
     first = branches[0]
@@ -143,7 +143,7 @@ def restored(reader: Rewriter, job: Any, block: cst.CSTNode, trains: list[cst.CS
         return []
     node = condition.test
     if len(set(branches)) > 1 or body is not condition.body or not job.folder or job.written is None:
-        raise Declined("an Estimator that is used where it may not have been trained: it has a checkpoint", node)
+        raise NotConvertible("an Estimator that is used where it may not have been trained: it has a checkpoint", node)
     reader.needs.add("keras_weights")
     # With several scopes names are those of Keras: of what this program saved, not of what an Estimator did.
     told = [job.model, job.folder, *(scope(job, node) if job.written.scope else [])]
@@ -151,7 +151,7 @@ def restored(reader: Rewriter, job: Any, block: cst.CSTNode, trains: list[cst.CS
     if [reader.called(call) for call in calls] == ["tf.train.latest_checkpoint"]:
         return [f"keras_weights.restore({', '.join([*told, 'required=False'])})"]
     if calls:
-        raise Declined("an Estimator that is used where it may not have been trained: it has a checkpoint", node)
+        raise NotConvertible("an Estimator that is used where it may not have been trained: it has a checkpoint", node)
     unit, indent = reader.tree.module.default_indent, reader.indent(job.statement)
     return [f"if not ({reader.text(node)}):\n{indent}{unit}keras_weights.restore({', '.join(told)})"]
 

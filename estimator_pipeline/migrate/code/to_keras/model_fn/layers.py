@@ -9,7 +9,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import children
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["CREATORS", "again", "install", "name_of", "scopes_of"]
 
@@ -85,7 +85,7 @@ def _kept(reader: Rewriter, call: cst.Call) -> tuple[str, str]:
     """(what dropout of V1 is given, the share that it takes away)."""
     given = arguments(call, ("x", "keep_prob", "noise_shape", "seed", "name", "rate"))
     if given.keys() - {"x", "keep_prob", "rate", "name"} or len(given.keys() & {"keep_prob", "rate"}) != 1:
-        raise Declined("arguments of nn.dropout that have no counterpart in Keras", call)
+        raise NotConvertible("arguments of nn.dropout that have no counterpart in Keras", call)
     rate = reader.text(given["rate"].value) if "rate" in given else f"1 - {reader.text(given['keep_prob'].value)}"
     return reader.text(given["x"].value), rate
 
@@ -133,12 +133,14 @@ def _layer(reader: Rewriter, name: str, call: cst.Call) -> str:
     keras, parameters, positions, default = _FUNCTIONS[name]
     given = arguments(call, parameters)
     if any(arg.star for arg in call.args) or "inputs" not in given:
-        raise Declined(f"the arguments of {name} cannot be told", call)
+        raise NotConvertible(f"the arguments of {name} cannot be told", call)
     for one in _NOWHERE:
         if one in given and reader.source(given[one].value) not in ("None", "False"):
-            raise Declined(f"{one} of {name} has no counterpart in Keras", given[one])
+            raise NotConvertible(f"{one} of {name} has no counterpart in Keras", given[one])
     if name == "batch_normalization" and "trainable" in given:
-        raise Declined("trainable of batch_normalization: in Keras it changes what the layer does", given["trainable"])
+        raise NotConvertible(
+            "trainable of batch_normalization: in Keras it changes what the layer does", given["trainable"]
+        )
     kept: list[str] = []
     by_position = True
     for parameter, arg in given.items():
@@ -162,7 +164,7 @@ def _layer(reader: Rewriter, name: str, call: cst.Call) -> str:
 def again(reader: Rewriter, layer: str, named: str, inputs: str) -> str:
     """The call of a layer that may be there already, by its name."""
     if not named and reader.apart:
-        raise Declined("a layer without a name, where predictions are another network's", reader.apart[0])
+        raise NotConvertible("a layer without a name, where predictions are another network's", reader.apart[0])
     if not named:
         return f"{layer}({inputs})"
     reader.needs.add("keras_variables")
@@ -198,13 +200,13 @@ def _training(reader: Rewriter, arg: cst.Arg | None, name: str) -> str:
         return f", training={text}"
     if reader.is_flag(arg.value):
         return ""
-    raise Declined(f"training={text}: whether that says that the model trains cannot be told", arg)
+    raise NotConvertible(f"training={text}: whether that says that the model trains cannot be told", arg)
 
 
 def _object(reader: Rewriter, name: str, call: cst.Call) -> str:
     given = [arg.keyword.value for arg in call.args if arg.keyword]
     if any(arg.star for arg in call.args) or "_reuse" in given or "_scope" in given:
-        raise Declined(f"the arguments of {name} cannot be told", call)
+        raise NotConvertible(f"the arguments of {name} cannot be told", call)
     kept = [f"{arg.keyword.value}={reader.text(arg.value)}" if arg.keyword else reader.text(arg.value)
             for arg in call.args]  # fmt: skip
     return reader.call(f"{reader.tf}.keras.layers.{name}", kept, call)
@@ -215,9 +217,9 @@ def name_of(reader: Rewriter, call: cst.Call, arg: cst.Arg | None, default: str,
     joint = joint or ("/" if reader.again else reader.joint)
     own = reader.text(arg.value) if arg is not None else ""
     if default and not own and reader.again and _is_in_such_a_scope(reader, call):
-        raise Declined("a layer without a name, whose variables are used again by their names", call)
+        raise NotConvertible("a layer without a name, whose variables are used again by their names", call)
     if default and not own and reader.joint == "/" and not (reader.prefixes and not _is_one_of_several(reader, call)):
-        raise Declined("a layer without a name, where variables are chosen by theirs", call)
+        raise NotConvertible("a layer without a name, where variables are chosen by theirs", call)
     if not reader.prefixes:
         return own
     if not own:
@@ -267,10 +269,10 @@ def _initializer(reader: Rewriter, name: str, call: cst.Call) -> str:
     given = {one: arg for one, arg in arguments(call, (*parameters, "dtype")).items() if one != "dtype"}
     for one in given:
         if one not in parameters:
-            raise Declined(f"{one} of {name} has no counterpart in Keras", call)
+            raise NotConvertible(f"{one} of {name} has no counterpart in Keras", call)
     for one in needed:
         if one not in given:
-            raise Declined(f"{name} without {one} starts otherwise than {keras} of Keras: say which", call)
+            raise NotConvertible(f"{name} without {one} starts otherwise than {keras} of Keras: say which", call)
     kept = []
     for place, (one, arg) in enumerate(given.items()):
         text = reader.text(arg.value)

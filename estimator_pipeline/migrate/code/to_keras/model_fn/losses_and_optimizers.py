@@ -7,7 +7,7 @@ from functools import partial
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["SCHEDULES", "SILENT", "chosen", "install", "metric", "optimizer"]
 
@@ -111,11 +111,11 @@ def _loss(reader: Rewriter, name: str, call: cst.Call) -> str:
         if one in _SAID:
             continue
         if one not in ("label_smoothing", "delta") or f"{{{one}}}" not in form:
-            raise Declined(f"{one} of {name}: its mean is another one than that of Keras", arg)
+            raise NotConvertible(f"{one} of {name}: its mean is another one than that of Keras", arg)
         extra[one] = f", {one}={reader.text(arg.value)}"
     first, second = parameters[:2]
     if first not in given or second not in given:
-        raise Declined(f"the arguments of {name} cannot be told", call)
+        raise NotConvertible(f"the arguments of {name} cannot be told", call)
     extra = {"label_smoothing": "", "delta": ""} | extra
     each = form.replace("tf.", f"{reader.tf}.").format(
         reader.text(given[first].value), reader.text(given[second].value), **extra
@@ -126,7 +126,7 @@ def _loss(reader: Rewriter, name: str, call: cst.Call) -> str:
 def _collection(reader: Rewriter, call: cst.Call) -> str:
     if len(call.args) == 1 and reader.name(call.args[0].value).rpartition(".")[2] == "REGULARIZATION_LOSSES":
         return "self.losses"
-    raise Declined("a collection that Keras has none of", call)
+    raise NotConvertible("a collection that Keras has none of", call)
 
 
 def _cast(reader: Rewriter, dtype: str, call: cst.Call) -> str:
@@ -155,11 +155,11 @@ def metric(reader: Rewriter, call: cst.Call, key: str) -> tuple[str, str, list[c
     """(the Keras metric, what it is updated with, the expressions that this needs) of a metric of V1.
 
     Raises:
-        Declined: Keras has none that is equal.
+        NotConvertible: Keras has none that is equal.
     """
     name = reader.called(call).removeprefix("tf.compat.v1.metrics.")
     if name not in _METRICS:
-        raise Declined(f"the metric {reader.source(call.func)} has no equal in Keras", call)
+        raise NotConvertible(f"the metric {reader.source(call.func)} has no equal in Keras", call)
     keras, parameters, form = _METRICS[name]
     given = {one: arg for one, arg in arguments(call, parameters).items() if one != "name"}
     options = ""
@@ -167,10 +167,10 @@ def metric(reader: Rewriter, call: cst.Call, key: str) -> tuple[str, str, list[c
         if one == "num_thresholds":
             options = f"num_thresholds={reader.text(arg.value)}, "
         elif one not in parameters or one == "weights":
-            raise Declined(f"{one} of the metric {name}", arg)
+            raise NotConvertible(f"{one} of the metric {name}", arg)
     used = [given[one].value for one in parameters[:2] if one in given]
     if len(used) < form.count("{"):
-        raise Declined(f"the arguments of the metric {name} cannot be told", call)
+        raise NotConvertible(f"the arguments of the metric {name} cannot be told", call)
     told = form.replace("tf.", f"{reader.tf}.").format(*(reader.text(one) for one in used))
     return f"{reader.tf}.keras.metrics.{keras}({options}name={key!r})", told, used
 
@@ -190,7 +190,7 @@ def _schedule(reader: Rewriter, name: str, call: cst.Call) -> str:
         kept.append(text if by_position else f"{_RENAMED.get(parameter, parameter)}={text}")
     for one, arg in given.items():
         if one not in (_STEP, "name"):
-            raise Declined(f"{one} of {name} has no counterpart in Keras", arg)
+            raise NotConvertible(f"{one} of {name} has no counterpart in Keras", arg)
     return reader.call(f"{reader.tf}.keras.optimizers.schedules.{keras}", kept, call)
 
 
@@ -215,7 +215,7 @@ def _own(reader: Rewriter, call: cst.Call, function: str, parameters: tuple[str,
     given = {one: arg for one, arg in arguments(call, parameters).items() if one not in ("use_locking", "name")}
     for one, arg in given.items():
         if one not in parameters or arg.star:
-            raise Declined(f"{one or 'an argument'} of {function} has no counterpart in Keras", arg)
+            raise NotConvertible(f"{one or 'an argument'} of {function} has no counterpart in Keras", arg)
     reader.needs.add("keras_optimizers")
     told = [reader.text(arg.value) if arg.keyword is None else f"{one}={reader.text(arg.value)}"
             for one, arg in given.items()]  # fmt: skip
@@ -226,7 +226,7 @@ def _limits(call: cst.Call, clipping: dict[str, str]) -> list[str]:
     """What `keras_optimizers.make` is told of clipping."""
     behind = {"global_clipnorm": "clip_norm", "clipvalue": "clip_value"}
     for one in clipping.keys() - behind.keys():
-        raise Declined(f"{one} of keras_optimizers.make", call)
+        raise NotConvertible(f"{one} of keras_optimizers.make", call)
     return [f"{behind[one]}={text}" for one, text in clipping.items()]
 
 
@@ -238,12 +238,12 @@ def optimizer(reader: Rewriter, call: cst.Call, *, scheduled: bool, clipping: di
         clipping: argument of Keras's optimizer -> its text.
 
     Raises:
-        Declined: there is none.
+        NotConvertible: there is none.
     """
     full = reader.called(call)
     if full.startswith("tf.keras.optimizers."):
         if clipping:
-            raise Declined("an optimizer of Keras whose gradients are clipped outside of it", call)
+            raise NotConvertible("an optimizer of Keras whose gradients are clipped outside of it", call)
         return reader.text(call)
     by_name = chosen(reader, call)
     if by_name is not None:
@@ -254,21 +254,21 @@ def optimizer(reader: Rewriter, call: cst.Call, *, scheduled: bool, clipping: di
     if name in _OWN and not clipping:
         return _own(reader, call, *_OWN[name])
     if name not in _OPTIMIZERS:
-        raise Declined(f"the optimizer {reader.source(call.func)} has no equal in Keras", call)
+        raise NotConvertible(f"the optimizer {reader.source(call.func)} has no equal in Keras", call)
     keras, parameters, renamed, defaults = _OPTIMIZERS[name]
     given = arguments(call, parameters)
     for one in ("use_locking", "name"):
         given.pop(one, None)
     for one, arg in given.items():
         if one not in parameters or arg.star:
-            raise Declined(f"{one or 'an argument'} of {name} has no counterpart in Keras", arg)
+            raise NotConvertible(f"{one or 'an argument'} of {name} has no counterpart in Keras", arg)
     texts = {one: reader.text(arg.value) for one, arg in given.items()}
     nesterov = texts.get("use_nesterov") == "True"
     if name == "RMSPropOptimizer" or (name == "MomentumOptimizer" and scheduled):
         # Keras keeps the velocity with the rate in it, and begins RMSprop at 0.
         rate = texts.pop("learning_rate", None)
         if rate is None or ("use_nesterov" in texts and not nesterov):
-            raise Declined(f"the arguments of {name} cannot be told", call)
+            raise NotConvertible(f"the arguments of {name} cannot be told", call)
         texts.pop("use_nesterov", None)
         reader.needs.add("Optimizer")
         kind = "rmsprop" if name == "RMSPropOptimizer" else "nesterov" if nesterov else "momentum"

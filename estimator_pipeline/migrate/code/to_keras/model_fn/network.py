@@ -19,7 +19,7 @@ from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import (
     first_of,
     needed,
 )
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, names_in
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, names_in
 
 __all__ = ["find", "functions_of", "tell_no_mode"]
 
@@ -35,7 +35,7 @@ def find(reader: Rewriter, made: ModelFn) -> None:
     """Finds what of a model_fn is its network.
 
     Raises:
-        Declined: it is another one in some mode, or has what Keras models have not.
+        NotConvertible: it is another one in some mode, or has what Keras models have not.
     """
     flow = made.flows["train"]
     makers: list[FlowStep] = []
@@ -47,7 +47,7 @@ def find(reader: Rewriter, made: ModelFn) -> None:
             if assigns(step.node) and _is_model(reader, cst.ensure_type(first_of(step.node), cst.Assign).value):
                 made.models |= step.sets
     if not makers:
-        raise Declined("no layer of its network can be told", made.node.name)
+        raise NotConvertible("no layer of its network can be told", made.node.name)
     own = {name for maker in makers if _has_own(reader, maker.node, set()) for name in maker.sets}
     made.own = own
     makers += _of_variables(made, makers, own)
@@ -60,16 +60,16 @@ def find(reader: Rewriter, made: ModelFn) -> None:
     modes_of = [one for mode, one in made.flows.items() if mode != "predict" or not made.apart]
     for step in chosen:
         if step in made.partial:
-            raise Declined("a branch by the mode that goes on behind it", step.node)
+            raise NotConvertible("a branch by the mode that goes on behind it", step.node)
         if any(step not in one for one in modes_of):
-            raise Declined("a mode whose network is another one than that which is trained", step.node)
+            raise NotConvertible("a mode whose network is another one than that which is trained", step.node)
         if "labels" in step.reads and "labels" in made.parameters:
-            raise Declined("a network that is fed with the labels", step.node)
+            raise NotConvertible("a network that is fed with the labels", step.node)
     for one in made.flows.values():
         for place, step in enumerate(one):
             later = {name for after in one[place:] if after in chosen for name in after.reads}
             if step in made.partial and step.sets & later:
-                raise Declined("a branch by the mode that goes on behind it", step.node)
+                raise NotConvertible("a branch by the mode that goes on behind it", step.node)
     made.network = chosen
 
 
@@ -201,7 +201,7 @@ def _makes(reader: Rewriter, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
         if call in reader.embeddings or name in recurrent.CREATORS or _is_of_a_class(reader, call):
             return True
         if name in _VARIABLES or name.startswith("tf.compat.v1.nn.rnn_cell."):
-            raise Declined(f"{name} makes a variable outside of a layer", call)
+            raise NotConvertible(f"{name} makes a variable outside of a layer", call)
         for function in reader.functions(call.func):
             if function.node not in seen:
                 seen.add(function.node)

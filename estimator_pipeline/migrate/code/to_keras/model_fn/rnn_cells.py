@@ -8,7 +8,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import children
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["CREATORS", "install"]
 
@@ -43,11 +43,11 @@ def _cell(reader: Rewriter, name: str, call: cst.Call) -> str:
         if one == "state_is_tuple" and reader.source(arg.value) == "True":
             continue
         if one not in _CELLS[name] or arg.star:
-            raise Declined(f"{one or 'an argument'} of {name} has no counterpart in keras_cells", arg)
+            raise NotConvertible(f"{one or 'an argument'} of {name} has no counterpart in keras_cells", arg)
     if name == "DropoutWrapper":
         share = given.get("output_keep_prob")
         if share is None or not _is_share(reader, share.value):
-            raise Declined("a DropoutWrapper whose share cannot be told to be 1 outside of training", call)
+            raise NotConvertible("a DropoutWrapper whose share cannot be told to be 1 outside of training", call)
     reader.needs.add("keras_cells")
     kept = []
     for place, (one, arg) in enumerate(item for item in given.items() if item[0] != "state_is_tuple"):
@@ -60,14 +60,14 @@ def _rnn(reader: Rewriter, call: cst.Call) -> str:
     given = arguments(call, _RNN)
     for one, arg in given.items():
         if arg.star or one not in ("cell", "inputs", "sequence_length", "dtype"):
-            raise Declined(f"{one or 'an argument'} of dynamic_rnn has no counterpart in keras_cells", arg)
+            raise NotConvertible(f"{one or 'an argument'} of dynamic_rnn has no counterpart in keras_cells", arg)
         if one == "dtype" and reader.name(arg.value) not in ("tf.float32", "tf.compat.v1.float32"):
-            raise Declined("a dtype of dynamic_rnn that is not tf.float32", arg)
+            raise NotConvertible("a dtype of dynamic_rnn that is not tf.float32", arg)
     assign = reader.tree.parents.get(call)
     target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
     unused = isinstance(target, cst.Tuple) and len(target.elements) == 2 and reader.source(target.elements[1]) == "_"
     if not unused:
-        raise Declined("the last state of dynamic_rnn: keras_cells gives it in a list", call)
+        raise NotConvertible("the last state of dynamic_rnn: keras_cells gives it in a list", call)
     reader.needs.add("keras_cells")
     kept = [reader.text(given["cell"].value), reader.text(given["inputs"].value)]
     if "sequence_length" in given:

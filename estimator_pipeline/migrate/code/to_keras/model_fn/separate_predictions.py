@@ -9,7 +9,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import ModelFn, calls_in, needed
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, indented, names_in
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, indented, names_in
 
 __all__ = ["check", "method"]
 
@@ -23,16 +23,16 @@ def check(reader: Rewriter, made: ModelFn, predictions: cst.BaseExpression, node
         nodes: what it is made by.
 
     Raises:
-        Declined: some are not.
+        NotConvertible: some are not.
     """
     for call in _calls_below(reader, nodes):
         name = reader.called(call)
         of_columns = name.startswith("tf.compat.v1.feature_column.")
         if name.startswith("tf.keras.") or of_columns or name in recurrent.CREATORS or call in reader.embeddings:
-            raise Declined(_WHY, call)
+            raise NotConvertible(_WHY, call)
     estimators = [call for call in reader.tree.calls if reader.called(call).endswith("estimator.Estimator")]
     if made.models or (not reader.again and len(estimators) > 1):
-        raise Declined(_WHY, predictions)
+        raise NotConvertible(_WHY, predictions)
 
 
 def _calls_below(reader: Rewriter, nodes: Iterable[cst.CSTNode]) -> list[cst.Call]:
@@ -55,12 +55,12 @@ def method(writer: Any, predictions: cst.BaseExpression) -> str:
         writer: of the model.
 
     Raises:
-        Declined: its predictions need more than features.
+        NotConvertible: its predictions need more than features.
     """
     steps = needed(writer.made.flows["predict"], set(names_in(predictions)))
     reads = set(names_in(predictions)).union(*(step.reads for step in steps))
     if reads & {"labels", "config", *writer.made.extra}:
-        raise Declined("predictions of another network that need more than features", predictions)
+        raise NotConvertible("predictions of another network that need more than features", predictions)
     writer.reader.needs |= {"keras_variables", "model_inputs"}
     text = writer.expression(predictions)
     if not isinstance(writer.reader.value(predictions), cst.Dict):

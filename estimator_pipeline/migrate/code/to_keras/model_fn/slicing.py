@@ -12,7 +12,7 @@ from estimator_pipeline.migrate.code.analysis import modes
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import children
 from estimator_pipeline.migrate.code.to_keras.model_fn.layers import CREATORS
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter, names_in
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, names_in
 
 __all__ = ["FlowStep", "ModelFn", "assigns", "calls_in", "first_of", "needed", "read", "step_of"]
 
@@ -93,16 +93,16 @@ def read(reader: Rewriter, function: cst.FunctionDef, extra: Sequence[str] = ())
         extra: names of arguments that are bound to it.
 
     Raises:
-        Declined: its statements are no list with a branch for each mode.
+        NotConvertible: its statements are no list with a branch for each mode.
     """
     if not isinstance(function.body, cst.IndentedBlock):
-        raise Declined("a model_fn in one line", function.name)
+        raise NotConvertible("a model_fn in one line", function.name)
     params = function.params
     if params.star_arg is not cst.MaybeSentinel.DEFAULT or params.star_kwarg or params.kwonly_params:
-        raise Declined("a model_fn with * among its parameters", function.name)
+        raise NotConvertible("a model_fn with * among its parameters", function.name)
     made = ModelFn(function, frozenset(one.name.value for one in params.params), extra=tuple(extra))
     for name in made.parameters - {"features", "labels", "mode", "params", "config", "self", *extra}:
-        raise Declined(f"a model_fn with a parameter {name}", function.name)
+        raise NotConvertible(f"a model_fn with a parameter {name}", function.name)
     body = list(function.body.body)
     if body and _is_doc(body[0]):
         made.doc = reader.source(body.pop(0))
@@ -114,16 +114,16 @@ def read(reader: Rewriter, function: cst.FunctionDef, extra: Sequence[str] = ())
     _walk(reader, made, body, {mode: [] for mode in modes.MODES}, list(modes.MODES))
     for mode in ("train", "eval"):
         if mode not in made.flows:
-            raise Declined(f"no EstimatorSpec for {mode} can be told", function.name)
+            raise NotConvertible(f"no EstimatorSpec for {mode} can be told", function.name)
     if made.head and (made.specs or made.flows.keys() != set(modes.MODES)):
-        raise Declined("specs of a head in some modes alone", function.name)
+        raise NotConvertible("specs of a head in some modes alone", function.name)
     for step in made.flows["train"]:
         if assigns(step.node):
             value = cst.ensure_type(first_of(step.node), cst.Assign).value
             if reader.is_flag(value):
                 reader.flags |= {(function, name) for name in step.sets}
         if "self" in step.sets:
-            raise Declined("a model_fn that changes the object that it belongs to", step.node)
+            raise NotConvertible("a model_fn that changes the object that it belongs to", step.node)
     return made
 
 
@@ -179,7 +179,7 @@ def _branches(reader: Rewriter, node: cst.CSTNode, left: list[str]) -> list[tupl
         allowed = modes._condition(reader.program, reader.tree, rest.test, reader.scope(rest.test))
         if allowed is None:
             if found:
-                raise Declined("a branch by the mode and something else", cst.ensure_type(node, cst.If).test)
+                raise NotConvertible("a branch by the mode and something else", cst.ensure_type(node, cst.If).test)
             return []
         found.append((rest.body, [mode for mode in left if mode in allowed]))
         left = [mode for mode in left if mode not in allowed]
@@ -193,7 +193,7 @@ def _go_on(reader: Rewriter, made: ModelFn, body: Sequence[cst.CSTNode], flows: 
     """What is done in some modes alone, before what is done in all."""
     for node in body:
         if isinstance(node, cst.If) and _branches(reader, node, list(modes.MODES)):
-            raise Declined("a branch by the mode that goes on behind it", node.test)
+            raise NotConvertible("a branch by the mode that goes on behind it", node.test)
         step = step_of(node)
         made.partial.add(step)
         _add(flows, among, step)
@@ -215,13 +215,13 @@ def _end(reader: Rewriter, made: ModelFn, node: cst.Return, flows: _Flows, left:
     if _method(value) == "create_estimator_spec":
         assert isinstance(value, cst.Call)
         if made.specs or (made.head and made.head_call is not value):
-            raise Declined("specs of a head in some modes alone", node)
+            raise NotConvertible("specs of a head in some modes alone", node)
         _of_head(made, value)
         made.flows |= {mode: flows[mode] for mode in left}
         return
     functions = reader.functions(value.func) if isinstance(value, cst.Call) else []
     if len(functions) != 1 or not isinstance(functions[0].node, cst.FunctionDef) or len(made.helpers) > 4:
-        raise Declined("a model_fn that returns something else than an EstimatorSpec of its own", node)
+        raise NotConvertible("a model_fn that returns something else than an EstimatorSpec of its own", node)
     assert isinstance(value, cst.Call)
     _inline(reader, made, value, functions[0].node, flows, left)
 
@@ -257,7 +257,7 @@ def _added(reader: Rewriter, call: cst.Call) -> dict[str, cst.BaseExpression]:
         if starred and len(plain) == len(others):
             found = {str(key.evaluated_value): one.value for key, one in zip(plain, others, strict=True)}
     if not found:
-        raise Declined("a spec of a head that is changed otherwise than by further metrics", call)
+        raise NotConvertible("a spec of a head that is changed otherwise than by further metrics", call)
     return found
 
 
@@ -268,9 +268,9 @@ def _inline(
     params = inner.params
     plain = params.star_arg is cst.MaybeSentinel.DEFAULT and not params.star_kwarg and not inner.decorators
     if reader.tree.parents.get(inner) is not reader.tree.module or not plain or any(arg.star for arg in call.args):
-        raise Declined("a model_fn that returns something else than an EstimatorSpec of its own", call)
+        raise NotConvertible("a model_fn that returns something else than an EstimatorSpec of its own", call)
     if not isinstance(inner.body, cst.IndentedBlock) or inner is made.node or inner in made.helpers:
-        raise Declined("a function in one line, or one that calls itself", call)
+        raise NotConvertible("a function in one line, or one that calls itself", call)
     body = list(inner.body.body)
     if body and _is_doc(body[0]):
         body.pop(0)
@@ -279,12 +279,12 @@ def _inline(
     for node in body:
         for name in names_in(node):
             if name in around and name not in own and name in reader.tree.scope.names:
-                raise Declined(f"{name} is one thing in a model_fn, and another where its spec is made", call)
+                raise NotConvertible(f"{name} is one thing in a model_fn, and another where its spec is made", call)
     for position, param in enumerate([*params.params, *params.kwonly_params]):
         name = param.name.value
         given = reader.given(call, position, name) or param.default
         if given is None:
-            raise Declined("a model_fn that returns something else than an EstimatorSpec of its own", call)
+            raise NotConvertible("a model_fn that returns something else than an EstimatorSpec of its own", call)
         made.bound[name] = given
         if (isinstance(given, cst.Name) and given.value == name) or (inner, name) in reader.flags:
             continue
@@ -335,7 +335,7 @@ def _spec(reader: Rewriter, node: cst.Return, call: cst.BaseExpression | None) -
     assert isinstance(call, cst.Call)
     given = arguments(call, catalogue.row("tf.estimator.EstimatorSpec").fields)
     if any(arg.star for arg in call.args):
-        raise Declined("an EstimatorSpec whose fields cannot be told", node)
+        raise NotConvertible("an EstimatorSpec whose fields cannot be told", node)
     return {name: arg.value for name, arg in given.items()}
 
 

@@ -9,7 +9,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.model_fn import layers
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined, Rewriter
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
 __all__ = ["install", "write_lookups"]
 
@@ -77,7 +77,7 @@ def _given(reader: Rewriter, call: cst.Call) -> dict[str, cst.Arg]:
     keys = [reader.name(one).rpartition(".")[2] for one in names]
     own = [one for one, key in zip(names, keys, strict=True) if key not in ("GLOBAL_VARIABLES", "TRAINABLE_VARIABLES")]
     if "GLOBAL_VARIABLES" not in keys or not all(isinstance(one, cst.SimpleString) for one in own):
-        raise Declined("a variable of collections that cannot be told, or that is not saved", collections)
+        raise NotConvertible("a variable of collections that cannot be told, or that is not saved", collections)
     for asked in reader.tree.calls:
         if reader.called(asked).rpartition(".")[2] in ("get_collection", "get_collection_ref"):
             key = reader.value(asked.args[0].value) if asked.args else None
@@ -85,7 +85,7 @@ def _given(reader: Rewriter, call: cst.Call) -> dict[str, cst.Arg]:
             if own and (
                 not known or key is None or reader.source(key)[1:-1] in [reader.source(one)[1:-1] for one in own]
             ):
-                raise Declined("a collection of variables of the program's own, which is asked for", asked)
+                raise NotConvertible("a collection of variables of the program's own, which is asked for", asked)
     return given
 
 
@@ -94,10 +94,10 @@ def _embedding(reader: Rewriter, call: cst.Call, lookup: cst.Call) -> str:
     for one, arg in given.items():
         plain = one == "dtype" and reader.name(arg.value) in ("tf.float32", "tf.compat.v1.float32")
         if one not in _PARAMETERS or arg.star or (one in ("dtype", "trainable") and not plain):
-            raise Declined(f"{one or 'an argument'} of get_variable has no counterpart in an Embedding", arg)
+            raise NotConvertible(f"{one or 'an argument'} of get_variable has no counterpart in an Embedding", arg)
     shape = reader.value(given["shape"].value) if "shape" in given else None
     if not isinstance(shape, (cst.List, cst.Tuple)) or len(shape.elements) != 2 or "name" not in given:
-        raise Declined("a variable that is looked up in, and is no table of two sizes", call)
+        raise NotConvertible("a variable that is looked up in, and is no table of two sizes", call)
     kept = [reader.text(one.value) for one in shape.elements]
     initializer = reader.text(given["initializer"].value) if "initializer" in given else "None"
     kept.append(f"embeddings_initializer={repr('glorot_uniform') if initializer == 'None' else initializer}")
@@ -120,9 +120,9 @@ def _own(reader: Rewriter, call: cst.Call) -> str:
     for one, arg in given.items():
         plain = one == "dtype" and reader.name(arg.value) in ("tf.float32", "tf.compat.v1.float32")
         if one not in _PARAMETERS or arg.star or (one == "dtype" and not plain):
-            raise Declined(f"{one or 'an argument'} of get_variable has no counterpart in Keras", arg)
+            raise NotConvertible(f"{one or 'an argument'} of get_variable has no counterpart in Keras", arg)
     if "name" not in given or "shape" not in given:
-        raise Declined("a variable without a shape of its own", call)
+        raise NotConvertible("a variable without a shape of its own", call)
     around, reader.prefixes = reader.prefixes, layers.scopes_of(reader, call)
     try:
         kept = [layers.name_of(reader, call, given["name"], "", "/"), reader.text(given["shape"].value)]
@@ -139,10 +139,10 @@ def _looked_up(reader: Rewriter, call: cst.Call) -> str:
     """Rows of a variable: one that is in parts is one in Keras, its rows in their order."""
     given = arguments(call, ("params", "ids", "partition_strategy", "name"))
     if not {"params", "ids"} <= given.keys() or given.keys() - {"params", "ids", "partition_strategy", "name"}:
-        raise Declined("arguments of embedding_lookup that have no counterpart in Keras", call)
+        raise NotConvertible("arguments of embedding_lookup that have no counterpart in Keras", call)
     by_rows = "partition_strategy" in given and reader.source(given["partition_strategy"].value) in ("'div'", '"div"')
     if not by_rows and any(reader.called(one) in _PARTITIONERS for one in reader.tree.calls):
-        raise Declined("rows of a variable in parts, which are numbered in another order there", call)
+        raise NotConvertible("rows of a variable in parts, which are numbered in another order there", call)
     told = [reader.text(given[one].value) for one in ("params", "ids")]
     return reader.call(f"{reader.tf}.nn.embedding_lookup", told, call)
 

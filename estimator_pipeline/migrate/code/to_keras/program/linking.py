@@ -17,7 +17,7 @@ from libcst import matchers
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
 from estimator_pipeline.migrate.code.analysis.name_resolution import ModuleOf, Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, children, dotted_of
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible
 
 __all__ = ["Import", "Linked", "SourcePart", "link", "reached"]
 
@@ -119,7 +119,7 @@ def link(program: Program, trees: Sequence[Tree]) -> Linked:
         trees: what is imported before what imports it.
 
     Raises:
-        Declined: they are not told apart, or joined by imports that are not followed.
+        NotConvertible: they are not told apart, or joined by imports that are not followed.
     """
     linked = Linked("", [SourcePart(tree, f"part_of_file_{at}") for at, tree in enumerate(trees)])
     _check(program, linked)
@@ -134,7 +134,7 @@ def link(program: Program, trees: Sequence[Tree]) -> Linked:
                 header[one.header] = None
         for name, key in _bound(program, part.tree):
             if bound.setdefault(name, key) != key:
-                raise Declined(f"{name}, which files of a program import from several places", part.tree.module)
+                raise NotConvertible(f"{name}, which files of a program import from several places", part.tree.module)
         edits += _references(program, linked, part, renamed)
         part.text = apply(part.tree.source.text, edits)
         texts.append(part.text if part.text.endswith("\n") else part.text + "\n")
@@ -175,10 +175,12 @@ def _check(program: Program, linked: Linked) -> None:
     for part in linked.parts:
         tree = part.tree
         if tree.source.cells or tree.module.code != tree.source.text or "\r" in tree.source.text:
-            raise Declined("a notebook, or a file that would not be kept byte for byte, is part of it", tree.module)
+            raise NotConvertible(
+                "a notebook, or a file that would not be kept byte for byte, is part of it", tree.module
+            )
         unit = tree.module.default_indent
         if unit != linked.parts[0].tree.module.default_indent:
-            raise Declined("its files are indented in several ways", tree.module)
+            raise NotConvertible("its files are indented in several ways", tree.module)
         for _, binding in tree.imports:
             of_file = binding.kind == "from" and binding.name != "*"
             if of_file and any(_imported(program, tree, binding)):
@@ -186,7 +188,7 @@ def _check(program: Program, linked: Linked) -> None:
             if binding.kind == "import" and binding.name in ("tensorflow", "tensorflow.compat.v1"):
                 found.setdefault(binding.name, tree)
     if len(found) > 1:
-        raise Declined("its files have TensorFlow in several ways", next(iter(found.values())).module)
+        raise NotConvertible("its files have TensorFlow in several ways", next(iter(found.values())).module)
 
 
 def _check_handed_on(program: Program, tree: Tree, binding: Binding) -> None:
@@ -196,7 +198,7 @@ def _check_handed_on(program: Program, tree: Tree, binding: Binding) -> None:
         if isinstance(root, cst.Name) and root.value == _name(binding):
             for value in program.meaning(root, tree, tree.where.get(root, tree.scope)):
                 if isinstance(value, Outside) and value.dotted.startswith("tensorflow"):
-                    raise Declined(f"{root.value}, which is of TensorFlow and comes from another file", chain)
+                    raise NotConvertible(f"{root.value}, which is of TensorFlow and comes from another file", chain)
 
 
 def _clashes(linked: Linked) -> set[tuple[Tree, str]]:
@@ -213,7 +215,7 @@ def _clashes(linked: Linked) -> set[tuple[Tree, str]]:
                 found |= {(one, name) for one in owners.get(name, ()) if not _is_import_of(part.tree, name)}
     for tree, name in found:
         if re.search(r"model_?fn$", name, flags=re.IGNORECASE):
-            raise Declined(f"{name}, which is something else in several files", tree.scope.names[name][0].node)
+            raise NotConvertible(f"{name}, which is something else in several files", tree.scope.names[name][0].node)
     return found
 
 
@@ -250,7 +252,7 @@ def _imports(program: Program, linked: Linked, part: SourcePart, at: int) -> Ite
             continue
         made = _of_file(program, tree, bindings, modules, Import(marker, text, None, {}, bound))
         if len(small) > 1 or made is None:
-            raise Declined(f"an import of several files, or of all their names: {text}", statement)
+            raise NotConvertible(f"an import of several files, or of all their names: {text}", statement)
         part.imports.append(made)
         aliases = [name for name, was in made.names.items() if was == ""]
         yield Edit(start, end, "".join(f"{name} = " for name in aliases) + marker)
@@ -258,7 +260,7 @@ def _imports(program: Program, linked: Linked, part: SourcePart, at: int) -> Ite
         parent = tree.parents.get(node)
         inside = node not in at_the_top and parent not in at_the_top and not _is_at_the_top(tree, node, at_the_top)
         if inside and any(other in trees for other in _imported(program, tree, binding)):
-            raise Declined("an import of another of its files within a function or a condition", tree.module)
+            raise NotConvertible("an import of another of its files within a function or a condition", tree.module)
 
 
 def _in_header(tree: Tree, small: Sequence[cst.Import | cst.ImportFrom], text: str) -> str:
@@ -325,7 +327,7 @@ def _references(
     def edit(node: cst.CSTNode, owner: Tree, name: str, scope: Scope) -> Iterator[Edit]:
         made = new(owner, name)
         if owner is not tree and _hides(scope, made):
-            raise Declined(f"{name} of another file, where {name} is something else", node)
+            raise NotConvertible(f"{name} of another file, where {name} is something else", node)
         start, end = _span(tree, lines, node)
         if tree.source.text[start:end] != made:
             yield Edit(start, end, made)
@@ -348,7 +350,7 @@ def _references(
             continue
         chain = root if node is root else _next(node, root)
         if not isinstance(chain, cst.Attribute):
-            raise Declined(f"the module {root.value} is handed on", node)
+            raise NotConvertible(f"the module {root.value} is handed on", node)
         name = chain.attr.value
         yield from edit(chain, _owner(program, linked, one.module, name, node), name, scope)
 
@@ -365,7 +367,7 @@ def _owner(program: Program, linked: Linked, tree: Tree, name: str, node: cst.CS
     bindings = tree.scope.names.get(name, [])
     if any(one.kind not in ("import", "from") for one in bindings):
         return tree
-    raise Declined(f"{name}, which a file hands on from another one", node)
+    raise NotConvertible(f"{name}, which a file hands on from another one", node)
 
 
 def _hides(scope: Scope, name: str) -> bool:

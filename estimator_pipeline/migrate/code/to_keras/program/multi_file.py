@@ -16,7 +16,7 @@ from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome, convert
 from estimator_pipeline.migrate.code.to_keras.program.linking import Linked, link, reached
 from estimator_pipeline.migrate.code.to_keras.program.splitting import defined, part
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible
 
 __all__ = ["convert_together"]
 
@@ -34,7 +34,7 @@ def convert_together(program: Program, chosen: Sequence[Tree]) -> None:
         if tree.keras is not None and tree.keras.text:
             try:
                 _check_others(program, {tree: tree.keras.text})
-            except Declined as declined:
+            except NotConvertible as declined:
                 tree.keras = ConversionOutcome(reason=declined.reason, line=_line(tree, declined.node))
             except conversion.DEFECTS as error:
                 tree.keras = ConversionOutcome(reason=_defect(error), line=_first_line(tree))
@@ -71,7 +71,7 @@ def _convert(program: Program, group: list[Tree]) -> None:
             return
         where, line = linked.place(found.line)
         reason = found.reason
-    except Declined as declined:
+    except NotConvertible as declined:
         where, reason, by_itself = _place(group, declined.node), declined.reason, True
         if where is not None:
             line = where.position(declined.node)[0] if declined.node is not where.module else 0
@@ -95,7 +95,7 @@ def _defect(error: Exception) -> str:
 def _check_size(group: list[Tree]) -> None:
     lines = sum(tree.source.text.count("\n") for tree in group)
     if len(group) > _FILES or lines > _LINES:
-        raise Declined(f"a program of {len(group)} files and {lines} lines is not read as one", group[-1].module)
+        raise NotConvertible(f"a program of {len(group)} files and {lines} lines is not read as one", group[-1].module)
 
 
 def _converted(program: Program, group: list[Tree], linked: Linked) -> ConversionOutcome:
@@ -103,7 +103,7 @@ def _converted(program: Program, group: list[Tree], linked: Linked) -> Conversio
     home = next((tree for tree in group if any(_is_model_fn(one.name.value) for one in tree.functions)), group[-1])
     made = parse(SourceFile(home.source.path, linked.text))
     if made is None:
-        raise Declined("its files cannot be read as one", group[-1].module)
+        raise NotConvertible("its files cannot be read as one", group[-1].module)
     made.tensorflow_1 = any(tree.tensorflow_1 for tree in group)
     others = [tree for tree in program.trees.values() if tree not in group]
     whole = Program([*others, made], [*(tree.source.path for tree in others), home.source.path], program.package)
@@ -125,7 +125,7 @@ def _check_others(program: Program, texts: dict[Tree, str]) -> None:
                 with contextlib.suppress(ValueError, TypeError):
                     for name in ast.literal_eval(node.value):
                         if name not in names[tree]:
-                            raise Declined(f"{name}, which __all__ of {tree.source.path} names", tree.module)
+                            raise NotConvertible(f"{name}, which __all__ of {tree.source.path} names", tree.module)
     for other in program.trees.values():
         if other in texts:
             continue
@@ -134,7 +134,7 @@ def _check_others(program: Program, texts: dict[Tree, str]) -> None:
                 if isinstance(module, ModuleOf) and module.tree in texts and binding.name in gone[module.tree]:
                     if program.submodule(module, binding.name) is not None:
                         continue
-                    raise Declined(f"{binding.name}, which {other.source.path} takes of it", module.tree.module)
+                    raise NotConvertible(f"{binding.name}, which {other.source.path} takes of it", module.tree.module)
         for chain in other.chains:
             if not isinstance(chain, cst.Attribute):
                 continue
@@ -143,7 +143,7 @@ def _check_others(program: Program, texts: dict[Tree, str]) -> None:
                     continue
                 name = chain.attr.value
                 if name in gone[value.tree]:
-                    raise Declined(f"{name}, which {other.source.path} takes of it", value.tree.module)
+                    raise NotConvertible(f"{name}, which {other.source.path} takes of it", value.tree.module)
 
 
 def _others(before: str, after: str) -> set[str]:

@@ -40,7 +40,7 @@ def plan(
 
 
 def adopt(tree: Tree, outcome: ConversionOutcome | None, constructs: Sequence[Construct]) -> None:
-    """Keeps what becomes of a file in `tree.keras`, with the constructs that go: of its text, or of a respelled one."""
+    """Keeps what becomes of a file in `tree.keras`, with the constructs that go, of its text or the renamed one."""
     gone = _gone(tree, outcome, constructs) if outcome is not None and outcome.text else set()
     tree.keras = outcome and dataclasses.replace(outcome, gone=gone)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.to_keras.helpers import HELPERS
 from estimator_pipeline.migrate.code.to_keras.program.linking import Import, Linked, SourcePart
-from estimator_pipeline.migrate.code.to_keras.rewriter import Declined
+from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible
 from estimator_pipeline.migrate.code.to_keras.unresolved_names import unknown_names
 
 __all__ = ["defined", "part"]
@@ -41,12 +41,12 @@ def part(linked: Linked, text: str) -> dict[Tree, str]:
         The text of each file.
 
     Raises:
-        Declined: a file would need what it cannot import.
+        NotConvertible: a file would need what it cannot import.
     """
     text = re.sub(rf"{linked.suffix}\d+\b", "", text)
     pieces = re.split(r"(?m)^part_of_file_\d+ = None\n", text)
     if len(pieces) != len(linked.parts) + 1:
-        raise Declined("the parts of its files cannot be told", linked.parts[0].tree.module)
+        raise NotConvertible("the parts of its files cannot be told", linked.parts[0].tree.module)
     header, said = _header(pieces[0]), {ast.unparse(node) for node in ast.parse(pieces[0]).body}
     pieces = _with_their_helpers(pieces[1:])
     files = {one.tree: _File(one, piece) for one, piece in zip(linked.parts, pieces, strict=True)}
@@ -54,7 +54,7 @@ def part(linked: Linked, text: str) -> dict[Tree, str]:
     for tree, one in made.items():
         left = sorted(unknown_names(one) - unknown_names(tree.source.text))
         if left:
-            raise Declined(f"{left[0]} would have no value in {tree.source.path}", tree.module)
+            raise NotConvertible(f"{left[0]} would have no value in {tree.source.path}", tree.module)
     return made
 
 
@@ -153,8 +153,8 @@ def _of_file(
     if aliases:
         one, alias = aliases[0]
         if wanted & file.stored:
-            raise Declined(f"{sorted(wanted & file.stored)[0]} of {owner.source.path} has the name of something else",
-                           file.part.tree.module)  # fmt: skip
+            raise NotConvertible(f"{sorted(wanted & file.stored)[0]} of {owner.source.path} has the name of something "
+                                 "else", file.part.tree.module)  # fmt: skip
         text = _asked(text, wanted, alias)
         lines[one.marker] = one.text if wanted or alias not in before else None
         for further, name in aliases[1:]:
@@ -166,11 +166,11 @@ def _of_file(
     for one in froms:
         for name, was in one.names.items():
             if was not in other.given and name not in before:
-                raise Declined(f"{was}, which {file.part.tree.source.path} hands on", file.part.tree.module)
+                raise NotConvertible(f"{was}, which {file.part.tree.source.path} hands on", file.part.tree.module)
     missing = wanted - {name for names in kept.values() for name in names}
     if missing and not froms:
         of = f"{sorted(missing)[0]} of {owner.source.path}"
-        raise Declined(f"{of}, which {file.part.tree.source.path} does not import", file.part.tree.module)
+        raise NotConvertible(f"{of}, which {file.part.tree.source.path} does not import", file.part.tree.module)
     for place, one in enumerate(froms):
         names = kept[one.marker] | (missing if place == 0 else set())
         head = one.text.partition(" import ")[0]
@@ -219,7 +219,7 @@ def _with_new(part: SourcePart, text: str, lines: dict[str, str | None], new: di
         else:
             behind.setdefault(order[-1], []).extend(["", said])
     if new and not order:
-        raise Declined("a file without imports would need one", part.tree.module)
+        raise NotConvertible("a file without imports would need one", part.tree.module)
     for one in part.imports:
         kept = lines.get(one.marker)
         if kept is None:

@@ -17,7 +17,7 @@ from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs import sampler as order_module
 from estimator_pipeline.inputs.sampler import (
     MAX_RECORDS,
-    Order,
+    IndexSampler,
     check_global_batch,
     derive_seed,
     eval_slice,
@@ -27,7 +27,7 @@ from estimator_pipeline.inputs.sampler import (
     split_files,
     steps_per_epoch,
 )
-from estimator_pipeline.inputs.sharding import Replicas, choose_policy, eval_plan, train_plan
+from estimator_pipeline.inputs.sharding import ShardOptions, choose_policy, eval_shards, train_shards
 
 LEVELS = {
     "one level": {},
@@ -40,49 +40,49 @@ LEVELS = {
 @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
 def test_a_shuffled_epoch_is_a_permutation_of_the_records(seed):
     for count in range(1, 301):
-        ids = record_ids(Order(count, seed=seed), 0, 3 * count).reshape(3, count)
+        ids = record_ids(IndexSampler(count, seed=seed), 0, 3 * count).reshape(3, count)
         assert (np.sort(ids, axis=1) == np.arange(count)).all(), count
 
 
 @pytest.mark.parametrize("levels", LEVELS.values(), ids=LEVELS)
 def test_each_record_is_read_once_an_epoch(levels):
-    ids = record_ids(Order(37, seed=5, **levels), 0, 5 * 37).reshape(5, 37)
+    ids = record_ids(IndexSampler(37, seed=5, **levels), 0, 5 * 37).reshape(5, 37)
     assert (np.sort(ids, axis=1) == np.arange(37)).all()
     assert len({tuple(epoch) for epoch in ids}) > 1, "epochs must differ"
 
 
 def test_two_levels_shuffle_within_a_window_of_the_files_read_so_far():
-    order = Order(40, seed=9, block_records=(10, 10, 10, 10), window=10)
-    for epoch in record_ids(order, 0, 400).reshape(10, 40):
+    sampler = IndexSampler(40, seed=9, block_records=(10, 10, 10, 10), window=10)
+    for epoch in record_ids(sampler, 0, 400).reshape(10, 40):
         files = epoch.reshape(4, 10) // 10
         assert (files == files[:, :1]).all(), "a window of a file's length must not leave the file"
         assert sorted(files[:, 0]) == [0, 1, 2, 3]
-    assert len({tuple(e.reshape(4, 10)[:, 0] // 10) for e in record_ids(order, 0, 400).reshape(10, 40)}) > 5
+    assert len({tuple(e.reshape(4, 10)[:, 0] // 10) for e in record_ids(sampler, 0, 400).reshape(10, 40)}) > 5
 
 
 def test_a_trillion_records_cost_no_memory_and_do_not_collide():
-    order = Order(10**12, seed=3)
-    ids = record_ids(order, 10**12 - 50_000, 10**12 + 50_000)
+    sampler = IndexSampler(10**12, seed=3)
+    ids = record_ids(sampler, 10**12 - 50_000, 10**12 + 50_000)
     for epoch in (ids[:50_000], ids[50_000:]):
         assert len(np.unique(epoch)) == 50_000
         assert 0 <= epoch.min() and epoch.max() < 10**12
-    assert record_ids(Order(MAX_RECORDS, seed=1), 7 * MAX_RECORDS, 7 * MAX_RECORDS + 9).max() < MAX_RECORDS
+    assert record_ids(IndexSampler(MAX_RECORDS, seed=1), 7 * MAX_RECORDS, 7 * MAX_RECORDS + 9).max() < MAX_RECORDS
 
 
 def test_golden_values_the_order_never_changes_between_versions():
-    assert record_ids(Order(10, seed=0), 0, 20).tolist() == [
+    assert record_ids(IndexSampler(10, seed=0), 0, 20).tolist() == [
         *[1, 9, 3, 6, 5, 0, 8, 7, 2, 4],
         *[4, 0, 1, 6, 7, 8, 9, 5, 3, 2],
     ]
-    assert record_ids(Order(1437, seed=1), 1430, 1444).tolist() == [
+    assert record_ids(IndexSampler(1437, seed=1), 1430, 1444).tolist() == [
         *[200, 704, 534, 830, 1436, 333, 460],
         *[123, 461, 516, 586, 675, 867, 884],
     ]
-    assert record_ids(Order(10**12, seed=2), 10**12 - 3, 10**12 + 3).tolist() == [
+    assert record_ids(IndexSampler(10**12, seed=2), 10**12 - 3, 10**12 + 3).tolist() == [
         *[353803557181, 828316546550, 276641914370],
         *[898595450343, 847834838130, 355623716686],
     ]
-    assert record_ids(Order(12, seed=3, block_records=(5, 0, 4, 3), window=4), 0, 24).tolist() == [
+    assert record_ids(IndexSampler(12, seed=3, block_records=(5, 0, 4, 3), window=4), 0, 24).tolist() == [
         *[5, 6, 8, 7, 2, 0, 1, 3, 4, 10, 9, 11],
         *[5, 8, 6, 7, 0, 2, 1, 3, 11, 10, 9, 4],
     ]
@@ -91,7 +91,7 @@ def test_golden_values_the_order_never_changes_between_versions():
         7903965840601953618,
         4166714106961954647,
     ]
-    ten_epochs = record_ids(Order(1797, seed=42), 0, 17970).astype("<i8").tobytes()
+    ten_epochs = record_ids(IndexSampler(1797, seed=42), 0, 17970).astype("<i8").tobytes()
     digest = "142849e52cbb9c19020468c81707fb5ab82a24887326030f742a823419b3da3b"
     assert hashlib.sha256(ten_epochs).hexdigest() == digest
 
@@ -105,7 +105,7 @@ def _chi_square(observed, expected, freedom):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_all_permutations_of_few_records_are_as_likely(count, seed):
     epochs = 100 * math.factorial(count)
-    ids = record_ids(Order(count, seed=seed), 0, epochs * count).reshape(epochs, count)
+    ids = record_ids(IndexSampler(count, seed=seed), 0, epochs * count).reshape(epochs, count)
     seen = collections.Counter(map(tuple, ids.tolist()))
     counts = np.array([seen[one] for one in itertools.permutations(range(count))])
     # The seeds are fixed, so this is no game of chance; too few rounds exceed 4 deviations by far (below).
@@ -114,7 +114,7 @@ def test_all_permutations_of_few_records_are_as_likely(count, seed):
 
 def test_the_uniformity_test_can_fail(monkeypatch):
     monkeypatch.setitem(order_module._keys.__kwdefaults__, "rounds", 4)
-    ids = record_ids(Order(5, seed=0), 0, 12_000 * 5).reshape(12_000, 5)
+    ids = record_ids(IndexSampler(5, seed=0), 0, 12_000 * 5).reshape(12_000, 5)
     seen = collections.Counter(map(tuple, ids.tolist()))
     counts = np.array([seen[one] for one in itertools.permutations(range(5))])
     assert _chi_square(counts, 100.0, 119) > 4
@@ -123,7 +123,7 @@ def test_the_uniformity_test_can_fail(monkeypatch):
 @pytest.mark.parametrize("count", [10, 16, 97])
 def test_each_record_comes_to_each_place_as_often_and_after_each_other(count):
     epochs = 10_000
-    ids = record_ids(Order(count, seed=1), 0, epochs * count).reshape(epochs, count)
+    ids = record_ids(IndexSampler(count, seed=1), 0, epochs * count).reshape(epochs, count)
     places = np.zeros((count, count))
     np.add.at(places, (np.broadcast_to(np.arange(count), ids.shape), ids), 1)
     # The statistic of a matrix whose rows and columns both have fixed sums: (n-1)/n of the plain one.
@@ -136,27 +136,27 @@ def test_each_record_comes_to_each_place_as_often_and_after_each_other(count):
 
 @pytest.mark.parametrize("levels", LEVELS.values(), ids=LEVELS)
 def test_a_record_depends_on_its_position_alone(levels):
-    order = Order(37, seed=11, **levels)
-    whole = record_ids(order, 0, 150)
+    sampler = IndexSampler(37, seed=11, **levels)
+    whole = record_ids(sampler, 0, 150)
     for start in range(0, 150, 7):
-        assert (record_ids(order, start, 150) == whole[start:]).all()
+        assert (record_ids(sampler, start, 150) == whole[start:]).all()
     some = np.array([[149, 0, 3], [3, 77, 36]])
-    assert (records_at(order, some) == whole[some]).all()
+    assert (records_at(sampler, some) == whole[some]).all()
 
 
 def test_seeds_and_epochs_give_other_orders_and_no_shuffle_gives_none():
-    orders = {tuple(record_ids(Order(50, seed=seed), 0, 50)) for seed in range(50)}
+    orders = {tuple(record_ids(IndexSampler(50, seed=seed), 0, 50)) for seed in range(50)}
     assert len(orders) == 50
-    assert record_ids(Order(4, shuffle=False), 0, 10).tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+    assert record_ids(IndexSampler(4, shuffle=False), 0, 10).tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
     assert len({derive_seed(1, pipeline) for pipeline in range(1000)} | {1}) == 1001
 
 
 def test_a_finite_stream_ends():
-    order = Order(5, epochs=2)
-    assert len(record_ids(order, 0, 100)) == 10
-    assert len(record_ids(order, 10, 100)) == 0
+    sampler = IndexSampler(5, epochs=2)
+    assert len(record_ids(sampler, 0, 100)) == 10
+    assert len(record_ids(sampler, 10, 100)) == 0
     with pytest.raises(InputError, match="position that the stream does not have"):
-        records_at(order, np.array([10]))
+        records_at(sampler, np.array([10]))
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4, 6])
@@ -164,7 +164,7 @@ def test_replicas_share_each_step_whatever_their_number(replicas):
     plans = _plans(replicas, (37,), "data")
     for step in (0, 1, 17):
         together = np.concatenate([plan.ids(step).ravel() for plan in plans])
-        assert together.tolist() == record_ids(Order(37, seed=4), step * 12, step * 12 + 12).tolist()
+        assert together.tolist() == record_ids(IndexSampler(37, seed=4), step * 12, step * 12 + 12).tolist()
 
 
 def test_remainders_are_counted_and_shared_evenly():
@@ -203,23 +203,23 @@ def test_files_are_shared_out_each_to_one_pipeline(balance):
 
 # What is given, and the words that the message must hold.
 REFUSED = [
-    (lambda: Order(0), "num_records must be a whole number from 1"),
-    (lambda: Order(True), "num_records=True"),
-    (lambda: Order(10, seed=-1), "seed=-1"),
-    (lambda: Order(10, seed=1.0), "seed=1.0"),
-    (lambda: Order(10, epochs=0), "epochs=0"),
-    (lambda: Order(10, window=3), "both block_records and window"),
-    (lambda: Order(10, block_records=(4, 5), window=3), "2 blocks with 9 records, num_records=10"),
-    (lambda: Order(10, block_records=(11, -1), window=3), "one count of at least 0 a block"),
-    (lambda: record_ids(Order(10), 5, 4), "stop=4"),
-    (lambda: record_ids(Order(10), -1, 4), "start=-1"),
+    (lambda: IndexSampler(0), "num_records must be a whole number from 1"),
+    (lambda: IndexSampler(True), "num_records=True"),
+    (lambda: IndexSampler(10, seed=-1), "seed=-1"),
+    (lambda: IndexSampler(10, seed=1.0), "seed=1.0"),
+    (lambda: IndexSampler(10, epochs=0), "epochs=0"),
+    (lambda: IndexSampler(10, window=3), "both block_records and window"),
+    (lambda: IndexSampler(10, block_records=(4, 5), window=3), "2 blocks with 9 records, num_records=10"),
+    (lambda: IndexSampler(10, block_records=(11, -1), window=3), "one count of at least 0 a block"),
+    (lambda: record_ids(IndexSampler(10), 5, 4), "stop=4"),
+    (lambda: record_ids(IndexSampler(10), -1, 4), "start=-1"),
     (lambda: check_global_batch(64, 3), "the nearest are 63 and 66"),
     (lambda: check_global_batch(2, 3), "the nearest are 3"),
     (lambda: check_global_batch(0, 3), "global_batch_size=0"),
     (lambda: split_files([1, 2], 2, balance="size"), "balance='size'"),
     (lambda: even_split(3, 0, 0), "parts=0"),
-    (lambda: Replicas(2, 2, 2), "pipeline 2 of 2, 2 replicas"),
-    (lambda: Replicas(2, 0, 3), "the same number of devices"),
+    (lambda: ShardOptions(2, 2, 2), "pipeline 2 of 2, 2 replicas"),
+    (lambda: ShardOptions(2, 0, 3), "the same number of devices"),
     (lambda: choose_policy("files", (1,), 1, False), "auto, file, data, hint, off"),
     (lambda: choose_policy("file", None, 1, True), "arrays in memory"),
     (lambda: choose_policy("file", (3, 3), 3, False), "2 files cannot be shared by 3 input pipelines"),
@@ -237,7 +237,7 @@ def test_what_cannot_work_is_refused_with_the_values_and_the_mend(call, words):
 
 
 def _plans(pipelines, parts, policy, *, local=1, batch=12, epochs=None, drop=True, window=None, **more):
-    order = Order(
+    sampler = IndexSampler(
         sum(parts),
         seed=4,
         epochs=epochs,
@@ -246,11 +246,11 @@ def _plans(pipelines, parts, policy, *, local=1, batch=12, epochs=None, drop=Tru
         window=window,
     )
     return [
-        train_plan(
+        train_shards(
             parts,
-            Replicas(pipelines, pipeline, pipelines * local),
+            ShardOptions(pipelines, pipeline, pipelines * local),
             global_batch=batch,
-            order=order,
+            sampler=sampler,
             policy=policy,
             **more,
         )
@@ -335,18 +335,18 @@ def test_e2_distinct_seeds_give_each_worker_all_the_data_in_its_own_order():
 
 def test_asynchronous_workers_take_turns_in_one_stream():
     plans = [
-        train_plan(
+        train_shards(
             (40,),
-            Replicas(3, p, 1, asynchronous=True),
+            ShardOptions(3, p, 1, asynchronous=True),
             global_batch=4,
-            order=Order(40, seed=1),
+            sampler=IndexSampler(40, seed=1),
             policy="data",
         )
         for p in range(3)
     ]
     assert [plan.batch for plan in plans] == [4, 4, 4]
     turns = np.concatenate([plan.ids(step).ravel() for step in range(10) for plan in plans])
-    assert (turns == record_ids(Order(40, seed=1), 0, 120)).all()
+    assert (turns == record_ids(IndexSampler(40, seed=1), 0, 120)).all()
     assert plans[0].first_step(301) == 100
 
 
@@ -357,9 +357,9 @@ def test_evaluation_reads_each_record_once_whatever_the_batch(policy, pipelines,
         starts = np.cumsum(parts) - parts
         for share in (1, 2, 5, 100):
             plans = [
-                eval_plan(
+                eval_shards(
                     parts,
-                    Replicas(pipelines, p, pipelines * local),
+                    ShardOptions(pipelines, p, pipelines * local),
                     global_batch=share * pipelines * local,
                     policy=policy,
                 )

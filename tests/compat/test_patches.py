@@ -1,4 +1,4 @@
-"""Which repairs are applied: by default all, by name fewer; told by status(). What they mend is tested in clusters."""
+"""Which patches are applied: by default all, by name fewer; told by status(). What they mend is tested in clusters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import peers
-from estimator_pipeline.compat import patches as repairs
+from estimator_pipeline.compat import patches
 from estimator_pipeline.errors import CompatError, ConfigError
 from tests.support.processes import ROOT
 
-ALL = frozenset(repairs.NAMES)
+ALL = frozenset(patches.NAMES)
 
 
 @pytest.mark.parametrize(
@@ -31,29 +31,51 @@ ALL = frozenset(repairs.NAMES)
     ],
 )
 def test_chosen(asked, chosen):
-    assert repairs.chosen(asked, {}) == chosen
+    assert patches.chosen(asked, {}) == chosen
     if isinstance(asked, str):
-        assert repairs.chosen(None, {"ESTIMATOR_PIPELINE_REPAIRS": asked}) == chosen
+        assert patches.chosen(None, {"ESTIMATOR_PIPELINE_PATCHES": asked}) == chosen
+
+
+@pytest.mark.parametrize(("old", "new"), patches.OLD_NAMES.items())
+def test_old_names_are_understood(old, new):
+    assert new in ALL and old not in ALL
+    assert patches.chosen(old) == patches.chosen([old]) == {new}
+    assert patches.chosen(f"-{old}") == patches.chosen([f"-{old}"]) == ALL - {new}
+    for variable in (patches.VARIABLE, patches.OLD_VARIABLE):
+        assert patches.chosen(None, {variable: f"-{old},-sigterm"}) == ALL - {new, "sigterm"}
+
+
+def test_both_variables_are_read():
+    """Submitted scripts hold the old one; the new one wins where both are set."""
+    old, new = "ESTIMATOR_PIPELINE_REPAIRS", "ESTIMATOR_PIPELINE_PATCHES"
+    assert patches.chosen(None, {old: "none"}) == patches.chosen(None, {new: "", old: "none"}) == frozenset()
+    assert patches.chosen(None, {new: "sigterm", old: "none"}) == {"sigterm"}
+    assert patches.chosen(None, {new: "all", old: "none"}) == ALL
+    with pytest.raises(CompatError, match="^" + old + " names sigter"):
+        patches.chosen(None, {old: "sigter"})
+    with pytest.raises(CompatError, match="^" + new + " names sigter"):
+        patches.chosen(None, {new: "sigter", old: "also wrong"})
 
 
 @pytest.mark.parametrize("asked", ["none", "all", "sigterm,lost-peers", "-sigterm", []])
 def test_child_processes_get_the_same_answer(asked, monkeypatch):
-    monkeypatch.setenv(repairs.VARIABLE, "")
+    monkeypatch.setenv(patches.VARIABLE, "")
+    monkeypatch.setenv(patches.OLD_VARIABLE, "init-fn")
     for name in ("_native", "_restore"):
         monkeypatch.setattr(compat, name, lambda version: None)
-    monkeypatch.setattr(repairs, "apply", lambda names: None)
+    monkeypatch.setattr(patches, "apply", lambda names: None)
     monkeypatch.setattr(compat, "_installed", False)
     monkeypatch.setattr(compat, "_chosen", frozenset())
     compat.install(asked)
-    assert repairs.chosen(None) == repairs.chosen(asked)
+    assert patches.chosen(None) == patches.chosen(asked)
 
 
 def test_refused():
-    with pytest.raises(CompatError, match="ESTIMATOR_PIPELINE_REPAIRS names sigter") as error:
-        repairs.chosen(None, {"ESTIMATOR_PIPELINE_REPAIRS": "sigter"})
-    assert "the repairs are train-and-evaluate, every-checkpoint" in str(error.value)
+    with pytest.raises(CompatError, match="ESTIMATOR_PIPELINE_PATCHES names sigter") as error:
+        patches.chosen(None, {"ESTIMATOR_PIPELINE_PATCHES": "sigter"})
+    assert "the patches are train-and-evaluate, every-checkpoint" in str(error.value)
     with pytest.raises(CompatError, match="mixes names to keep and names to leave out"):
-        repairs.chosen("sigterm,-lost-peers")
+        patches.chosen("sigterm,-lost-peers")
 
 
 @pytest.mark.parametrize("given", ["soon", "0", "-1", "nan", "inf"])
@@ -64,7 +86,7 @@ def test_seconds_of_silence(given):
         peers.grace_secs({"ESTIMATOR_PIPELINE_PEER_SECS": given})
 
 
-# What each repair puts its hand on, as a program could see it.
+# What each patch puts its hand on, as a program could see it.
 _LOOK = """
 import json, multiprocessing.spawn, os, sys
 from estimator_pipeline import compat
@@ -78,10 +100,10 @@ def ours(function):
     return "estimator_pipeline" in function.__code__.co_filename.split(os.sep)
 
 print(json.dumps({{
-    "on": [repair.name for repair in compat.status().repairs if repair.on],
-    "off": [repair.name for repair in compat.status().repairs if not repair.on],
+    "on": [patch.name for patch in compat.status().patches if patch.on],
+    "off": [patch.name for patch in compat.status().patches if not patch.on],
     "text": str(compat.status()),
-    "environ": os.environ.get("ESTIMATOR_PIPELINE_REPAIRS"),
+    "environ": os.environ.get("ESTIMATOR_PIPELINE_PATCHES"),
     "patched": {{
         "train-and-evaluate": ours(tf.estimator.train_and_evaluate) and ours(training.train_and_evaluate)
             and ours(tf.compat.v1.estimator.train_and_evaluate),
@@ -103,10 +125,10 @@ def look(run_python, argument="", before="", after="", env=None):
 
 
 def test_all_by_default_and_listed(run_python):
-    seen = look(run_python, before="assert not any(repair.on for repair in compat.status().repairs)")
-    assert seen["on"] == list(repairs.NAMES) and seen["off"] == []
+    seen = look(run_python, before="assert not any(patch.on for patch in compat.status().patches)")
+    assert seen["on"] == list(patches.NAMES) and seen["off"] == []
     assert all(seen["patched"].values()), seen["patched"]
-    assert "repair lost-peers (on): a training task whose peer has died ends" in seen["text"]
+    assert "patch lost-peers (on): a training task whose peer has died ends" in seen["text"]
 
 
 @pytest.mark.nightly
@@ -122,14 +144,14 @@ else:
 assert compat.install() is compat.install("none") is tf
 """
     seen = look(run_python, argument="'none'", after=after)
-    assert seen["on"] == [] and seen["off"] == list(repairs.NAMES)
+    assert seen["on"] == [] and seen["off"] == list(patches.NAMES)
     assert not any(seen["patched"].values()), seen["patched"]
     assert seen["environ"] == "none"
 
 
 @pytest.mark.nightly
 def test_all_but_one_by_the_environment(run_python):
-    seen = look(run_python, env={"ESTIMATOR_PIPELINE_REPAIRS": "-early-stopping"})
+    seen = look(run_python, env={"ESTIMATOR_PIPELINE_PATCHES": "-early-stopping"})
     assert seen["off"] == ["early-stopping"]
     assert [name for name, patched in seen["patched"].items() if not patched] == ["early-stopping"]
 
@@ -167,9 +189,9 @@ def test_a_spawned_child_has_tf_estimator(run_python, tmp_path, native):
     assert done.stdout.splitlines() == [f"[True, {not native}]", "False"]
 
 
-def test_each_repair_has_a_test_that_fails_without_it():
-    """Which do is shown by tools/repairs_proved.py; here: that none is forgotten, there and in docs/compat.md."""
-    program = runpy.run_path(str(ROOT / "tools" / "repairs_proved.py"))
+def test_each_patch_has_a_test_that_fails_without_it():
+    """Which do is shown by tools/patches_proved.py; here: that none is forgotten, there and in docs/compat.md."""
+    program = runpy.run_path(str(ROOT / "tools" / "patches_proved.py"))
     assert {*program["TESTS"], *program["BOTH_WAYS"]} == ALL
     text = (ROOT / "docs" / "compat.md").read_text()
     for name, test in {**program["TESTS"], **program["BOTH_WAYS"]}.items():

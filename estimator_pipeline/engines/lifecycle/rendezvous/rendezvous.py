@@ -1,4 +1,4 @@
-"""The board: small files in the model directory by which the tasks of one run tell each other how far they are.
+"""The rendezvous: small files in the model directory by which the tasks of one run tell each other how far they are.
 
 A cluster's tasks share nothing but the model directory: the evaluator may stand outside TF_CONFIG, and TensorFlow's
 servers say nothing of why a peer went away. So each task writes what the others wait for, and every wait has a
@@ -52,12 +52,12 @@ from estimator_pipeline.cluster.peers import PeerWatch, grace_secs
 from estimator_pipeline.cluster.resolution import RUN_ID_VARIABLE
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_server import ChiefsServer
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import in_state, raise_if_over
-from estimator_pipeline.engines.lifecycle.rendezvous.files import DIRECTORY, BoardFiles
+from estimator_pipeline.engines.lifecycle.rendezvous.files import DIRECTORY, RendezvousFiles
 from estimator_pipeline.engines.lifecycle.rendezvous.same_job import OTHER_JOB, refuse_other
 from estimator_pipeline.errors import OtherJobError, WaitError
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["DIRECTORY", "POLL_SECS", "Board"]
+__all__ = ["DIRECTORY", "POLL_SECS", "Rendezvous"]
 
 POLL_SECS = 0.2
 # How often a task looks for another's greeting: while one is awaited, and once all have met.
@@ -77,7 +77,7 @@ _REFUSED = "refused.json"
 _ended: set[str | None] = set()
 
 
-class Board:
+class Rendezvous:
     """One run's files, as one task sees them.
 
     Args:
@@ -111,7 +111,7 @@ class Board:
         self.tf_config, self.job = tf_config, job
         given = environ.get(RUN_ID_VARIABLE, "")
         self.run_id = given or (tf_config.cluster.fingerprint() if tf_config.cluster else "single")
-        self.files = BoardFiles(model_dir, run_id=self.run_id, server=server)
+        self.files = RendezvousFiles(model_dir, run_id=self.run_id, server=server)
         self.directory = self.files.directory
         self._expected = evaluator
         self._max_steps = max_steps
@@ -141,7 +141,7 @@ class Board:
         return os.path.join(self.directory, name)
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
-        """See :meth:`BoardFiles.write`."""
+        """See :meth:`RendezvousFiles.write`."""
         self.files.write(name, document)
 
     def read(self, name: str) -> dict[str, Any] | None:
@@ -150,7 +150,7 @@ class Board:
         return document if document is not None and document.get("run_id") == self.run_id else None
 
     def read_any(self, name: str) -> dict[str, Any] | None:
-        """See :meth:`BoardFiles.read_any`."""
+        """See :meth:`RendezvousFiles.read_any`."""
         return self.files.read_any(name)
 
     # -- meeting --------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Board:
             # They may be an earlier run's. Whoever is there still will hear the answer, and say so.
             self._before = _nonces(self._reports())
         self.report("here")
-        self._thread = threading.Thread(target=self._attend, name="estimator_pipeline-board", daemon=True)
+        self._thread = threading.Thread(target=self._attend, name="estimator_pipeline-rendezvous", daemon=True)
         self._thread.start()
         try:
             yield
@@ -323,14 +323,14 @@ class Board:
         own = {**self._own, "nonce": self._nonce, "session": self.session}
         self.write(_task_file(self.tf_config.task), own)
 
-    def say(self, state: str, **more: Any) -> None:
+    def publish_status(self, state: str, **more: Any) -> None:
         """Says how training stands. For the chief."""
         with self._lock:
             self._said = {"state": state, "task": str(self.tf_config.task), **more}
             self._hear()
             self._write_word()
 
-    def say_failed(self, error: str, *, status: str, echo: bool, **more: Any) -> None:
+    def publish_failure(self, error: str, *, status: str, echo: bool, **more: Any) -> None:
         """Says that training failed; the first cause counts. For the chief.
 
         Args:
@@ -350,7 +350,7 @@ class Board:
             self._hear()
             self._write_word()
 
-    def say_refused(self, error: str) -> None:
+    def publish_refusal(self, error: str) -> None:
         """Says that this job may not train here, which leaves the word of the job that does. For the chief."""
         word = {"state": "failed", "task": str(self.tf_config.task), "error": error, "session": self._nonce}
         self.write(_REFUSED, {**word, "answers": _nonces(self._reports())})

@@ -19,7 +19,7 @@ from estimator_pipeline.errors import ConfigError, TaskFailedError
 
 tf = compat.install()
 v1 = tf.compat.v1
-REPAIRED = tf.estimator.Estimator.train
+PATCHED = tf.estimator.Estimator.train
 X = np.arange(8, dtype=np.float32)[:, None]
 
 
@@ -61,7 +61,7 @@ def test_a_torn_checkpoint_is_set_aside(trained, caplog, monkeypatch):
     weight = estimator(trained).get_variable_value("weight")
     torn(trained, 10)
     with monkeypatch.context() as without:
-        without.setattr(tf.estimator.Estimator, "train", REPAIRED.__wrapped__)
+        without.setattr(tf.estimator.Estimator, "train", PATCHED.__wrapped__)
         with pytest.raises(tf.errors.OutOfRangeError, match="Read less bytes than requested"):
             estimator(trained).train(input_fn, max_steps=12)
     estimator(trained).train(input_fn, max_steps=10)

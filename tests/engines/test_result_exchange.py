@@ -1,6 +1,6 @@
 """Who brings the result, and that all tasks end with the same one: the lives of a chief and of an evaluator, whole.
 
-Training and evaluation are stubs that end when a test lets them; the board, its files and the waits are real.
+Training and evaluation are stubs that end when a test lets them; the rendezvous, its files and the waits are real.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.cluster.resolution import RUN_ID_VARIABLE
 from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator
-from estimator_pipeline.engines.lifecycle.rendezvous import board
-from estimator_pipeline.engines.lifecycle.settings import Trained, TrainOptions
-from estimator_pipeline.engines.lifecycle.task import TaskLife
+from estimator_pipeline.engines.lifecycle.rendezvous import rendezvous
+from estimator_pipeline.engines.lifecycle.settings import TrainingOutcome, TrainOptions
+from estimator_pipeline.engines.lifecycle.task import TaskController
 from estimator_pipeline.engines.model_dir import lock
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.progress import progress_file as progress_protocol
@@ -45,7 +45,7 @@ class Stub(CheckpointEvaluator):
         return {"global_step": 7, **self._metrics()}
 
 
-class Life(TaskLife):
+class Life(TaskController):
     """A task whose training writes one checkpoint, and whose evaluation gives what `metrics` does."""
 
     def __init__(self, folder, task, *, metrics, environ=(), cluster=None, **settings):
@@ -66,7 +66,7 @@ class Life(TaskLife):
         checkpoint = tf.train.Checkpoint(v=tf.Variable(1.0))
         manager = tf.train.CheckpointManager(checkpoint, self.model_dir, max_to_keep=5, checkpoint_name="model.ckpt")
         manager.save(checkpoint_number=7)
-        return Trained(steps=7, data_ended=False)
+        return TrainingOutcome(steps=7, data_ended=False)
 
     def make_evaluator(self):
         return Stub(self.model_dir, self.metrics)
@@ -78,7 +78,7 @@ class Life(TaskLife):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Those who have met look at each other's files more often."""
-    monkeypatch.setattr(board, "_MET_SECS", 0.5)
+    monkeypatch.setattr(rendezvous, "_MET_SECS", 0.5)
 
 
 @pytest.fixture
@@ -284,7 +284,7 @@ def test_twice_in_one_place_with_one_run_id(tmp_path, start):
 def test_who_says_whether_there_is_an_evaluator(tmp_path, environ, cluster, given, told):
     """A chief that knows of one leaves the checkpoints of a run in progress to it as well."""
     life = Life(tmp_path, CHIEF, metrics=dict, environ=environ, cluster=cluster, evaluator=given)
-    assert life.handover.is_evaluators() is bool(told)
+    assert life.result_exchange.is_evaluators() is bool(told)
     assert life.evaluate_during_training is not bool(told)
 
 

@@ -1,10 +1,10 @@
-"""Whether each repair of tf.estimator's own faults is needed: a test of it fails where the repair is left out.
+"""Whether each patch of tf.estimator's own faults is needed: a test of it fails where the patch is left out.
 
-    python tools/repairs_proved.py [NAME ...]
+    python tools/patches_proved.py [NAME ...]
 
 All of them take some twenty minutes, most of it in clusters that hang.
 
-Each test is run with every repair, and must pass, and with ESTIMATOR_PIPELINE_REPAIRS=-NAME, and must fail. The last
+Each test is run with every patch, and must pass, and with ESTIMATOR_PIPELINE_PATCHES=-NAME, and must fail. The last
 line sums up; exit code 1 where one does not hold. docs/compat.md names the same tests, and a test compares the two.
 """
 
@@ -18,12 +18,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 _CLUSTERS = "tests/compat/test_legacy_programs.py::"
 
-# Repair -> a test that fails without it. Those of four more run both ways by themselves: BOTH_WAYS.
+# Patch -> a test that fails without it. Those of four more run both ways by themselves: BOTH_WAYS.
 TESTS = {
     "train-and-evaluate": _CLUSTERS + "test_every_task_ends_with_the_final_evaluation[mwm-no-evaluator]",
     "every-checkpoint": "tests/compat/test_evaluations.py::test_every_checkpoint_is_evaluated_in_one_graph",
-    "kept-evaluation": "tests/compat/test_evaluations.py::test_every_checkpoint_is_evaluated_in_one_graph",
-    "whole-rounds": "tests/compat/test_whole_rounds.py::test_every_record_is_counted",
+    "cached-evaluation": "tests/compat/test_evaluations.py::test_every_checkpoint_is_evaluated_in_one_graph",
+    "even-batches": "tests/compat/test_even_batches.py::test_every_record_is_counted",
     "evaluator-strategy": _CLUSTERS + "test_every_task_ends_with_the_final_evaluation[mwm]",
     "missing-peers": "tests/compat/test_missing_peers.py::test_it_ends_and_names_who_is_missing",
     "lost-peers": _CLUSTERS + "test_a_worker_that_is_killed_ends_the_others",
@@ -33,7 +33,7 @@ TESTS = {
     "init-fn": "tests/compat/test_init_fn.py::test_a_worker_waits_for_the_chiefs_init_fn",
     "sync-replicas": "tests/compat/test_sync_replicas.py::test_the_session_closes_at_once_and_its_threads_end",
     "early-stopping": _CLUSTERS + "test_early_stopping_stops_every_task[mwm-seconds]",
-    "own-model-dir": "tests/compat/test_own_model_dir.py::test_a_torn_checkpoint_is_set_aside",
+    "model-dir-lock": "tests/compat/test_model_dir_lock.py::test_a_torn_checkpoint_is_set_aside",
     "durable-checkpoints": "tests/compat/test_durable_checkpoints.py::"
     "test_files_are_synced_before_they_are_named[by_saver]",
     "endless-evaluation": "tests/compat/test_data_ends.py::test_data_without_an_end_are_refused",
@@ -45,27 +45,27 @@ TESTS = {
     "restored-shapes": "tests/compat/test_restored_shapes.py::test_refused",
     "train-op": "tests/compat/test_train_op.py::test_moving_statistics_that_train_op_leaves_out",
     "moved-names": "tests/compat/test_real_programs.py::test_adanet",
-    "keras-averages": "tests/compat/surface/test_surface_keras_model.py::"
+    "batch-norm-averages": "tests/compat/surface/test_surface_keras_model.py::"
     "test_averages_of_batch_normalization_are_taken_along",
     "weights-h5": "tests/compat/test_weights_h5.py",
-    "pandas-text": "tests/compat/test_pandas_text.py::test_pandas_input_fn_takes_text",
+    "pandas-strings": "tests/compat/test_pandas_strings.py::test_pandas_input_fn_takes_text",
     "literal-paths": "tests/compat/test_literal_paths.py::test_a_second_start_goes_on_and_old_checkpoints_are_removed",
     "graph-text": "tests/compat/test_graph_text.py::test_what_a_training_writes",
-    "spawned-children": "tests/compat/test_repairs.py::test_a_spawned_child_has_tf_estimator",
+    "spawned-children": "tests/compat/test_patches.py::test_a_spawned_child_has_tf_estimator",
 }
 
 BOTH_WAYS = {
     "sigterm": _CLUSTERS + "test_sigterm_where_train_and_evaluate_is_tensorflows_own",
-    "best-exporter": "tests/compat/test_best_exporter.py::test_without_the_repair_it_does",
+    "best-exporter": "tests/compat/test_best_exporter.py::test_without_the_patch_it_does",
     "embedding-gathers": "tests/compat/test_embedding_gathers.py::test_sparse_sums_have_the_same_bits_together",
     "gradient-packs": "tests/compat/test_gradient_packs.py::test_the_gradients_of_an_estimator_travel_together",
 }
 
 
-def passes(test: str, repairs: str) -> bool:
-    """Whether a test passes in a process of its own, with these repairs in that process and all below it."""
+def passes(test: str, patches: str) -> bool:
+    """Whether a test passes in a process of its own, with these patches in that process and all below it."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
-    environ = {**os.environ, "ESTIMATOR_PIPELINE_REPAIRS": repairs}
+    environ = {**os.environ, "ESTIMATOR_PIPELINE_PATCHES": patches}
     done = subprocess.run(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode not in (0, 1):
         raise SystemExit(f"{test} could not be run:\n{done.stdout[-3000:]}")
@@ -82,7 +82,7 @@ def main() -> int:
         )
         if verdict != "needed":
             wrong.append(name)
-    print(f"not shown: {', '.join(wrong)}" if wrong else "every repair is needed")
+    print(f"not shown: {', '.join(wrong)}" if wrong else "every patch is needed")
     return 1 if wrong else 0
 
 

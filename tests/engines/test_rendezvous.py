@@ -1,4 +1,4 @@
-"""The board: whose files count, how a wait ends, how a peer's death is noticed."""
+"""The rendezvous: whose files count, how a wait ends, how a peer's death is noticed."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import pytest
 
 from estimator_pipeline.cluster import Task, parse_tf_config
 from estimator_pipeline.cluster.peers import PeerWatch
-from estimator_pipeline.engines.lifecycle.rendezvous import board as board_module
-from estimator_pipeline.engines.lifecycle.rendezvous.board import Board
+from estimator_pipeline.engines.lifecycle.rendezvous import rendezvous as rendezvous_module
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import raise_if_over
+from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.errors import TaskFailedError, WaitError
 
-pytestmark = pytest.mark.tf  # the board writes with tf.io.gfile
+pytestmark = pytest.mark.tf  # the rendezvous writes with tf.io.gfile
 
 DOCUMENT = {"cluster": {"chief": ["a:1"], "worker": ["b:2"]}, "task": {"type": "worker", "index": 0}}
 OTHER = {"cluster": {"chief": ["a:9"], "worker": ["b:8"]}, "task": {"type": "worker", "index": 0}}
 
 
-def board(path, document=DOCUMENT, run_id=None, max_steps=None):
+def rendezvous(path, document=DOCUMENT, run_id=None, max_steps=None):
     environ = {"ESTIMATOR_PIPELINE_RUN_ID": run_id} if run_id else {}
-    return Board(str(path), tf_config=parse_tf_config(document), environ=environ, max_steps=max_steps)
+    return Rendezvous(str(path), tf_config=parse_tf_config(document), environ=environ, max_steps=max_steps)
 
 
 CHIEF = {**DOCUMENT, "task": {"type": "chief", "index": 0}}
@@ -36,7 +36,7 @@ WITH_PS = {"chief": ["a:1"], "worker": ["b:2"], "ps": ["c:3"]}
 
 
 def ends(chief, step=10, by="chief:0"):
-    chief.say("finished", global_step=step, checkpoint=f"model.ckpt-{step}", result_by=by)
+    chief.publish_status("finished", global_step=step, checkpoint=f"model.ckpt-{step}", result_by=by)
 
 
 @contextlib.contextmanager
@@ -49,18 +49,18 @@ def late(monkeypatch, seconds):
 
 
 def test_files_of_another_run_do_not_count(tmp_path):
-    worker, other = board(tmp_path, run_id="one"), board(tmp_path, run_id="two")
+    worker, other = rendezvous(tmp_path, run_id="one"), rendezvous(tmp_path, run_id="two")
     for each in (worker, other):
         each.report("here")
-    board(tmp_path, CHIEF, run_id="two").say("running")
+    rendezvous(tmp_path, CHIEF, run_id="two").publish_status("running")
     assert worker.training() is None
     assert other.training()["state"] == "running"
     assert not worker.is_unanswered(), "it is known to be another run's"
 
 
 def test_without_a_run_id_the_cluster_tells_runs_apart(tmp_path):
-    worker, other = board(tmp_path), board(tmp_path, OTHER)
-    board(tmp_path, CHIEF).say("running")
+    worker, other = rendezvous(tmp_path), rendezvous(tmp_path, OTHER)
+    rendezvous(tmp_path, CHIEF).publish_status("running")
     assert worker.is_unanswered() and not other.is_unanswered()
 
 
@@ -68,18 +68,18 @@ def test_without_a_run_id_the_cluster_tells_runs_apart(tmp_path):
 @pytest.mark.parametrize("greets_first", [True, False])
 def test_only_the_chief_that_answers_is_this_runs(tmp_path, run_id, greets_first):
     """A run id may come twice: a manifest with a fixed one, two calls in one program."""
-    old = board(tmp_path, CHIEF, run_id=run_id)
-    board(tmp_path, run_id=run_id).report("here")
+    old = rendezvous(tmp_path, CHIEF, run_id=run_id)
+    rendezvous(tmp_path, run_id=run_id).report("here")
     with old.attending():
         ends(old, step=5)
         old.publish({"global_step": 5})
-    worker = board(tmp_path, run_id=run_id)
+    worker = rendezvous(tmp_path, run_id=run_id)
     if greets_first:
         worker.report("here")
     assert worker.training() is None and worker.is_unanswered() and worker.result() is None
-    chief = board(tmp_path, CHIEF, run_id=run_id)
+    chief = rendezvous(tmp_path, CHIEF, run_id=run_id)
     with chief.attending():
-        chief.say("running")
+        chief.publish_status("running")
         if not greets_first:
             worker.report("here")
         chief.attend()
@@ -91,19 +91,19 @@ def test_only_the_chief_that_answers_is_this_runs(tmp_path, run_id, greets_first
 
 
 def test_reports_of_an_earlier_run_are_none_of_this(tmp_path):
-    old, chief = board(tmp_path, CHIEF), board(tmp_path, CHIEF)
-    gone = board(tmp_path)
+    old, chief = rendezvous(tmp_path, CHIEF), rendezvous(tmp_path, CHIEF)
+    gone = rendezvous(tmp_path)
     with old.attending(), gone.attending():
-        old.say("running")
+        old.publish_status("running")
         gone.training()
         gone.report("done", steps=1, records=None)
         assert old.task_report(Task("worker"))["steps"] == 1
     with chief.attending():
-        chief.say("running")
+        chief.publish_status("running")
         assert chief.task_report(Task("worker")) is None
         assert not chief.has_met(Task("worker"))
         # One that came before its chief is believed as soon as it has heard the answer.
-        here = board(tmp_path)
+        here = rendezvous(tmp_path)
         here.report("here")
         chief.attend()
         here.training()
@@ -112,10 +112,10 @@ def test_reports_of_an_earlier_run_are_none_of_this(tmp_path):
 
 
 def test_a_task_answers_while_it_is_at_something_else(tmp_path):
-    """Evaluators evaluate and workers train: neither looks at the board then."""
-    chief, evaluator = board(tmp_path, CHIEF), board(tmp_path, EVALUATOR)
+    """Evaluators evaluate and workers train: neither looks at the rendezvous then."""
+    chief, evaluator = rendezvous(tmp_path, CHIEF), rendezvous(tmp_path, EVALUATOR)
     with evaluator.attending(), chief.attending():
-        chief.say("running")
+        chief.publish_status("running")
         deadline = time.monotonic() + 120
         while not chief.has_met(Task("evaluator")) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -129,9 +129,9 @@ def test_a_task_answers_while_it_is_at_something_else(tmp_path):
 def test_an_end_that_nobody_answers_for_stands_if_it_is_what_this_training_comes_to(
     tmp_path, monkeypatch, own, step, stands
 ):
-    chief = board(tmp_path, CHIEF, max_steps=10)
+    chief = rendezvous(tmp_path, CHIEF, max_steps=10)
     ends(chief, step=step)
-    evaluator = board(tmp_path, EVALUATOR, **own)
+    evaluator = rendezvous(tmp_path, EVALUATOR, **own)
     assert evaluator.training() is None and evaluator.is_unanswered()
     with late(monkeypatch, 59):
         assert evaluator.training() is None and evaluator.is_unanswered()
@@ -142,8 +142,8 @@ def test_an_end_that_nobody_answers_for_stands_if_it_is_what_this_training_comes
 
 @pytest.mark.parametrize("state", ["running", "failed", "preempted"])
 def test_no_other_word_stands_unanswered(tmp_path, monkeypatch, state):
-    board(tmp_path, CHIEF).say(state, error="x", status="failed", echo=False)
-    evaluator = board(tmp_path, EVALUATOR)
+    rendezvous(tmp_path, CHIEF).publish_status(state, error="x", status="failed", echo=False)
+    evaluator = rendezvous(tmp_path, EVALUATOR)
     evaluator.training()
     with late(monkeypatch, 3600):
         assert evaluator.training() is None
@@ -157,53 +157,53 @@ def failed(chief):
 
 def test_the_first_cause_of_a_failure_is_kept(tmp_path):
     """A worker that loses its connection to a chief without memory tells of it before the chief does."""
-    chief, worker = board(tmp_path, CHIEF), board(tmp_path)
+    chief, worker = rendezvous(tmp_path, CHIEF), rendezvous(tmp_path)
     with chief.attending(), worker.attending():
-        chief.say("running")
+        chief.publish_status("running")
         worker.training()
         worker.report_failed("Socket closed", status="failed", echo=True)
         worker.report_failed("something after it", status="failed", echo=False)
         chief.attend()
         assert failed(chief) == ("failed", "worker:0", "Socket closed"), "a worker's failure is that of training"
-        chief.say_failed("out of memory", status="failed", echo=False)
+        chief.publish_failure("out of memory", status="failed", echo=False)
         assert failed(chief) == ("failed", "chief:0", "out of memory")
-        chief.say_failed("another", status="failed", echo=False)
+        chief.publish_failure("another", status="failed", echo=False)
         assert failed(chief) == ("failed", "chief:0", "out of memory")
 
 
 def test_what_another_task_told_goes_before_what_followed_from_it(tmp_path):
-    chief, worker = board(tmp_path, CHIEF), board(tmp_path)
+    chief, worker = rendezvous(tmp_path, CHIEF), rendezvous(tmp_path)
     with worker.attending():
-        chief.say("running")
+        chief.publish_status("running")
         worker.training()
         worker.report_failed("ArithmeticError: planted", status="diverged", echo=False)
-        chief.say_failed("Collective ops is aborted", status="failed", echo=True)
+        chief.publish_failure("Collective ops is aborted", status="failed", echo=True)
     assert failed(chief) == ("failed", "worker:0", "ArithmeticError: planted")
 
 
 def test_a_restarted_task_does_not_end_by_its_own_old_failure(tmp_path):
-    chief, worker = board(tmp_path, CHIEF), board(tmp_path)
+    chief, worker = rendezvous(tmp_path, CHIEF), rendezvous(tmp_path)
     with chief.attending(), worker.attending():
-        chief.say("running")
+        chief.publish_status("running")
         worker.training()
         worker.report_failed("planted", status="failed", echo=False)
         chief.attend()
     with pytest.raises(TaskFailedError, match="planted"):
         raise_if_over(worker.training(), worker.tf_config.task)
-    again, chief = board(tmp_path), board(tmp_path, CHIEF)
+    again, chief = rendezvous(tmp_path), rendezvous(tmp_path, CHIEF)
     with again.attending(), chief.attending():
-        chief.say("running")
+        chief.publish_status("running")
         chief.attend()
         raise_if_over(again.training(), again.tf_config.task)
         assert again.training()["state"] == "running"
 
 
 def test_asynchronous_training_goes_on_without_a_worker_that_failed(tmp_path):
-    chief = board(tmp_path, {"cluster": WITH_PS, "task": CHIEF["task"]})
-    worker = board(tmp_path, {"cluster": WITH_PS, "task": DOCUMENT["task"]})
-    server = board(tmp_path, {"cluster": WITH_PS, "task": {"type": "ps", "index": 0}})
+    chief = rendezvous(tmp_path, {"cluster": WITH_PS, "task": CHIEF["task"]})
+    worker = rendezvous(tmp_path, {"cluster": WITH_PS, "task": DOCUMENT["task"]})
+    server = rendezvous(tmp_path, {"cluster": WITH_PS, "task": {"type": "ps", "index": 0}})
     with chief.attending(), worker.attending(), server.attending():
-        chief.say("running")
+        chief.publish_status("running")
         worker.training()
         worker.report_failed("planted", status="failed", echo=False)
         chief.attend()
@@ -212,7 +212,7 @@ def test_asynchronous_training_goes_on_without_a_worker_that_failed(tmp_path):
 
 
 def test_a_file_is_never_seen_in_part(tmp_path):
-    mine = board(tmp_path)
+    mine = rendezvous(tmp_path)
     (tmp_path / "estimator_pipeline").mkdir()
     (tmp_path / "estimator_pipeline" / "training.json").write_text('{"state": "fini')
     assert mine.training() is None
@@ -222,13 +222,13 @@ def test_a_file_is_never_seen_in_part(tmp_path):
 
 def test_a_look_reads_each_file_once(tmp_path, monkeypatch):
     """They may lie on a network file system, and every task looks several times a second."""
-    chief, worker = board(tmp_path, CHIEF), board(tmp_path)
+    chief, worker = rendezvous(tmp_path, CHIEF), rendezvous(tmp_path)
     with worker.attending():
-        chief.say("running")
+        chief.publish_status("running")
         worker.attend()
     read = []
     for each in (chief, worker):
-        monkeypatch.setattr(each, "read_any", lambda name, of=each: read.append(name) or Board.read_any(of, name))
+        monkeypatch.setattr(each, "read_any", lambda name, of=each: read.append(name) or Rendezvous.read_any(of, name))
     chief.attend()
     assert sorted(read) == ["tasks/evaluator-0.json", "tasks/worker-0.json"]
     read.clear()
@@ -237,7 +237,7 @@ def test_a_look_reads_each_file_once(tmp_path, monkeypatch):
 
 
 def test_what_killed_processes_left_of_their_files_is_removed(tmp_path):
-    chief = board(tmp_path, CHIEF)
+    chief = rendezvous(tmp_path, CHIEF)
     chief.write("tasks/worker-0.json", {"state": "here"})
     old, young, own = (
         chief.path(name) for name in ("tasks/worker-0.json.host.1.0.tmp", "training.json.host.2.7.tmp", "notes.txt")
@@ -246,7 +246,7 @@ def test_what_killed_processes_left_of_their_files_is_removed(tmp_path):
         Path(path).write_text("{")
     for path in (old, own):
         os.utime(path, (time.time() - 2 * 24 * 3600,) * 2)
-    with board(tmp_path).attending():
+    with rendezvous(tmp_path).attending():
         assert Path(old).exists(), "the chief does it"
     with chief.attending():
         assert [Path(path).exists() for path in (old, young, own)] == [False, True, True]
@@ -259,27 +259,27 @@ def word(path):
 @pytest.mark.parametrize("run_ids", [("first", "second"), (None, None)])
 def test_a_chief_that_may_not_train_here_tells_its_own_tasks_only(tmp_path, monkeypatch, run_ids):
     """Another job does: its word stands, and a task of it goes on, also where nothing tells the two jobs apart."""
-    monkeypatch.setattr(board_module, "_MET_SECS", 0.5)  # the time that a refusal stands before it counts
+    monkeypatch.setattr(rendezvous_module, "_MET_SECS", 0.5)  # the time that a refusal stands before it counts
     first, second = run_ids
-    chief, worker = board(tmp_path, CHIEF, run_id=first), board(tmp_path, run_id=first)
+    chief, worker = rendezvous(tmp_path, CHIEF, run_id=first), rendezvous(tmp_path, run_id=first)
     with chief.attending(), worker.attending():
-        chief.say("running")
+        chief.publish_status("running")
         _until(lambda: worker.training() is not None)
         before = word(tmp_path)
-        refused = board(tmp_path, CHIEF, run_id=second)
+        refused = rendezvous(tmp_path, CHIEF, run_id=second)
         if second is not None:
-            waiting = board(tmp_path, run_id=second)
+            waiting = rendezvous(tmp_path, run_id=second)
             waiting.report("here")
-        refused.say_refused("another job trains here")
+        refused.publish_refusal("another job trains here")
         assert word(tmp_path) == before
         with late(monkeypatch, 3600.0):
             assert worker.training()["state"] == "running"
     if second is not None:
         with pytest.raises(TaskFailedError, match="training failed on chief:0: another job trains here") as error:
             waiting.wait("the end", lambda said: None, timeout=60)
-        assert error.value.because == "chief:0"
+        assert error.value.caused_by == "chief:0"
         # Started again it is another one.
-        again = board(tmp_path, run_id=second)
+        again = rendezvous(tmp_path, run_id=second)
         again.report("here")
         assert again.training() is None
         with late(monkeypatch, 3600.0):
@@ -287,11 +287,11 @@ def test_a_chief_that_may_not_train_here_tells_its_own_tasks_only(tmp_path, monk
 
 
 def test_a_chief_that_trains_has_the_time_to_answer_before_a_refusal_counts(tmp_path, monkeypatch):
-    worker = board(tmp_path)
+    worker = rendezvous(tmp_path)
     worker.report("here")
-    board(tmp_path, CHIEF).say_refused("another job trains here")
+    rendezvous(tmp_path, CHIEF).publish_refusal("another job trains here")
     assert worker.training() is None
-    board(tmp_path, CHIEF).say("running")
+    rendezvous(tmp_path, CHIEF).publish_status("running")
     assert worker.training()["state"] == "running"
     with late(monkeypatch, 3600.0):
         assert worker.training()["state"] == "running"
@@ -306,23 +306,23 @@ def _until(condition):
 
 def test_a_wait_says_what_it_waited_for(tmp_path):
     with pytest.raises(WaitError) as error:
-        board(tmp_path).wait("the result of the final evaluation", lambda said: None, timeout=0.2)
+        rendezvous(tmp_path).wait("the result of the final evaluation", lambda said: None, timeout=0.2)
     assert re.search(r"worker:0 waited 0 s for the result of the final evaluation", str(error.value))
     assert str(tmp_path) in str(error.value)
 
 
 def test_a_wait_ends_when_training_failed(tmp_path):
-    chief, mine = board(tmp_path, CHIEF), board(tmp_path)
+    chief, mine = rendezvous(tmp_path, CHIEF), rendezvous(tmp_path)
     mine.report("here")
-    chief.say_failed("ValueError: planted", status="failed", echo=False)
+    chief.publish_failure("ValueError: planted", status="failed", echo=False)
     with pytest.raises(TaskFailedError, match=r"training failed on chief:0: ValueError: planted") as error:
         mine.wait("anything", lambda said: None, timeout=3600)
-    assert error.value.because == "chief:0"
+    assert error.value.caused_by == "chief:0"
 
 
 def test_a_wait_counts_anew_with_each_word_of_the_chiefs(tmp_path, monkeypatch):
     """The chief has waited for the evaluator as long as the others for the result: it only begins to evaluate."""
-    chief, mine = board(tmp_path, CHIEF), board(tmp_path)
+    chief, mine = rendezvous(tmp_path, CHIEF), rendezvous(tmp_path)
     mine.report("here")
     ends(chief, by="evaluator:0")
     clock = [time.monotonic()]
@@ -370,7 +370,7 @@ def test_a_peer_that_was_never_there_proves_nothing(monkeypatch):
 
 
 def test_documents_are_plain_json(tmp_path):
-    mine = board(tmp_path, run_id="r")
+    mine = rendezvous(tmp_path, run_id="r")
     mine.write("result.json", {"result": {"metrics": {"loss": float("nan")}}})
     text = (tmp_path / "estimator_pipeline" / "result.json").read_text()
     assert json.loads(text)["run_id"] == "r"

@@ -1,4 +1,4 @@
-"""The repair `whole-rounds`: an evaluation on several replicas of one process counts every record."""
+"""The patch `even-batches`: an evaluation on several replicas of one process counts every record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 
-from estimator_pipeline.compat.internals.data_end.even_batches import are_whole, mark_whole, whole_rounds
+from estimator_pipeline.compat.internals.data_end.even_batches import are_even, even_batches, mark_even
 from estimator_pipeline.utils.logger import logger
 from tests.support.processes import tensorflow_with_three_cpus
 
@@ -79,7 +79,7 @@ CASES = {"two replicas, five batches": (2, 34, 3), "three replicas, five batches
 @pytest.mark.gate("three replicas, five batches")
 @pytest.mark.parametrize("case", CASES)
 def test_every_record_is_counted(evaluated, case):
-    """Without the repair a round fails that has not a batch for each: it is not made."""
+    """Without the patch a round fails that has not a batch for each: it is not made."""
     replicas, count, rounds = CASES[case]
     metrics, made = evaluated(batches(count=count), replicas)
     assert made == rounds
@@ -112,12 +112,12 @@ def test_what_cannot_be_cut_stays_whole(replicas):
     """Where it is not strict: in order, none lost, none cut."""
     for count in (1, 4, 5):
         ones = tf.data.Dataset.range(count).batch(1)
-        found = [batch.tolist() for batch in whole_rounds(ones, replicas, strict=False).as_numpy_iterator()]
+        found = [batch.tolist() for batch in even_batches(ones, replicas, strict=False).as_numpy_iterator()]
         assert found == [[number] for number in range(count)]
-        found = whole_rounds(ones.filter(lambda _: True), replicas, strict=False)
+        found = even_batches(ones.filter(lambda _: True), replicas, strict=False)
         assert [batch.tolist() for batch in found.as_numpy_iterator()] == [[number] for number in range(count)]
         whole = tf.data.Dataset.range(5 * count).batch(5, drop_remainder=True)
-        found = np.concatenate([*whole_rounds(whole, replicas, strict=False).as_numpy_iterator()])
+        found = np.concatenate([*even_batches(whole, replicas, strict=False).as_numpy_iterator()])
         assert found.tolist() == [*range(5 * count)]
 
 
@@ -134,7 +134,7 @@ def read_ahead(data, *, known):
     batches = data(batches.apply(tf.data.experimental.assert_cardinality(10)) if known else batches)
     options = tf.data.Options()
     options.autotune.enabled = False  # which puts buffers of its own behind it
-    found = iter(whole_rounds(batches, 2).with_options(options))
+    found = iter(even_batches(batches, 2).with_options(options))
     assert [next(found).numpy().tolist() for _ in range(2)] == [[0], [1]]
     return len(read)
 
@@ -160,14 +160,14 @@ def test_data_that_are_cached_are_read_once(tmp_path, known, file):
 
     batches = tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([None], tf.int64))
     batches = batches.apply(tf.data.experimental.assert_cardinality(10)) if known else batches
-    rounds = whole_rounds(batches.cache(str(tmp_path / file) if file else ""), 4)
+    rounds = even_batches(batches.cache(str(tmp_path / file) if file else ""), 4)
     first, again = ([batch.tolist() for batch in rounds.as_numpy_iterator()] for _ in range(2))
     assert len(began) == 1 and first == again
     assert len(first) == 12 and np.concatenate(first).tolist() == np.repeat(np.arange(10), 3).tolist()
 
 
 def test_what_is_whole_is_known():
-    marked = mark_whole(tf.data.Dataset.range(4))
-    assert are_whole(marked) and list(marked.as_numpy_iterator()) == [0, 1, 2, 3]
-    assert are_whole(whole_rounds(tf.data.Dataset.range(4).batch(2), 2))
-    assert not are_whole(tf.data.Dataset.range(4)) and not are_whole(None)
+    marked = mark_even(tf.data.Dataset.range(4))
+    assert are_even(marked) and list(marked.as_numpy_iterator()) == [0, 1, 2, 3]
+    assert are_even(even_batches(tf.data.Dataset.range(4).batch(2), 2))
+    assert not are_even(tf.data.Dataset.range(4)) and not are_even(None)
