@@ -290,7 +290,7 @@ def check_lock(context: Context) -> Iterator[DoctorFinding]:
 
 
 def _goes_on(context: Context, folder: str, latest: str) -> DoctorFinding:
-    from estimator_pipeline.engines.keras.checkpoints import PREFIXES
+    from estimator_pipeline.engines.model_dir.layout import PREFIXES
 
     engine = context.job.run.engine if context.job is not None else None
     other = next((name for name, prefix in PREFIXES.items() if latest.startswith(f"{prefix}-")), None)

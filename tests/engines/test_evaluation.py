@@ -19,7 +19,8 @@ from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.compat.internals import sessions
 from estimator_pipeline.compat.internals.cached_evaluation import RepeatedEvaluation
 from estimator_pipeline.compat.internals.data_end.even_batches import even_batches
-from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator, EstimatorEvaluator, follow_training
+from estimator_pipeline.engines.estimator.evaluator import EstimatorEvaluator
+from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator, follow_training
 from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.errors import InputError, WaitError
 from estimator_pipeline.progress import progress_file as progress_protocol

@@ -14,6 +14,7 @@ from estimator_pipeline.engines.jobs.runner import run_job
 from estimator_pipeline.engines.keras import callbacks as keras_callbacks
 from estimator_pipeline.engines.keras.backup import Backup
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.models.optimizers.inspection import step_of
 from estimator_pipeline.utils.logger import logger
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
@@ -254,7 +255,7 @@ def killed(run, monkeypatch, *settings, at):
     def killed_at(max_steps, *, start_step):
         class Kill(tf.keras.callbacks.Callback):
             def on_train_batch_begin(self, batch, logs=None):
-                if keras_callbacks.step_of(self.model) == at:
+                if step_of(self.model) == at:
                     raise Killed
 
         return Kill()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from estimator_pipeline import launch
-from estimator_pipeline.engines.keras.checkpoints import PREFIXES
+from estimator_pipeline.engines.model_dir.layout import PREFIXES
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.job import ENGINE_NAMES, load_job
 from estimator_pipeline.parity import folders

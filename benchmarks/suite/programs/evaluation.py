@@ -79,7 +79,7 @@ def _estimator(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int
     import estimator_pipeline as ep
 
     tf = ep.compat.install()
-    from estimator_pipeline.engines.lifecycle.evaluator import EstimatorEvaluator
+    from estimator_pipeline.engines.estimator.evaluator import EstimatorEvaluator
     from estimator_pipeline.progress.progress_file import ProgressWriter
 
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)

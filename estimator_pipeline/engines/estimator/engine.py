@@ -30,22 +30,23 @@ from estimator_pipeline.compat.internals import distribute_coordinator as coordi
 from estimator_pipeline.compat.internals import sessions
 from estimator_pipeline.compat.internals.saving import saving_listeners
 from estimator_pipeline.engines.estimator import changed_optimizer as other_optimizer
+from estimator_pipeline.engines.estimator.evaluator import EstimatorEvaluator
 from estimator_pipeline.engines.estimator.hooks import (
     checkpoint_hook,
-    checkpoint_step,
-    diverged,
     finite_hook,
     finite_listener,
     progress_hook,
     stop_hook,
 )
 from estimator_pipeline.engines.estimator.multi_step import MultiStepExecution, checked_steps
-from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator, EstimatorEvaluator
+from estimator_pipeline.engines.lifecycle.divergence import diverged
+from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator
 from estimator_pipeline.engines.lifecycle.rendezvous import same_graph, same_job
 from estimator_pipeline.engines.lifecycle.result import TrainResult
 from estimator_pipeline.engines.lifecycle.settings import TrainingOutcome, TrainOptions
 from estimator_pipeline.engines.lifecycle.stopping.last_steps import last_steps_hook
 from estimator_pipeline.engines.lifecycle.task import TaskController
+from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity, of_inputs, of_model_fn
 from estimator_pipeline.engines.recording.ledger import TaskLedger
 from estimator_pipeline.engines.recording.pace import WorkerPace

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals.data_end import own_work
+from estimator_pipeline.engines.lifecycle.divergence import diverged
+from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.engines.recording.pace import WorkerPace
-from estimator_pipeline.errors import DivergedError
 from estimator_pipeline.progress.progress_file import ProgressWriter
 
 
@@ -252,22 +252,3 @@ class _FiniteCheck:
         for name, finite in zip(self._names, session.run(self._finite), strict=True):
             if not finite:
                 raise diverged(f"after step {step} the variable {name} is no finite number")
-
-
-def diverged(what: str) -> DivergedError:
-    """The error of a training whose loss or variables are no numbers any more.
-
-    Args:
-        what: what was found, and at which step.
-    """
-    return DivergedError(
-        f"training has diverged: {what}",
-        hint="lower the learning rate, clip gradients, or look at the records of that step; the checkpoints from "
-        "before are kept",
-    )
-
-
-def checkpoint_step(path: str) -> int:
-    """`model.ckpt-200` -> 200. -1 for a path without a step, which Estimator never writes."""
-    match = re.search(r"-(\d+)$", path)
-    return int(match[1]) if match else -1

@@ -10,17 +10,13 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.distribute import replica_sync as replica_means
-from estimator_pipeline.engines.estimator.hooks import diverged
+from estimator_pipeline.engines.lifecycle.divergence import diverged
 from estimator_pipeline.models import histograms
 from estimator_pipeline.models import summaries as event_files
 from estimator_pipeline.models.optimizers import moving_averages
+from estimator_pipeline.models.optimizers.inspection import rate_of, step_of
 from estimator_pipeline.progress.progress_file import ProgressWriter
 from estimator_pipeline.utils.logger import logger
-
-
-def step_of(model: Any) -> int:
-    """The global step of a compiled model."""
-    return int(model.optimizer.iterations.numpy())
 
 
 def counting_callback() -> Any:
@@ -329,12 +325,6 @@ def check_finite(model: Any, step: int) -> None:
         if not bool(tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(variable)))):
             name = getattr(variable, "path", variable.name)
             raise diverged(f"after step {step} the variable {name} is no finite number")
-
-
-def rate_of(model: Any) -> float:
-    """The learning rate of the next step of a compiled Keras 3 model."""
-    keras: Any = compat.install().keras
-    return float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
 
 
 def checkpoint_callback(

@@ -14,11 +14,10 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat.internals.saving import object_graph
+from estimator_pipeline.engines.model_dir.layout import PREFIXES
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 
-# Engine -> how its checkpoints are called, before a dash and the step.
-PREFIXES = {"estimator": "model.ckpt", "keras": "ckpt", "keras3": "keras3"}
 _NAMES = {"estimator": "Estimator", "keras": "Keras", "keras3": "Keras 3"}
 _WHOSE = {
     "estimator": "an Estimator's checkpoint",

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.estimator.hooks import checkpoint_step
 from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
 from estimator_pipeline.engines.keras.data import distributed, scope, steps_of
 from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator
 from estimator_pipeline.engines.lifecycle.result import EvaluationResult
+from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.models import summaries as event_files
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.models.optimizers import moving_averages

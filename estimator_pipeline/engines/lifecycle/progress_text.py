@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.estimator.hooks import checkpoint_step
+from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 
 __all__ = ["standing"]
 

@@ -13,7 +13,6 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat.internals import coordination_service as coordination
-from estimator_pipeline.engines.estimator.hooks import checkpoint_step
 from estimator_pipeline.engines.keras.checkpoints import write_dir
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import in_state
 from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import POLL_SECS, Rendezvous
@@ -21,6 +20,7 @@ from estimator_pipeline.engines.model_dir import checkpoint_files, lock
 from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir import run_identity as identity
+from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity
 from estimator_pipeline.errors import ClusterError, ConfigError, PipelineError
 from estimator_pipeline.utils.logger import logger

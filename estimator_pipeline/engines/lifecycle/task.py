@@ -17,7 +17,6 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster import EVALUATOR, Task, TFConfig
 from estimator_pipeline.compat.internals import coordination_service as coordination
 from estimator_pipeline.compat.patches import lost_peers
-from estimator_pipeline.engines.estimator.hooks import checkpoint_step
 from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
 from estimator_pipeline.engines.lifecycle import parameter_server
 from estimator_pipeline.engines.lifecycle import result as results
@@ -35,6 +34,7 @@ from estimator_pipeline.engines.lifecycle.stopping import synchronized_stop
 from estimator_pipeline.engines.lifecycle.stopping.preemption import Preemption, seconds_of, signals_of
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir import run_identity as identity
+from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.errors import PipelineError, PreemptedError, TaskFailedError
 from estimator_pipeline.inputs import tf_dataset as blocks
 from estimator_pipeline.job.user_code import refusal_in

@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterable, Mapping
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.keras.checkpoints import PREFIXES
 from estimator_pipeline.engines.model_dir.disk_errors import is_below, write_whole
+from estimator_pipeline.engines.model_dir.layout import PREFIXES
 from estimator_pipeline.utils.logger import logger
 
 __all__ = [

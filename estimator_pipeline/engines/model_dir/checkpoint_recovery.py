@@ -13,9 +13,9 @@ import os
 from collections.abc import Iterable
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.estimator.hooks import checkpoint_step
 from estimator_pipeline.engines.model_dir import checkpoint_files as files
 from estimator_pipeline.engines.model_dir.checkpoint_files import CheckpointState, is_there
+from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.errors import TaskFailedError
 from estimator_pipeline.utils.logger import logger
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.estimator.hooks import checkpoint_step
+from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.errors import DiskError
 from estimator_pipeline.utils import durable_files as durable
 from estimator_pipeline.utils import io_errors

@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.lifecycle.rendezvous.files import DIRECTORY
 from estimator_pipeline.engines.model_dir.disk_errors import write_whole
+from estimator_pipeline.engines.model_dir.layout import DIRECTORY
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.inputs.sources.tfrecord_index import SAMPLED
 from estimator_pipeline.utils import io_errors

@@ -17,13 +17,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.keras.callbacks import rate_of, step_of
 from estimator_pipeline.engines.recording.environment import environment_of
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models import keras_variable_names as keras_names
 from estimator_pipeline.models.keras3_variables import ModelVariables
 from estimator_pipeline.models.model_fn import LEARNING_RATE
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
+from estimator_pipeline.models.optimizers.inspection import rate_of, step_of
 
 Canonical = Callable[[Iterable[str]], Mapping[str, str]]
 

@@ -38,11 +38,11 @@ from estimator_pipeline.cluster.roles import PORT_BASE_VARIABLE, tasks_of
 from estimator_pipeline.cluster.tasks import Task
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import Job, Kubernetes, SchedulingPolicy, dump_job
+from estimator_pipeline.launch.exit_codes import PREEMPTED
 from estimator_pipeline.launch.kubernetes.pod_security import not_restricted
 from estimator_pipeline.launch.kubernetes.pods import (
     CONTAINER,
     NOT_AGAIN,
-    PREEMPTED,
     config_map,
     metadata,
     pod_template,

@@ -13,6 +13,7 @@ from estimator_pipeline.cluster.tasks import ClusterSpec, Task, TFConfig
 from estimator_pipeline.job import Job, Kubernetes, PodPatch, Pods, Volume
 from estimator_pipeline.job.sections.kubernetes import INSTANCE_LABEL, NAME_LABEL, SECS_VARIABLE
 from estimator_pipeline.job.sections.kubernetes_patch import merged
+from estimator_pipeline.launch import exit_codes
 from estimator_pipeline.launch.local.cores import TRAINING_JOBS
 from estimator_pipeline.launch.local.timeouts import HEARTBEAT_TIMEOUT
 
@@ -22,7 +23,6 @@ __all__ = [
     "JOB_FOLDER",
     "NOT_AGAIN",
     "PORT_NAME",
-    "PREEMPTED",
     "config_map",
     "metadata",
     "pod_template",
@@ -40,10 +40,8 @@ JOB_FOLDER = "/job"
 """Where the job file is in the container."""
 JOB_FILE = "job.yaml"
 """What it is called there, and in the ConfigMap."""
-NOT_AGAIN = (2, 3, 126, 127)
+NOT_AGAIN = (exit_codes.BAD_INPUT, exit_codes.DIVERGED, *exit_codes.NOT_RUNNABLE)
 """Exit codes that would come again: bad input, diverged training, a program that cannot be run."""
-PREEMPTED = 75
-"""The exit code of a task that was asked to end, and whose training stands in a checkpoint."""
 INDEX_VARIABLE = "ESTIMATOR_PIPELINE_INDEX"
 # Of a ConfigMap's name: 40 bits, for the few job files that one name is ever submitted with.
 _DIGEST_DIGITS = 10

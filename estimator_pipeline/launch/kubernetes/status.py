@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from estimator_pipeline.launch.exit_codes import PREEMPTED
 from estimator_pipeline.launch.job_table import JobRow
 from estimator_pipeline.launch.kubernetes.manifests import MANIFEST, MAX_STEPS, TASKS
-from estimator_pipeline.launch.kubernetes.pods import CONTAINER, PREEMPTED
+from estimator_pipeline.launch.kubernetes.pods import CONTAINER
 from estimator_pipeline.launch.slurm.logs import progress_text
 
 __all__ = [

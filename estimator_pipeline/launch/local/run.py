@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.launch.exit_codes import BAD_INPUT, DIVERGED, PREEMPTED
 from estimator_pipeline.launch.local import orphan_guard as guard_module
 from estimator_pipeline.launch.local.failure import failure_of
 from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome, TaskEnd, combined_result, last_lines
@@ -31,7 +32,6 @@ from estimator_pipeline.launch.local.timeouts import TaskTimeout, TaskTimeouts
 from estimator_pipeline.launch.local.view import SilentView, View
 from estimator_pipeline.launch.pace import Paces
 from estimator_pipeline.launch.stacks.frames import own_lines
-from estimator_pipeline.launch.supervisor.restart_policy import BAD_INPUT, DIVERGED, PREEMPTED
 from estimator_pipeline.progress.progress_file import PREEMPTED_FILE_VARIABLE
 from estimator_pipeline.utils.text import counted
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from estimator_pipeline.launch.supervisor.restart_policy import BAD_INPUT
+from estimator_pipeline.launch.exit_codes import BAD_INPUT
 from estimator_pipeline.progress.progress_file import Tail, cause_of
 
 __all__ = ["MEMORY", "RankFailure", "Ranks", "numbers"]

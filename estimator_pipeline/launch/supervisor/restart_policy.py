@@ -20,12 +20,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["AttemptEnd", "Decision", "Policy", "RestartLimits"]
+from estimator_pipeline.launch.exit_codes import BAD_INPUT, NOT_RUNNABLE
 
-BAD_INPUT = 2
-NOT_RUNNABLE = (126, 127)
-DIVERGED = 3
-PREEMPTED = 75
+__all__ = ["AttemptEnd", "Decision", "Policy", "RestartLimits"]
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def migrate(asked: CheckpointRequest, choices: Choices) -> tuple[str, MigrationP
 def _to_keras(
     asked: CheckpointRequest, choices: Choices, source: str, state: TrainingState
 ) -> tuple[MigrationPlan, tuple[str, str]]:
-    from estimator_pipeline.engines.keras.checkpoints import PREFIXES
+    from estimator_pipeline.engines.model_dir.layout import PREFIXES
     from estimator_pipeline.migrate.checkpoints import write as writing
     from estimator_pipeline.migrate.checkpoints.keras_files import save_file
 
@@ -193,7 +193,7 @@ def _to_keras(
 def _to_estimator(
     asked: CheckpointRequest, choices: Choices, source: str, state: TrainingState
 ) -> tuple[MigrationPlan, tuple[str, str]]:
-    from estimator_pipeline.engines.keras.checkpoints import PREFIXES
+    from estimator_pipeline.engines.model_dir.layout import PREFIXES
     from estimator_pipeline.migrate.checkpoints import write as writing
 
     target, output = _estimator_target(asked)

@@ -19,10 +19,10 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_server import ChiefsServer
+from estimator_pipeline.engines.model_dir.layout import DIRECTORY
 
-__all__ = ["DIRECTORY", "RendezvousFiles"]
+__all__ = ["RendezvousFiles"]
 
-DIRECTORY = "estimator_pipeline"
 
 # A part of a file that is older was left by a process that was killed while it wrote.
 _ABANDONED_SECS = 24 * 3600.0

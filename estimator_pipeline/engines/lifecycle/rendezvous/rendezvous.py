@@ -52,8 +52,9 @@ from estimator_pipeline.cluster.peers import PeerWatch, grace_secs
 from estimator_pipeline.cluster.resolution import RUN_ID_VARIABLE
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_server import ChiefsServer
 from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import in_state, raise_if_over
-from estimator_pipeline.engines.lifecycle.rendezvous.files import DIRECTORY, RendezvousFiles
+from estimator_pipeline.engines.lifecycle.rendezvous.files import RendezvousFiles
 from estimator_pipeline.engines.lifecycle.rendezvous.same_job import OTHER_JOB, refuse_other
+from estimator_pipeline.engines.model_dir.layout import DIRECTORY
 from estimator_pipeline.errors import OtherJobError, WaitError
 from estimator_pipeline.utils.logger import logger
 

@@ -1,0 +1,115 @@
+"""The evaluation of an Estimator's checkpoints; what all engines share of it is in `engines/lifecycle/evaluator.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.compat.internals import distribute_coordinator as coordinator
+from estimator_pipeline.compat.internals.cached_evaluation import RepeatedEvaluation, batch_counter
+from estimator_pipeline.distribute.strategies import of_this_process
+from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator
+from estimator_pipeline.engines.lifecycle.even_batches import UNEVEN, in_even_batches
+from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs.input_fn import InputFn
+from estimator_pipeline.progress.progress_file import ProgressWriter
+from estimator_pipeline.utils.logger import logger
+
+__all__ = ["EstimatorEvaluator"]
+
+
+class EstimatorEvaluator(CheckpointEvaluator):
+    """Evaluates the checkpoints of an Estimator; evaluation runs in this process alone.
+
+    Args:
+        estimator: the program's Estimator.
+        eval_spec: see :class:`CheckpointEvaluator`, as for the other arguments.
+        keep: whether graph and session are kept from one evaluation to the next, where that can't be seen in the
+            results (docs/evaluation.md). Then `input_fn` and `model_fn` are called once, not at each evaluation.
+        needs_data: whether an evaluation without a single batch is an error, and not a warning alone.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        eval_spec: Any,
+        *,
+        progress: ProgressWriter,
+        keep: bool = True,
+        literal_delays: bool = False,
+        needs_data: bool = True,
+    ) -> None:
+        self._needs_data = needs_data
+        own = of_this_process(estimator._config.eval_distribute)
+        self._estimator = coordinator.bind_to_task(estimator, eval_strategy=own)
+        super().__init__(
+            eval_spec,
+            exported=self._estimator,
+            checkpoint_steps=self._estimator._config.save_checkpoints_steps,
+            progress=progress,
+            literal_delays=literal_delays,
+        )
+        strategy = self._estimator._eval_distribution
+        self._input_fn = in_even_batches(
+            eval_spec.input_fn, 1 if strategy is None else len(strategy.extended.worker_devices)
+        )
+        self._kept = self._kept_evaluation() if keep else None
+
+    def _kept_evaluation(self) -> RepeatedEvaluation:
+        spec = self._spec
+        return RepeatedEvaluation(
+            self._estimator,
+            self._input_fn,
+            steps=spec.steps,
+            hooks=spec.hooks,
+            name=spec.name,
+            # The Python functions of our own inputs look records up by number: they have no state.
+            input_restarts=isinstance(spec.input_fn, InputFn),
+        )
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+
+    def metrics_of(self, checkpoint: str) -> Mapping[str, Any]:
+        try:
+            metrics, batches = self._metrics_of(checkpoint)
+        except compat.install().errors.InvalidArgumentError as error:
+            if UNEVEN not in str(error):
+                raise
+            raise InputError(
+                f"the evaluation of {checkpoint} could not deal out its batches to the replicas",
+                code="training/evaluation-failed",
+                found="data that end in the middle of a round, with batches of one size (drop_remainder=True), or with "
+                "fewer records than replicas",
+                hint="give a number of batches that the replicas can share, leave drop_remainder out, take larger "
+                "batches, or set eval_distribute to none",
+            ) from error
+        if not batches:
+            # Metrics of nothing are 0.0 each: a loss that no model ever has again.
+            what = f"the evaluation of {checkpoint} had not a single batch, and its metrics say nothing"
+            if self._needs_data:
+                raise InputError(
+                    what,
+                    code="training/evaluation-failed",
+                    found="an input that ended at once",
+                    hint="check what EvalSpec.input_fn reads: its files, a filter, drop_remainder with fewer records "
+                    "than a batch, a generator that was used up before",
+                )
+            logger.warning("%s", what)
+        return metrics
+
+    def _metrics_of(self, checkpoint: str) -> tuple[Mapping[str, Any], int]:
+        """The metrics, and from how many batches."""
+        if self._kept is not None:
+            return self._kept.evaluate(checkpoint), self._kept.batches
+        counter = batch_counter()
+        metrics: Mapping[str, Any] = self._estimator.evaluate(
+            input_fn=self._input_fn,
+            steps=self._spec.steps,
+            hooks=[*self._spec.hooks, counter],
+            checkpoint_path=checkpoint,
+            name=self._spec.name,
+        )
+        return metrics, counter.batches

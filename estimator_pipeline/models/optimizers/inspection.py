@@ -1,0 +1,20 @@
+"""What the optimizer of a compiled Keras model says of the training: its step, its learning rate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from estimator_pipeline import compat
+
+__all__ = ["rate_of", "step_of"]
+
+
+def step_of(model: Any) -> int:
+    """The global step of a compiled model."""
+    return int(model.optimizer.iterations.numpy())
+
+
+def rate_of(model: Any) -> float:
+    """The learning rate of the next step of a compiled Keras 3 model."""
+    keras: Any = compat.install().keras
+    return float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
