@@ -61,7 +61,7 @@ class Status:
         keras: what `tf.keras` is: "tf_keras 2.21.0", "keras 2.15.0", "keras 3.15.1", or None while not installed.
         versions: package -> version of all that has a say.
         steps: what was done, in order. Empty on 2.15.
-        patches: the faults of tf.estimator itself that can be mended, and whether each is.
+        patches: the faults of tf.estimator itself that can be fixed, and whether each is.
         moved: old private name of TensorFlow -> where it is today, of all that were asked for by their old names.
     """
 
@@ -100,7 +100,7 @@ def install(patches: str | Sequence[str] | None = None) -> ModuleType:
     (Estimator is built on Keras 2, and child processes need the same answer), and imports TensorFlow.
 
     Args:
-        patches: which faults of tf.estimator itself are mended: "all", "none", "-NAME,-NAME" (all but these),
+        patches: which faults of tf.estimator itself are fixed: "all", "none", "-NAME,-NAME" (all but these),
             "NAME,NAME" (these alone), or a list of names. None: what ESTIMATOR_PIPELINE_PATCHES says, "all" where it
             is not set. The first call in a process decides.
 

@@ -153,7 +153,8 @@ def test_status_says_what_was_done(run_code, only_restored):
     # Needed where tf_keras 2.16 to 2.18 meets Python 3.12 alone.
     seeds = "'keras-seeds', " if "keras-seeds" in first else ""
     assert first == (
-        f"['legacy-keras', 'keras-resolved', {seeds}'export-table', 'aliases', 'tpu-embedding', 'attributes']"
+        f"['legacy-keras', 'keras-resolved', {seeds}'export-table', 'aliases', 'tpu-embedding', 'input-checkpoints', "
+        "'attributes']"
     )
     assert "tf.estimator: estimator_pipeline" in text and "  aliases: " in text
 
