@@ -6,6 +6,7 @@ One case each of what a person meets first; the codes are held beside them, so t
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+import model_fns
 from estimator_pipeline import inputs
+from estimator_pipeline.cluster import own_port
+from estimator_pipeline.cluster.detection import detect
 from estimator_pipeline.cluster.spec import build_tf_config, parse_tf_config
 from estimator_pipeline.distribute.strategies import Communication
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.inputs.sampler import check_global_batch, split_files
 from estimator_pipeline.job import load_job
+from estimator_pipeline.job.user_code import load_function
+from estimator_pipeline.models.model_fn import takes_params
 from estimator_pipeline.models.optimizers.spec import Optimizer
+from estimator_pipeline.parity.step_records import StepReader
+from estimator_pipeline.progress.preemption_signals import SIGNALS_VARIABLE, signals_of
 from tests.support.bad_cases import CASES, GOOD_JOB
 from tests.support.command_line import call
 from tests.support.messages import hold
@@ -185,7 +193,35 @@ CALLS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "an unknown way to communicate": ("argument/bad-value", lambda _: Communication(implementation="mpi")),
     "an optimizer that there is not": ("argument/unknown-name", lambda _: Optimizer(name="adm")),
     "a decay below 0": ("model/bad-optimizer", lambda _: Optimizer(name="adam", weight_decay=-1)),
+    "a model that there is not": ("argument/unknown-name", lambda _: model_fns.get("cmm")),
+    "columns that the data do not give": (
+        "model/features-mismatch",
+        lambda _: model_fns.for_data("wide_deep", {"numeric": ["a"]}, shapes={"b": []}),
+    ),
+    "a module that there is not": ("job/bad-function", lambda _: load_function("nowhere:f", field="model.function")),
+    "layers that are a list": ("model/bad-function", lambda _: takes_params([])),
+    "a signal that there is not": ("environment/bad-value", lambda _: signals_of(None, {SIGNALS_VARIABLE: "SIGFOO"})),
+    "no record of a run": ("parity/bad-record", StepReader),
+    "a rank beyond the last": ("cluster/contradiction", lambda _: detect(_slurm_step(rank=5, tasks=2))),
+    "a port that is taken": ("cluster/port-in-use", lambda _: _on_a_taken_port()),
 }
+
+
+def _slurm_step(*, rank: int, tasks: int) -> dict[str, str]:
+    return {
+        "SLURM_JOB_ID": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": str(rank),
+        "SLURM_STEP_NUM_TASKS": str(tasks),
+        "SLURM_STEP_NODELIST": "a",
+        "SLURM_STEP_TASKS_PER_NODE": str(tasks),
+    }
+
+
+def _on_a_taken_port() -> None:
+    with socket.socket() as other:
+        other.bind(("", 0))
+        own_port.require_free(f"node1:{other.getsockname()[1]}", "worker:1", {})
 
 
 def _csv(folder: Path, row: str | None = "1,2") -> str:
@@ -201,11 +237,13 @@ def _damaged(folder: Path) -> str:
 
 
 @pytest.mark.tf  # reading data imports it
-def test_calls(tmp_path):
+def test_calls(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     told = {}
     for what, (code, function) in CALLS.items():
         with pytest.raises(PipelineError) as caught:
             function(tmp_path)
         assert caught.value.code == code, (what, caught.value)
-        told[what] = _told(caught.value, tmp_path)
+        # Which port was free, and which process has it, is another each time.
+        told[what] = re.sub(r"\b(port|process|node1:) ?\d+", r"\1 N", _told(caught.value, tmp_path))
     hold("calls", told)
