@@ -26,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
 
 def keras_model(params: Mapping[str, Any]) -> Any:
     """Builds the layers. See `DEFAULTS` for the parameters."""
-    keras = compat.install().keras
+    keras = compat.tensorflow().keras
     layers = keras.layers
 
     activation = params["activation"]

@@ -36,7 +36,7 @@ from estimator_pipeline.compat.patches import Patch, durable_checkpoints, litera
 from estimator_pipeline.errors import CompatError
 from estimator_pipeline.utils import startup, system_limits
 
-__all__ = ["InstallStep", "Patch", "Status", "install", "keras_generation", "status", "use_keras_3"]
+__all__ = ["InstallStep", "Patch", "Status", "install", "keras_generation", "status", "tensorflow", "use_keras_3"]
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 _TRUE = ("true", "True", "1")  # what TensorFlow itself takes for "yes"
@@ -289,6 +289,11 @@ def _refuse_keras_3(version: str) -> None:
         hint=f"call install() before the first `import tensorflow`, or set {LEGACY_KERAS}=1 in the "
         "environment, or run the program with: estimator-pipeline exec SCRIPT.py",
     )
+
+
+def tensorflow() -> ModuleType:
+    """TensorFlow with its `tf.estimator`: what :func:`install` gives, for code that wants the module."""
+    return install()
 
 
 def status() -> Status:

@@ -35,7 +35,7 @@ def alike(model: Any) -> Iterator[None]:
 
 def begin(model: Any) -> Own:
     """The same in two halves, for callbacks: gives what :func:`end` takes."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     own: Own = []
     for variable in _of_replicas(tf, model):
         parts = variable.values

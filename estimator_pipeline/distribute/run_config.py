@@ -69,7 +69,7 @@ def build_run_config(
             hint="mirrored spreads the evaluation over the devices of that process",
         )
     _check_saving(train_distribute, fields)
-    tf = compat.install()
+    tf = compat.tensorflow()
     train = eval_ = None
     make = {"tf_config": cluster, "devices": devices, "num_devices": num_devices}
     if cluster.is_training_task:

@@ -70,7 +70,7 @@ class Communication:
 
     def options(self) -> Any:
         """The `tf.distribute.experimental.CommunicationOptions` for these values."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         kinds = tf.distribute.experimental.CommunicationImplementation
         return tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=self.bytes_per_pack,
@@ -112,7 +112,7 @@ def make(
         return None
     config = tf_config if tf_config is not None else from_environ(os.environ if environ is None else environ)
     if name == "one_device":
-        tf = compat.install()
+        tf = compat.tensorflow()
         if devices:
             split_cpu(logical_cpus([name], devices=devices))
         return tf.distribute.OneDeviceStrategy(devices[0] if devices else _default_device(tf))
@@ -134,7 +134,7 @@ def of_this_process(strategy: Any) -> Any:
         strategy: such as is given for an evaluation. None, or one of another kind, is given back, and so is one whose
             devices are named as those of a process by itself.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     if strategy is None or not type(strategy).__name__.startswith(_OF_ONE_PROCESS):
         return strategy
     devices = [tf.DeviceSpec.from_string(device) for device in strategy.extended.worker_devices]
@@ -165,7 +165,7 @@ def logical_cpus(names: Sequence[str], *, devices: Sequence[str] | None = None, 
     used = []
     if "mirrored" in names:
         used = list(devices or [])
-        if not used and num_devices and not compat.install().config.list_physical_devices("GPU"):
+        if not used and num_devices and not compat.tensorflow().config.list_physical_devices("GPU"):
             return num_devices
     elif "one_device" in names:
         used = list(devices or [])[:1]
@@ -183,7 +183,7 @@ def _default_device(tf: Any) -> str:
 
 
 def _mirrored(devices: Sequence[str] | None, num_devices: int | None) -> Any:
-    tf = compat.install()
+    tf = compat.tensorflow()
     if devices and None not in map(_cpu_number, devices):
         split_cpu(logical_cpus(["mirrored"], devices=devices))
         return _over_cpus(devices)
@@ -208,7 +208,7 @@ def _mirrored(devices: Sequence[str] | None, num_devices: int | None) -> Any:
 def _over_cpus(devices: Sequence[str]) -> Any:
     # TensorFlow would choose ring collectives between the CPU's devices, as it does for eager code; run by an
     # Estimator's session, they wait for each other for ever.
-    tf = compat.install()
+    tf = compat.tensorflow()
     return tf.distribute.MirroredStrategy(list(devices), cross_device_ops=tf.distribute.ReductionToOneDevice())
 
 
@@ -222,7 +222,7 @@ def split_cpu(num_devices: int) -> None:
     """
     if num_devices == 1:
         return  # as it is by itself
-    tf = compat.install()
+    tf = compat.tensorflow()
     cpu = tf.config.list_physical_devices("CPU")[0]
     have = tf.config.get_logical_device_configuration(cpu)
     if have is not None and len(have) >= num_devices:
@@ -247,7 +247,7 @@ _made: dict[tuple[str, str], tuple[Any, Any]] = {}
 
 
 def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communication: Communication) -> Any:
-    tf = compat.install()
+    tf = compat.tensorflow()
     if config.is_single_process and config.is_training_task:
         alone = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec({}))
         return tf.distribute.MultiWorkerMirroredStrategy(
@@ -311,7 +311,7 @@ _GROUPS_OF_A_TRAINING = 1000
 
 
 def _parameter_server(config: TFConfig) -> Any:
-    tf = compat.install()
+    tf = compat.tensorflow()
     if config.cluster is None or not config.cluster.num_ps:
         raise ConfigError(
             "parameter_server was asked for without parameter servers",

@@ -235,7 +235,7 @@ def import_tensorflow(context: Context) -> Any:
     from estimator_pipeline import compat
 
     if context.job is None:
-        return compat.install()
+        return compat.tensorflow()
     from estimator_pipeline.engines.jobs.runner import prepare_process
 
     return prepare_process(context.job)

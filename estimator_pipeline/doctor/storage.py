@@ -173,7 +173,7 @@ def _locks(folder: str) -> Iterator[DoctorFinding]:
 def _remote(folder: str) -> Iterator[DoctorFinding]:
     from estimator_pipeline import compat
 
-    gfile, errors = compat.install().io.gfile, compat.install().errors
+    gfile, errors = compat.tensorflow().io.gfile, compat.tensorflow().errors
     path = f"{folder.rstrip('/')}/{PREFIX}{secrets.token_hex(6)}"
     try:
         gfile.makedirs(folder)

@@ -27,7 +27,7 @@ def tensorflow() -> ModuleType:
     """TensorFlow with `tf.estimator` in it; imported when it is first needed."""
     from estimator_pipeline import compat
 
-    return compat.install()
+    return compat.tensorflow()
 
 
 class Source(abc.ABC):

@@ -53,7 +53,7 @@ def chief_checkpoint(
     Raises:
         ConfigError: another field in `path`, or an interval that is none.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     _check_every("chief_checkpoint", every)
     fields = {name for _, name, _, _ in string.Formatter().parse(path) if name is not None}
     if not fields <= {"epoch", "step"}:
@@ -132,7 +132,7 @@ def model_checkpoint(
         The callback. It raises `ConfigError` where `monitor` is not among the values of an epoch; Keras would say so in
         its log, and save nothing.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     _check_every("model_checkpoint", every)
     base: Any = tf.keras.callbacks.ModelCheckpoint
 
@@ -167,7 +167,7 @@ def learning_rate_by_epoch(*, boundaries: Sequence[int], values: Sequence[float]
     Returns:
         The callback. It raises `ConfigError` where the optimizer has a schedule of its own.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     bounds, rates = list(boundaries), [float(value) for value in values]
     if len(rates) != len(bounds) + 1 or sorted(set(bounds)) != bounds:
         raise ConfigError(
@@ -208,7 +208,7 @@ def print_learning_rate(
         A `tf.keras.callbacks.Callback`.
     """
     task = _task(tf_config, environ)
-    tf = compat.install()
+    tf = compat.tensorflow()
     base: Any = tf.keras.callbacks.Callback
 
     class PrintLearningRate(base):

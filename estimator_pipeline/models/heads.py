@@ -121,7 +121,7 @@ class Head:
 
         Call it in the graph, or before the dataset's function, that calls what it gives: it may make a table.
         """
-        tf = compat.install()
+        tf = compat.tensorflow()
         names = tf.constant(list(self.label_vocabulary) or [""])
         table = None
         if self.label_vocabulary and self.kind in NUMBERED:
@@ -161,7 +161,7 @@ class Head:
         Raises:
             ConfigError: labels and logits whose shapes do not fit, or a loss that is already reduced.
         """
-        tf = compat.install()
+        tf = compat.tensorflow()
         if not isinstance(self.loss, str):
             values = tf.convert_to_tensor(self.loss(labels, logits))
             if values.shape.rank == 0:
@@ -240,7 +240,7 @@ class Head:
 
     def _fit(self, labels: Any, logits: Any) -> Any:
         """Labels with the rank and type that the head's loss needs."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         labels = tf.convert_to_tensor(labels)
         if self.kind == "multi_class":
             if labels.shape.rank == logits.shape.rank:
@@ -260,7 +260,7 @@ class Head:
         return labels
 
     def predictions(self, logits: Any) -> dict[str, Any]:
-        tf = compat.install()
+        tf = compat.tensorflow()
         logits = tf.cast(logits, tf.float32)
         self._check(logits)
         if self.kind is None:
@@ -290,7 +290,7 @@ class Head:
 
     def export_outputs(self, predictions: Mapping[str, Any], signatures: Sequence[str]) -> dict[str, Any]:
         """Signature key -> export output. `serving_default` answers with all predictions."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         export = tf.estimator.export
         outputs = {"serving_default": export.PredictOutput(dict(predictions))}
         if "predict" in signatures:
@@ -311,7 +311,7 @@ class Head:
 
         For SavedModels that are not made by an Estimator.
         """
-        tf = compat.install()
+        tf = compat.tensorflow()
 
         def classification(logits: Any) -> dict[str, Any]:
             scores = self.predictions(logits)["probabilities"]
@@ -353,7 +353,7 @@ class Head:
         Raises:
             ConfigError: a metric that this head does not have.
         """
-        tf = compat.install()
+        tf = compat.tensorflow()
         metrics = tf.compat.v1.metrics
         known = METRICS.get(self.kind or "", ())
         if name not in known:
@@ -398,7 +398,7 @@ def of_rank(weights: Any, rank: int | None) -> Any:
     """Weights [B] with so many axes, each of them counting for all values of its example; None stays None."""
     if weights is None or rank in (None, 1):
         return weights
-    return compat.install().reshape(weights, [-1] + [1] * (rank - 1))
+    return compat.tensorflow().reshape(weights, [-1] + [1] * (rank - 1))
 
 
 def _checked_names(given: Any, kind: str | None) -> tuple[str, ...]:

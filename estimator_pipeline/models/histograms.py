@@ -59,7 +59,7 @@ def add_histograms(kind: str, variables: Sequence[Any], values: Sequence[Any]) -
         variables: which name them.
         values: of each; None: there is nothing to tell of it.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     for variable, value in zip(variables, values, strict=True):
         if value is not None:
             tf.compat.v1.summary.histogram(_tag(kind, variable), _finite(tf, value))
@@ -86,7 +86,7 @@ def write_gradients(writer: Any, variables: Sequence[Any], gradients: Sequence[A
         step: of the entries, an int64 scalar.
         when: whether to write in this step, a bool scalar.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     def written() -> Any:
         _write(writer, "gradients", variables, gradients, step=step)
@@ -98,7 +98,7 @@ def write_gradients(writer: Any, variables: Sequence[Any], gradients: Sequence[A
 def _write(writer: Any, kind: str, variables: Sequence[Any], values: Sequence[Any], *, step: Any) -> None:
     from tensorboard.plugins.histogram import metadata
 
-    tf = compat.install()
+    tf = compat.tensorflow()
     told = metadata.create_summary_metadata(display_name=None, description=None)
     # Whatever condition another callback has set, see `event_files`.
     with writer.as_default(step=step), tf.summary.record_if(True):

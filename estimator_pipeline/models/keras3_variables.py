@@ -62,11 +62,11 @@ class ModelVariables:
             without: names of the optimizer's variables that are left out.
         """
         optimizer = {name: variable for name, variable in self.optimizer.items() if name not in without}
-        return compat.install().train.Checkpoint(model=self.model, optimizer=optimizer)
+        return compat.tensorflow().train.Checkpoint(model=self.model, optimizer=optimizer)
 
     def checkpoint_of_model(self) -> Any:
         """The part of it that evaluation needs."""
-        return compat.install().train.Checkpoint(model=self.model)
+        return compat.tensorflow().train.Checkpoint(model=self.model)
 
     def values(self) -> dict[str, Any]:
         """Name -> value, as a checkpoint of this moment would hold it. All workers must call it; seeds are left out."""
@@ -85,7 +85,7 @@ class ModelVariables:
         """Gives each replica seeds of its own, after those of the first replica were made or restored."""
         if not self._seeds:
             return
-        tf = compat.install()
+        tf = compat.tensorflow()
 
         def in_replica() -> None:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -102,7 +102,7 @@ class ModelVariables:
         return self._means()
 
     def _make_means(self) -> Callable[[], list[Any]]:
-        tf = compat.install()
+        tf = compat.tensorflow()
         strategy, own = self._strategy, list(self.own.values())
         replicas = strategy.num_replicas_in_sync
 
@@ -122,7 +122,7 @@ def optimizer_in(path: str) -> set[str]:
     Args:
         path: of the checkpoint.
     """
-    parts = (name.split("/") for name, _ in compat.install().train.list_variables(path))
+    parts = (name.split("/") for name, _ in compat.tensorflow().train.list_variables(path))
     # TensorFlow writes a slash within a name as ".S", and a dot as two.
     escaped = {".S": "/", "..": "."}
     return {re.sub(r"\.[.S]", lambda found: escaped[found[0]], one[1]) for one in parts if one[0] == "optimizer"}
@@ -136,7 +136,7 @@ def built(model: Any, input_fn: Callable[..., Any]) -> Any:
         input_fn: its dataset gives (features, labels), or features alone.
     """
     if not model.built:
-        tf = compat.install()
+        tf = compat.tensorflow()
         spec = input_fn().element_spec
         features = spec[0] if isinstance(spec, tuple) else spec
         one = tf.nest.map_structure(lambda s: tf.zeros([1, *(size or 1 for size in s.shape[1:])], s.dtype), features)

@@ -159,7 +159,7 @@ def save_keras_model(model: Any, path: str) -> None:
         model: a compiled `tf.keras.Model`.
         path: of the file; any that `tf.io.gfile` can write.
     """
-    gfile = compat.install().io.gfile
+    gfile = compat.tensorflow().io.gfile
     keras_optimizers.create_slots(model)
     with tempfile.TemporaryDirectory() as folder:
         local = os.path.join(folder, "model.keras")
@@ -211,7 +211,7 @@ def load_keras_model(path: str) -> Any:
     Raises:
         ConfigError: there is no such file, or it is none that Keras loads.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     _own()
     keras_optimizers.register()
     with tempfile.TemporaryDirectory() as folder:
@@ -245,7 +245,7 @@ def _with_named_logits(model: Any, meant: Outputs, policy: str) -> Any:
     """The model with outputs that Keras knows by their names; in 16 bits it hands the logits over in 32."""
     if meant.alone:
         return _with_float32_logits(model, policy)
-    keras = compat.install().keras
+    keras = compat.tensorflow().keras
     if isinstance(model, keras.Sequential):
         meant.check_names(None, None)
     if not getattr(model, "inputs", None):
@@ -266,7 +266,7 @@ def _with_float32_logits(model: Any, policy: str) -> Any:
     """In 16 bits, a model whose last layer hands the logits over in 32; the loss is not computed in fewer."""
     if policy == "float32":
         return model
-    keras = compat.install().keras
+    keras = compat.tensorflow().keras
     last = keras.layers.Activation("linear", dtype="float32", name="float32_logits")
     if isinstance(model, keras.Sequential):
         model.add(last)
@@ -282,7 +282,7 @@ def _with_loss_scale(optimizer: Any) -> Any:
         # Fixed: the training loop over several workers applies gradients by itself.
         optimizer.loss_scale_factor = INITIAL_SCALE
         return optimizer
-    wrapper = compat.install().keras.mixed_precision.LossScaleOptimizer
+    wrapper = compat.tensorflow().keras.mixed_precision.LossScaleOptimizer
     return wrapper(optimizer, initial_scale=INITIAL_SCALE)
 
 
@@ -317,7 +317,7 @@ def _arguments(head: Head) -> dict[str, Any]:
 
 
 def _loss(head: Head) -> Any:
-    tf = compat.install()
+    tf = compat.tensorflow()
     if isinstance(head.loss, str):
         if head.label_smoothing and head.kind == "multi_class":
             return _own()["smoothed_loss"](head.label_smoothing)
@@ -334,7 +334,7 @@ def _loss(head: Head) -> Any:
 
 def _average_loss(head: Head) -> Any:
     """The mean of the loss over all examples."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     if not isinstance(head.loss, str):
         return tf.keras.metrics.MeanMetricWrapper(head.per_example_loss, name="average_loss")
     if head.loss == "huber":
@@ -366,7 +366,7 @@ def _metrics(kind: str | None, wanted: Sequence[str | Any] | None) -> list[Any]:
 
 
 def _metric(kind: str | None, name: str) -> Any:
-    metrics = compat.install().keras.metrics
+    metrics = compat.tensorflow().keras.metrics
     if kind == "regression":
         if name in ("label_mean", "prediction_mean"):
             return _own()[name](name=name)
@@ -391,7 +391,7 @@ def _metric(kind: str | None, name: str) -> Any:
 @functools.cache
 def _own() -> Mapping[str, Any]:
     """Metrics that Keras has not as classes that can be saved: of the classes that logits mean, and plain means."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     register = tf.keras.utils.register_keras_serializable(package="estimator_pipeline")
 
     def of_logits(base: Any) -> Any:

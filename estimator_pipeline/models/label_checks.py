@@ -33,7 +33,7 @@ def zero_or_one(labels: Any, weights: Any, *, output: str = "") -> Any:
     Returns:
         The same labels. Whoever reads them gets an error of TensorFlow that :func:`explained` knows.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     numbers = tf.cast(labels, tf.float32)
     if weights is not None:
         counts = tf.reshape(weights, tf.concat([tf.shape(weights), tf.ones([tf.rank(numbers) - 1], tf.int32)], 0))
@@ -51,7 +51,7 @@ def explained(error: BaseException) -> InputError | None:
     Args:
         error: what training or evaluation raised.
     """
-    if not isinstance(error, compat.install().errors.InvalidArgumentError):
+    if not isinstance(error, compat.tensorflow().errors.InvalidArgumentError):
         return None
     text = str(getattr(error, "message", error))
     if found := _RANGE.search(text):

@@ -32,7 +32,7 @@ def policy_of(mixed_precision: bool | str) -> str:
 @contextlib.contextmanager
 def precision(policy: str) -> Iterator[None]:
     """Layers made in the block follow this policy."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     if policy == "float32":
         yield
         return

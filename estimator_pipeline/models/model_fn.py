@@ -150,7 +150,7 @@ def build_model_fn(
     with_params = takes_params(layers)
 
     def keras_model_fn(features: Any, labels: Any, mode: str, params: Any = None, config: Any = None) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         modes = tf.estimator.ModeKeys
         seed = getattr(config, "tf_random_seed", None) if mode == modes.TRAIN else None
         weights: Any = None
@@ -228,7 +228,7 @@ def _drawn_by_step(seed: int | None, config: Any) -> contextlib.AbstractContextM
     `compat.internals.stateless_random`."""
     if seed is None:
         return contextlib.nullcontext()
-    tf = compat.install()
+    tf = compat.tensorflow()
     replica = tf.distribute.get_replica_context()
     number = replica.replica_id_in_sync_group
     if replica.num_replicas_in_sync == 1:
@@ -244,7 +244,7 @@ def _train_op(
     histograms: Sequence[str],
 ) -> tuple[Any, Any]:  # fmt: skip
     """The train op of a replica, and the scaffold that it needs, or None."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     global_step = tf.compat.v1.train.get_or_create_global_step()
     replica = tf.distribute.get_replica_context()
     replicas = replica.num_replicas_in_sync
@@ -344,7 +344,7 @@ def _collect_as_one(variables: Sequence[Any]) -> None:
     The collection is what the checkpoint holds. With the copies in it, a checkpoint of two replicas could not be
     restored by three, nor the other way round.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     collection = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
     for variable in variables:
         if not isinstance(variable, tf.distribute.DistributedValues):
@@ -358,7 +358,7 @@ def _collect_as_one(variables: Sequence[Any]) -> None:
 
 def _collect_names(key: str, variables: Sequence[Any]) -> None:
     for variable in variables:
-        compat.install().compat.v1.add_to_collection(key, variable.name.partition(":")[0].encode())
+        compat.tensorflow().compat.v1.add_to_collection(key, variable.name.partition(":")[0].encode())
 
 
 def _identities(values: Sequence[Any]) -> set[int]:
@@ -366,7 +366,7 @@ def _identities(values: Sequence[Any]) -> set[int]:
 
 
 def _scaled(gradient: Any, factor: float) -> Any:
-    tf = compat.install()
+    tf = compat.tensorflow()
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
     return gradient * factor
@@ -374,7 +374,7 @@ def _scaled(gradient: Any, factor: float) -> Any:
 
 def _summed(replica: Any, gradients: list[Any]) -> list[Any]:
     """The gradients of all replicas, dense."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     # Two replicas may name the same row of an embedding: its norm is that of the summed row, so rows are made dense.
     dense = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     if replica.num_replicas_in_sync == 1:
@@ -383,7 +383,7 @@ def _summed(replica: Any, gradients: list[Any]) -> list[Any]:
 
 
 def _clipped(gradients: list[Any], *, clip_norm: float | None, clip_value: float | None) -> list[Any]:
-    tf = compat.install()
+    tf = compat.tensorflow()
     if clip_norm is not None:
         gradients, norm = tf.clip_by_global_norm(gradients, clip_norm)
         tf.compat.v1.summary.scalar("gradient_norm", norm)
@@ -395,7 +395,7 @@ def _clipped(gradients: list[Any], *, clip_norm: float | None, clip_value: float
 def _sum_over_replicas(strategy: Any, gradients: list[Any]) -> list[Any]:
     # Not ReplicaContext.all_reduce: it is differentiable, and in a graph with Keras variables its bookkeeping for
     # that looks the variables up by names that replicas do not have.
-    tf = compat.install()
+    tf = compat.tensorflow()
     return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, [(g, g) for g in gradients])
 
 
@@ -412,7 +412,7 @@ def _optimizer_maker(given: Any) -> Callable[[Any], tuple[Any, Any]]:
 
     def make(global_step: Any) -> tuple[Any, Any]:
         optimizer = given(global_step)
-        tf = compat.install()
+        tf = compat.tensorflow()
         if isinstance(optimizer, tf.compat.v1.train.Optimizer):
             return optimizer, None
         if not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):

@@ -168,7 +168,7 @@ class Outputs:
         Raises:
             ConfigError: it does not fit the names.
         """
-        tf = compat.install()
+        tf = compat.tensorflow()
         self.check_names(list(values) if isinstance(values, Mapping) else None, values)
         given = {_ALONE: values} if self.alone else values
         found = {name: tf.cast(given[name], tf.float32) for name in self.parts}
@@ -220,7 +220,7 @@ class Outputs:
 
     def loss(self, losses: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
         """The loss of a batch, a scalar: without what layers add."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         means = []
         for name, part in self.parts.items():
             each, beside = losses[name], of_rank(weights[name], losses[name].shape.rank)
@@ -236,7 +236,7 @@ class Outputs:
         weights: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Streaming metrics in an Estimator's graph, by name: (value, update), or a Keras metric."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         found: dict[str, Any] = {}
         for name, part in self.parts.items():
             prefix, given = f"{name}_" if name else "", {"weights": weights[name]}
@@ -277,7 +277,7 @@ class Outputs:
         """Signature key -> export output of an Estimator."""
         if self.alone:
             return self.parts[_ALONE].head.export_outputs(answers[_ALONE], signatures)
-        predict = compat.install().estimator.export.PredictOutput
+        predict = compat.tensorflow().estimator.export.PredictOutput
         found = {key: predict(self.predictions(answers)) for key in _of_all(signatures)}
         for name, part in self.parts.items():
             made = part.head.export_outputs(answers[name], signatures)
@@ -402,7 +402,7 @@ def keras_batches(
     )
     if meant.alone and not (meant.weighted or label_vocabulary or meant.parts[_ALONE].head.asks_yes_or_no):
         return dataset
-    tf = compat.install()
+    tf = compat.tensorflow()
     read = meant.reader()
 
     def batch(features: Any, labels: Any) -> tuple[Any, ...]:

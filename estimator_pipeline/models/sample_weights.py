@@ -84,7 +84,7 @@ class Weighting:
         Raises:
             ConfigError: the data do not bring the weights, or not one for each record.
         """
-        tf = compat.install()
+        tf = compat.tensorflow()
         weights = None
         if self.column is not None:
             if isinstance(labels, Mapping) and self.column in labels and len(labels) > 1:

@@ -22,7 +22,7 @@ def write_scalars(writer: Any, values: Mapping[str, Any], *, step: int) -> None:
         values: numbers by the names of their tags.
         step: of the entries.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     with writer.as_default(step=step), tf.summary.record_if(True):
         for name, value in values.items():
             if name != "global_step":

@@ -52,7 +52,7 @@ def signature_answers(
     Returns:
         "signature KEY, input NAME" -> its type, and "signature KEY, output NAME" -> the answer.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     loaded = tf.saved_model.load(str(export))
     found: dict[str, Any] = {}
     for key, function in sorted(loaded.signatures.items()):
@@ -124,13 +124,13 @@ def evaluation_of(model: Any, dataset: Iterable[Any]) -> ExportEvaluation:
 
 def _loss_told(model: Any, batch: Any) -> float:
     """The loss of a batch alone, as `evaluate` tells it: a step or an `evaluate` of its own may make another of it."""
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     return float(model.evaluate(tf.data.Dataset.from_tensors(batch), return_dict=True, verbose=0)["loss"])
 
 
 def _size_of(batch: Any) -> int:
     """How many records a batch has; one whose parts have no dimension counts as one."""
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     shapes = (getattr(part, "shape", ()) for part in tf.nest.flatten(batch))
     return next((int(shape[0]) for shape in shapes if shape), 1)
 
@@ -174,7 +174,7 @@ class _LossesByLayers:
 
     def add(self, batch: Any) -> None:
         """Evaluates a batch both ways; layers that train move statistics, which are moved back."""
-        tf: Any = compat.install()
+        tf: Any = compat.tensorflow()
         features, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(batch)
         # A model that works its loss out by itself may have no labels.
         size = int(tf.shape(tf.nest.flatten(features if labels is None else labels)[0])[0])
@@ -277,7 +277,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _facts_of(job: Job, base: Path, engines: Sequence[str], facts: dict[str, Any]) -> None:
-    tf = compat.install()
+    tf = compat.tensorflow()
     from estimator_pipeline.engines.jobs import common
     from estimator_pipeline.engines.jobs import keras as keras_job
 
@@ -318,7 +318,7 @@ def _inputs(job: Job, data: Any) -> tuple[dict[str, np.ndarray], Any]:
 
 
 def _examples(arrays: Mapping[str, np.ndarray]) -> list[bytes]:
-    tf = compat.install()
+    tf = compat.tensorflow()
     train = tf.train
 
     def feature(value: np.ndarray) -> Any:

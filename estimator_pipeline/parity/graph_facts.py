@@ -61,7 +61,7 @@ class GraphFacts:
 
     def hook(self) -> Any:
         """For the hooks of `Estimator.train`: it reads the graph, and asks a session for options kept in variables."""
-        tf: Any = compat.install()
+        tf: Any = compat.tensorflow()
         v1, facts = tf.compat.v1, self
         base: Any = v1.train.SessionRunHook
 
@@ -80,7 +80,7 @@ class GraphFacts:
 
     def of_updates(self, graph: Any) -> dict[str, list[Any]]:
         """Reads what the graph holds as constants; returns name -> tensors of what a session has to be asked for."""
-        tf: Any = compat.install()
+        tf: Any = compat.tensorflow()
         known = [one for one in updates_in(graph) if one[1].kind is not None]
         if len({update.kind for _, update, _ in known}) != 1:
             return {}  # none that is known, or one for each part of a model
@@ -178,7 +178,7 @@ def random_of_model(model: Any, features: Any, *, of_a_job: bool = False) -> tup
         The names, and notes: why they are not known, where a model with a training step of its own calls its layers
         otherwise.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     strategy = model.distribute_strategy
 
     def call(given: Any) -> Any:
@@ -235,7 +235,7 @@ def kind_of_metric(graph: Any, value: Any) -> dict[str, Any]:
     """
     if hasattr(value, "result"):
         return thresholds_of(value)
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     kept = graph.get_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES)
     # The value may have been made by a strategy or a cast: its scope is that of the variables which it reads.
     read = {operation.name for operation in behind([value])}

@@ -59,7 +59,7 @@ class InputSubject:
     def __init__(self, input_fn: Callable[..., Any], options: InputCheckOptions) -> None:
         self.input_fn = input_fn
         self.options = options
-        self.tf = compat.install()
+        self.tf = compat.tensorflow()
         self.left_out: dict[ShardLayout, str] = {}
 
     # Calling and reading -------------------------------------------------------------------------------------

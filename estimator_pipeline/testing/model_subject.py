@@ -45,7 +45,7 @@ class ModelSubject:
 
     def __init__(self, model_fn: Any, data: Any, options: ModelCheckOptions) -> None:
         self.options = options
-        self.tf = tf = compat.install()
+        self.tf = tf = compat.tensorflow()
         self.devices_error: ConfigError | None = None
         if options.replicas:
             try:

@@ -44,7 +44,7 @@ def prepare(num_devices: int = 2) -> Any:
     Raises:
         ConfigError: TensorFlow is running already, with fewer.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     strategies.split_cpu(num_devices)
     return tf
 
@@ -62,7 +62,7 @@ def two_replicas() -> Any:
 
 def make_config(given: Any, model_dir: str, *, seed: int | None, strategy: Any = None) -> Any:
     """The RunConfig of a run: the user's own where there is one, with what the checks need changed."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     session = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     if given is not None and given.session_config is not None:
         session.CopyFrom(given.session_config)
@@ -156,7 +156,7 @@ def train(
     initial: Mapping[str, np.ndarray] | None = None,
 ) -> CheckedTraining:
     """Trains for `steps` calls of the session, whatever the global step does, from `initial` values where given."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     run = CheckedTraining()
     box: dict[str, Any] = {}
 
@@ -260,7 +260,7 @@ def evaluate(
     model_fn: Callable[..., Any], input_fn: Callable[..., Any], *, params: Any, config: Any, checkpoint: str | None
 ) -> CheckedEvaluation:
     """Evaluates one batch from a checkpoint."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     found = CheckedEvaluation()
     box: dict[str, Any] = {}
 

@@ -173,7 +173,7 @@ class RepeatedEvaluation:
 
     @contextlib.contextmanager
     def _in_graph(self, checkpoint: str) -> Iterator[_Built]:
-        tf: Any = compat.install()
+        tf: Any = compat.tensorflow()
         strategy = self._estimator._eval_distribution
         new = self._built is None
         built = self._built = self._built or _Built(tf.Graph())
@@ -228,7 +228,7 @@ class RepeatedEvaluation:
     # -- one evaluation -----------------------------------------------------------------------------------------
 
     def _run(self, built: _Built, checkpoint: str) -> Mapping[str, Any]:
-        tf: Any = compat.install()
+        tf: Any = compat.tensorflow()
         stop_hooks = self._estimator._convert_eval_steps_to_hooks(self._steps)
         for hook in stop_hooks:
             hook._set_evals_completed_tensor(built.count)
@@ -296,7 +296,7 @@ class RepeatedEvaluation:
 def batch_counter() -> Any:
     """A hook that counts, as `batches`, those of one evaluation."""
 
-    class Counter(compat.install().estimator.SessionRunHook):  # type: ignore[misc]
+    class Counter(compat.tensorflow().estimator.SessionRunHook):  # type: ignore[misc]
         batches = 0
 
         def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -308,7 +308,7 @@ def batch_counter() -> Any:
 def _close(built: _Built) -> None:
     session, built.session = built.session, None
     # Its own `close` does nothing.
-    compat.install().compat.v1.Session.close(session)
+    compat.tensorflow().compat.v1.Session.close(session)
 
 
 def _stamps(tf: Any, files: Iterable[str]) -> dict[str, Any]:
@@ -350,7 +350,7 @@ def _may_keep_session(tf: Any, built: _Built) -> bool:
 
 def _unknown(estimator: Any) -> str | None:
     """What makes this Estimator another than the one whose evaluation is known here; None if nothing does."""
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     kind, base = type(estimator), tf.estimator.Estimator
     if not isinstance(estimator, tf.compat.v1.estimator.Estimator) or any(
         getattr(kind, name, None) is not getattr(base, name) or name in vars(estimator) for name in _STOOD_IN_FOR

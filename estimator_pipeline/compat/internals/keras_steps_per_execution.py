@@ -64,7 +64,7 @@ def why_not(model: Any, *, random_by_step: bool) -> str:
 
 def _keeps_results(model: Any) -> bool:
     """Whether a step gives the metrics' results and nothing else, as Keras's own methods do."""
-    base = compat.install().keras.Model
+    base = compat.tensorflow().keras.Model
     own = ("train_step", "compute_metrics", "get_metrics_result", "make_train_function")
     if any(getattr(type(model), name) is not getattr(base, name) for name in own):
         return False
@@ -72,7 +72,7 @@ def _keeps_results(model: Any) -> bool:
 
 
 def _train_function(model: Any) -> Any:
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     strategy = model.distribute_strategy
 
     def step(data: Any) -> None:

@@ -20,7 +20,7 @@ def global_seed(seed: int | None) -> Iterator[None]:
     Args:
         seed: it; None as in a program that sets none. In a graph, which has one of its own, nothing is done.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     if not tf.executing_eagerly():
         yield
         return

@@ -33,7 +33,7 @@ def hook(model_dir: str, *, accept: bool, telling: bool) -> Any:
         accept: whether that is meant.
         telling: whether to say in the log what becomes of the slots.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
 
     class OtherOptimizer(tf.compat.v1.train.SessionRunHook):
         def __init__(self) -> None:
@@ -90,7 +90,7 @@ def _restore_all_but(new: Set[str], saver: Any, path: str) -> None:
 
     It saves all of them, and restores other checkpoints whole.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     v1 = tf.compat.v1
     variables: dict[bool, list[Any]] = {True: [], False: []}
     for variable in v1.global_variables():

@@ -128,7 +128,7 @@ def train_and_evaluate(
         PreemptedError: it was asked to end, and stands in a checkpoint.
         WaitError: something waited for did not come in time; the message says what.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     environ = os.environ if environ is None else environ
     tf_config = from_environ(environ)
     _check(tf, estimator, train_spec, eval_spec, tf_config)
@@ -229,7 +229,7 @@ class _EstimatorTask(TaskController):
             self.ledger = TaskLedger(ledger, tf_config=tf_config)
 
     def train(self) -> TrainingOutcome:
-        tf = compat.install()
+        tf = compat.tensorflow()
         if self._is_over():
             return TrainingOutcome(steps=0, data_ended=False)
         if not self.tf_config.is_single_process:
@@ -341,7 +341,7 @@ class _EstimatorTask(TaskController):
         """In the block, a loss that is no number is told as what it is, with the step."""
         try:
             yield
-        except compat.install().estimator.NanLossDuringTrainingError as error:
+        except compat.tensorflow().estimator.NanLossDuringTrainingError as error:
             self.progress.emit("step", step=hook.global_step, loss=float("nan"), steps=hook.steps)
             raise diverged(f"the loss of step {hook.global_step} is NaN") from error
         except DivergedError:

@@ -75,7 +75,7 @@ class EstimatorEvaluator(CheckpointEvaluator):
     def metrics_of(self, checkpoint: str) -> Mapping[str, Any]:
         try:
             metrics, batches = self._metrics_of(checkpoint)
-        except compat.install().errors.InvalidArgumentError as error:
+        except compat.tensorflow().errors.InvalidArgumentError as error:
             if UNEVEN not in str(error):
                 raise
             raise InputError(

@@ -22,7 +22,7 @@ def serving_receiver(
     """
 
     def receiver() -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         if examples:
             records = tf.compat.v1.placeholder(tf.string, [None], name="examples")
             features = parsed_examples(records, features_spec)
@@ -43,7 +43,7 @@ def serving_receiver(
 
 def parsed_examples(records: Any, features_spec: Mapping[str, Any]) -> dict[str, Any]:
     """The features of serialized examples. An example holds float32, int64 and strings; other types are cast."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     stored = {}
     for name, spec in features_spec.items():
         if spec.dtype == tf.string or spec.dtype == tf.int64:
@@ -72,7 +72,7 @@ def make_exporter(
     Raises:
         ConfigError: what the model takes is not known (own input functions).
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     spec = require_features_spec(
         section,
         features_spec,

@@ -29,7 +29,7 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace:
         where it is: exact where no other task counts it on), `loss` (last one seen) and `data_ended` (whether the
         input came to its end).
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
 
     class ProgressHook(tf.compat.v1.train.SessionRunHook):
         def __init__(self) -> None:
@@ -107,7 +107,7 @@ def stop_hook(after_steps: Callable[[int, int], bool], on_session: Callable[[], 
         after_steps: called after each call of steps with their number, and that of the next call's.
         on_session: called when the session stands.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
 
     class StopHook(tf.compat.v1.train.SessionRunHook):
         def __init__(self) -> None:
@@ -141,7 +141,7 @@ def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, eve
         model_dir: where checkpoints are looked for.
         every_steps: how often there is one; None: looked for once a second.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
 
     class CheckpointHook(tf.compat.v1.train.SessionRunHook):
         def __init__(self) -> None:
@@ -201,7 +201,7 @@ def finite_hook(*, every_steps: int | None) -> Any:
     Args:
         every_steps: how often a checkpoint is due; None: only when training ends.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
 
     class FiniteHook(tf.compat.v1.train.SessionRunHook):
         def begin(self) -> None:
@@ -228,7 +228,7 @@ def finite_hook(*, every_steps: int | None) -> Any:
 
 def finite_listener() -> Any:
     """The same as :func:`finite_hook` for a `CheckpointSaverHook`, where one takes listeners."""
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
 
     class FiniteListener(tf.compat.v1.train.CheckpointSaverListener):
         def begin(self) -> None:

@@ -122,7 +122,7 @@ def _writes_checkpoints() -> bool:
 
 def _why_not(estimator: Any, train_spec: Any, eval_spec: Any) -> str | None:
     """Why the engine cannot run this, or None."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     v1 = tf.compat.v1.estimator
     if not isinstance(estimator, v1.Estimator) or isinstance(estimator, v1.tpu.TPUEstimator):
         return f"the estimator is a {type(estimator).__name__}"

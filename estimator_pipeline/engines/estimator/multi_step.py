@@ -146,7 +146,7 @@ def _tell_single(reason: str, call: str) -> None:
 
 
 def _multi_step_hook(multi_step: MultiStepExecution) -> Any:
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     v1 = tf.compat.v1
     base: Any = v1.train.SessionRunHook
 

@@ -39,7 +39,7 @@ _ALWAYS_IN_MEMORY = 2**62
 def eval_spec_of(job: Job, data: Any) -> Any:
     """The job's `tf.estimator.EvalSpec`, with its exporters."""
     evaluation = job.eval
-    return compat.install().estimator.EvalSpec(
+    return compat.tensorflow().estimator.EvalSpec(
         data.eval_input_fn,
         steps=evaluation.steps,
         name=evaluation.name,
@@ -285,7 +285,7 @@ def max_steps_of(job: Job, data: Any) -> int | None:
 
 
 def _feature_spec(features: Mapping[str, Any]) -> dict[str, Any]:
-    tf = compat.install()
+    tf = compat.tensorflow()
     spec: dict[str, Any] = {}
     for name, feature in features.items():
         dtype = tf.as_dtype(feature.dtype)

@@ -31,7 +31,7 @@ def run(
     environ: MutableMapping[str, str],
 ) -> TrainResult:
     """Runs this process's task of a job by tf.estimator; see :func:`estimator_pipeline.engines.jobs.runner.run_job`."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     keras_checkpoints.refuse_others(job.run.model_dir, engine="estimator")
     config = _run_config(job, environ)
     data = job_inputs(job)
@@ -96,7 +96,7 @@ def _session_config(job: Job) -> dict[str, Any]:
     # run would be others, and their sums rounded otherwise. Both engines shall run the same kernels.
     passes = session.setdefault("graph_options", {}).setdefault("rewrite_options", {})
     passes.setdefault("meta_optimizer_iterations", "TWO")
-    if job.model.mixed_precision and not compat.install().config.list_physical_devices("GPU"):
+    if job.model.mixed_precision and not compat.tensorflow().config.list_physical_devices("GPU"):
         # On CPUs TensorFlow's graph optimizer fuses bfloat16 convolutions into an operation that exists for other
         # types alone, and the session fails.
         rewrite = session.setdefault("graph_options", {}).setdefault("rewrite_options", {})

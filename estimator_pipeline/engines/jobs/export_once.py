@@ -54,7 +54,7 @@ def once(exporter: Any, made_of: str, *, final: bool) -> Any:
             stands = {"made_of": made_of, **_stamp(checkpoint_path)}
             before = _read(record) if is_the_final_export or not final else {}
             path = os.path.join(export_path, str(before.get("export", "")))
-            gfile = compat.install().io.gfile
+            gfile = compat.tensorflow().io.gfile
             if stands.items() <= before.items() and before.get("export") and gfile.isdir(path):
                 logger.info("%s was exported before: %s (to export it anew, remove that)", checkpoint_path, path)
                 return path
@@ -97,11 +97,11 @@ def tidy(exporter: Any) -> Any:
 
 def _base() -> Any:
     # In a process with Keras 3 there are no Exporters of TensorFlow, and nobody who asks for one.
-    return object if compat.keras_generation() == 3 else compat.install().estimator.Exporter
+    return object if compat.keras_generation() == 3 else compat.tensorflow().estimator.Exporter
 
 
 def _remove_unfinished(export_path: str) -> None:
-    tf = compat.install()
+    tf = compat.tensorflow()
     with contextlib.suppress(tf.errors.OpError):  # there are no exports yet; or a file system that is at its end
         for name in tf.io.gfile.listdir(export_path):
             if name.startswith(_UNFINISHED):
@@ -109,15 +109,15 @@ def _remove_unfinished(export_path: str) -> None:
 
 
 def _stamp(checkpoint: str) -> dict[str, Any]:
-    about = compat.install().io.gfile.stat(f"{checkpoint}.index")
+    about = compat.tensorflow().io.gfile.stat(f"{checkpoint}.index")
     return {"checkpoint": os.path.basename(checkpoint), "bytes": about.length, "time": about.mtime_nsec}
 
 
 def _read(record: str) -> Mapping[str, Any]:
-    gfile = compat.install().io.gfile
+    gfile = compat.tensorflow().io.gfile
     try:
         with gfile.GFile(record) as file:
             found = json.loads(file.read())
-    except (compat.install().errors.OpError, ValueError):
+    except (compat.tensorflow().errors.OpError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -290,7 +290,7 @@ def _tell_of_overwriting(path: str, *, save_best_only: bool) -> None:
 
 
 def _own_callbacks(reference: str) -> list[Any]:
-    base = compat.install().keras.callbacks.Callback
+    base = compat.tensorflow().keras.callbacks.Callback
     function = load_function(reference, field=_CALLBACKS)
     made = call_function(function, reference=reference, field=_CALLBACKS)
     made = list(made) if isinstance(made, list | tuple) else [made]
@@ -368,7 +368,7 @@ def tell_of_ignored(job: Job) -> None:
 
 def prepare_runtime(job: Job) -> None:
     """Settings that TensorFlow takes before its runtime starts, and no later."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     if job.model.mixed_precision and not tf.config.list_physical_devices("GPU"):
         # As in an Estimator's session: bfloat16 convolutions do not survive the graph optimizer's fusion on CPUs.
         tf.config.optimizer.set_experimental_options({"remapping": False})

@@ -73,7 +73,7 @@ def prepare_process(job: Job) -> ModuleType:
     engine = job.run.engine
     if engine == "keras3":
         return compat.use_keras_3()
-    tf = compat.install()
+    tf = compat.tensorflow()
     if compat.keras_generation() == 3:
         raise CompatError(
             f"this process has Keras 3, and the engine {engine} is built on Keras 2",

@@ -70,7 +70,7 @@ class UserInputs:
         return input_fn
 
     def _check(self, found: Any, who: str, *, to_the_end: bool) -> None:
-        tf = compat.install()
+        tf = compat.tensorflow()
         labelled, pair = self._labelled(), isinstance(found, tuple) and len(found) == 2
         hint = "return a tf.data.Dataset of (features, labels)"
         if isinstance(found, tf.data.Dataset):
@@ -112,7 +112,7 @@ class UserInputs:
 
 def _failure(error: Exception) -> type[PipelineError]:
     """What a task ends with: bad input, or something that may go well the next time, such as a lost file system."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     lasting = (FileNotFoundError, tf.errors.NotFoundError, tf.errors.InvalidArgumentError)
     passing = (OSError, MemoryError, tf.errors.OpError)
     return TaskFailedError if isinstance(error, passing) and not isinstance(error, lasting) else ConfigError
@@ -120,7 +120,7 @@ def _failure(error: Exception) -> type[PipelineError]:
 
 def _never_ends(found: Any) -> bool:
     """Whether tensors come from constants alone: nothing that could run out of records lies behind them."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     tensors = [one for one in tf.nest.flatten(found, expand_composites=True) if tf.is_tensor(one)]
     if tf.executing_eagerly():
         return True
@@ -137,7 +137,7 @@ def _never_ends(found: Any) -> bool:
 
 def _short(value: Any) -> str:
     """The value in a line, of tensors what they are like."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     with contextlib.suppress(TypeError, ValueError):  # what has no order, such as a dictionary of mixed keys
         value = tf.nest.map_structure(lambda one: _Like(one) if tf.is_tensor(one) else one, value)
     text = " ".join(repr(value).split())

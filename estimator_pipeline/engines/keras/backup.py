@@ -38,7 +38,7 @@ class Backup:
 
     def callback(self) -> Any:
         """The `tf.keras.callbacks.BackupAndRestore`; with the last backup it takes its folder away as well."""
-        base: Any = compat.install().keras.callbacks.BackupAndRestore
+        base: Any = compat.tensorflow().keras.callbacks.BackupAndRestore
         folder = self.folder
 
         class Backups(base):
@@ -63,14 +63,14 @@ class Backup:
             max_steps: where training ends.
             epoch_steps: steps of an epoch.
         """
-        latest = compat.install().train.latest_checkpoint(os.path.join(self.folder, _CHIEF))
+        latest = compat.tensorflow().train.latest_checkpoint(os.path.join(self.folder, _CHIEF))
         if latest is None:
             return None
         reason = checkpoints.damage(latest)
         if reason is not None:
             logger.warning("The backup %s is damaged (%s), and is not used", latest, reason)
             return None
-        reader = compat.install().train.load_checkpoint(latest)
+        reader = compat.tensorflow().train.load_checkpoint(latest)
         names = reader.get_variable_to_shape_map()
         step = next(
             int(reader.get_tensor(name))
@@ -83,7 +83,7 @@ class Backup:
 
     def remove(self) -> None:
         """Takes an old backup away, which Keras would restore. For the chief, before the workers meet."""
-        gfile = compat.install().io.gfile
+        gfile = compat.tensorflow().io.gfile
         path = os.path.join(self.folder, _CHIEF)
         if gfile.exists(path):
             gfile.rmtree(path)

@@ -21,7 +21,7 @@ from estimator_pipeline.utils.logger import logger
 
 def counting_callback() -> Any:
     """The base of callbacks that count: it is called with the numbers of an execution's first and last step."""
-    base: Any = compat.install().keras.callbacks.Callback
+    base: Any = compat.tensorflow().keras.callbacks.Callback
 
     class Counting(base):
         # Logs come as tensors then, and cost nothing where they are not read.
@@ -167,7 +167,7 @@ def tensorboard_callback(folder: str, *, every_steps: int, start_step: int = 0, 
         start_step: the global step at which training begins.
         shown: of :data:`~estimator_pipeline.models.histograms.HISTOGRAMS`.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     base: Any = tf.keras.callbacks.TensorBoard
 
     class TensorBoard(base):
@@ -264,7 +264,7 @@ def summary_callback(folder: str, *, every_steps: int, start_step: int = 0, show
     Returns:
         The callback; its method `record(variables, gradients)` is for the compiled step, and writes gradients.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     base: Any = counting_callback()
 
     class Summaries(base):
@@ -298,7 +298,7 @@ def saved_values_callback() -> Any:
     That is: the moving averages of the weights, where the optimizer keeps them; and the mean of all replicas, of
     what each has of its own.
     """
-    base: Any = compat.install().keras.callbacks.Callback
+    base: Any = compat.tensorflow().keras.callbacks.Callback
 
     class SavedValues(base):
         _supports_tf_logs = True
@@ -320,7 +320,7 @@ def check_finite(model: Any, step: int) -> None:
     Raises:
         DivergedError: there is one.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     for variable in model.trainable_variables:
         if not bool(tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(variable)))):
             name = getattr(variable, "path", variable.name)
@@ -342,7 +342,7 @@ def checkpoint_callback(
         every_secs: saves after so many seconds instead, between two steps; for a process by itself.
         at_once: saves before the first step as well, what a backup has brought back.
     """
-    base: Any = compat.install().keras.callbacks.Callback
+    base: Any = compat.tensorflow().keras.callbacks.Callback
 
     class Save(base):
         _supports_tf_logs = True

@@ -41,7 +41,7 @@ def remove_temporary(model_dir: str, tf_config: TFConfig, *, apart: bool) -> Non
         tf_config: which task this is.
         apart: whether that is a folder for this training alone, as the chief's is another one.
     """
-    gfile = compat.install().io.gfile
+    gfile = compat.tensorflow().io.gfile
     path = model_dir if apart else write_dir(model_dir, tf_config)
     if not tf_config.is_chief and gfile.exists(path):
         gfile.rmtree(path)
@@ -53,7 +53,7 @@ def refuse_others(model_dir: str, *, engine: str) -> None:
     Raises:
         ConfigError: it does.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     try:
         latest = tf.train.latest_checkpoint(model_dir)
     except (ValueError, tf.errors.OpError):
@@ -74,7 +74,7 @@ def refuse_others(model_dir: str, *, engine: str) -> None:
 
 def _lying_there(model_dir: str, engine: str) -> str | None:
     """A checkpoint of any engine, rather one of `engine`; None without one."""
-    names = [name for name in compat.install().io.gfile.listdir(model_dir) if name.endswith(".index")]
+    names = [name for name in compat.tensorflow().io.gfile.listdir(model_dir) if name.endswith(".index")]
     for prefix in (PREFIXES[engine], *PREFIXES.values()):
         for name in names:
             if name.startswith(f"{prefix}-"):
@@ -84,7 +84,7 @@ def _lying_there(model_dir: str, engine: str) -> str | None:
 
 def of(model: Any) -> Any:
     """The `tf.train.Checkpoint` of a compiled model and its optimizer."""
-    return compat.install().train.Checkpoint(model=model, optimizer=model.optimizer)
+    return compat.tensorflow().train.Checkpoint(model=model, optimizer=model.optimizer)
 
 
 def restore(checkpoint: Any, path: str, *, whole: bool) -> None:
@@ -99,7 +99,7 @@ def restore(checkpoint: Any, path: str, *, whole: bool) -> None:
     Raises:
         ConfigError: it is another model's: a variable is missing, or has another shape.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     try:
         status = checkpoint.restore(path)
         # Slot variables come with the first step, and are filled then.
@@ -133,7 +133,7 @@ def restore_changed(model: Any, checkpoint: Any, path: str, *, momentum: bool) -
     Raises:
         ConfigError: see :func:`restore`.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     made_with = {name: value for name, value in optimizer._hyper.items() if isinstance(value, int | float)}
     twin = type(optimizer).from_config(optimizer.get_config())

@@ -29,7 +29,7 @@ def distributed(
     """
     rebatched = getattr(input_fn, "rebatched", False)
     if strategy is None:
-        return made_of(input_fn(compat.install().distribute.InputContext()) if rebatched else input_fn())
+        return made_of(input_fn(compat.tensorflow().distribute.InputContext()) if rebatched else input_fn())
     if rebatched:
         return strategy.experimental_distribute_dataset(made_of(input_fn()))
     return strategy.distribute_datasets_from_function(lambda context: made_of(input_fn(context)))
@@ -43,7 +43,7 @@ def steps_of(strategy: Any, input_fn: Callable[..., Any], *, hint: str) -> int |
     """
     if strategy is None:
         return None
-    tf = compat.install()
+    tf = compat.tensorflow()
     extended = strategy.extended
     # Two replicas of a worker take two of its batches for one step.
     local = len(extended.worker_devices)

@@ -117,7 +117,7 @@ class KerasTask(TaskController):
             self.ledger = TaskLedger(plan.ledger, tf_config=tf_config)
 
     def train(self) -> TrainingOutcome:
-        tf = compat.install()
+        tf = compat.tensorflow()
         if not self.tf_config.is_single_process:
             self.preemption.joins()
             sessions.let_sigterm_end_this_process()
@@ -257,7 +257,7 @@ class KerasTask(TaskController):
 
     def _draw_by_step(self, model: Any, seed: int) -> None:
         """Has the layers draw random numbers that go with the step and the replica, the same as an Estimator's."""
-        tf, theirs = compat.install(), model.train_step
+        tf, theirs = compat.tensorflow(), model.train_step
 
         def train_step(data: Any) -> Any:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group

@@ -92,7 +92,7 @@ class KerasEvaluator(CheckpointEvaluator):
         self._summarise(metrics, checkpoint_step(checkpoint))
 
     def _summarise(self, metrics: Mapping[str, Any], step: int) -> None:
-        tf = compat.install()
+        tf = compat.tensorflow()
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(self._summaries)
         event_files.write_scalars(self._writer, metrics, step=step)

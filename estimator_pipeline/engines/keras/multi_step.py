@@ -35,7 +35,7 @@ def wanted_by(callbacks: Sequence[Any], start: int) -> tuple[list[StepInterval],
     Returns:
         These steps, and why it is one step for each execution instead; "": it need not be.
     """
-    base = compat.install().keras.callbacks.Callback
+    base = compat.tensorflow().keras.callbacks.Callback
     ends: list[StepInterval] = []
     for callback in callbacks:
         if all(getattr(type(callback), name, None) is getattr(base, name) for name in _OF_STEPS):
@@ -49,7 +49,7 @@ def wanted_by(callbacks: Sequence[Any], start: int) -> tuple[list[StepInterval],
 
 def noting_endless(input_fn: Callable[..., Any], note: Callable[[bool], None]) -> Callable[..., Any]:
     """The input function; `note` is told whether its dataset has no end, so that no execution meets one."""
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         found = input_fn(*args, **kwargs)

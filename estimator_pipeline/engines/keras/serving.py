@@ -65,7 +65,7 @@ class KerasServing:
             The folder.
         """
         del serving_input_receiver_fn, ignored
-        tf = compat.install()
+        tf = compat.tensorflow()
         if self._spec is None:
             raise ConfigError(
                 "the model cannot be exported, for what an own input function gives is not known",

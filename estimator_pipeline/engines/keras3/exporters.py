@@ -88,7 +88,7 @@ class Keras3LatestExporter(Keras3FinalExporter):
         is_the_final_export: bool,
     ) -> str | None:
         path: str = estimator.export_saved_model(export_path, checkpoint_path=checkpoint_path)
-        gfile = compat.install().io.gfile
+        gfile = compat.tensorflow().io.gfile
         exports = sorted((name.strip("/") for name in gfile.listdir(export_path)), key=_time_of)
         exports = [name for name in exports if _time_of(name) >= 0]
         for name in exports[: -self._keep] if self._keep else ():
@@ -132,7 +132,7 @@ class Keras3BestExporter(Keras3LatestExporter):
         if not better and best is not None:
             return None
         path = super().export(estimator, export_path, checkpoint_path, eval_result, is_the_final_export)
-        gfile = compat.install().io.gfile
+        gfile = compat.tensorflow().io.gfile
         with gfile.GFile(f"{record}.unfinished", "w") as file:
             file.write(json.dumps({"metrics": current, "export": path}))
         durable.rename(f"{record}.unfinished", record, by=functools.partial(gfile.rename, overwrite=True))
@@ -165,7 +165,7 @@ def _time_of(name: str) -> int:
 
 
 def _best_so_far(record: str, metric: str) -> Mapping[str, float] | None:
-    gfile = compat.install().io.gfile
+    gfile = compat.tensorflow().io.gfile
     if not gfile.exists(record):
         return None
     try:

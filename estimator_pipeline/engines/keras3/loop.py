@@ -58,7 +58,7 @@ def fit(
             gradients of the step, dense and summed over the replicas. None on all workers, or on none.
         tracing: the block in which the compiled function is called, and so traced.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     step, several = _step(model, strategy, own, record)
     replicas = 1 if strategy is None else strategy.num_replicas_in_sync
     model.stop_training = False
@@ -111,7 +111,7 @@ def _step(
 ) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
     """A compiled function of an iterator: makes one step, and gives each replica's share of the loss; and one of an
     iterator and a number, which makes so many steps more before it."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     keras, optimizer = tf.keras, model.optimizer
     replicas = 1 if strategy is None else strategy.num_replicas_in_sync
     variables = model.trainable_variables
@@ -155,7 +155,7 @@ def _loss(model: Any, features: Any, labels: Any, outputs: Any, weights: Any, re
     """
     if not isinstance(model.loss, Mapping):
         return model.compute_loss(x=features, y=labels, y_pred=outputs, sample_weight=weights, training=True)
-    tf = compat.install()
+    tf = compat.tensorflow()
     shares = [
         loss(labels[name], outputs[name], None if weights is None else weights[name]) * loss.loss_weight
         for name, loss in model.loss.items()
@@ -165,7 +165,7 @@ def _loss(model: Any, features: Any, labels: Any, outputs: Any, weights: Any, re
 
 def _whole(optimizer: Any, gradients: list[Any], replicas: int) -> list[Any]:
     """The gradients of all replicas, dense and without the scale of the loss; None where there is none."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     there = [tf.convert_to_tensor(g) for g in gradients if g is not None]
     if replicas > 1:
         there = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, there)
@@ -202,7 +202,7 @@ def prepared(optimizer: Any, gradients: list[Any], replicas: int) -> list[Any]:
     their sum's; two replicas may name the same row as well. It is made dense for all optimizers but those that add
     rows up by themselves. Where it is clipped, the sum over replicas comes first, and `apply` sums once more.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     norm, value = optimizer.global_clipnorm, optimizer.clipvalue
     if accumulation.accumulates(optimizer):
         # It makes them dense, adds them up, and clips their mean.

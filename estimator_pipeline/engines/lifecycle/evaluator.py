@@ -156,7 +156,7 @@ class CheckpointEvaluator(abc.ABC):
 
 def checkpoints(model_dir: str) -> list[str]:
     """Paths of the trained checkpoints in a model directory, oldest first; that of step 0 is left out."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     state = tf.train.get_checkpoint_state(model_dir)
     paths = [seen_here(path, model_dir) for path in state.all_model_checkpoint_paths] if state is not None else []
     return [path for path in paths if checkpoint_step(path) > 0 and tf.io.gfile.exists(path + ".index")]
@@ -345,7 +345,7 @@ _HINT = (
 
 def _evaluate_if_there(evaluator: CheckpointEvaluator, path: str) -> None:
     """Evaluates a checkpoint that the chief may be deleting at this moment (keep_checkpoint_max)."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     try:
         evaluator.evaluate(path, final=False)
     except (tf.errors.NotFoundError, tf.errors.DataLossError, ValueError):

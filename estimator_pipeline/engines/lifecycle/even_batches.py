@@ -25,7 +25,7 @@ def in_even_batches(input_fn: Callable[..., Any], replicas: int) -> Callable[...
 
     def outer(*args: Any, **kwargs: Any) -> Any:
         found = input_fn(*args, **kwargs)
-        tf: Any = compat.install()
+        tf: Any = compat.tensorflow()
         return (
             even_batches(found, replicas) if isinstance(found, tf.data.Dataset | tf.compat.v1.data.Dataset) else found
         )

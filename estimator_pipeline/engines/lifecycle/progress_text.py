@@ -15,7 +15,7 @@ def standing(model_dir: str, *, reached: int) -> str:
         model_dir: of the task that writes the checkpoints.
         reached: the global step that training had come to.
     """
-    latest = compat.install().train.latest_checkpoint(model_dir)
+    latest = compat.tensorflow().train.latest_checkpoint(model_dir)
     step = 0 if latest is None else max(0, checkpoint_step(latest))
     place = "there is no checkpoint yet" if latest is None else f"training stands after step {step}, in {latest}"
     lost = reached - step

@@ -80,7 +80,7 @@ def own_model_dir(
             held.enter_context(lock.hold(model_dir, owner=owner, run_id=rendezvous.run_id))
         except PipelineError as error:
             # Not as a failure of training: that word is the other job's, whose tasks would read it.
-            with contextlib.suppress(OSError, compat.install().errors.OpError):
+            with contextlib.suppress(OSError, compat.tensorflow().errors.OpError):
                 rendezvous.publish_refusal(str(error)[:2000])
             raise
         try:
@@ -160,7 +160,7 @@ def meet(
 
 def files_of_start(model_dir: str) -> dict[str, int]:
     """The files of the checkpoint that training goes on from: name -> bytes; empty without one. For the chief."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     latest = tf.train.latest_checkpoint(model_dir)
     found = [] if latest is None else checkpoint_files.files_of(latest)
     return {os.path.basename(p): tf.io.gfile.stat(p).length for p in found if not p.endswith(".meta")}
@@ -177,7 +177,7 @@ def fetch_start(rendezvous: Rendezvous, to: str, *, timeout: float) -> None:
     Raises:
         TaskFailedError, PreemptedError, WaitError: see :meth:`Rendezvous.wait`.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     if tf.io.gfile.exists(to):
         tf.io.gfile.rmtree(to)
     tf.io.gfile.makedirs(to)
@@ -193,7 +193,7 @@ def fetch_start(rendezvous: Rendezvous, to: str, *, timeout: float) -> None:
 
 def latest_step(model_dir: str) -> int:
     """The step of the newest checkpoint, 0 without one."""
-    latest = compat.install().train.latest_checkpoint(model_dir)
+    latest = compat.tensorflow().train.latest_checkpoint(model_dir)
     return checkpoint_step(latest) if latest else 0
 
 

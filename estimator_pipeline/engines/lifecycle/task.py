@@ -186,7 +186,7 @@ class TaskController(abc.ABC):
                     return self.run_parameter_server()
                 return self.run_worker()
         except PreemptedError:
-            with contextlib.suppress(OSError, compat.install().errors.OpError):
+            with contextlib.suppress(OSError, compat.tensorflow().errors.OpError):
                 self.rendezvous.report("preempted", left=True)
             raise
         except Exception as error:
@@ -336,7 +336,7 @@ class TaskController(abc.ABC):
         return standing(self.model_dir, reached=self.reached() if self.tf_config.is_chief else 0)
 
     def _say_preempted(self) -> None:
-        latest = compat.install().train.latest_checkpoint(self.model_dir)
+        latest = compat.tensorflow().train.latest_checkpoint(self.model_dir)
         step = checkpoint_step(latest) if latest else 0
         self._say("preempted", by=self.preemption.by, checkpoint=latest, global_step=step)
 
@@ -349,7 +349,7 @@ class TaskController(abc.ABC):
     # -- the end of training ------------------------------------------------------------------------------------
 
     def _conclude_as_chief(self, trained: TrainingOutcome, report: Mapping[str, Any]) -> TrainResult:
-        checkpoint = compat.install().train.latest_checkpoint(self.model_dir)
+        checkpoint = compat.tensorflow().train.latest_checkpoint(self.model_dir)
         training = {
             "checkpoint": checkpoint,
             "global_step": checkpoint_step(checkpoint) if checkpoint else 0,
@@ -386,7 +386,7 @@ class TaskController(abc.ABC):
                 farewell.let_hear(self.rendezvous)
             else:
                 self.rendezvous.report_failed(text, status=status, echo=echo)
-        except (OSError, compat.install().errors.OpError) as second:
+        except (OSError, compat.tensorflow().errors.OpError) as second:
             # A full disk, mostly: what happened first is what must be told.
             logger.warning("%s could not be written to either: %s", self.rendezvous.directory, second)
 

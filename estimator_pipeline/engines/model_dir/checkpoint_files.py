@@ -85,7 +85,7 @@ def files_of(path: str) -> list[str]:
         path: as TensorFlow names it: "model_dir/model.ckpt-200".
     """
     folder, base = os.path.split(path)
-    gfile = compat.install().io.gfile
+    gfile = compat.tensorflow().io.gfile
     if not base or not gfile.isdir(folder or "."):
         return []
     of_it = re.compile(re.escape(base) + _SUFFIX)
@@ -96,12 +96,12 @@ def files_of(path: str) -> list[str]:
 def is_there(path: str) -> bool:
     """Whether any file of a checkpoint is there."""
     # A directory may hold thousands: it is listed where it must be.
-    return compat.install().io.gfile.exists(path + ".index") or bool(files_of(path))
+    return compat.tensorflow().io.gfile.exists(path + ".index") or bool(files_of(path))
 
 
 def kinds_on_disk(model_dir: str) -> dict[str, list[str]]:
     """The checkpoints whose index lies in the directory, by how they are called before "-STEP"; each oldest first."""
-    found = [match for name in compat.install().io.gfile.listdir(model_dir) if (match := _INDEX.match(name))]
+    found = [match for name in compat.tensorflow().io.gfile.listdir(model_dir) if (match := _INDEX.match(name))]
     kinds: dict[str, list[str]] = {}
     for one in sorted(found, key=lambda one: int(one[2])):
         kinds.setdefault(one[1], []).append(os.path.join(model_dir, one[0].removesuffix(".index")))
@@ -110,7 +110,7 @@ def kinds_on_disk(model_dir: str) -> dict[str, list[str]]:
 
 def read_state(model_dir: str) -> CheckpointState:
     """What the directory's state file says; a file that is torn says nothing."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     path = os.path.join(model_dir, STATE)
     if not tf.io.gfile.exists(path):
         return CheckpointState()
@@ -153,7 +153,7 @@ def write_state(model_dir: str, *, newest: str, paths: Iterable[str], before: Ch
     """
     paths = list(paths)
     # By "/" all names stay as they are given.
-    state = compat.install().compat.v1.train.generate_checkpoint_state_proto(
+    state = compat.tensorflow().compat.v1.train.generate_checkpoint_state_proto(
         "/", _name(model_dir, newest), last_preserved_timestamp=before.preserved or None
     )
     # A name may follow the newest one; see checkpoints.rescue().
@@ -178,7 +178,7 @@ def set_aside(model_dir: str, bad: Iterable[tuple[str, str]]) -> None:
         model_dir: the model directory. Files that lie in another one stay there: they may be another run's.
         bad: path and what is wrong with it.
     """
-    gfile = compat.install().io.gfile
+    gfile = compat.tensorflow().io.gfile
     folder = _folder_aside(model_dir)
     for path, reason in bad:
         if not is_below(path, model_dir):
@@ -192,13 +192,13 @@ def set_aside(model_dir: str, bad: Iterable[tuple[str, str]]) -> None:
 def set_state_aside(model_dir: str) -> str:
     """Moves the state file out of the way, and says where to."""
     to = os.path.join(_folder_aside(model_dir), STATE)
-    compat.install().io.gfile.rename(os.path.join(model_dir, STATE), to, overwrite=True)
+    compat.tensorflow().io.gfile.rename(os.path.join(model_dir, STATE), to, overwrite=True)
     return to
 
 
 def _folder_aside(model_dir: str) -> str:
     folder = os.path.join(model_dir, SET_ASIDE, time.strftime("%Y%m%d-%H%M%S"))
-    compat.install().io.gfile.makedirs(folder)
+    compat.tensorflow().io.gfile.makedirs(folder)
     return folder
 
 
@@ -209,7 +209,7 @@ def remove_leftovers(model_dir: str, kinds: Iterable[str]) -> None:
         model_dir: the model directory.
         kinds: how its checkpoints are called before "-STEP"; those of others stay.
     """
-    gfile = compat.install().io.gfile
+    gfile = compat.tensorflow().io.gfile
     # "model.ckpt-300_temp", "model.ckpt-300.index.tempstate123".
     names = "|".join(re.escape(kind) for kind in sorted(kinds))
     leftover = re.compile(rf"^(?:{names})-\d+(?:_temp.*|.*\.tempstate\d+)$")

@@ -32,7 +32,7 @@ def damage(path: str, *, finite: bool = False) -> str | None:
     Returns:
         One line, or None.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     import numpy as np
 
     try:
@@ -66,7 +66,7 @@ def rescue(model_dir: str, *, finite: bool = False) -> str | None:
             state file named.
         OSError: a file cannot be written or moved; or the error of `tf.io.gfile`.
     """
-    if not compat.install().io.gfile.isdir(model_dir):
+    if not compat.tensorflow().io.gfile.isdir(model_dir):
         return None
     state = files.read_state(model_dir)
     files.remove_leftovers(model_dir, files.KINDS | state.kinds)

@@ -43,7 +43,7 @@ def explained(error: BaseException, *, model_dir: str) -> DiskError | None:
     text = str(getattr(error, "message", error))
     lowered = text.lower()
     why = next((words for words in (*_NO_ROOM, *_READ_ONLY, *_DENIED, *io_errors.WORDS) if words in lowered), None)
-    if why is None or not isinstance(error, (OSError, compat.install().errors.OpError)):
+    if why is None or not isinstance(error, (OSError, compat.tensorflow().errors.OpError)):
         return None
     place = getattr(error, "filename", None) or _place(text, why)
     elsewhere = place is not None and not is_below(place, model_dir)
@@ -51,7 +51,7 @@ def explained(error: BaseException, *, model_dir: str) -> DiskError | None:
         return None
     latest = None
     with contextlib.suppress(Exception):
-        latest = compat.install().train.latest_checkpoint(model_dir)
+        latest = compat.tensorflow().train.latest_checkpoint(model_dir)
     stands = f"step {checkpoint_step(latest)} ({latest})" if latest else "the start: there is none yet"
     if why in io_errors.WORDS:
         return DiskError(
@@ -96,7 +96,7 @@ def write_whole(path: str, text: str) -> None:
         OSError: it cannot be written; or the error of `tf.io.gfile`, for a path that is no local one. What was there
             is there still, and nothing besides.
     """
-    gfile = compat.install().io.gfile
+    gfile = compat.tensorflow().io.gfile
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         if "://" in path:

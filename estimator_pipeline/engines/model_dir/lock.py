@@ -223,7 +223,7 @@ def _lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> Iter
                 else:
                     # Whoever took it since the look finds this, and stops in turn: one of the two goes on.
                     _write_lease(path, {**told, "renewed": count})
-            except compat.install().errors.OpError as error:
+            except compat.tensorflow().errors.OpError as error:
                 logger.warning("The lock on %s could not be renewed: %s", model_dir, error.message)
 
     thread = threading.Thread(target=renew, name="estimator_pipeline-lock", daemon=True)
@@ -236,8 +236,8 @@ def _lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> Iter
             thread.join(RENEW_SECS)
             _raise_in(training, None)
             if not taken:
-                with contextlib.suppress(compat.install().errors.OpError):
-                    compat.install().io.gfile.remove(path)
+                with contextlib.suppress(compat.tensorflow().errors.OpError):
+                    compat.tensorflow().io.gfile.remove(path)
     except _LeaseLost:
         pass
     if taken:
@@ -264,7 +264,7 @@ def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
 
 def _take_lease(path: str, told: dict[str, Any], model_dir: str, wait: float) -> None:
     """Takes the lease once its last owner has given it back, or has not renewed it for LEASE_SECS."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     try:
         tf.io.gfile.makedirs(os.path.dirname(path))
     except tf.errors.OpError as error:
@@ -296,12 +296,12 @@ def _take_lease(path: str, told: dict[str, Any], model_dir: str, wait: float) ->
 
 
 def _write_lease(path: str, document: dict[str, Any]) -> None:
-    with compat.install().io.gfile.GFile(path, "w") as file:
+    with compat.tensorflow().io.gfile.GFile(path, "w") as file:
         file.write(json.dumps(document))
 
 
 def _read_lease(path: str) -> dict[str, Any] | None:
-    tf = compat.install()
+    tf = compat.tensorflow()
     try:
         with tf.io.gfile.GFile(path, "r") as file:
             found = json.loads(file.read())

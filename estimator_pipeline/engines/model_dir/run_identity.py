@@ -185,7 +185,7 @@ def check(model_dir: str, identity: RunIdentity, *, step: int, accept: bool) -> 
         ConfigError: something that must stay has changed; what the run before was made of is no such document.
         OSError: the file cannot be written; or the error of `tf.io.gfile`.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     path = _path(model_dir)
     before, lost = _read(tf, path, accept=accept) if step > 0 else (None, None)
     fixed, told = as_json(identity.fixed), as_json(identity.told)
@@ -255,7 +255,7 @@ def policy_of(model_dir: str) -> str | None:
 
     Earlier versions chose "file" by themselves, and what began by it goes on by it.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     try:
         with tf.io.gfile.GFile(_path(model_dir), "r") as file:
             fixed = json.loads(file.read())["fixed"]
@@ -280,7 +280,7 @@ def optimizer_changes(model_dir: str, *, step: int) -> dict[str, list[Any]]:
         model_dir: the model directory, which :func:`check` has seen.
         step: of the checkpoint.
     """
-    document, _ = _read(compat.install(), _path(model_dir), accept=True)
+    document, _ = _read(compat.tensorflow(), _path(model_dir), accept=True)
     found: dict[str, list[Any]] = {}
     # A run may have ended before it wrote a checkpoint of its own.
     for change in (document or {}).get("changes", []):

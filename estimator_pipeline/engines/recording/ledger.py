@@ -61,7 +61,7 @@ class TaskLedger:
 
     def hook(self) -> Any:
         """For an Estimator that trains, a `tf.estimator.SessionRunHook`."""
-        tf: Any = compat.install()
+        tf: Any = compat.tensorflow()
         base: Any = tf.compat.v1.train.SessionRunHook
         writer = self.writer
 
@@ -92,7 +92,7 @@ class TaskLedger:
         Args:
             start_step: the global step at which training begins.
         """
-        base: Any = compat.install().keras.callbacks.Callback
+        base: Any = compat.tensorflow().keras.callbacks.Callback
         writer = self.writer
 
         class LedgerCallback(base):
@@ -142,7 +142,7 @@ def keep_for_every_training(folder: str | os.PathLike[str], environ: Mapping[str
 
 def _looked_at(input_fn: Callable[..., Any], writer: LedgerWriter, strategy: Any) -> Callable[..., Any]:
     """An input function whose batches are looked at as they pass; they stay as they are."""
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
 
     def outer(*args: Any, **kwargs: Any) -> Any:
         context = kwargs.get("input_context")
@@ -224,7 +224,7 @@ def read_input_fn(
     Raises:
         ConfigError: it gives no dataset.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     context = tf.distribute.InputContext(pipelines, pipeline, pipelines * local)
     found: list[np.ndarray] = []
     batches: list[np.ndarray] = []
@@ -250,7 +250,7 @@ def count_data(input_fn: Callable[..., Any], *, epoch_records: int | None = None
     Raises:
         ConfigError: it gives no dataset, or one without an end and `epoch_records` does not say where to stop.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     counts: Counter[int] = Counter()
     read = 0
     for batch in _batches(tf, input_fn, tf.distribute.InputContext(), endless=epoch_records is not None):

@@ -104,7 +104,7 @@ def told_batches(
         chosen: makes of an element, given as `Dataset.map` gives it, the tensors that the checksums are of; None: all
             of it.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
 
     def told(dataset: Any) -> Any:
         if not isinstance(dataset, tf.data.Dataset | tf.compat.v1.data.Dataset):
@@ -180,7 +180,7 @@ def estimator_hook(
     Returns:
         A `tf.estimator.SessionRunHook`.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     v1 = tf.compat.v1
 
     base: Any = v1.train.SessionRunHook
@@ -229,7 +229,7 @@ def keras_callback(writer: StepWriterProtocol, *, canonical: Canonical, start: M
 
     While it records, Keras's metrics are those of a single step, not of the epoch so far.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     base: Any = tf.keras.callbacks.Callback
 
     class Recorder(base):
@@ -273,7 +273,7 @@ def keras3_callback(
 
     What replicas have of their own is recorded as its mean. Seeds are left out: Keras 2 has no such variables.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     base: Any = tf.keras.callbacks.Callback
 
     class Recorder(base):

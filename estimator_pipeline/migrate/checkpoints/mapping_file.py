@@ -26,7 +26,7 @@ def write_mapping(path: str, weights: Mapping[str, str], *, reverse: bool) -> No
     pairs = {ours.partition(":")[0]: theirs.partition(":")[0] for ours, theirs in weights.items()}
     if reverse:
         pairs = {theirs: ours for ours, theirs in pairs.items()}
-    gfile = compat.install().io.gfile
+    gfile = compat.tensorflow().io.gfile
     if os.path.dirname(path):
         gfile.makedirs(os.path.dirname(path))
     unfinished = f"{path}.unfinished"

@@ -181,7 +181,7 @@ def _to_keras(
         writing.to_file(output, lambda path: save_file(target.model, path), overwrite=asked.overwrite)
         return found, (output, _write_mapping(asked, found, f"{output}.mapping.yaml", reverse=False))
     with writing.own_folder(output) as temporary:
-        manager = compat.install().train.CheckpointManager(
+        manager = compat.tensorflow().train.CheckpointManager(
             target.checkpoint(of_engine=asked.job is not None), temporary, max_to_keep=None, checkpoint_name=prefix
         )
         written = manager.save(checkpoint_number=found.step)
@@ -303,7 +303,7 @@ def _keras_target(asked: CheckpointRequest) -> tuple[Any, str]:
     if asked.job is None:
         function = named_function(asked.model, option="--model")
         model = function()
-        base = compat.install().keras.Model
+        base = compat.tensorflow().keras.Model
         if not isinstance(model, base):
             raise ConfigError(
                 f"--model: {getattr(function, '__name__', asked.model)} returns a {type(model).__name__}",
@@ -329,7 +329,7 @@ def _keras_target(asked: CheckpointRequest) -> tuple[Any, str]:
 def _estimator_target(asked: CheckpointRequest) -> tuple[Any, str]:
     from estimator_pipeline.migrate.checkpoints.targets import EstimatorTarget
 
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     if asked.job is None:
         function = named_function(asked.estimator, option="--estimator")
         estimator = function()

@@ -60,7 +60,7 @@ def prefix_of(source: str) -> str:
     Raises:
         ConfigError: there is none, or a training writes to that directory now.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     gfile = tf.io.gfile
     if gfile.isdir(source):
         owner = lock.holder(source)
@@ -106,7 +106,7 @@ def read_state(prefix: str) -> TrainingState:
     Raises:
         ConfigError: it cannot be read whole, or holds what cannot be told apart.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     try:
         reader = tf.train.load_checkpoint(prefix)
         shapes = dict(reader.get_variable_to_shape_map())
@@ -131,7 +131,7 @@ def read_state(prefix: str) -> TrainingState:
 
 
 def _reader(prefix: str, reader: Any, shapes: dict[str, Any]) -> Callable[[str], np.ndarray]:
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     def read(name: str) -> np.ndarray:
         try:
@@ -160,7 +160,7 @@ def _damaged(what: str, error: Exception) -> ConfigError:
 
 def _optimizer_of_run(folder: str) -> tuple[str, str] | None:
     """What a job's run, or the migration that began it, wrote down of its optimizer: ("momentum", "v1")."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     for name, keys in (("identity.json", ("fixed", "model.optimizer")), (MIGRATED, ("optimizer",))):
         try:
             with tf.io.gfile.GFile(os.path.join(folder, DIRECTORY, name), "r") as file:

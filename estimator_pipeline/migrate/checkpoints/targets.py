@@ -81,7 +81,7 @@ class KerasTarget:
         """The `tf.train.Checkpoint` to write: that of the engine of this Keras, or of the model and its optimizer."""
         if of_engine and compat.keras_generation() == 3:
             return self.variables.checkpoint()
-        return compat.install().train.Checkpoint(model=self.model, optimizer=self.model.optimizer)
+        return compat.tensorflow().train.Checkpoint(model=self.model, optimizer=self.model.optimizer)
 
 
 def _inner(model: Any) -> Any:
@@ -148,7 +148,7 @@ class EstimatorTarget:
         Returns:
             The checkpoint's prefix.
         """
-        tf: Any = compat.install()
+        tf: Any = compat.tensorflow()
         v1 = tf.compat.v1
         own = self.estimator.model_fn
 

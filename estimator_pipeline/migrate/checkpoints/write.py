@@ -42,7 +42,7 @@ def check_folder(folder: str, *, prefix: str, source: str, overwrite: bool) -> N
     Raises:
         ConfigError: it does.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     if overwrite or not tf.io.gfile.isdir(folder):
         return
     own = re.compile(rf"{re.escape(prefix)}-\d+\.index")
@@ -64,10 +64,10 @@ def check_folder(folder: str, *, prefix: str, source: str, overwrite: bool) -> N
 @contextlib.contextmanager
 def own_folder(folder: str) -> Iterator[str]:
     """In the block nobody trains in `folder`; gives a new folder inside of it, which is removed at its end."""
-    gfile = compat.install().io.gfile
+    gfile = compat.tensorflow().io.gfile
     try:
         gfile.makedirs(folder)
-    except compat.install().errors.OpError as error:
+    except compat.tensorflow().errors.OpError as error:
         raise ConfigError(f"the folder {folder} cannot be made", code="file/unwritable", found=error.message) from error
     with lock.hold(folder, owner="migrate checkpoint", run_id=uuid.uuid4().hex, wait=_LOCK_SECS):
         temporary = os.path.join(folder, f".migrate-{uuid.uuid4().hex[:8]}")
@@ -75,7 +75,7 @@ def own_folder(folder: str) -> Iterator[str]:
         try:
             yield temporary
         finally:
-            with contextlib.suppress(compat.install().errors.OpError):
+            with contextlib.suppress(compat.tensorflow().errors.OpError):
                 gfile.rmtree(temporary)
 
 
@@ -92,7 +92,7 @@ def into_folder(folder: str, written: str, *, run: str, told: Mapping[str, Any])
     Returns:
         The checkpoint's prefix.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     gfile = tf.io.gfile
     base = os.path.basename(written)
     prefix = os.path.join(folder, base)
@@ -123,7 +123,7 @@ def to_file(path: str, write: Callable[[str], Any], *, overwrite: bool) -> None:
     Raises:
         ConfigError: it is there already.
     """
-    gfile = compat.install().io.gfile
+    gfile = compat.tensorflow().io.gfile
     if gfile.exists(path) and not overwrite:
         raise ConfigError(
             f"{path} is there already", code="file/exists", hint="give another --output, or --overwrite to replace it"

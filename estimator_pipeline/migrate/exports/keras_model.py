@@ -154,7 +154,7 @@ def _of_job(job: Any, path: str) -> KerasSide:
 def _of_program(reference: Any) -> KerasSide:
     from estimator_pipeline.models.keras_model import load_keras_model
 
-    base = compat.install().keras.Model
+    base = compat.tensorflow().keras.Model
     if isinstance(reference, str) and reference.endswith(".keras"):
         model, what = load_keras_model(reference), reference
     else:
@@ -185,7 +185,7 @@ def _inputs_of(model: Any) -> tuple[str, dict[str, Input] | None]:
 
 
 def _described(tensor: Any) -> Input:
-    tf = compat.install()
+    tf = compat.tensorflow()
     spec = getattr(tensor, "type_spec", None)
     sparse = isinstance(spec, tf.SparseTensorSpec) or getattr(tensor, "sparse", False) is True
     shape = tf.TensorShape(tensor.shape)

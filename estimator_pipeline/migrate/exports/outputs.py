@@ -259,7 +259,7 @@ def function_of(head: str | None, gives: str, classes: tuple[str, ...]) -> Calla
     Raises (when it is called):
         ConfigError: the head has no such output, or it cannot be made of what the model gives.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     def refuse(name: str) -> ConfigError:
         return ConfigError(f"{name} is not what the head {head or '(none)'} makes of {gives}", code="migrate/mismatch")

@@ -211,7 +211,7 @@ class _Fit:
     def _traced(self, signature: Signature, answer: writing.Answer) -> Any:
         try:
             return writing.concrete(signature, answer)
-        except (ValueError, TypeError, LookupError, AttributeError, compat.install().errors.OpError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, compat.tensorflow().errors.OpError) as error:
             lines = str(error).strip().splitlines()
             # TensorFlow tells the way to an error before the error.
             told = [line.strip() for line in lines if _ERROR.search(line)] or lines
@@ -306,12 +306,12 @@ class _Fit:
             shape = (None, *((None,) if feature.kind == "sequence" else ()), *feature.shape)
         if sparse or shape is None or wanted.shape is None:
             return
-        tf = compat.install()
+        tf = compat.tensorflow()
         if not tf.TensorShape(shape).is_compatible_with(wanted.shape):
             self._problems.append(f"the input {key}/{name} is {feature}, and the model's {target} is {wanted}")
 
     def _model_input(self, signature: Signature, given: Mapping[str, Any]) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         features = writing.features_of(self._export, signature, given)
         if self._function is not None:
             return self._function(features)
@@ -325,7 +325,7 @@ class _Fit:
         return [placed[name] for name in inputs] if self._side.form == "list" else placed
 
     def _answer(self, signature: Signature, given: Mapping[str, Any], make: Any) -> dict[str, Any]:
-        tf = compat.install()
+        tf = compat.tensorflow()
         outputs, _ = self._side.outputs(self._model_input(signature, given))
         features = writing.features_of(self._export, signature, given)
         found = {}
@@ -357,7 +357,7 @@ def _same_type(feature: ExportFeature | Tensor, wanted: Input) -> bool:
     if isinstance(feature, Tensor):
         return False
     # An example holds float32, int64 and strings; another type of the same kind can only be a cast.
-    one = compat.install().as_dtype(wanted.dtype)
+    one = compat.tensorflow().as_dtype(wanted.dtype)
     return (feature.dtype == "float32" and one.is_floating) or (
         feature.dtype == "int64" and (one.is_integer or one.is_bool)
     )

@@ -89,7 +89,7 @@ class ExportFeature:
 
     def spec(self) -> Any:
         """As `tf.io.parse_example` takes it."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         dtype = tf.as_dtype(self.dtype)
         if self.kind == "sparse":
             return tf.io.VarLenFeature(dtype)
@@ -186,7 +186,7 @@ def answers_of(
         InputError: the old export refuses the records.
         TaskFailedError: the new one does, and the old one did not.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     found = {}
     with _loaded(path) as session:
         for key, signature in signatures.items():
@@ -226,7 +226,7 @@ class _loaded:
         self._path = path
 
     def __enter__(self) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         session = tf.compat.v1.Session(graph=tf.Graph())
         try:
             with session.graph.as_default():
@@ -254,9 +254,9 @@ def _signature(path: str, key: str, given: Any) -> Signature:
                     code="migrate/bad-export",
                     hint="export it with an input receiver of plain tensors, or of serialized examples",
                 )
-            shape = compat.install().TensorShape(info.tensor_shape)
+            shape = compat.tensorflow().TensorShape(info.tensor_shape)
             known = None if shape.rank is None else tuple(shape.as_list())
-            found[name] = Tensor(info.name, compat.install().as_dtype(info.dtype).name, known)
+            found[name] = Tensor(info.name, compat.tensorflow().as_dtype(info.dtype).name, known)
         return found
 
     return Signature(key, given.method_name, tensors(given.inputs), tensors(given.outputs))
@@ -326,7 +326,7 @@ def _text(key: Any) -> str:
 
 def _words(graph: Any, path: str) -> tuple[bytes, ...]:
     """Lists of strings in the graph and its assets: records that are drawn have words that the model knows."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     found: dict[bytes, None] = {}
     keys = {name.partition(":")[0] for node in graph.node if node.op in _PARSERS for name in node.input}
     for node in graph.node:

@@ -93,7 +93,7 @@ def _values(dtype: str, shape: Sequence[int], words: Sequence[bytes], rng: np.ra
         return np.array([known[i] for i in rng.integers(len(known), size=math.prod(shape))], object).reshape(shape)
     if dtype == "bool":
         return rng.integers(2, size=shape).astype(bool)
-    numpy_type = compat.install().as_dtype(dtype).as_numpy_dtype
+    numpy_type = compat.tensorflow().as_dtype(dtype).as_numpy_dtype
     if np.issubdtype(numpy_type, np.integer):
         # Larger ones might lie outside of a table.
         return rng.integers(2, size=shape).astype(numpy_type)
@@ -103,7 +103,7 @@ def _values(dtype: str, shape: Sequence[int], words: Sequence[bytes], rng: np.ra
 def _drawn(
     features: Sequence[ExportFeature], export: EstimatorExport, count: int, rng: np.random.Generator
 ) -> list[bytes]:
-    train = compat.install().train
+    train = compat.tensorflow().train
     records = []
     for _ in range(count):
         held = {}
@@ -125,7 +125,7 @@ def _drawn(
 
 
 def _read(path: str, count: int) -> list[bytes]:
-    tf = compat.install()
+    tf = compat.tensorflow()
     try:
         records = [record.numpy() for record in tf.data.TFRecordDataset(path).take(count)]
     except tf.errors.OpError as error:

@@ -32,7 +32,7 @@ def features_of(export: EstimatorExport, signature: Signature, given: Mapping[st
         signature: one of its signatures.
         given: input -> tensor.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     found: dict[str, Any] = {}
     for name, value in given.items():
         parsed = export.parsed.get(signature.inputs[name].name)
@@ -50,7 +50,7 @@ def concrete(signature: Signature, answer: Answer) -> Any:
         signature: the old one.
         answer: gives the outputs of (signature, inputs by name).
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     names = _arguments(signature)
     specs = {
         names[name]: tf.TensorSpec(tensor.shape, tf.as_dtype(tensor.dtype), name=names[name])
@@ -75,7 +75,7 @@ def save(folder: str, side: KerasSide, functions: Mapping[str, Any], export: Est
     Raises:
         ConfigError: the model holds something that it does not tell of.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     module = tf.Module()
     # The variables and tables alone: with the model its optimizer would be saved, and Keras be needed to load it.
     module.model_variables = side.variables()

@@ -117,7 +117,7 @@ def _classes(classes: int, weights: Any, words: Sequence[str] | None, reduction:
 
 def _optimizer(given: Any, rate: float) -> Any:
     """An optimizer of Keras, by name or made by a function."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     if isinstance(given, str):
         kinds = {"Adagrad": "Adagrad", "Adam": "Adam", "Ftrl": "Ftrl", "RMSProp": "RMSprop", "SGD": "SGD"}
         if given not in kinds:
@@ -163,7 +163,7 @@ def export(model: Any, folder: str, spec: Mapping[str, Any]) -> bytes:
     Returns:
         The name of the new folder, as `export_saved_model` of an Estimator gives it.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     def signature(name: str, answer: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
         def serve(serialized: Any) -> Mapping[str, Any]:
@@ -188,7 +188,7 @@ def export(model: Any, folder: str, spec: Mapping[str, Any]) -> bytes:
 def _deep(
     columns: Sequence[Column], units: Sequence[int], width: int, activation: Any, dropout: float | None, norm: bool
 ) -> Any:
-    layers = compat.install().keras.layers
+    layers = compat.tensorflow().keras.layers
     parts = [feature_layer(columns, name="input_layer")]
     for number, size in enumerate(units):
         parts.append(layers.Dense(size, activation=activation, name=f"hiddenlayer_{number}"))
@@ -204,7 +204,7 @@ def _deep(
 
 @functools.cache
 def _model_class() -> Callable[..., Any]:
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     class CannedModel(tf.keras.Model):  # type: ignore[misc,name-defined]
         """A deep part, a linear one, or both, and what their sum is for."""

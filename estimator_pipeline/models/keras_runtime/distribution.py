@@ -89,7 +89,7 @@ class Cluster:
         It has to be made before TensorFlow calculates anything.
         """
         if self.tf_config.is_single_process:
-            return compat.install().distribute.get_strategy()
+            return compat.tensorflow().distribute.get_strategy()
         return strategies.make("multi_worker_mirrored", tf_config=self.tf_config)
 
 
@@ -125,7 +125,7 @@ def save_weights(model: Any, path: str, *, environ: Mapping[str, str] | None = N
     # What replicas have of their own is gathered from all of them; two that write the same files break them.
     folder = os.path.join(os.path.dirname(path), f"tmp_{task.task.type}_{task.task.index}")
     model.save_weights(os.path.join(folder, "weights"))
-    compat.install().io.gfile.rmtree(folder)
+    compat.tensorflow().io.gfile.rmtree(folder)
 
 
 def _with_servers(text: str) -> tuple[Mapping[str, Any], str] | None:

@@ -97,7 +97,7 @@ def Evaluation(
 
 @functools.cache
 def _callback_class() -> Callable[..., Any]:
-    tf = compat.install()
+    tf = compat.tensorflow()
     base: Any = tf.keras.callbacks.Callback
 
     class Evaluation(base):
@@ -209,7 +209,7 @@ def _callback_class() -> Callable[..., Any]:
 
 def _by_records(data: Any, task: TFConfig) -> Any:
     """A data set that workers share out by its records: by files they could not, where there are fewer of them."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     if task.num_training_tasks < 2 or not isinstance(data, tf.data.Dataset):
         return data
     policies = tf.data.experimental.AutoShardPolicy
@@ -243,7 +243,7 @@ class LatestExporter:
 
     def write(self, model: Any, folder: str) -> bytes:
         """Exports, and removes the oldest of what is more than is to be kept."""
-        gfile = compat.install().io.gfile
+        gfile = compat.tensorflow().io.gfile
         while gfile.exists(os.path.join(folder, str(int(time.time())))):
             time.sleep(0.05)  # two exports of one second would be one
         path = self._export(model, folder)

@@ -63,7 +63,7 @@ class Column:
 
 def _given(features: Mapping[str, Any], key: str) -> Any:
     """A feature as a tensor [B, k]; of a sparse one, empty texts and -1 where there is nothing."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     if key not in features:
         raise ConfigError(
             f"there is no feature {key!r}", code="data/missing-feature", found=", ".join(sorted(features))
@@ -83,7 +83,7 @@ class _Numeric(Column):
         return {self.name: self.spec}
 
     def encoded(self, features: Mapping[str, Any], weights: Any = None) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         value = _given(features, self.name)
         if self.normalize is not None:
             value = self.normalize(value)
@@ -98,7 +98,7 @@ def numeric_column(
     normalizer_fn: Callable[[Any], Any] | None = None,
 ) -> Column:
     """Numbers as they are, or what a function makes of them. `default_value` and `dtype` are of parsing alone."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     sizes = [shape] if isinstance(shape, int) else list(shape)
     width = 1
     for size in sizes:
@@ -114,14 +114,14 @@ class _Bucketized(Column):
         self.source = source
         self.name = f"{source.name}_bucketized"
         self.size = len(boundaries) + 1
-        self.layer = compat.install().keras.layers.Discretization(list(boundaries))
+        self.layer = compat.tensorflow().keras.layers.Discretization(list(boundaries))
         self.layers = [self.layer, *source.layers]
 
     def parsed(self) -> dict[str, Any]:
         return self.source.parsed()
 
     def ids(self, features: Mapping[str, Any]) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         return tf.cast(self.layer(self.source.encoded(features)), tf.int64)
 
     def encoded(self, features: Mapping[str, Any], weights: Any = None) -> Any:
@@ -141,7 +141,7 @@ def bucketized_column(source_column: Column, boundaries: Sequence[float]) -> Col
 
 def _counted(ids: Any, size: int) -> Any:
     """How often each category is there: [B, k] -> [B, size]."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     return tf.reduce_sum(tf.one_hot(ids, size), axis=1)
 
 
@@ -154,10 +154,10 @@ class _Category(Column):
         self.name, self.size, self.number, self.dtype, self.layers = key, size, number, dtype, layers
 
     def parsed(self) -> dict[str, Any]:
-        return {self.name: compat.install().io.VarLenFeature(self.dtype)}
+        return {self.name: compat.tensorflow().io.VarLenFeature(self.dtype)}
 
     def ids(self, features: Mapping[str, Any]) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         value = _given(features, self.name)
         missing = tf.equal(value, "" if value.dtype == tf.string else tf.constant(-1, value.dtype))
         found = tf.cast(self.number(value), tf.int64)
@@ -172,7 +172,7 @@ def categorical_column_with_vocabulary_list(
     num_oov_buckets: int = 0,
 ) -> Column:
     """The place of a word in a list; the others are `default_value`, or hashed into buckets behind the list."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     words = list(vocabulary_list)
     texts = isinstance(words[0], str | bytes)
     kind = tf.keras.layers.StringLookup if texts else tf.keras.layers.IntegerLookup
@@ -190,7 +190,7 @@ def categorical_column_with_vocabulary_file(
     num_oov_buckets: int = 0,
 ) -> Column:
     """The same of a file with a word in each line; of its first `vocabulary_size` lines, where that is said."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     with tf.io.gfile.GFile(vocabulary_file) as lines:
         words = [line.rstrip("\r\n") for line in lines][:vocabulary_size]
     if dtype is not None and tf.as_dtype(dtype).is_integer:
@@ -204,7 +204,7 @@ def _looked_up(lookup: Any, size: int, default: int, buckets: int) -> Callable[[
     ahead = max(buckets, 1)
 
     def number(value: Any) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         found = tf.cast(lookup(value), tf.int64)
         behind = found + size if buckets else tf.fill(tf.shape(found), tf.constant(default, tf.int64))
         return tf.where(found < ahead, behind, found - ahead)
@@ -216,7 +216,7 @@ def categorical_column_with_identity(key: str, num_buckets: int, default_value: 
     """A number that is a category already; one beyond is `default_value`, or an error."""
 
     def number(value: Any) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         value = tf.cast(value, tf.int64)
         beyond = (value < 0) | (value >= num_buckets)
         if default_value is not None:
@@ -226,12 +226,12 @@ def categorical_column_with_identity(key: str, num_buckets: int, default_value: 
         with tf.control_dependencies([] if told is None else [told]):
             return tf.identity(value)
 
-    return _Category(key, num_buckets, number, compat.install().int64)
+    return _Category(key, num_buckets, number, compat.tensorflow().int64)
 
 
 def categorical_column_with_hash_bucket(key: str, hash_bucket_size: int, dtype: Any = None) -> Column:
     """The hash of a word; the empty text has none."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     layer = tf.keras.layers.Hashing(hash_bucket_size)
     return _Category(key, hash_bucket_size, layer, dtype or tf.string, [layer])
 
@@ -249,14 +249,14 @@ class _Crossed(Column):
         self.name = "_X_".join(sorted(key if isinstance(key, str) else key.name for key in leaves))
 
     def parsed(self) -> dict[str, Any]:
-        tf = compat.install()
+        tf = compat.tensorflow()
         found: dict[str, Any] = {}
         for leaf in self.leaves:
             found |= {leaf: tf.io.VarLenFeature(tf.string)} if isinstance(leaf, str) else leaf.parsed()
         return found
 
     def ids(self, features: Mapping[str, Any]) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         parts = []
         for leaf in self.leaves:
             if isinstance(leaf, str):  # as it comes: an empty text of a dense feature is a value
@@ -310,7 +310,7 @@ class _Embedding(Column):
         return self.of.parsed()
 
     def made_by(self, layer: Any) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         initializer = self.initializer or tf.keras.initializers.TruncatedNormal(stddev=self.dimension**-0.5)
         return layer.add_weight(
             name=f"{self.name}/embedding_weights", shape=[self.of.size, self.dimension], initializer=initializer,
@@ -318,7 +318,7 @@ class _Embedding(Column):
         )  # fmt: skip
 
     def encoded(self, features: Mapping[str, Any], weights: Any = None) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         ids = self.of.ids(features)
         there = tf.cast(ids >= 0, tf.float32)[..., tf.newaxis]
         total = tf.reduce_sum(tf.gather(weights, tf.maximum(ids, 0)) * there, axis=1)
@@ -349,7 +349,7 @@ def make_parse_example_spec(feature_columns: Sequence[Column]) -> dict[str, Any]
 
 def feature_layer(columns: Sequence[Column], name: str | None = None) -> Any:
     """A Keras layer that makes [B, k] of a dict of features: the columns, sorted by their names."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     chosen = sorted(columns, key=lambda column: column.name)
     names = [column.name for column in chosen]
     if len(set(names)) < len(names):
@@ -371,7 +371,7 @@ def feature_layer(columns: Sequence[Column], name: str | None = None) -> Any:
 
 def linear_model(columns: Sequence[Column], units: int = 1, sparse_combiner: str = "sum") -> Any:
     """A Keras layer: for each column a weight of each category or number, all of them summed, and a bias."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     chosen = sorted(columns, key=lambda column: column.name)
 
     class LinearModel(tf.keras.layers.Layer):  # type: ignore[misc,name-defined]

@@ -46,7 +46,7 @@ class _Head:
 
     def weights(self, features: Any, losses: Any) -> Any:
         """What each record counts, [B, 1]."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         if self.weight_column is None:
             return tf.ones_like(losses[:, :1])
         if isinstance(self.weight_column, Column):
@@ -65,7 +65,7 @@ class _Head:
             features: where a weight is one of them.
             regularization: losses of the layers, which are added.
         """
-        tf = compat.install()
+        tf = compat.tensorflow()
         losses = self.losses(labels, logits)
         total = tf.reduce_sum(losses * self.weights(features, losses))
         loss = total if self.reduction == "sum" else total / tf.cast(tf.size(losses), tf.float32)
@@ -78,7 +78,7 @@ class _Head:
             regularized: whether the layers have losses.
         """
         names = ("average_loss", "regularization_loss") if regularized else ("average_loss",)
-        mean = compat.install().keras.metrics.Mean
+        mean = compat.tensorflow().keras.metrics.Mean
         return {self.key(name): mean(name=self.key(name)) for name in names}
 
     def update(
@@ -86,7 +86,7 @@ class _Head:
         regularization: Sequence[Any] | None = None,
     ) -> None:  # fmt: skip
         """Tells the metrics of a batch."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         losses = self.losses(labels, logits)
         weights = self.weights(features, losses)
         metrics[self.key("average_loss")].update_state(losses, sample_weight=weights)
@@ -119,16 +119,16 @@ class RegressionHead(_Head):
         super().__init__(label_dimension, weight_column, loss_reduction, name)
 
     def losses(self, labels: Any, logits: Any) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         return tf.math.squared_difference(logits, self.labels(labels))
 
     def labels(self, labels: Any) -> Any:
         """Numbers, [B, width]."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         return tf.reshape(tf.cast(labels, tf.float32), [-1, self.width])
 
     def metrics(self, *, regularized: bool = False) -> dict[str, Any]:
-        mean = compat.install().keras.metrics.Mean
+        mean = compat.tensorflow().keras.metrics.Mean
         names = [self.key(name) for name in ("label/mean", "prediction/mean")]
         return super().metrics(regularized=regularized) | {name: mean(name=name) for name in names}
 
@@ -152,18 +152,18 @@ class _Classes(_Head):
     ) -> None:  # fmt: skip
         super().__init__(width, weight_column, reduction, name)
         self.classes, self.words = classes, list(words) if words is not None else None
-        layers = compat.install().keras.layers
+        layers = compat.tensorflow().keras.layers
         self.lookup = layers.StringLookup(vocabulary=self.words, num_oov_indices=0) if self.words else None
 
     def labels(self, labels: Any) -> Any:
         """Numbers of the classes, [B, 1]."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         labels = tf.reshape(labels, [-1, 1])
         return tf.cast(self.lookup(labels) if self.lookup is not None else labels, tf.int64)
 
     def metrics(self, *, regularized: bool = False) -> dict[str, Any]:
         name = self.key("accuracy")
-        accuracy = compat.install().keras.metrics.Accuracy(name=name)
+        accuracy = compat.tensorflow().keras.metrics.Accuracy(name=name)
         return super().metrics(regularized=regularized) | {name: accuracy}
 
     def _update(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
@@ -172,7 +172,7 @@ class _Classes(_Head):
 
     def predictions(self, logits: Any) -> dict[str, Any]:
         """What the model answers."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         both = tf.concat([tf.zeros_like(logits), logits], axis=-1) if self.width == 1 else logits
         numbers = tf.argmax(both, axis=-1)[:, tf.newaxis]
         found = {"logits": logits, "probabilities": tf.nn.softmax(both), "class_ids": numbers}
@@ -209,7 +209,7 @@ class MultiClassHead(_Classes):
         super().__init__(n_classes, n_classes, weight_column, label_vocabulary, loss_reduction, name)
 
     def losses(self, labels: Any, logits: Any) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=self.labels(labels)[:, 0], logits=logits)
         return each[:, tf.newaxis]
 
@@ -234,11 +234,11 @@ class BinaryClassHead(_Classes):
         self.thresholds = tuple(thresholds or ())
 
     def losses(self, labels: Any, logits: Any) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(self.labels(labels), tf.float32), logits)
 
     def metrics(self, *, regularized: bool = False) -> dict[str, Any]:
-        kinds = compat.install().keras.metrics
+        kinds = compat.tensorflow().keras.metrics
         made: dict[str, Callable[..., Any]] = {
             "label/mean": kinds.Mean, "prediction/mean": kinds.Mean, "precision": kinds.Precision,
             "recall": kinds.Recall, "auc": kinds.AUC,
@@ -259,7 +259,7 @@ class BinaryClassHead(_Classes):
 
     def _update(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
         super()._update(metrics, labels, logits, weights)
-        tf = compat.install()
+        tf = compat.tensorflow()
         numbers, predicted = self.labels(labels), self.predictions(logits)
         classes, share = tf.cast(predicted["class_ids"], tf.float32), predicted["logistic"]
         given = {
@@ -273,7 +273,7 @@ class BinaryClassHead(_Classes):
                 metrics[name].update_state(numbers, share, sample_weight=weights)
 
     def further(self, found: dict[str, Any]) -> dict[str, Any]:
-        tf = compat.install()
+        tf = compat.tensorflow()
         if self.key("label/mean") in found:
             mean = found[self.key("label/mean")]
             found[self.key("accuracy_baseline")] = tf.maximum(mean, 1 - mean)
@@ -304,13 +304,13 @@ class MultiHead:
         """The logits of each head."""
         if isinstance(logits, Mapping):
             return logits
-        tf = compat.install()
+        tf = compat.tensorflow()
         parts = tf.split(logits, [head.width for head in self.heads], axis=-1)
         return {head.name: part for head, part in zip(self.heads, parts, strict=True)}
 
     def loss(self, labels: Any, logits: Any, features: Any = None, regularization: Sequence[Any] | None = None) -> Any:
         """The weighted sum of the heads' losses, and the layers'."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         parts = self._split(logits)
         found = [head.loss(labels[head.name], parts[head.name], features) for head in self.heads]
         if self.weights:
@@ -319,7 +319,7 @@ class MultiHead:
 
     def metrics(self, *, regularized: bool = False) -> dict[str, Any]:
         """Those of all heads, and each one's loss."""
-        mean = compat.install().keras.metrics.Mean
+        mean = compat.tensorflow().keras.metrics.Mean
         names = [f"loss/{head.name}" for head in self.heads] + (["regularization_loss"] if regularized else [])
         found = {name: mean(name=name) for name in names}
         for head in self.heads:
@@ -331,7 +331,7 @@ class MultiHead:
         regularization: Sequence[Any] | None = None,
     ) -> None:  # fmt: skip
         """Tells the metrics of a batch."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         parts = self._split(logits)
         for head in self.heads:
             given = (labels[head.name], parts[head.name], features)

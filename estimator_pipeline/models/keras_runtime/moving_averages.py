@@ -27,7 +27,7 @@ def Averages(variables: Sequence[Any], decay: float, *, by_step: bool = False) -
         decay: the share of an average that a step leaves.
         by_step: whether early steps leave less: (1 + step) / (10 + step), where that is smaller.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     class _Averages(tf.Module):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
@@ -54,7 +54,7 @@ def update(averages: Any, step: Any) -> None:
     """
     if averages is None:
         return
-    tf = compat.install()
+    tf = compat.tensorflow()
     decay = tf.constant(averages.decay, tf.float32)
     if averages.by_step:
         count = tf.cast(step, tf.float32)

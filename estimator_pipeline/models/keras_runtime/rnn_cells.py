@@ -35,7 +35,7 @@ def DropoutWrapper(cell: Any, output_keep_prob: float = 1.0) -> Any:
 
 def MultiRNNCell(cells: Sequence[Any]) -> Any:
     """Cells one above the other."""
-    return compat.install().keras.layers.StackedRNNCells(list(cells))
+    return compat.tensorflow().keras.layers.StackedRNNCells(list(cells))
 
 
 def dynamic_rnn(
@@ -56,7 +56,7 @@ def dynamic_rnn(
     Raises:
         ConfigError: `cell` is one of another kind.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     kinds: Any = tuple(_classes().values())
     for one in getattr(cell, "cells", [cell]):
         if not isinstance(one, kinds):
@@ -80,7 +80,7 @@ def dynamic_rnn(
 
 @functools.cache
 def _classes() -> Mapping[str, Callable[..., Any]]:
-    tf = compat.install()
+    tf = compat.tensorflow()
     layer = tf.keras.layers.Layer
 
     class LSTMCell(layer):  # type: ignore[misc,valid-type]

@@ -44,7 +44,7 @@ def of(features: Any, model: Any = None) -> Iterator[None]:
         features: Keras inputs, one or a dict of them.
         model: one that has them already, by their names.
     """
-    token = _making.set(_Making(compat.install().nest.flatten(features)[0], model))
+    token = _making.set(_Making(compat.tensorflow().nest.flatten(features)[0], model))
     try:
         yield
     finally:
@@ -98,7 +98,7 @@ def sharing(model: Any, features: Any, outputs: Any) -> Any:
     Raises:
         ConfigError: a weight that is none of the model's, and was never trained.
     """
-    made = compat.install().keras.Model(features, outputs)
+    made = compat.tensorflow().keras.Model(features, outputs)
     known = {id(one) for one in model.weights}
     other = [name_of(one) for one in made.weights if id(one) not in known]
     if other:
@@ -156,7 +156,7 @@ def by_variables(parts: Sequence[tuple[Any, Sequence[Any]]], *, counts: int = 0)
 
 @functools.cache
 def _layer_class() -> Any:
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     class OwnVariable(tf.keras.layers.Layer):  # type: ignore[misc,name-defined]
         """A variable, whatever it is called with."""
@@ -178,7 +178,7 @@ def _layer_class() -> Any:
 
 @functools.cache
 def _by_variables() -> Any:
-    tf = compat.install()
+    tf = compat.tensorflow()
     base: Any = tf.keras.optimizers.legacy.Optimizer
 
     class ByVariables(base):

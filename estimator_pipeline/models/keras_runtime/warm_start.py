@@ -70,7 +70,7 @@ def restore(model: Any, folder: str, *, scope: str = "", required: bool = True) 
     Raises:
         ConfigError: there is none, it lacks a weight, or has one of another shape.
     """
-    path = compat.install().train.latest_checkpoint(folder)
+    path = compat.tensorflow().train.latest_checkpoint(folder)
     if path is None and required:
         raise ConfigError(
             f"a model is to be restored from {folder}, and there is no checkpoint",
@@ -137,7 +137,7 @@ def _before(name: str, scope: str) -> str:
 
 def _path(source: str) -> str:
     """The checkpoint that is meant."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     inside = os.path.join(source, "variables", "variables")
     if tf.io.gfile.exists(f"{inside}.index"):
         return inside
@@ -153,7 +153,7 @@ def _path(source: str) -> str:
 
 def _checkpoint(path: str, scope: str) -> tuple[dict[str, str], Callable[[str], Any]]:
     """(name of a weight -> its key in a checkpoint, what reads a key)."""
-    reader = compat.install().train.load_checkpoint(path)
+    reader = compat.tensorflow().train.load_checkpoint(path)
     keys = reader.get_variable_to_shape_map()
     if object_graph.KEY not in keys:
         return {name: name for name in keys}, reader.get_tensor

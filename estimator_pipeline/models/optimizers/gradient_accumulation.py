@@ -46,7 +46,7 @@ def accumulates(optimizer: Any) -> bool:
 
 def _is_last(step: Any, steps: int) -> Any:
     """Whether a step, counted from 0, changes the variables: a scalar bool."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     step = tf.convert_to_tensor(step)
     return tf.equal(step % tf.cast(steps, step.dtype), tf.cast(steps - 1, step.dtype))
 
@@ -64,7 +64,7 @@ def changes(gradients: Sequence[Any], *, steps: int, global_step: Any) -> tuple[
         with it the count of steps, which does not wait for gradients that change nothing: a replica that asked later
         would be told of the next step.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     last = _is_last(global_step, steps)
     with tf.control_dependencies([last]):
         return last, [tf.identity(tf.convert_to_tensor(gradient)) for gradient in gradients]
@@ -86,7 +86,7 @@ def mean_of_steps(
         The means; whether to change the variables by them now, a scalar bool; and the operations that keep the sums
         for the next step.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     sums = [
         tf.compat.v1.get_variable(
             f"{_plain_name(variable)}/{SUM}",
@@ -116,7 +116,7 @@ def _plain_name(variable: Any) -> str:
 
 def _assigned(variables: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     """Gives variables values that are the same on all replicas, without their talking."""
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     def assign(strategy: Any, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
         return [strategy.extended.update(one, lambda v, x: v.assign(x), args=(value,)) for one, value in pairs]
@@ -178,7 +178,7 @@ def accumulating(kind: Any) -> Any:
     Returns:
         Its subclass; it takes `gradient_accumulation_steps` as well.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     base: Any = counting_changes(kind)
 
     class Accumulating(base):
@@ -230,7 +230,7 @@ def accumulating_of_keras_3(kind: Any) -> Any:
     Returns:
         Its subclass; it takes `gradient_accumulation_steps` as well.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     class Accumulating(kind):
         _counts_changes = False
@@ -297,7 +297,7 @@ def accumulating_of_keras_3(kind: Any) -> Any:
 
 
 def _if(condition: Any, change: Callable[[], Any]) -> Any:
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     def changed() -> Any:
         done = [one for one in tf.nest.flatten(change()) if one is not None and hasattr(one, "graph")]

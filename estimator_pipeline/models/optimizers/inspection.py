@@ -16,5 +16,5 @@ def step_of(model: Any) -> int:
 
 def rate_of(model: Any) -> float:
     """The learning rate of the next step of a compiled Keras 3 model."""
-    keras: Any = compat.install().keras
+    keras: Any = compat.tensorflow().keras
     return float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))

@@ -89,7 +89,7 @@ def make(
     Raises:
         ConfigError: an option that the optimizer does not take.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     clipping = {"global_clipnorm": clip_norm, "clipvalue": clip_value}
     clipping = {name: value for name, value in clipping.items() if value is not None}
     rate = _rate(tf, optimizer)
@@ -115,7 +115,7 @@ def _clip_whole_rows(optimizer: Any) -> None:
     A gradient of rows, as an embedding has it, names a row once for each time that it was looked up, on each replica.
     Keras takes the norm of the parts: it is another one for another number of replicas, and not the gradient's.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     def of_whole_rows(theirs: Any) -> Any:
         def changed(pairs: Any) -> Any:
@@ -134,7 +134,7 @@ def proximal_adagrad(
 ) -> Any:  # fmt: skip
     """An optimizer with the arithmetic of `tf.compat.v1.train.ProximalAdagradOptimizer`; Keras 2 has none."""
     strengths = (l1_regularization_strength, l2_regularization_strength)
-    rate = _rate(compat.install(), Optimizer(learning_rate=learning_rate))
+    rate = _rate(compat.tensorflow(), Optimizer(learning_rate=learning_rate))
     return _proximal_adagrad()(rate, initial_accumulator_value, *strengths)
 
 
@@ -193,7 +193,7 @@ def is_legacy(optimizer: Any) -> bool:
     """Whether it is one of `tf.keras.optimizers.legacy`, and not of the newer ones of Keras 2."""
     if compat.keras_generation() == 3:
         return False
-    legacy: Any = compat.install().keras.optimizers.legacy.Optimizer
+    legacy: Any = compat.tensorflow().keras.optimizers.legacy.Optimizer
     return isinstance(optimizer, legacy)
 
 
@@ -210,7 +210,7 @@ def weights_of(model: Any) -> list[Any]:
 
 def current_rate(optimizer: Any) -> float:
     """The learning rate of the step that comes next."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
     if is_legacy(optimizer):
         return float(optimizer._decayed_lr(tf.float32))
@@ -247,7 +247,7 @@ def _v1_classes() -> Mapping[str, type]:
 
 @functools.cache
 def _proximal_adagrad() -> Any:
-    tf = compat.install()
+    tf = compat.tensorflow()
     adagrad: Any = _v1_classes_of_keras_2()["adagrad"]
 
     @tf.keras.saving.register_keras_serializable(package="estimator_pipeline")  # type: ignore[misc]
@@ -278,7 +278,7 @@ def _proximal_adagrad() -> Any:
 
 @functools.cache
 def _v1_classes_of_keras_2() -> Mapping[str, type]:
-    tf = compat.install()
+    tf = compat.tensorflow()
     register = tf.keras.saving.register_keras_serializable(package="estimator_pipeline")
     base: Any = tf.keras.optimizers.legacy.Optimizer
     ops = tf.raw_ops

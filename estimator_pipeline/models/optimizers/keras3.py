@@ -58,14 +58,14 @@ def differences(optimizer: Optimizer, *, rows: bool = False) -> str | None:
 
 def takes_rows(optimizer: Any) -> bool:
     """Whether an optimizer of Keras 3 is right with a gradient that names rows, some of them more than once."""
-    stock = compat.install().keras.optimizers.SGD
+    stock = compat.tensorflow().keras.optimizers.SGD
     return getattr(optimizer, "takes_rows", False) or (isinstance(optimizer, stock) and not optimizer.momentum)
 
 
 @functools.cache
 def v1_classes() -> Mapping[str, type]:
     """name -> optimizer of Keras 3 over the operation of the `tf.compat.v1.train` one."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     keras = tf.keras
     register = keras.utils.register_keras_serializable(package="estimator_pipeline")
     base: Any = keras.optimizers.Optimizer

@@ -32,7 +32,7 @@ class LossScale:
     """
 
     def __init__(self) -> None:
-        tf = compat.install()
+        tf = compat.tensorflow()
         self._scale = self._variable(tf, "scale", INITIAL_SCALE, tf.float32)
         self._good = self._variable(tf, "finite_steps", 0, tf.int64)
         self.value = tf.identity(self._scale.read_value())
@@ -57,7 +57,7 @@ class LossScale:
             gradients: of this replica.
             summed: sums tensors over the replicas; None: there is one.
         """
-        tf = compat.install()
+        tf = compat.tensorflow()
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
         finite = tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(value)) for value in values]))
         if summed is None:
@@ -71,7 +71,7 @@ class LossScale:
         Args:
             finite: from :meth:`all_finite`.
         """
-        tf = compat.install()
+        tf = compat.tensorflow()
         with tf.control_dependencies([self.value]):
             good = tf.where(finite, self._good.read_value() + 1, 0)
         grows = tf.greater_equal(good, GROWTH_STEPS)
@@ -93,7 +93,7 @@ def apply_if(finite: Any, optimizer: Any) -> None:
         finite: from :meth:`LossScale.all_finite`.
         optimizer: of `tf.compat.v1.train` or `tf.keras.optimizers.legacy`, made for this graph.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     def conditional(method: Callable[..., Any]) -> Callable[..., Any]:
         def applied(*args: Any, **kwargs: Any) -> Any:

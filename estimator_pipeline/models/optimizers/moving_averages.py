@@ -48,7 +48,7 @@ def begin_with(variables: Sequence[Any]) -> tuple[list[Any], Callable[[Any, Any]
         The averages, in the same order; and the `init_fn` of a `tf.compat.v1.train.Scaffold`, which gives them their
         variables' values when all variables have been initialized, warm-started ones too.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     made = [
         tf.compat.v1.get_variable(
             f"{_plain_name(variable)}/{AVERAGE}",
@@ -78,7 +78,7 @@ def move(
         changed: a scalar bool: whether there was a change; None: there was.
         after: the operation that changes the variables.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     share: Any = 1.0 - momentum
     if changed is not None:
         share = tf.where(changed, tf.constant(share, tf.float32), 0.0)
@@ -97,7 +97,7 @@ def restored(variables: Sequence[Any]) -> Any:
 
 def _updated(averages: Sequence[Any], variables: Sequence[Any], function: Callable[[Any, Any], Any]) -> list[Any]:
     """What `function(average, variable)` gives for each pair, on all replicas."""
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     def update(strategy: Any) -> list[Any]:
         pairs = zip(averages, variables, strict=True)
@@ -129,7 +129,7 @@ def averaging(kind: Any) -> Any:
     Returns:
         Its subclass; it takes `average_momentum` as well.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     class Averaging(kind):
         def __init__(self, *args, average_momentum, **kwargs):
@@ -167,7 +167,7 @@ def averaging(kind: Any) -> Any:
 
 
 def _value_of(variable: Any) -> Callable[..., Any]:
-    return lambda shape, dtype=None: compat.install().cast(variable.read_value(), dtype or variable.dtype)
+    return lambda shape, dtype=None: compat.tensorflow().cast(variable.read_value(), dtype or variable.dtype)
 
 
 @functools.cache
@@ -182,7 +182,7 @@ def averaging_of_keras_3(kind: Any) -> Any:
     Returns:
         Its subclass; it takes `average_momentum` as well.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     class Averaging(kind):
         def __init__(self, *args, average_momentum, **kwargs):
@@ -268,7 +268,7 @@ def averaged_weights(model: Any) -> Iterator[None]:
 
 def exchange(model: Any) -> None:
     """Exchanges the weights of a compiled model with their averages. All workers must call it."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     for variable, average in averages(model):
         value = tf.identity(tf.convert_to_tensor(variable))
         variable.assign(average)

@@ -172,7 +172,7 @@ class Optimizer:
         rate = learning_rate(self.learning_rate)
         if not self.warmup_steps:
             return rate
-        if callable(rate) and not _is_schedule(compat.install(), rate):
+        if callable(rate) and not _is_schedule(compat.tensorflow(), rate):
             return lambda step: _warmed_up(step, rate, self.warmup_steps, self.warmup_from)
         return linear_warmup()(rate, self.warmup_steps, self.warmup_from)
 
@@ -182,7 +182,7 @@ class Optimizer:
         Args:
             global_step: the graph's global step variable. A Keras optimizer counts with it.
         """
-        tf = compat.install()
+        tf = compat.tensorflow()
         v1_name, v1_options, _, _ = _CLASSES[self.name]
         rate = self.rate()
         if self.api == "v1":
@@ -245,7 +245,7 @@ class Optimizer:
 
 def stock_class(name: str) -> Any:
     """Keras's class for one of :data:`NAMES`: of `tf.keras.optimizers.legacy`, or of Keras 3."""
-    module = compat.install().keras.optimizers
+    module = compat.tensorflow().keras.optimizers
     return getattr(module.legacy if compat.keras_generation() == 2 else module, _CLASSES[name][2])
 
 
@@ -295,7 +295,7 @@ def learning_rate(given: LearningRate) -> Any:
     """A float, or a function of the step, from any of the ways to say a learning rate."""
     if not isinstance(given, Mapping):
         return given if callable(given) else float(given)
-    tf = compat.install()
+    tf = compat.tensorflow()
     arguments = dict(given)
     kind = arguments.pop("kind", None)
     if kind == "constant":
@@ -331,7 +331,7 @@ def linear_warmup() -> Any:
 
     As in P. Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017), section 2.2.
     """
-    keras = compat.install().keras
+    keras = compat.tensorflow().keras
     schedules = keras.optimizers.schedules
     base: Any = schedules.LearningRateSchedule
 
@@ -358,7 +358,7 @@ def linear_warmup() -> Any:
 
 def _warmed_up(step: Any, after: Any, steps: int, start: float) -> Any:
     """The learning rate of a step, float32; `after` is a number or a function of the step."""
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     def rate(at: Any) -> Any:
         return tf.cast(after(at) if callable(after) else after, tf.float32)

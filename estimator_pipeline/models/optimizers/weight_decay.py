@@ -43,7 +43,7 @@ def decaying_v1(kind: Any) -> Any:
         Its subclass; it takes `weight_decay`, `exclude_from_weight_decay` and `decay_rate` (the learning rate of the
         step, a number or a scalar tensor) as well.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     class Decaying(kind):
         def __init__(self, *args, weight_decay, exclude_from_weight_decay=(), decay_rate, **kwargs):
@@ -76,7 +76,7 @@ def decaying(kind: Any) -> Any:
     Returns:
         Its subclass, `AdamW` of `Adam`; it takes `weight_decay` and `exclude_from_weight_decay` as well.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
 
     class Decaying(kind):
         def __init__(self, *args, weight_decay=0.0, exclude_from_weight_decay=(), **kwargs):
@@ -114,7 +114,7 @@ def decaying_of_keras_3(kind: Any) -> Any:
     Returns:
         Its subclass, `AdamW` of `Adam`; it takes `exclude_from_weight_decay` as well.
     """
-    keras = compat.install().keras
+    keras = compat.tensorflow().keras
 
     class Decaying(kind):
         def __init__(self, *args, exclude_from_weight_decay=(), **kwargs):

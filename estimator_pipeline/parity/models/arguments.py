@@ -54,7 +54,7 @@ class InputFns:
         Raises:
             ConfigError: one is missing, or is no function that can be called.
         """
-        modes = compat.install().estimator.ModeKeys
+        modes = compat.tensorflow().estimator.ModeKeys
 
         def feed(name: str, given: Any, mode: str) -> ComparedInputFn | None:
             batches = eval_steps if mode == modes.EVAL else None
@@ -100,7 +100,7 @@ def check_arguments(estimator: Any, model: Any, steps: Any, eval_steps: Any = No
     Raises:
         ConfigError: as said.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     # Those of TensorFlow 1 are not of the class that tf.estimator.Estimator is.
     kinds = (("estimator", estimator, tf.compat.v1.estimator.Estimator, "tf.estimator.Estimator"),
              ("model", model, tf.keras.Model, "compiled tf.keras.Model of Keras 2"))  # fmt: skip

@@ -309,7 +309,7 @@ def _differing(
 
 def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:
     """Trains and evaluates the Keras model, asks it, and gives it its values back."""
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     model, input_fns, outcome = pair.model, pair.input_fns, _Outcome()
     strategy = model.distribute_strategy
     # One that makes variables as it trains has more of them afterwards.
@@ -378,7 +378,7 @@ def _everything(model: Any) -> list[Any]:
 
 def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], read: graph_facts.GraphFacts) -> _Outcome:
     """Trains and evaluates a copy of the Estimator, from the values that Keras has recorded, and asks it."""
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     input_fns, outcome = pair.input_fns, _Outcome()
     copy = inspection.copy_of(pair.estimator, str(base / "estimator" / "model"))
     start = {name: value for name, value in initial_of(writers["keras"].folder).items() if kind_of(name) != "slots"}
@@ -424,7 +424,7 @@ def _by_estimator(pair: _Pair, base: Path, writers: Mapping[str, StepWriter], re
 
 def _ended_after(runs: int) -> Any:
     """A hook that ends a training after so many runs: one that does not count the global step would go on for ever."""
-    base: Any = compat.install().compat.v1.train.SessionRunHook
+    base: Any = compat.tensorflow().compat.v1.train.SessionRunHook
 
     class Ender(base):
         left = runs

@@ -51,7 +51,7 @@ def compare_conversion(
     Raises:
         ConfigError: a file that cannot be imported, a function that is not there or returns something else.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     found = _module(proof, "parity_proof")
     missing = [name for name in _ASKED if not callable(getattr(found, name, None))]
     if missing:

@@ -67,7 +67,7 @@ class ComparedInputFn:
         self._is_distributed = estimator.config.train_distribute is not None
         self._gives_tensors = False
         self._seed = estimator.config.tf_random_seed
-        self._is_evaluation = mode == compat.install().estimator.ModeKeys.EVAL
+        self._is_evaluation = mode == compat.tensorflow().estimator.ModeKeys.EVAL
         self.element_spec: Any = None
         self._batches = batches
         self._first: Any = None
@@ -167,7 +167,7 @@ class ComparedInputFn:
 
     def _refuse(self, found: Any) -> None:
         """Raises for what is neither a dataset nor (features, labels) as tensors."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         parts = [part for part in tf.nest.flatten(found) if part is not None]
         pair = not isinstance(found, list | tuple) or (len(found) == 2 and found[0] is not None)
         if parts and pair and all(tf.is_tensor(part) for part in parts):
@@ -184,7 +184,7 @@ class ComparedInputFn:
 
     def _read_in_a_session(self) -> Any:
         """A dataset of what the tensors of a graph of its own come to, one after the other."""
-        tf: Any = compat.install()
+        tf: Any = compat.tensorflow()
 
         def tensors() -> tuple[Any, Any]:
             graph = tf.Graph()
@@ -252,7 +252,7 @@ def features_of(found: Any) -> Any:
 
 
 def _is_endless(dataset: Any) -> bool:
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     found = tf.data.experimental.cardinality(dataset)
     if not tf.executing_eagerly():
         # In a graph it is a tensor, which needs nothing of the program's session.
@@ -266,7 +266,7 @@ def _is_endless(dataset: Any) -> bool:
 
 
 def _datasets() -> tuple[Any, ...]:
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     return tf.data.Dataset, tf.compat.v1.data.Dataset
 
 

@@ -79,7 +79,7 @@ def copy_of(estimator: Any, model_dir: str, note: Callable[[str, Any], None] | N
         note: called with the mode and the `EstimatorSpec` whenever the model_fn has been called.
         **config: fields of its `RunConfig` that are others.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     own = estimator.model_fn
 
     def model_fn(features: Any, labels: Any, mode: Any, config: Any) -> Any:
@@ -105,7 +105,7 @@ def look_at_estimator(
     Raises:
         ConfigError: data that are none; variables that cannot be told apart; a model_fn that raises.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     shapes: dict[str, Any] = {}
     still: set[str] = set()
     kept: list[OptimizerSlots] = []
@@ -178,7 +178,7 @@ def look_at_keras(model: Any, *, training: ComparedInputFn, evaluation: Compared
     Raises:
         ConfigError: data that are none; variables that cannot be told apart.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     with _same_random_numbers():
         names = getattr(model, "output_names", None)
         features = training.first_features()
@@ -246,7 +246,7 @@ def keras_classes() -> Iterator[None]:
     Whoever makes a layer in a graph, as a model_fn does, has Keras 2 change the bases of the layer's class, and each
     model that was made of such layers eagerly is "in an invalid state" then.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     bases: dict[type, tuple[type, ...]] = {}
     todo: list[Any] = [tf.keras.layers.Layer]
     while todo:

@@ -54,7 +54,7 @@ def compare_program(
             what :func:`compare_models` refuses.
         DivergedError: the loss of either has come to a number that is none.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     # What can be refused without a function of the program comes first.
     names = None if mapping is None else read_mapping(mapping)
     metrics = None if metric_names is None else read_mapping(metric_names, "acc: accuracy")

@@ -119,7 +119,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _kind(leaf: Any) -> str | None:
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     if not isinstance(leaf, tf.TensorSpec):
         return None  # sparse and ragged ones are made of several tensors
     if leaf.dtype == tf.string:
@@ -129,7 +129,7 @@ def _kind(leaf: Any) -> str | None:
 
 def _choice(paths: list[Path], specs: Mapping[Path, Any]) -> Chosen:
     """What makes of an element these of its leaves, numbers as float32."""
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
 
     def chosen(*element: Any) -> list[Any]:
         leaves = _leaves(element)
@@ -155,7 +155,7 @@ def _described(leaves: Mapping[Path, Any]) -> str:
 
 
 def _form(leaf: Any) -> str:
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     if not isinstance(leaf, tf.TensorSpec):
         return str(type(leaf).__name__).removesuffix("Spec")
     sizes = leaf.shape[1:].as_list() if leaf.shape.rank else "?"

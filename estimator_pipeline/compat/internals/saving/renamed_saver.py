@@ -21,7 +21,7 @@ def renamed_saver(renamed: Mapping[str, Any]) -> Any:
         renamed: name in the checkpoint -> variable of the graph; the others have their own names. Parts of a
             partitioned variable are variables of their own.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     from tensorflow.python.training.saving import saveable_object_util
 
     known = {id(variable) for variable in renamed.values()}

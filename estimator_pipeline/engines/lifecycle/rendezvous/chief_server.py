@@ -71,14 +71,14 @@ class ChiefsServer:
 
     def copy(self, path: str, to: str, *, size: int) -> None:
         """Copies a file of the chief's of `size` bytes to the file `to` of this task's."""
-        with compat.install().io.gfile.GFile(to, "wb") as file:
+        with compat.tensorflow().io.gfile.GFile(to, "wb") as file:
             file.write(b"")
             for begin in range(0, size, _PART_BYTES):
                 count = min(_PART_BYTES, size - begin)
                 file.write(self._run("part", path=path, begin=begin, count=count, rest=size - begin - count))
 
     def _run(self, name: str, **values: Any) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         if not answers(self.address):
             # TensorFlow would wait for it.
             raise ConnectionError(f"the chief's server at {self.address} does not answer")
@@ -96,7 +96,7 @@ class ChiefsServer:
             raise
 
     def _connected(self) -> Any:
-        tf = compat.install()
+        tf = compat.tensorflow()
         v1, raw = tf.compat.v1, tf.raw_ops
         with tf.Graph().as_default() as graph, tf.device(f"{self._task}/device:CPU:0"):
             path, text = v1.placeholder(tf.string, []), v1.placeholder(tf.string, [])

@@ -48,7 +48,7 @@ class RendezvousFiles:
     """
 
     def __init__(self, model_dir: str, *, run_id: str, server: ChiefsServer | None) -> None:
-        self._gfile = compat.install().io.gfile
+        self._gfile = compat.tensorflow().io.gfile
         self.directory = os.path.join(model_dir, DIRECTORY)
         self.elsewhere: str | None = None
         self._run_id, self._server = run_id, server
@@ -76,7 +76,7 @@ class RendezvousFiles:
 
     def read_any(self, name: str) -> dict[str, Any] | None:
         """A file of whatever run wrote it last, or None where there is none yet."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         for _ in range(_TORN_LOOKS):
             try:
                 text = self._text(name)
@@ -98,7 +98,7 @@ class RendezvousFiles:
 
     def remove_abandoned(self) -> None:
         """Removes what processes have left that were killed while they wrote, here or in an earlier run."""
-        tf = compat.install()
+        tf = compat.tensorflow()
         with contextlib.suppress(OSError, tf.errors.OpError):
             for folder, _, names in self._gfile.walk(self.directory):
                 for path in (os.path.join(folder, name) for name in names if name.endswith(_TEMPORARY)):

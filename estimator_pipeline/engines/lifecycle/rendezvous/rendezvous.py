@@ -178,7 +178,7 @@ class Rendezvous:
             self.attend()
             if time.monotonic() - begun > _APART_SECS:
                 # The server may not be there yet, or no longer.
-                with contextlib.suppress(OSError, compat.install().errors.OpError):
+                with contextlib.suppress(OSError, compat.tensorflow().errors.OpError):
                     self._reach()
 
     def _reach(self) -> None:
@@ -213,7 +213,7 @@ class Rendezvous:
         """Whether a greeting could be written. If not it is again: a file system may be away for a while."""
         try:
             write()
-        except (OSError, compat.install().errors.OpError) as error:
+        except (OSError, compat.tensorflow().errors.OpError) as error:
             if not self._away:
                 logger.warning("%s cannot be written: %s", self.directory, error)
             self._away = True

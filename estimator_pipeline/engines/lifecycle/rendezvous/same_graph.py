@@ -33,7 +33,7 @@ def hook(tf_config: TFConfig, *, timeout: float) -> Any:
         tf_config: which task this is.
         timeout: seconds for the others to have built theirs.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
 
     class SameGraph(tf.compat.v1.train.SessionRunHook):
         def __init__(self) -> None:
@@ -53,7 +53,7 @@ def facts_of(graph: Any) -> dict[str, Any]:
     Args:
         graph: a `tf.Graph`.
     """
-    tf = compat.install()
+    tf = compat.tensorflow()
     with graph.as_default():
         variables = {v.name: f"{v.dtype.name} {v.shape}" for v in tf.compat.v1.trainable_variables()}
     updates: Counter[str] = Counter()

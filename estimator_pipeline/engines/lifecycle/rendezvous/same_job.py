@@ -63,7 +63,7 @@ _PROGRAMS_HINT = "start every task with the same program, arguments and data"
 
 def versions() -> dict[str, str]:
     """What trains, by version."""
-    tf = compat.install()
+    tf = compat.tensorflow()
     # Keras 3 has versions of its own; tf_keras has TensorFlow's.
     keras = {"the version of keras": sys.modules["keras"].__version__} if compat.keras_generation() == 3 else {}
     return {

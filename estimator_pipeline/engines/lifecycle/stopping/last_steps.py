@@ -46,7 +46,7 @@ def last_steps_hook(
             training, it was called before.
         on_wait: called when the wait begins.
     """
-    tf: Any = compat.install()
+    tf: Any = compat.tensorflow()
     v1 = tf.compat.v1.train
     session_hooks.see_hooks()
 

@@ -129,7 +129,7 @@ def text_of(error: BaseException | str) -> str:
 
 def is_echo(error: BaseException | str) -> bool:
     """Whether a task fails by what happened to another one, as far as its error can tell."""
-    errors = compat.install().errors
+    errors = compat.tensorflow().errors
     if isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError | WaitError):
         return True
     return isinstance(error, TaskFailedError) and error.caused_by is not None
