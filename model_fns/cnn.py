@@ -26,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
 
 def keras_model(params: Mapping[str, Any]) -> Any:
     """Builds the layers. See `DEFAULTS` for the parameters."""
-    keras = compat.tensorflow().keras
+    keras = compat.install().keras
     layers = keras.layers
 
     activation = params["activation"]

@@ -24,7 +24,7 @@ DEFAULTS: dict[str, Any] = {
 
 def keras_model(params: Mapping[str, Any]) -> Any:
     """Builds the layers. See `DEFAULTS` for the parameters."""
-    keras = compat.tensorflow().keras
+    keras = compat.install().keras
     layers = keras.layers
     stack = [keras.Input(shape=tuple(params["input_shape"])), layers.Flatten()]
     for units in params["hidden_units"]:

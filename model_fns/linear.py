@@ -18,7 +18,7 @@ DEFAULTS: dict[str, Any] = {"input_shape": (8, 8, 1), "classes": 10, "l2": 0.0}
 
 def keras_model(params: Mapping[str, Any]) -> Any:
     """Builds the layers. See `DEFAULTS` for the parameters."""
-    keras = compat.tensorflow().keras
+    keras = compat.install().keras
     regularizer = keras.regularizers.l2(params["l2"]) if params["l2"] else None
     return keras.Sequential(
         [

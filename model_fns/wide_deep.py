@@ -49,7 +49,7 @@ def columns(params: Mapping[str, Any]) -> tuple[str, ...]:
 
 def keras_model(params: Mapping[str, Any]) -> Any:
     """Builds the layers. See `DEFAULTS` for the parameters."""
-    keras = compat.tensorflow().keras
+    keras = compat.install().keras
     layers = keras.layers
     columns(params)
     inputs: dict[str, Any] = {}
