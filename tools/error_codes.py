@@ -1,6 +1,6 @@
 """Writes docs/reference/errors.md: the codes of errors, and the names of findings, as the source has them.
 
-python tools/error_codes.py             writes it anew
+python tools/error_codes.py             writes it
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def findings() -> Iterator[str]:
     from estimator_pipeline.inputs.ledger.report import KINDS
 
     yield (
-        "# Findings\n\nWhat is examined is told by findings. Each has the name of what has found it, which does not "
+        "# Findings\n\nWhat a check of data, a ledger, a program or a job finds has the name of that check, which does not "
         "change."
     )
     yield "## doctor\n\n`check` of a finding, and what `--only` and `--skip` take.\n\n" + table(doctor_checks())

@@ -78,7 +78,7 @@ CODES = {
         "Start all tasks with the same job file and the same options; the message says what differs.",
     ),
     "cluster/folder-not-shared": Code(
-        "The tasks need one folder that all of them see, and each sees another one.",
+        "The tasks need one folder that all of them see, and each sees a different one.",
         "Put run.model_dir on a file system that all machines share.",
     ),
     "cluster/no-ports": Code(
@@ -143,7 +143,7 @@ CODES = {
     ),
     "data/unreadable": Code(
         "A data file or its index is damaged, or changed while it was read.",
-        "Write the file anew; delete an index (.idx) that is not its file's.",
+        "Write the file again; delete an index (.idx) that is not its file's.",
     ),
     "environment/bad-value": Code(
         "An environment variable has a value that it cannot have.",
@@ -215,7 +215,7 @@ CODES = {
     ),
     "kubernetes/bad-name": Code(
         "A name cannot be a name in Kubernetes: too long, or with other characters than a-z, 0-9 and -.",
-        "Give another one with --name.",
+        "Give a different one with --name.",
     ),
     "kubernetes/no-volume": Code(
         "run.model_dir is in no volume, so that checkpoints would be gone with their pod.",
@@ -267,7 +267,7 @@ CODES = {
     ),
     "model-dir/damaged": Code(
         "The model directory does not say where training stands: its checkpoints are gone or cannot be restored.",
-        "Put the files back; to begin anew, name an empty model directory.",
+        "Put the files back; to start over, name an empty model directory.",
     ),
     "model-dir/in-use": Code(
         "Another job trains in the same model directory, or has taken it meanwhile.",
@@ -282,12 +282,12 @@ CODES = {
         "Give the model that it was trained with, or name another model directory.",
     ),
     "model-dir/other-run": Code(
-        "The run in this model directory was another one: other data, batch, seed or optimizer.",
+        "The run in this model directory was a different one: other data, batch, seed or optimizer.",
         "Put the values back, allow the change with --accept-changes, or name another model directory.",
     ),
     "parity/bad-record": Code(
         "The recorded steps of a run cannot be read.",
-        "Record the run anew, in an empty folder.",
+        "Record the run again, in an empty folder.",
     ),
     "parity/no-counterpart": Code(
         "A variable, metric or output of one side has no counterpart on the other.",

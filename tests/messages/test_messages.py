@@ -44,33 +44,33 @@ OVERRIDES = {
 }
 
 
-def _told(error: PipelineError, folder: Path) -> str:
+def _text(error: PipelineError, folder: Path) -> str:
     return str(error).replace(f"{folder}/", "").replace(str(folder), ".")
 
 
 @pytest.mark.parametrize("kind", ["job", "tf_config"])
 def test_documents(kind, tmp_path):
     path = tmp_path / "job.yaml"
-    told = {}
+    texts = {}
     for case in CASES:
         if case.kind == kind:
             path.write_text(case.text, encoding="utf-8")
             with pytest.raises(PipelineError) as caught:
                 load_job(path) if kind == "job" else parse_tf_config(case.text)
-            told[case.id.partition("-")[2]] = _told(caught.value, tmp_path)
-    hold(kind, told)
+            texts[case.id.partition("-")[2]] = _text(caught.value, tmp_path)
+    hold(kind, texts)
 
 
 def test_overrides(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(GOOD_JOB, encoding="utf-8")
-    told = {}
+    texts = {}
     for override, code in OVERRIDES.items():
         with pytest.raises(PipelineError) as caught:
             load_job(path, overrides=[override])
         assert caught.value.code == code, override
-        told[f"--set {override}"] = _told(caught.value, tmp_path)
-    hold("overrides", told)
+        texts[f"--set {override}"] = _text(caught.value, tmp_path)
+    hold("overrides", texts)
 
 
 COMMANDS = {
@@ -141,14 +141,14 @@ def test_commands(tmp_path):
     (tmp_path / "fields.json").write_text('{"a": {"b": 1}}\n', encoding="utf-8")
     (tmp_path / "settings.json").write_text('{"learning_rate": 0.1, "hidden": [10, 20]}\n', encoding="utf-8")
     (tmp_path / "broken.json").write_text('{"a": 1,\n', encoding="utf-8")
-    told = {}
+    texts = {}
     for command, code in {**COMMANDS, "train job.yaml": "cluster/not-started"}.items():
         done = call(*command.split(), cwd=tmp_path, env=IN_SLURM if command == "train job.yaml" else None)
         assert done.returncode == 2, (command, done.stderr)
         assert done.stdout == "" and done.stderr.count("error: ") == 1, (command, done.stdout, done.stderr)
         assert re.findall(r"\[([a-z-]+/[a-z-]+)\]$", done.stderr, re.MULTILINE) == [code], (command, done.stderr)
-        told[command] = done.stderr.rstrip("\n").replace(f"{tmp_path}/", "").replace(str(tmp_path), ".")
-    hold("commands", told)
+        texts[command] = done.stderr.rstrip("\n").replace(f"{tmp_path}/", "").replace(str(tmp_path), ".")
+    hold("commands", texts)
 
 
 CALLS: dict[str, tuple[str, Callable[[Path], Any]]] = {
@@ -239,11 +239,11 @@ def _damaged(folder: Path) -> str:
 @pytest.mark.tf  # reading data imports it
 def test_calls(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    told = {}
+    texts = {}
     for what, (code, function) in CALLS.items():
         with pytest.raises(PipelineError) as caught:
             function(tmp_path)
         assert caught.value.code == code, (what, caught.value)
         # Which port was free, and which process has it, is another each time.
-        told[what] = re.sub(r"\b(port|process|node1:) ?\d+", r"\1 N", _told(caught.value, tmp_path))
-    hold("calls", told)
+        texts[what] = re.sub(r"\b(port |process |node1:)\d+", r"\1N", _text(caught.value, tmp_path))
+    hold("calls", texts)
