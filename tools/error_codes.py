@@ -113,8 +113,8 @@ def findings() -> Iterator[str]:
     from estimator_pipeline.inputs.ledger.report import KINDS
 
     yield (
-        "# Findings\n\nWhat a check of data, a ledger, a program or a job finds has the name of that check, which does not "
-        "change."
+        "# Findings\n\nWhat a check of data, a ledger, a program or a job finds has the name of that check, "
+        "which does not change."
     )
     yield "## doctor\n\n`check` of a finding, and what `--only` and `--skip` take.\n\n" + table(doctor_checks())
     yield (
