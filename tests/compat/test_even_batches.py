@@ -171,3 +171,13 @@ def test_what_is_whole_is_known():
     assert are_even(marked) and list(marked.as_numpy_iterator()) == [0, 1, 2, 3]
     assert are_even(even_batches(tf.data.Dataset.range(4).batch(2), 2))
     assert not are_even(tf.data.Dataset.range(4)) and not are_even(None)
+
+
+def test_no_operation_takes_the_name_of_a_layer():
+    """They come before the model: a layer called "size" would have variables of other names than in training."""
+    with tf.Graph().as_default() as graph:
+        dataset = tf.data.Dataset.from_tensor_slices(NUMBERS).batch(4)
+        before = len(graph.get_operations())
+        even_batches(dataset, 2)
+        added = {operation.name.split("/")[0] for operation in graph.get_operations()[before:]}
+    assert added == {"estimator_pipeline_even_batches"}

@@ -38,7 +38,8 @@ def jobs(asked: Any) -> Any:
     from estimator_pipeline.engines.jobs.runner import run_job
 
     if "FIRST_VALUES" in os.environ:
-        from programs import first_values
+        sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "programs"))
+        import first_values
 
         fit = keras3_loop.fit
         keras3_loop.fit = lambda *args, callbacks, **given: fit(

@@ -120,10 +120,13 @@ class Following:
             share = tf.where(batches < 0, batches, batches // replicas) - least
             return one_of(dtype=tf.float32) * tf.cast(has_one, tf.float32), one_of(dtype=tf.int64) * share
 
-        counts, shares = strategy.extended.call_for_each_replica(of_replica, args=(follows,))
         self.replicas = replicas
-        self.counts = strategy.reduce(tf.distribute.ReduceOp.SUM, counts, axis=None)
-        self.batches = strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None) // replicas + least
+        # In a scope: these operations come before the model, and a layer of the name of one of them, such as "concat",
+        # would have variables of other names than in an evaluation.
+        with tf.compat.v1.name_scope("estimator_pipeline_common_end"):
+            counts, shares = strategy.extended.call_for_each_replica(of_replica, args=(follows,))
+            self.counts = strategy.reduce(tf.distribute.ReduceOp.SUM, counts, axis=None)
+            self.batches = strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None) // replicas + least
 
 
 class CommonEnd:

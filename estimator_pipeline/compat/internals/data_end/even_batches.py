@@ -76,12 +76,15 @@ def even_batches(dataset: Any, replicas: int, *, strict: bool = True) -> Any:
 
     # Where it is known that the rounds come out even, or that there is no end, nothing is looked at. (`take(0)` does
     # not begin to read: one of the branches reads the data, and never both.)
-    count = dataset.cardinality()
-    is_even = tf.equal(count, tf.data.INFINITE_CARDINALITY) | ((count >= 0) & tf.equal(count % replicas, 0))
-    everything, nothing = tf.constant(-1, tf.int64), tf.constant(0, tf.int64)
-    windows = dataset.take(tf.where(is_even, nothing, everything)).window(2 * replicas, shift=replicas).enumerate()
-    rounds = windows.flat_map(untouched(lambda number, *window: of_window(number, _single(window))))
-    return mark_even(dataset.take(tf.where(is_even, everything, nothing)).concatenate(rounds))
+    # In a scope: in a graph these operations come before the model, and a layer of the name of one of them, such as
+    # "size", would have variables of other names than in training.
+    with tf.compat.v1.name_scope("estimator_pipeline_even_batches"):
+        count = dataset.cardinality()
+        is_even = tf.equal(count, tf.data.INFINITE_CARDINALITY) | ((count >= 0) & tf.equal(count % replicas, 0))
+        everything, nothing = tf.constant(-1, tf.int64), tf.constant(0, tf.int64)
+        windows = dataset.take(tf.where(is_even, nothing, everything)).window(2 * replicas, shift=replicas).enumerate()
+        rounds = windows.flat_map(untouched(lambda number, *window: of_window(number, _single(window))))
+        return mark_even(dataset.take(tf.where(is_even, everything, nothing)).concatenate(rounds))
 
 
 def _parts(tf: Any, number: Any, sizes: Any, replicas: int) -> Any:
