@@ -461,6 +461,7 @@ def test_public_names_are_all_there():
         "install",
         "keras_generation",
         "status",
+        "tensorflow",
         "use_keras_3",
     }
     assert {"compat", "errors"} <= set(dir(estimator_pipeline))
