@@ -59,9 +59,8 @@ def examples() -> dict[str, str]:
     for path in sorted((ROOT / "tests" / "messages" / "texts").glob("*.txt")):
         for message in re.split(r"^=== .+\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
             text = message.rstrip("\n").removeprefix("error: ")
-            several = "/several-mistakes" if " mistakes:\n" in text else ""
-            code = f"job{several}" if several else re.findall(r" \[([a-z-]+/[a-z0-9-]+)\]$", text, re.MULTILINE)[0]
-            found.setdefault(code, []).append(text)
+            inner = re.findall(r" \[([a-z-]+/[a-z-]+)\]$", text, re.MULTILINE)
+            found.setdefault("job/several-mistakes" if " mistakes:\n" in text else inner[0], []).append(text)
     return {code: min(texts, key=lambda text: max(map(len, text.splitlines()))) for code, texts in found.items()}
 
 

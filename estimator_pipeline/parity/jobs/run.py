@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline import launch
-from estimator_pipeline.errors import ConfigError, DivergedError, PipelineError, TaskFailedError
+from estimator_pipeline.errors import ConfigError, DivergedError, PipelineError, PreemptedError, TaskFailedError
 from estimator_pipeline.job import ENGINE_NAMES, Job, load_job
 from estimator_pipeline.job.arguments import check_count, check_seconds
 from estimator_pipeline.job.tolerances import Tolerances
@@ -336,9 +336,10 @@ def _failed(engine: str, outcome: launch.LaunchOutcome) -> PipelineError:
         told = f"did not end in time: it was ended after {outcome.seconds:.0f} s"
     else:
         told = f"gave no result: it ended as {outcome.reason}"
-    code = {"interrupted": "training/preempted"}.get(outcome.reason, "parity/run-failed")
     if outcome.exit_code == DivergedError.exit_code:
-        code = "training/diverged"
+        code = DivergedError.code
+    else:
+        code = PreemptedError.code if outcome.reason == "interrupted" else "parity/run-failed"
     error = TaskFailedError(f"the run by the engine {engine} {told}", code=code, found=logs)
     # Diverged, asked to end, ended by a person.
     error.exit_code = outcome.exit_code or error.exit_code
