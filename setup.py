@@ -32,6 +32,7 @@ setup(
             "*.pyi",
             "py.typed",
             "compat/moved_names/*.txt",
+            "compat/tf1/contrib/*.txt",
             "parity/report/*.jinja",
             "launch/slurm/*.jinja",
             "migrate/code/*/*.jinja",
@@ -72,6 +73,8 @@ setup(
     ],
     extras_require={
         **TENSORFLOW,
+        # tf.contrib's layers, slim, framework, losses and metrics under `exec --tf1`.
+        "tf1": ["tf-slim>=1.1,<2"],
         "test": [
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",

@@ -26,6 +26,14 @@ def command(
         ),
     ] = None,
     repairs: Annotated[str | None, typer.Option(hidden=True)] = None,
+    tf1: Annotated[
+        bool,
+        typer.Option(
+            "--tf1",
+            help="The program is written for TensorFlow 1: tensorflow is tf.compat.v1 with tf.contrib, and TensorFlow "
+            "2's behaviour is off.",
+        ),
+    ] = False,
     shape: Annotated[
         str | None,
         typer.Option(
@@ -81,8 +89,11 @@ def command(
     else:
         refuse_tasks_apart(os.environ, environment=environment)
     proxies.bypass(os.environ)
-    # It imports NumPy.
+    # They import NumPy.
+    from estimator_pipeline.compat import tf1 as tensorflow_1
     from estimator_pipeline.compat.script_runner import runner
+
+    tf1 = tf1 or tensorflow_1.wanted()
 
     if ledger is not None:
         from estimator_pipeline import compat
@@ -95,13 +106,13 @@ def command(
             raise ConfigError(
                 "exec -m was given no module", code="argument/missing", hint="name one: exec -m package.module ARGS"
             )
-        raise typer.Exit(runner.run_module(given[1], given[2:], patches=patches))
+        raise typer.Exit(runner.run_module(given[1], given[2:], patches=patches, tf1=tf1))
     if given[0].startswith("-m") and len(given[0]) > 2:
-        raise typer.Exit(runner.run_module(given[0][2:], given[1:], patches=patches))
+        raise typer.Exit(runner.run_module(given[0][2:], given[1:], patches=patches, tf1=tf1))
     if given[0].startswith("-"):
         raise ConfigError(
             f"exec has no option {given[0]!r}",
             code="argument/unknown-name",
             hint="options come after the program, and are the program's own: exec SCRIPT.py --its-option",
         )
-    raise typer.Exit(runner.run_script(given[0], given[1:], patches=patches))
+    raise typer.Exit(runner.run_script(given[0], given[1:], patches=patches, tf1=tf1))

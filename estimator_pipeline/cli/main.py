@@ -92,6 +92,12 @@ COMMANDS: tuple[CommandEntry, ...] = (
         ),
     ),
     CommandEntry("exec", "estimator_pipeline.cli.exec_", "Run a tf.estimator program unchanged."),
+    CommandEntry(
+        "contrib",
+        "",
+        "TensorFlow 1.15's own tf.contrib, for exec --tf1.",
+        group=(CommandEntry("install", "estimator_pipeline.cli.contrib", "Bring its files into this user's cache."),),
+    ),
     CommandEntry("explain", "estimator_pipeline.cli.explain", "Say what the code of an error means."),
 )
 """In the order of the help: from the plain case to the special ones."""

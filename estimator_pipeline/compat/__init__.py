@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from estimator_pipeline.compat import patches as _patches
+from estimator_pipeline.compat import tf1 as _tf1
 from estimator_pipeline.compat.bootstrap import export_table as exports
 from estimator_pipeline.compat.bootstrap import import_aliases as aliases
 from estimator_pipeline.compat.bootstrap import keras3 as keras_3
@@ -93,7 +94,7 @@ _generation = 2
 _chosen: frozenset[str] = frozenset()
 
 
-def install(patches: str | Sequence[str] | None = None) -> ModuleType:
+def install(patches: str | Sequence[str] | None = None, *, tf1: bool = False) -> ModuleType:
     """Makes `tf.estimator` and all its old paths work in this process, and mends its faults.
 
     Call it before anything imports TensorFlow. It sets TF_USE_LEGACY_KERAS=1 in `os.environ` on 2.16 and later
@@ -103,16 +104,36 @@ def install(patches: str | Sequence[str] | None = None) -> ModuleType:
         patches: which faults of tf.estimator itself are fixed: "all", "none", "-NAME,-NAME" (all but these),
             "NAME,NAME" (these alone), or a list of names. None: what ESTIMATOR_PIPELINE_PATCHES says, "all" where it
             is not set. The first call in a process decides.
+        tf1: whether programs of this process are written for TensorFlow 1: TensorFlow 2's behaviour is off, and what
+            they import as `tensorflow` has TensorFlow 1's names and `tf.contrib` (docs/tf1.md). Call it before
+            anything is built. Nothing turns it off again.
 
     Returns:
-        The `tensorflow` module. In a process that was given Keras 3 by :func:`use_keras_3` it is that one as it is, so
-        that the same function builds layers of either Keras; `tf.estimator` is not there.
+        The `tensorflow` module, with `tf1=True` that of TensorFlow 1's names. In a process that was given Keras 3 by
+        :func:`use_keras_3` it is that one as it is, so that the same function builds layers of either Keras;
+        `tf.estimator` is not there.
 
     Raises:
         CompatError: TensorFlow, tf-keras or tensorflow-estimator is missing or does not fit, or TensorFlow was
             imported with Keras 3 before this call; a patch that does not exist, or other patches than those that
             an earlier call applied; the message says what to change.
     """
+    tf = _install(patches)
+    if not tf1:
+        return tf
+    if _generation == 3:
+        raise CompatError(
+            "install(tf1=True) comes after use_keras_3()",
+            code="argument/conflict",
+            hint="a program for TensorFlow 1 needs Keras 2: call install(tf1=True) in a process of its own",
+        )
+    with _lock:
+        if not _tf1.enabled():
+            _steps.append(InstallStep("tf1", "programs get TensorFlow 1's names and behaviour, and tf.contrib"))
+        return _tf1.enable(tf)
+
+
+def _install(patches: str | Sequence[str] | None) -> ModuleType:
     global _installed, _chosen
     with _lock:
         if _installed:

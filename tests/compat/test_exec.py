@@ -136,7 +136,7 @@ def test_exit_code_and_traceback_are_python_s(body, code, both, tmp_path):
 )
 def test_what_a_program_gives_to_exit(given, code, says, monkeypatch, tmp_path, capsys):
     """The same, in this process."""
-    monkeypatch.setattr(compat, "install", lambda patches: None)
+    monkeypatch.setattr(compat, "install", lambda patches, tf1: None)
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in {"__main__", "__mp_main__"} & sys.modules.keys():
@@ -211,8 +211,8 @@ def test_tf_keras_of_another_version_is_one_message(run_python, tmp_path, native
 )
 def test_what_belongs_to_the_program(given, called, monkeypatch):
     seen = []
-    monkeypatch.setattr(runner, "run_script", lambda path, args, patches: seen.append(("script", path, args)) or 5)
-    monkeypatch.setattr(runner, "run_module", lambda name, args, patches: seen.append(("module", name, args)) or 5)
+    monkeypatch.setattr(runner, "run_script", lambda path, args, patches, tf1: seen.append(("script", path, args)) or 5)
+    monkeypatch.setattr(runner, "run_module", lambda name, args, patches, tf1: seen.append(("module", name, args)) or 5)
     result = CliRunner().invoke(cli.app, ["exec", *given])
     assert seen == [called] and result.exit_code == 5
 
@@ -235,7 +235,7 @@ def test_arguments_that_cannot_be(given, says, monkeypatch):
 def test_patches_by_the_new_and_the_old_option(option, monkeypatch):
     """Submitted scripts hold the old one."""
     seen = []
-    monkeypatch.setattr(runner, "run_script", lambda path, args, patches: seen.append(patches) or 0)
+    monkeypatch.setattr(runner, "run_script", lambda path, args, patches, tf1: seen.append(patches) or 0)
     assert CliRunner().invoke(cli.app, ["exec", f"{option}=-sigterm", "p.py"]).exit_code == 0
     assert seen == ["-sigterm"]
 

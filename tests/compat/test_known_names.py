@@ -26,7 +26,7 @@ def told(tmp_path, monkeypatch):
     def run(program):
         file = tmp_path / "legacy.py"
         file.write_text(program)
-        with pytest.raises((ImportError, AttributeError)) as error:
+        with pytest.raises((ImportError, AttributeError, TypeError, RuntimeError)) as error:
             exec(compile(program, file, "exec"), {"__name__": "__main__"})
         return known_names.of(error.value)
 
@@ -69,12 +69,37 @@ def told(tmp_path, monkeypatch):
             "tensorflow-estimator 2.15 has no BoostedTreesClassifier: the package tensorflow-decision-forests",
         ),
         ("import time\ntime.clock()", "time.clock: Python 3.8 removed it: time.perf_counter takes its place"),
+        (
+            "import tensorflow.compat.v1 as tf\ntf.contrib.layers.batch_norm",
+            "tf.contrib.layers.batch_norm is gone since TensorFlow 2.0: its layers and arg_scope",
+        ),
+        ("import tensorflow as tf\ntf.zeros([2, 3]).shape[1].value", "TensorFlow 2 has numbers, not Dimension objects"),
+        (
+            "import tensorflow as tf\ntf.reduce_sum(tf.zeros([2]), keep_dims=True)",
+            "TensorFlow 2 has another name for the argument keep_dims",
+        ),
+        (
+            "import tensorflow as tf\ntf.nn.dropout(tf.zeros([2]), keep_prob=0.5)",
+            "TensorFlow 2 has another name for the argument keep_prob",
+        ),
+        (
+            "import tensorflow.compat.v1 as tf\ntf.placeholder(tf.float32)",
+            "TensorFlow 2 runs operations at once, outside of a graph",
+        ),
     ],
 )
 def test_what_is_known(program, says, told):
     line = told(program)
     assert line is not None and line.startswith(says)
     assert "\n" not in line
+    # A program of that time is led to what runs it as a whole.
+    of_tensorflow = says.startswith(("tf.", "TensorFlow 2 "))
+    assert line.endswith(" runs unchanged with `estimator-pipeline exec --tf1`") == of_tensorflow
+
+
+def test_under_tf1_nobody_is_sent_there():
+    error = AttributeError("no", name="placeholder", obj=tf)
+    assert known_names.of(error, tf1=True) + known_names._TF1 == known_names.of(error)
 
 
 @pytest.mark.parametrize(

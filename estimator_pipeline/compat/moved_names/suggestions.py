@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from estimator_pipeline.compat.moved_names import table as moved_names
 from estimator_pipeline.errors import CompatError
 
-__all__ = ["of"]
+__all__ = ["of", "of_contrib"]
 
 # Below tf.contrib, the longest that fits -> what to use. TensorFlow 2.0 removed all of it.
 _CONTRIB: Mapping[str, str] = {
@@ -72,7 +72,8 @@ _METHODS: Mapping[str, str] = {
 }
 # Modules of Python and others that are missing, the longest that fits -> what helps.
 _MODULES: Mapping[str, str] = {
-    "tensorflow.examples": "TensorFlow 2.0 removed its tutorials: tfds.load('mnist') has the data",
+    "tensorflow.examples": "TensorFlow 2.0 removed its tutorials: tfds.load('mnist') has the data, and `exec --tf1` "
+    "reads the files",
     "tensorflow.contrib": "",  # said by _CONTRIB
     "tensorflow.models": "the models are the package tf-models-official, or a checkout on PYTHONPATH",
     "tf_slim": "pip install tf-slim",
@@ -115,14 +116,33 @@ _CANNOT_IMPORT = re.compile(r"cannot import name '([^']+)' from (?:partially ini
 _NO_CHIEF = 'If "cluster" is set in TF_CONFIG, it must have one "chief" node.'
 
 
-def of(error: BaseException) -> str | None:
+# A program written for TensorFlow 1 as a whole: rather than name by name.
+_TF1 = "; a program written for TensorFlow 1 runs unchanged with `estimator-pipeline exec --tf1`"
+# What only such a program says: arguments that TensorFlow 2 renamed, and graphs outside of a graph.
+_OLD_ARGUMENT = re.compile(
+    r"[Gg]ot an unexpected keyword argument '(keep_dims|keep_prob|dimension|reduction_indices|seq_dim|batch_dim)'"
+)
+_NO_EAGER = re.compile(
+    r"is not (?:compatible with|supported (?:when|with)) eager execution|when eager execution is enabled"
+)
+
+
+def of(error: BaseException, *, tf1: bool = False) -> str | None:
     """What is known of the name on which a program failed: one line, or None.
 
     Args:
         error: as it left the program; its cause is not looked at.
+        tf1: whether the program has TensorFlow 1's names already.
     """
     if isinstance(error, CompatError):
         return None  # says all by itself
+    line = _of(error)
+    if line is None or tf1:
+        return line
+    return line + _TF1 if line.startswith(("tf.", "TensorFlow 2 ")) and "TensorFlow Decision" not in line else line
+
+
+def _of(error: BaseException) -> str | None:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _module(error.name, error)
     if isinstance(error, ImportError):
@@ -133,6 +153,12 @@ def of(error: BaseException) -> str | None:
             return _name(error.obj.__name__, error.name, error)
         if type(error.obj).__module__.startswith("tensorflow.") and error.name in _METHODS:
             return f"TensorFlow 2 removed {error.name}: {_METHODS[error.name]}"
+        if error.name == "value" and (error.obj is None or type(error.obj) is int) and ".value" in _line(error):
+            return "TensorFlow 2 has numbers, not Dimension objects, in a TensorShape: leave out .value"
+    if isinstance(error, TypeError) and (match := _OLD_ARGUMENT.search(str(error))):
+        return f"TensorFlow 2 has another name for the argument {match[1]}"
+    if isinstance(error, RuntimeError) and _NO_EAGER.search(str(error)):
+        return "TensorFlow 2 runs operations at once, outside of a graph"
     if isinstance(error, ValueError) and _NO_CHIEF in str(error):
         return (
             "without a strategy in RunConfig(train_distribute=...) a cluster has a chief: launch --chief, or one in "
@@ -164,6 +190,8 @@ def _name(module: str, name: str, error: BaseException) -> str | None:
         return f"{module}.{name}: {_OF_PYTHON[module, name]}"
     if module.startswith(moved_names.ROOT):
         return _left_out(module, name)
+    if name == "contrib" and re.fullmatch(r"tensorflow\.(?:_api\.v2\.)?compat\.v1(?:\._?compat\.v1)*", module):
+        return _contrib("", error)
     api = _public(module)
     if api is None:
         return None
@@ -173,10 +201,7 @@ def _name(module: str, name: str, error: BaseException) -> str | None:
     tf = sys.modules.get("tensorflow")
     found = None if tf is None else _dotted(tf.compat.v1, full)
     if found is not None:
-        return (
-            f"tf.{full} is tf.compat.v1.{full} since TensorFlow 2.0; a whole file of that time runs with "
-            "`import tensorflow.compat.v1 as tf`"
-        )
+        return f"tf.{full} is tf.compat.v1.{full} since TensorFlow 2.0"
     return None
 
 
@@ -201,12 +226,23 @@ def _dotted(root: object, name: str) -> object | None:
 
 def _contrib(name: str, error: BaseException) -> str:
     """`name` is what the error names below tf.contrib; the line that failed may say more of what was asked for."""
-    lines = traceback.extract_tb(error.__traceback__)
-    match = _BELOW_CONTRIB.search(lines[-1].line or "") if lines else None
+    # TensorFlow's own frames come last where it wraps its modules.
+    lines = [line.line or "" for line in reversed(traceback.extract_tb(error.__traceback__))]
+    match = next(filter(None, map(_BELOW_CONTRIB.search, lines)), None)
     if match:
         name = max(name, ".".join(filter(None, (match[1].lstrip("."), match[2]))), key=len)
-    key = max((key for key in _CONTRIB if not key or name == key or name.startswith(key + ".")), key=len)
-    return f"tf.contrib{name and '.' + name} is gone since TensorFlow 2.0: {_CONTRIB[key]}"
+    return f"tf.contrib{name and '.' + name} is gone since TensorFlow 2.0: {of_contrib(name)}"
+
+
+def of_contrib(name: str) -> str:
+    """What took the place of a name below tf.contrib (`"layers.batch_norm"`), or of its package."""
+    return _CONTRIB[max((key for key in _CONTRIB if not key or name == key or name.startswith(key + ".")), key=len)]
+
+
+def _line(error: BaseException) -> str:
+    """The line of code on which a program failed."""
+    lines = traceback.extract_tb(error.__traceback__)
+    return (lines[-1].line or "") if lines else ""
 
 
 def _keras(name: str) -> str | None:

@@ -43,6 +43,7 @@ __all__ = [
     "MovedNamesTable",
     "install",
     "installed",
+    "is_from_import",
     "read",
     "used",
 ]
@@ -215,7 +216,7 @@ def _teach(module: types.ModuleType, old: str, table: MovedNamesTable) -> None:
         for place in olds:
             if name in table[place].gone:
                 raise _gone(place, name, table[place].gone[name])
-            if table.is_gone(f"{place}.{name}") and _is_from_import(sys._getframe(1)):
+            if table.is_gone(f"{place}.{name}") and is_from_import(sys._getframe(1)):
                 # The import system has looked for the module, and keeps what it heard to itself.
                 raise _gone(place, name, table[f"{place}.{name}"].since)
         raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module)
@@ -244,7 +245,7 @@ def _gone(module: str, name: str, since: str) -> CompatError:
     what = f"{module}.{name} is gone since TensorFlow {since}, and nothing stands for it"
     hint = _hint(since)
     # `from module import name` turns an AttributeError into a message of its own, and lets an ImportError through.
-    if _is_from_import(sys._getframe(2)):
+    if is_from_import(sys._getframe(2)):
         error: CompatError = GoneImportError(what, code="tensorflow/removed-name", hint=hint)
         error.path = None  # type: ignore[attr-defined]
     else:
@@ -260,7 +261,7 @@ def _hint(since: str) -> str:
     return f"take it out of the program{before}"
 
 
-def _is_from_import(frame: types.FrameType) -> bool:
+def is_from_import(frame: types.FrameType) -> bool:
     """Whether the statement at which a frame stands is `from … import …`, behind the import itself."""
     code, at = frame.f_code.co_code, frame.f_lasti
     return 0 <= at < len(code) and code[at] == _IMPORT_FROM

@@ -17,7 +17,9 @@ import zipfile
 from collections.abc import Callable, Sequence
 
 from estimator_pipeline import compat
+from estimator_pipeline.compat import tf1
 from estimator_pipeline.compat.moved_names import suggestions as known_names
+from estimator_pipeline.compat.tf1 import importers
 from estimator_pipeline.errors import (
     ConfigError,
     DiskError,
@@ -31,13 +33,14 @@ from estimator_pipeline.progress.task_events import TaskEvents
 from estimator_pipeline.utils import io_errors
 
 
-def run_script(path: str, args: Sequence[str] = (), *, patches: str | None = None) -> int:
+def run_script(path: str, args: Sequence[str] = (), *, patches: str | None = None, tf1: bool = False) -> int:
     """Runs a file (or a directory or zip file with a `__main__.py`) as `python path args…`.
 
     Args:
         path: the file, directory or zip file.
         args: the program's own arguments.
         patches: as for `compat.install`.
+        tf1: whether the program is written for TensorFlow 1, as for `compat.install`.
 
     Returns:
         The exit code that the process should end with.
@@ -52,7 +55,7 @@ def run_script(path: str, args: Sequence[str] = (), *, patches: str | None = Non
             found=f"working directory {os.getcwd()}",
             hint="give the path of a Python file, or -m MODULE for an importable module",
         )
-    compat.install(patches)
+    _install(patches, tf1)
     sys.argv = [path, *args]
     if os.path.isdir(path) or zipfile.is_zipfile(path):
         _first_on_path(os.path.abspath(path))
@@ -61,12 +64,21 @@ def run_script(path: str, args: Sequence[str] = (), *, patches: str | None = Non
     return _guarded(lambda: _exec_file(os.path.abspath(path)))
 
 
-def run_module(name: str, args: Sequence[str] = (), *, patches: str | None = None) -> int:
+def run_module(name: str, args: Sequence[str] = (), *, patches: str | None = None, tf1: bool = False) -> int:
     """Runs an importable module or package as `python -m name args…`. Returns the exit code."""
-    compat.install(patches)
+    _install(patches, tf1)
+    if tf1:
+        importers.mark_program(name)
     sys.argv = [name, *args]
     _first_on_path(os.getcwd())
     return _guarded(lambda: _run_as_main(name))
+
+
+def _install(patches: str | None, with_tf1: bool) -> None:
+    compat.install(patches, tf1=with_tf1)
+    if with_tf1:
+        # For the processes that the program starts.
+        os.environ[tf1.VARIABLE] = "1"
 
 
 def _first_on_path(folder: str) -> None:
@@ -143,9 +155,11 @@ def _exit_code(end: SystemExit) -> int:
 
 
 def _own_lines():
-    """The current exception, with the traceback's frames of this module and of runpy cut off at its top."""
+    """The current exception, without the traceback's frames of this module, of runpy and of the import statement."""
     kind, error, traceback = sys.exc_info()
     ours = {__file__, runpy.__file__}
+    _without_imports(error)
+    traceback = None if error is None else error.__traceback__
     cut = traceback
     while cut is not None and (
         cut.tb_frame.f_code.co_filename in ours or cut.tb_frame.f_code.co_filename.startswith("<frozen runpy")
@@ -155,9 +169,27 @@ def _own_lines():
     return kind, error, cut
 
 
+def _without_imports(error: BaseException | None) -> None:
+    """Takes the frames of the import statement, which is ours under --tf1, out of a traceback and of its causes'."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        before, traceback = None, error.__traceback__
+        while traceback is not None:
+            if traceback.tb_frame.f_code.co_filename == importers.__file__:
+                if before is None:
+                    error.__traceback__ = traceback.tb_next
+                else:
+                    before.tb_next = traceback.tb_next
+            else:
+                before = traceback
+            traceback = traceback.tb_next
+        error = error.__cause__ or error.__context__
+
+
 def _show(kind, error, traceback) -> None:
     error.__traceback__ = traceback
     sys.excepthook(kind, error, traceback)
-    known = known_names.of(error)
+    known = known_names.of(error, tf1=tf1.enabled())
     if known:
         print(f"estimator-pipeline: {known}", file=sys.stderr)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib.abc
 import importlib.machinery
 import sys
 import types
 from collections.abc import Sequence
+from typing import Any
+
+from estimator_pipeline.compat import tf1
 
 
 class _InstallAfter(importlib.abc.Loader):
@@ -41,5 +45,19 @@ class _WaitForTensorFlow(importlib.abc.MetaPathFinder):
         return spec
 
 
-if "tensorflow" not in sys.modules:
+def _install_before(name: str, *args: Any, **options: Any) -> Any:
+    """The import statement until the first one for TensorFlow, which must give TensorFlow 1's names already."""
+    if name.partition(".")[0] == "tensorflow":
+        builtins.__import__ = _import
+        from estimator_pipeline import compat
+
+        compat.install(tf1=True)
+        return builtins.__import__(name, *args, **options)
+    return _import(name, *args, **options)
+
+
+_import = builtins.__import__
+if tf1.wanted():
+    builtins.__import__ = _install_before
+elif "tensorflow" not in sys.modules:
     sys.meta_path.insert(0, _WaitForTensorFlow())

@@ -67,6 +67,8 @@ def _run_job(job: Job, recording: StepRecorder | None, environ: MutableMapping[s
 def prepare_process(job: Job) -> ModuleType:
     """TensorFlow with the Keras that the job's engine trains; the first call of a process decides.
 
+    Under `run.tf1` the job's own functions get TensorFlow 1's names.
+
     Raises:
         CompatError: this TensorFlow has none such, or the process has the other one already.
     """
@@ -80,6 +82,8 @@ def prepare_process(job: Job) -> ModuleType:
             code="tensorflow/wrong-keras",
             hint="run the job in a process of its own",
         )
+    if job.run.tf1:
+        compat.install(tf1=True)
     return tf
 
 

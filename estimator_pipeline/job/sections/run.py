@@ -94,6 +94,7 @@ class RunSection(Section):
         preemption_signals: The signals that ask a task to end with a checkpoint; null is SIGTERM.
         start_timeout_secs: How long a task waits at its start for the others to join; null is 1800.
         ledger: Whether each task writes down the records that it consumes, below model_dir; or a folder for that.
+        tf1: Whether the job's own functions are written for TensorFlow 1; see `compat.install(tf1=True)`.
         The others: as in tf.estimator.RunConfig.
     """
 
@@ -122,6 +123,7 @@ class RunSection(Section):
     accept_changes: bool = False
     preemption_signals: list[Literal["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU"]] | None = None
     ledger: bool | _Text = False
+    tf1: bool = False
 
     @property
     def ledger_folder(self) -> str | None:
@@ -171,6 +173,13 @@ class RunSection(Section):
                 "devices are given by name and by number.",
                 f"devices {self.devices} and num_devices {self.num_devices}",
                 "keep one of them.",
+            )
+        if self.tf1 and self.engine != "estimator":
+            yield Problem(
+                ("tf1",),
+                "functions written for TensorFlow 1 need graphs and sessions, which tf.estimator alone gives them.",
+                f"run.engine {self.engine}",
+                "leave it out, or set run.engine to estimator.",
             )
         for key in self.session_config:
             if key not in SESSION_FIELDS:

@@ -1,0 +1,162 @@
+"""`tf.contrib.estimator`: heads and what wraps Estimators, by what the estimator package has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow_estimator.python.estimator.canned import head as _head
+
+__all__ = [
+    "DNNEstimator",
+    "DNNLinearCombinedEstimator",
+    "LinearEstimator",
+    "binary_classification_head",
+    "clip_gradients_by_norm",
+    "forward_features",
+    "logistic_regression_head",
+    "multi_class_head",
+    "poisson_regression_head",
+    "regression_head",
+]
+
+_v1: Any = tf.compat.v1
+DNNEstimator = _v1.estimator.DNNEstimator
+LinearEstimator = _v1.estimator.LinearEstimator
+DNNLinearCombinedEstimator = _v1.estimator.DNNLinearCombinedEstimator
+_MEAN = _v1.losses.Reduction.SUM_OVER_BATCH_SIZE
+
+
+def multi_class_head(
+    n_classes: int,
+    weight_column: Any = None,
+    label_vocabulary: Any = None,
+    loss_reduction: str = _MEAN,
+    loss_fn: Any = None,
+    name: str | None = None,
+) -> Any:
+    """The head of more than two classes: softmax cross entropy."""
+    return _head._multi_class_head_with_softmax_cross_entropy_loss(
+        n_classes, weight_column, label_vocabulary, loss_reduction, loss_fn, name
+    )
+
+
+def binary_classification_head(
+    weight_column: Any = None,
+    thresholds: Any = None,
+    label_vocabulary: Any = None,
+    loss_reduction: str = _MEAN,
+    loss_fn: Any = None,
+    name: str | None = None,
+) -> Any:
+    """The head of two classes: sigmoid cross entropy."""
+    return _head._binary_logistic_head_with_sigmoid_cross_entropy_loss(
+        weight_column, thresholds, label_vocabulary, loss_reduction, loss_fn, name
+    )
+
+
+def regression_head(
+    weight_column: Any = None,
+    label_dimension: int = 1,
+    loss_reduction: str = _MEAN,
+    loss_fn: Any = None,
+    inverse_link_fn: Any = None,
+    name: str | None = None,
+) -> Any:
+    """The head of a regression: mean squared error."""
+    return _head._regression_head(weight_column, label_dimension, loss_reduction, loss_fn, inverse_link_fn, name)
+
+
+def poisson_regression_head(
+    weight_column: Any = None,
+    label_dimension: int = 1,
+    loss_reduction: str = _MEAN,
+    compute_full_loss: bool = True,
+    name: str | None = None,
+) -> Any:
+    """The head of a regression of counts: the loss of Poisson's distribution."""
+
+    def loss_fn(labels: Any, logits: Any) -> Any:
+        return tf.nn.log_poisson_loss(labels, logits, compute_full_loss=compute_full_loss)
+
+    return regression_head(weight_column, label_dimension, loss_reduction, loss_fn, tf.exp, name)
+
+
+def logistic_regression_head(weight_column: Any = None, loss_reduction: str = _MEAN, name: str | None = None) -> Any:
+    """The head of a regression of probabilities in [0, 1]: sigmoid cross entropy."""
+
+    def loss_fn(labels: Any, logits: Any) -> Any:
+        return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+
+    return regression_head(weight_column, 1, loss_reduction, loss_fn, tf.sigmoid, name)
+
+
+def clip_gradients_by_norm(optimizer: Any, clip_norm: float) -> Any:
+    """An optimizer whose gradients are clipped, each by itself, to a norm."""
+
+    def clipped(gradients: Any) -> Any:
+        return [
+            (gradient if gradient is None else tf.clip_by_norm(gradient, clip_norm), variable)
+            for gradient, variable in gradients
+        ]
+
+    class ClippedOptimizer(_v1.train.Optimizer):
+        def __init__(self) -> None:
+            super().__init__(False, f"Clip{type(optimizer).__name__}")
+
+        def compute_gradients(self, *args: Any, **options: Any) -> Any:
+            return optimizer.compute_gradients(*args, **options)
+
+        def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
+            return optimizer.apply_gradients(clipped(grads_and_vars), global_step, name)
+
+        def get_slot(self, *args: Any) -> Any:
+            return optimizer.get_slot(*args)
+
+        def get_slot_names(self) -> Any:
+            return optimizer.get_slot_names()
+
+        def variables(self) -> Any:
+            return optimizer.variables()
+
+    return ClippedOptimizer()
+
+
+def forward_features(estimator: Any, keys: Iterable[str] | str | None = None, sparse_default_values: Any = None) -> Any:
+    """An Estimator like the given one that gives features along with its predictions.
+
+    Args:
+        estimator: of tf.estimator.
+        keys: which features; all by default.
+        sparse_default_values: name -> value of a sparse feature where it has none.
+
+    Raises:
+        KeyError: a feature that is not there.
+        ValueError: a prediction that has a feature's name.
+    """
+    wanted = [keys] if isinstance(keys, str) else None if keys is None else list(keys)
+    defaults = sparse_default_values or {}
+
+    def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
+        # Before the model's own function, which may change them.
+        own = dict(features)
+        spec = estimator._call_model_fn(features, labels, mode, config)
+        if mode != tf.estimator.ModeKeys.PREDICT:
+            return spec
+        predictions = dict(spec.predictions)
+        for key in own if wanted is None else wanted:
+            if key in predictions:
+                raise ValueError(f"Cannot forward feature key ({key}): it is a key of the predictions")
+            value = own[key]
+            if isinstance(value, tf.SparseTensor):
+                value = tf.sparse.to_dense(value, default_value=defaults.get(key))
+            predictions[key] = value
+        outputs = dict(spec.export_outputs or {})
+        for name, output in outputs.items():
+            if isinstance(output, tf.estimator.export.PredictOutput):
+                more = {key: value for key, value in predictions.items() if key not in spec.predictions}
+                outputs[name] = tf.estimator.export.PredictOutput({**output.outputs, **more})
+        return spec._replace(predictions=predictions, export_outputs=outputs)
+
+    return _v1.estimator.Estimator(model_fn, model_dir=estimator.model_dir, config=estimator.config)

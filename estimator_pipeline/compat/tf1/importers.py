@@ -1,0 +1,180 @@
+"""Who gets TensorFlow 1's names: the program, not the libraries that it uses.
+
+`import tensorflow` in a program must give another module than the same statement in TensorFlow itself, in Keras or in
+a library for TensorFlow 2 that the program imports. So the import statement is asked who imports: `builtins.__import__`
+gets the importer's globals. A program is
+
+- `__main__`, and every module that is not installed into this Python;
+- a package that is installed, and whose code uses `tf.contrib` other than in a `try`: it was written for TensorFlow 1.
+
+Everything else is a library, and gets what it always got.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import importlib.util
+import os
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from estimator_pipeline.compat.tf1 import contrib
+
+__all__ = ["install", "is_program", "mark_program"]
+
+_ROOT = "tensorflow"
+_MAIN = ("__main__", "__mp_main__")
+# Installed as an editable checkout they would pass for programs.
+_LIBRARIES = {
+    "estimator_pipeline", "model_fns", "tensorflow", "tensorflow_estimator", "keras", "tf_keras", "tf_slim",
+    "tensorflow_datasets", "tensorflow_hub", "tensorflow_probability", "tensorboard",
+}  # fmt: skip
+# Below these TensorFlow's own modules lie, which are one for all.
+_PRIVATE = ("python", "core", "compiler", "tools", "include", "_api", "tsl", "dtensor", "security")
+_CONTRIB = re.compile(rb"\bcontrib\b")
+
+_programs: set[str] = set()
+
+
+def mark_program(package: str) -> None:
+    """Has an installed package count as a program: the one that `exec -m PACKAGE` runs."""
+    _programs.add(package.partition(".")[0])
+
+
+def install(namespace: ModuleType) -> None:
+    """Gives programs `namespace` for `tensorflow`, from now on."""
+    original = builtins.__import__
+
+    @functools.wraps(original)
+    def import_(
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> Any:
+        if level or not name.startswith(_ROOT) or not is_program(globals):
+            return original(name, globals, locals, fromlist, level)
+        of_tensorflow = name == _ROOT or name.startswith("tensorflow.")
+        imported: Callable[..., Any] = functools.partial(original, globals=globals, locals=locals)
+        if of_tensorflow:
+            imported = functools.partial(_import, namespace=namespace, original=imported)
+        if contrib.is_below(str((globals or {}).get("__name__"))):
+            # A file of TensorFlow 1.15, which must load whatever of its imports is gone.
+            return contrib.files.with_missing(name, fromlist, imported)
+        return imported(name, fromlist=fromlist)
+
+    builtins.__import__ = import_
+
+
+def _import(name: str, fromlist: Sequence[str] | None, *, namespace: ModuleType, original: Callable[..., Any]) -> Any:
+    """What a program's import statement gives: see :func:`builtins.__import__`."""
+    _, _, below = name.partition(".")
+    first = below.partition(".")[0]
+    if not below:
+        # `from tensorflow import contrib` asks the module for the name, and modules below TensorFlow are found by it.
+        return namespace
+    if contrib.is_below(name):
+        module = contrib.module(name)
+        _load_submodules(module, name, fromlist)
+        return module if fromlist else namespace
+    if first not in _PRIVATE:
+        found: Any = namespace
+        for part in below.split("."):
+            found = getattr(found, part, None)
+        if found is not None:
+            return found if fromlist else namespace
+    found = original(name, fromlist=fromlist)
+    return found if fromlist else namespace
+
+
+def _load_submodules(module: ModuleType, name: str, fromlist: Sequence[str] | None) -> None:
+    """`from tensorflow.contrib.x import y`, where y is a module that has not been imported."""
+    for each in fromlist or ():
+        if each != "*" and not hasattr(module, each) and contrib.has_module(f"{name}.{each}"):
+            contrib.module(f"{name}.{each}")
+
+
+def is_program(globals: Mapping[str, Any] | None) -> bool:
+    """Whether the code with these globals is a program's, or of a library written for TensorFlow 1."""
+    if globals is None:
+        return False
+    name = globals.get("__name__")
+    if not isinstance(name, str):
+        return True  # `exec` with globals of one's own
+    if name in _MAIN or contrib.is_below(name):
+        return True
+    file = globals.get("__file__")
+    return _is_program(name.partition(".")[0], file if isinstance(file, str) else None)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_program(package: str, file: str | None) -> bool:
+    if package in _programs:
+        return True
+    if package in _LIBRARIES or package in sys.stdlib_module_names:
+        return False
+    if file is None:
+        return True
+    return not _is_installed(os.path.realpath(file)) or _written_for_version_1(package)
+
+
+@functools.cache
+def _installed_below() -> tuple[str, ...]:
+    paths = {sysconfig.get_path(key) for key in ("purelib", "platlib", "stdlib", "platstdlib")}
+    paths.update(site.getsitepackages(), [site.getusersitepackages()])
+    return tuple(os.path.realpath(path) + os.sep for path in paths if path)
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_installed_below())
+
+
+@functools.cache
+def _written_for_version_1(package: str) -> bool:
+    """Whether the code of an installed package uses tf.contrib, other than to see whether it is there."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.origin:
+        return False
+    for file in _files(spec.origin):
+        try:
+            with open(file, "rb") as stream:
+                text = stream.read()
+            if _CONTRIB.search(text) and any(_uses_of_contrib(ast.parse(text))):
+                return True
+        except (OSError, SyntaxError, ValueError):
+            continue
+    return False
+
+
+def _files(origin: str) -> Iterator[str]:
+    if os.path.basename(origin) != "__init__.py":
+        yield origin
+        return
+    for folder, _, names in os.walk(os.path.dirname(origin)):
+        yield from (os.path.join(folder, name) for name in sorted(names) if name.endswith(".py"))
+
+
+def _uses_of_contrib(node: ast.AST) -> Iterator[ast.AST]:
+    """Where code that is not in a `try` imports tensorflow.contrib or has an attribute of `tf.contrib`."""
+    if isinstance(node, ast.Try):
+        return
+    if isinstance(node, ast.ImportFrom):
+        module = node.module or ""
+        below = module == "tensorflow.contrib" or module.startswith("tensorflow.contrib.")
+        if not node.level and (below or (module == _ROOT and any(each.name == "contrib" for each in node.names))):
+            yield node
+    elif isinstance(node, ast.Import):
+        if any(f"{each.name}.".startswith("tensorflow.contrib.") for each in node.names):
+            yield node
+    elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("tf.contrib", "tensorflow.contrib"):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _uses_of_contrib(child)

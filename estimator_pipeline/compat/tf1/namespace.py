@@ -1,0 +1,61 @@
+"""The module that a program written for TensorFlow 1 gets as `tensorflow`.
+
+Its names are those of `tf.compat.v1`; where version 1 has none, those of TensorFlow 2 (`tf.function`). `tf.contrib` is
+:mod:`estimator_pipeline.compat.tf1.contrib`. `tf.compat.v1` is the same module again, since programs reach for it to
+have TensorFlow 1's names; `tf.compat.v2` is TensorFlow 2 as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+from estimator_pipeline.compat.tf1 import contrib
+
+__all__ = ["FallbackModule", "build"]
+
+
+class FallbackModule(ModuleType):
+    """A module without names of its own: each is looked up in other modules, in their order, when it is first used."""
+
+    def __init__(self, name: str, *sources: ModuleType, **own: Any) -> None:
+        super().__init__(name, sources[0].__doc__)
+        self.__dict__.update(own)
+        self.__dict__["_sources"] = sources
+        # Its children are modules of TensorFlow itself: a package, for `import tensorflow.python.x`.
+        for attribute in ("__file__", "__path__", "__spec__", "__version__"):
+            if hasattr(sources[-1], attribute):
+                self.__dict__[attribute] = getattr(sources[-1], attribute)
+
+    def __getattr__(self, name: str) -> Any:
+        for source in self._sources:
+            with contextlib.suppress(AttributeError):
+                return getattr(source, name)
+        # TensorFlow 1 had its private packages as attributes, and version 2 takes them away.
+        module = sys.modules.get(f"{self.__name__}.{name}")
+        if module is not None:
+            return module
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name, obj=self)
+
+    def __dir__(self) -> list[str]:
+        names = {name for name in self.__dict__ if not name.startswith("_")}
+        return sorted(names.union(*(dir(source) for source in self._sources)))
+
+    @property
+    def __all__(self) -> list[str]:
+        """For `from tensorflow import *`."""
+        return [name for name in dir(self) if not name.startswith("_")]
+
+
+def build(tf: ModuleType) -> ModuleType:
+    """The module for a program, over TensorFlow 2 with its `tf.estimator`."""
+    v1, v2 = tf.compat.v1, tf.compat.v2
+    # TensorFlow 1.13 and before had it as an attribute: `tf.pywrap_tensorflow.NewCheckpointReader`.
+    pywrap = importlib.import_module("tensorflow.python.pywrap_tensorflow")
+    roots = {name.partition(".")[2]: contrib.module(name) for name in (contrib.ROOT, contrib.EXAMPLES)}
+    module = FallbackModule("tensorflow", v1, tf, pywrap_tensorflow=pywrap, **roots)
+    module.__dict__["compat"] = FallbackModule("tensorflow.compat", tf.compat, v1.compat, v1=module, v2=v2)
+    return module

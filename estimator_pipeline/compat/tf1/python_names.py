@@ -1,0 +1,86 @@
+"""What programs of that time ask of Python and NumPy, and these no longer have.
+
+Only what is missing is given back, as the thing that took its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import collections.abc
+import fractions
+import importlib.util
+import inspect
+import math
+import sys
+import time
+import types
+from collections import namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["restore"]
+
+ArgSpec = namedtuple("ArgSpec", "args varargs keywords defaults")
+
+# NumPy 1.24 and 2.0 removed these.
+_NUMPY = {
+    "int": int, "float": float, "bool": bool, "object": object, "str": str, "complex": complex, "long": int,
+    "unicode": str, "float_": np.float64, "complex_": np.complex128, "string_": np.bytes_, "unicode_": np.str_,
+    "Inf": np.inf, "Infinity": np.inf, "infty": np.inf, "NaN": np.nan, "product": np.prod, "cumproduct": np.cumprod,
+    "sometrue": np.any, "alltrue": np.all, "row_stack": np.vstack, "asscalar": lambda array: array.item(),
+}  # fmt: skip
+
+
+def restore() -> None:
+    """Puts the missing names in place, in this process."""
+    _give(inspect, "getargspec", _getargspec)
+    _give(inspect, "ArgSpec", ArgSpec)
+    _give(fractions, "gcd", math.gcd)
+    _give(time, "clock", time.perf_counter)
+    _give(asyncio, "coroutine", types.coroutine)
+    for name in collections.abc.__all__:
+        _give(collections, name, getattr(collections.abc, name))
+    for name, value in _NUMPY.items():
+        # Not by hasattr: NumPy answers some of them with a warning.
+        if name not in np.__dict__:
+            setattr(np, name, value)
+    if "imp" not in sys.modules and sys.version_info >= (3, 12):
+        sys.modules["imp"] = _imp()
+
+
+def _give(module: types.ModuleType, name: str, value: Any) -> None:
+    if not hasattr(module, name):
+        setattr(module, name, value)
+
+
+def _getargspec(func: Callable[..., Any]) -> ArgSpec:
+    """`inspect.getargspec`, until Python 3.10."""
+    full = inspect.getfullargspec(func)
+    if full.kwonlyargs or full.annotations:
+        raise ValueError(
+            "Function has keyword-only parameters or annotations, use inspect.signature() API which can support them"
+        )
+    return ArgSpec(full.args, full.varargs, full.varkw, full.defaults)
+
+
+def _imp() -> types.ModuleType:
+    """The part of `imp` that programs use: Python 3.12 removed it."""
+    module = types.ModuleType("imp", "The module that Python 3.12 removed, as far as programs use it.")
+
+    def load_source(name: str, pathname: str, file: Any = None) -> types.ModuleType:
+        spec = importlib.util.spec_from_file_location(name, pathname)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"cannot load {pathname!r} as a module", name=name, path=pathname)
+        loaded = importlib.util.module_from_spec(spec)
+        sys.modules[name] = loaded
+        spec.loader.exec_module(loaded)
+        return loaded
+
+    module.load_source = load_source  # type: ignore[attr-defined]
+    module.reload = importlib.reload  # type: ignore[attr-defined]
+    module.new_module = types.ModuleType  # type: ignore[attr-defined]
+    module.acquire_lock = module.release_lock = lambda: None  # type: ignore[attr-defined]
+    return module
