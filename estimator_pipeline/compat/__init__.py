@@ -129,6 +129,8 @@ def install(patches: str | Sequence[str] | None = None, *, tf1: bool = False) ->
         )
     with _lock:
         if not _tf1.enabled():
+            # For child processes, which need the same answer.
+            os.environ[_tf1.VARIABLE] = "1"
             _steps.append(InstallStep("tf1", "programs get TensorFlow 1's names and behaviour, and tf.contrib"))
         return _tf1.enable(tf)
 

@@ -55,7 +55,7 @@ def run_script(path: str, args: Sequence[str] = (), *, patches: str | None = Non
             found=f"working directory {os.getcwd()}",
             hint="give the path of a Python file, or -m MODULE for an importable module",
         )
-    _install(patches, tf1)
+    compat.install(patches, tf1=tf1)
     sys.argv = [path, *args]
     if os.path.isdir(path) or zipfile.is_zipfile(path):
         _first_on_path(os.path.abspath(path))
@@ -66,19 +66,12 @@ def run_script(path: str, args: Sequence[str] = (), *, patches: str | None = Non
 
 def run_module(name: str, args: Sequence[str] = (), *, patches: str | None = None, tf1: bool = False) -> int:
     """Runs an importable module or package as `python -m name args…`. Returns the exit code."""
-    _install(patches, tf1)
+    compat.install(patches, tf1=tf1)
     if tf1:
         importers.mark_program(name)
     sys.argv = [name, *args]
     _first_on_path(os.getcwd())
     return _guarded(lambda: _run_as_main(name))
-
-
-def _install(patches: str | None, with_tf1: bool) -> None:
-    compat.install(patches, tf1=with_tf1)
-    if with_tf1:
-        # For the processes that the program starts.
-        os.environ[tf1.VARIABLE] = "1"
 
 
 def _first_on_path(folder: str) -> None:

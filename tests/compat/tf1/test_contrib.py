@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import itertools
 import json
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -533,3 +535,12 @@ def test_rows_are_sorted_and_named_once():
     assert rows == sorted(rows)
     whole = [line.split(" ")[0] for line in rows if " = " in line]
     assert len(whole) == len(set(whole))
+
+
+def test_the_page_is_of_the_table():
+    """docs/reference/contrib.md: `python tools/contrib_names.py` writes it."""
+    path = Path(__file__).resolve().parents[3] / "tools/contrib_names.py"
+    spec = importlib.util.spec_from_file_location("contrib_names", path)
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.DOCUMENT.read_text(encoding="utf-8") == tool.page()
