@@ -20,6 +20,7 @@ def told(tmp_path, monkeypatch):
     """`told(program)`: what is told of the error with which a program ends."""
     # As in a process in which nobody has asked for tf.contrib yet.
     monkeypatch.delattr(tf, "contrib", raising=False)
+    monkeypatch.delitem(sys.modules, "tensorflow_hub", raising=False)
     for name in [name for name in sys.modules if f"{name}.".startswith("tensorflow.contrib.")]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -73,6 +74,19 @@ def told(tmp_path, monkeypatch):
             "import tensorflow.compat.v1 as tf\ntf.contrib.layers.batch_norm",
             "tf.contrib.layers.batch_norm is gone since TensorFlow 2.0: its layers and arg_scope",
         ),
+        ("import tensorflow as tf\ntf.metrics.accuracy", "tf.metrics.accuracy is tf.compat.v1.metrics.accuracy since"),
+        (
+            "import tensorflow as tf\ntf.losses.sparse_softmax_cross_entropy",
+            "tf.losses.sparse_softmax_cross_entropy is tf.compat.v1.losses.sparse_softmax_cross_entropy since",
+        ),
+        (
+            "from tensorflow.contrib.tensorboard.plugins import projector",
+            "tf.contrib.tensorboard.plugins.projector is gone since TensorFlow 2.0: the projector is tensorboard.plugins",
+        ),
+        (
+            "import sys, types\nsys.modules['tensorflow_hub'] = hub = types.ModuleType('tensorflow_hub')\nhub.Module",
+            "tensorflow-hub 0.16 removed hub.Module: pip install --no-deps 'tensorflow-hub<0.16'",
+        ),
         ("import tensorflow as tf\ntf.zeros([2, 3]).shape[1].value", "TensorFlow 2 has numbers, not Dimension objects"),
         (
             "import tensorflow as tf\ntf.reduce_sum(tf.zeros([2]), keep_dims=True)",
@@ -95,6 +109,13 @@ def test_what_is_known(program, says, told):
     # A program of that time is led to what runs it as a whole.
     of_tensorflow = says.startswith(("tf.", "TensorFlow 2 "))
     assert line.endswith(" runs unchanged with `estimator-pipeline exec --tf1`") == of_tensorflow
+
+
+def test_nobody_is_told_to_install_what_is_there(monkeypatch):
+    for spec, told in ((None, True), ("found", False)):
+        monkeypatch.setattr(known_names.importlib.util, "find_spec", lambda name, spec=spec: spec)
+        assert ("pip install tf-slim" in known_names.of_contrib("slim.conv2d")) is told
+        assert "{" not in known_names.of_contrib("layers.conv2d")
 
 
 def test_under_tf1_nobody_is_sent_there():

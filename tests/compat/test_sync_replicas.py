@@ -47,6 +47,27 @@ def test_the_session_closes_at_once_and_its_threads_end(logged):
     assert token_threads() == []
 
 
+@pytest.mark.parametrize(("queue", "left_alone"), [("sync_token_q", False), ("fifo_queue", True)])
+def test_a_copy_of_the_hook_is_reached_by_its_queue(queue, left_alone, logged):
+    """As libraries bring one: its thread waits for what never comes. Other queues' threads are waited for as ever."""
+    with tf.Graph().as_default():
+        tokens = tf.queue.FIFOQueue(1, tf.int64, shapes=(), name=queue, shared_name=queue)
+        runner = tf.compat.v1.train.QueueRunner(tokens, [tokens.enqueue(1)])
+
+        class Hook(tf.compat.v1.train.SessionRunHook):
+            def after_create_session(self, session, coord):
+                self.threads = runner.create_threads(session, coord=coord, daemon=True, start=True)
+                self.registered = set(coord._registered_threads)
+
+        hook = Hook()
+        with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]):
+            pass
+        assert len(hook.registered) == (2 if left_alone else 1)
+    for thread in hook.threads:
+        thread.join(120)
+        assert not thread.is_alive()
+
+
 def test_an_error_of_the_thread_while_training_goes_on_is_told():
     coord = tf.train.Coordinator()
     seen = _NotWaitedFor(coord)

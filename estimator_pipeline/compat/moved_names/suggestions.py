@@ -23,9 +23,9 @@ __all__ = ["of", "of_contrib"]
 # Below tf.contrib, the longest that fits -> what to use. TensorFlow 2.0 removed all of it.
 _CONTRIB: Mapping[str, str] = {
     "": "what of it has a home today is in docs/migrate-code.md, and `estimator-pipeline migrate scan` lists it",
-    "slim": "it is the package tf-slim today: pip install tf-slim, then import tf_slim",
-    "slim.nets": "the networks are in tf_slim.nets: pip install tf-slim",
-    "layers": "its layers and arg_scope are in the package tf-slim: pip install tf-slim, then tf_slim.layers; "
+    "slim": "it is the package tf-slim today{install}: import tf_slim",
+    "slim.nets": "the networks are tf_slim.nets, of the package tf-slim{install}",
+    "layers": "its layers and arg_scope are tf_slim.layers, of the package tf-slim{install}; "
     "feature columns are tf.feature_column",
     "framework": "arg_scope and the variables are in the package tf-slim (tf_slim); nest is tf.nest",
     "learn": "tf.estimator took its place: learn.RunConfig is tf.estimator.RunConfig, and so on",
@@ -54,6 +54,7 @@ _CONTRIB: Mapping[str, str] = {
     "lite": "it is tf.lite today",
     "keras": "it is tf.keras today",
     "hub": "it is the package tensorflow-hub",
+    "tensorboard": "the projector is tensorboard.plugins.projector, and takes the folder, not its writer",
     "mixed_precision": "it is tf.compat.v1.mixed_precision today",
     "batching": "it is tf.nondifferentiable_batch_function today",
     "timeseries": "nothing took its place",
@@ -98,6 +99,27 @@ _OF_PYTHON: Mapping[tuple[str, str], str] = {
     ("fractions", "gcd"): "Python 3.9 removed it: it is math.gcd",
     ("cgi", "escape"): "Python 3.8 removed it: it is html.escape",
 }
+# What TensorFlow Hub had for TensorFlow 1.
+_OF_HUB = (
+    "ImageModuleInfo",
+    "LatestModuleExporter",
+    "Module",
+    "ModuleSpec",
+    "add_signature",
+    "attach_image_module_info",
+    "attach_message",
+    "create_module_spec",
+    "create_module_spec_from_saved_model",
+    "eval_function_for_module",
+    "get_expected_image_size",
+    "get_num_image_channels",
+    "image_embedding_column",
+    "load_module_spec",
+    "register_module_for_export",
+    "sparse_text_embedding_column",
+    "text_embedding_column",
+    "text_embedding_column_v2",
+)
 _OF_COLLECTIONS = (
     "Callable",
     "Iterable",
@@ -180,8 +202,13 @@ def _module(name: str, error: BaseException) -> str | None:
 
 def _name(module: str, name: str, error: BaseException) -> str | None:
     """What is known of `module.name`."""
-    if module == "keras" or module.startswith("keras."):
+    if module == "keras" or module.startswith("keras.") and not module.startswith("keras.api._v2."):
         return _keras(f"{module}.{name}")
+    if module == "tensorflow_hub" and name in _OF_HUB:
+        return (
+            f"tensorflow-hub 0.16 removed hub.{name}: pip install --no-deps 'tensorflow-hub<0.16', with which a program "
+            "under `exec --tf1` finds it; hub.KerasLayer and hub.load take its place"
+        )
     if name.startswith("BoostedTrees"):
         return f"tensorflow-estimator 2.15 has no {name}: the package tensorflow-decision-forests took its place"
     if module == "collections" and name in _OF_COLLECTIONS:
@@ -212,6 +239,10 @@ def _public(module: str) -> str | None:
     match = re.match(r"(?:tensorflow\._api\.v2|tensorflow)\.(?!_|compat\b|python\b)([\w.]+)$", module)
     if match:
         return match[1]
+    # tf.metrics and tf.losses are Keras's since TensorFlow 2.0.
+    match = re.match(r"(?:tf_)?keras\.api\._v2\.keras\.([\w.]+)$", module)
+    if match:
+        return match[1]
     match = re.match(r"tensorflow_estimator\.python\.estimator\.api\._v2\.([\w.]+)$", module)
     return match[1] if match else None
 
@@ -236,7 +267,9 @@ def _contrib(name: str, error: BaseException) -> str:
 
 def of_contrib(name: str) -> str:
     """What took the place of a name below tf.contrib (`"layers.batch_norm"`), or of its package."""
-    return _CONTRIB[max((key for key in _CONTRIB if not key or name == key or name.startswith(key + ".")), key=len)]
+    hint = _CONTRIB[max((key for key in _CONTRIB if not key or name == key or name.startswith(key + ".")), key=len)]
+    # Not to be told to install what is there.
+    return hint.replace("{install}", "" if importlib.util.find_spec("tf_slim") else " (pip install tf-slim)")
 
 
 def _line(error: BaseException) -> str:

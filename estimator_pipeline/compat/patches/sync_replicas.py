@@ -7,8 +7,10 @@ sync_token_q_EnqueueMany"). All other tasks wait for the chief's result meanwhil
 what it hears of the session's end is no error; the thread that closes the queue of tokens, by which a worker in its
 last step is let go, is waited for as ever.
 
-Private use: `_SyncReplicasOptimizerHook` of `tensorflow.python.training.sync_replicas_optimizer`, which starts the
-thread; the end of the name of the closing thread, which `QueueRunner` gives it (the same from 2.15 to 2.21).
+Libraries bring copies of the optimizer and of its hook. So the thread is told by its queue, whose name every copy
+keeps, where a QueueRunner starts it.
+
+Private use: the end of the name of the closing thread, which `QueueRunner` gives it (the same from 2.15 to 2.21).
 """
 
 from __future__ import annotations
@@ -21,19 +23,22 @@ NAME = "sync-replicas"
 WHAT = "training with a SyncReplicasOptimizer ends with its last step, not two minutes after it"
 
 _CLOSES = "close_on_stop"
+_QUEUE = "sync_token_q"
 
 
 def apply() -> None:
-    from tensorflow.python.training import sync_replicas_optimizer
+    from tensorflow.python.training import queue_runner_impl
 
-    hook = sync_replicas_optimizer._SyncReplicasOptimizerHook
-    original = hook.after_create_session
+    runner = queue_runner_impl.QueueRunner
+    original = runner.create_threads
 
     @functools.wraps(original)
-    def after_create_session(self: Any, session: Any, coord: Any) -> Any:
-        return original(self, session, _NotWaitedFor(coord))
+    def create_threads(self: Any, sess: Any, coord: Any = None, *args: Any, **options: Any) -> Any:
+        if coord is not None and _QUEUE in self.name:
+            coord = _NotWaitedFor(coord)
+        return original(self, sess, coord, *args, **options)
 
-    hook.after_create_session = after_create_session
+    runner.create_threads = create_threads
 
 
 class _NotWaitedFor:
