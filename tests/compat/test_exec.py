@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from estimator_pipeline import compat
 from estimator_pipeline.cli import main as cli
-from estimator_pipeline.compat.script_runner import runner
+from estimator_pipeline.compat.script_runner import children, runner
 
 _EXEC = ["-m", "estimator_pipeline", "exec"]
 
@@ -137,6 +137,7 @@ def test_exit_code_and_traceback_are_python_s(body, code, both, tmp_path):
 def test_what_a_program_gives_to_exit(given, code, says, monkeypatch, tmp_path, capsys):
     """The same, in this process."""
     monkeypatch.setattr(compat, "install", lambda patches, tf1: None)
+    monkeypatch.setattr(children, "reach", lambda environ: None)
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in {"__main__", "__mp_main__"} & sys.modules.keys():
@@ -168,6 +169,70 @@ def test_module_that_is_not_there(both):
     plain, executed = both("-m", "no_such_module")
     assert plain.returncode == executed.returncode == 1
     assert executed.stderr.endswith(plain.stderr) and "No module named no_such_module" in plain.stderr
+
+
+# What it starts ------------------------------------------------------------------------------------------
+
+
+_STARTS = """
+    import os
+    import subprocess
+    import sys
+
+    command = [sys.executable, *sys.argv[1:]]
+    print(subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout, end="")
+"""
+_CHILD = """
+    import sys
+    print("sitecustomize" in sys.modules and getattr(sys.modules["sitecustomize"], "MINE", None), sys.path[0])
+    import tensorflow as tf
+    print(tf.estimator.Estimator.__name__, sys.modules["estimator_pipeline.compat"].status().steps[0].name)
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mine", [True, False])
+def test_a_process_that_the_program_starts_has_tf_estimator(mine, run_python, tmp_path, native):
+    """By subprocess; and a sitecustomize of the user's own is run as ever."""
+    _write(tmp_path / "prog.py", _STARTS)
+    _write(tmp_path / "inner/child.py", _CHILD)
+    env = {}
+    if mine:
+        _write(tmp_path / "site/sitecustomize.py", "MINE = 'mine'")
+        env["PYTHONPATH"] = str(tmp_path / "site")
+    done = run_python([*_EXEC, "prog.py", "inner/child.py"], cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first.split(" ")[1] == str(tmp_path / "inner") and (first.split(" ")[0] == "mine") is mine
+    assert second.startswith("Estimator") and second.endswith("keras-symbols" if native else "keras-resolved")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("variables", [{}, {"ESTIMATOR_PIPELINE_TF1": "1"}], ids=["2", "1"])
+def test_a_command_of_ours_that_the_program_starts(variables, run_python, tmp_path):
+    """`exec` within `exec`, once more, with TensorFlow 1's names: nothing is installed twice at once."""
+    _write(tmp_path / "prog.py", _STARTS)
+    _write(tmp_path / "child.py", "import tensorflow as tf\nprint(hasattr(tf, 'placeholder'), tf.estimator.Estimator)")
+    done = run_python([*_EXEC, "prog.py", *_EXEC, "prog.py", "child.py"], cwd=tmp_path, env=variables)
+    assert done.stdout.startswith(f"{bool(variables)} <class"), done.stderr
+
+
+def test_a_process_without_this_package_is_left_alone(run_python, tmp_path):
+    """Another Python, or one that imports nothing: it starts as ever, and loads nothing of ours."""
+    environ: dict[str, str] = {"PYTHONPATH": str(tmp_path)}
+    children.reach(environ)
+    children.reach(environ)
+    assert environ["PYTHONPATH"].split(":") == [children.FOLDER, str(tmp_path)]
+    text = "import sys; print([name for name in sys.modules if name.startswith('estimator_pipeline')], sys.path[1])"
+    done = run_python(["-c", text], env=environ)
+    assert (done.stdout, done.stderr) == (f"[] {tmp_path}\n", "")
+    done = run_python(
+        ["-S", "-c", "import sitecustomize; import sys; print(len(sys.meta_path))"], env=environ, cwd=tmp_path
+    )
+    assert (done.stdout, done.stderr) == ("3\n", "")
+    left = {children.VARIABLE: "0"}
+    children.reach(left)
+    assert left == {children.VARIABLE: "0"}
 
 
 # What it refuses, and how it reads its own arguments -------------------------------------------------------

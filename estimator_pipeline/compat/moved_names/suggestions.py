@@ -202,12 +202,12 @@ def _module(name: str, error: BaseException) -> str | None:
 
 def _name(module: str, name: str, error: BaseException) -> str | None:
     """What is known of `module.name`."""
-    if module == "keras" or module.startswith("keras.") and not module.startswith("keras.api._v2."):
+    if module == "keras" or (module.startswith("keras.") and not module.startswith("keras.api._v2.")):
         return _keras(f"{module}.{name}")
     if module == "tensorflow_hub" and name in _OF_HUB:
         return (
-            f"tensorflow-hub 0.16 removed hub.{name}: pip install --no-deps 'tensorflow-hub<0.16', with which a program "
-            "under `exec --tf1` finds it; hub.KerasLayer and hub.load take its place"
+            f"tensorflow-hub 0.16 removed hub.{name}: pip install --no-deps 'tensorflow-hub<0.16', and run the program "
+            "by `exec --tf1`"
         )
     if name.startswith("BoostedTrees"):
         return f"tensorflow-estimator 2.15 has no {name}: the package tensorflow-decision-forests took its place"

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from estimator_pipeline import compat
 from estimator_pipeline.compat import tf1
 from estimator_pipeline.compat.moved_names import suggestions as known_names
+from estimator_pipeline.compat.script_runner import children
 from estimator_pipeline.compat.tf1 import importers
 from estimator_pipeline.errors import (
     ConfigError,
@@ -56,6 +57,7 @@ def run_script(path: str, args: Sequence[str] = (), *, patches: str | None = Non
             hint="give the path of a Python file, or -m MODULE for an importable module",
         )
     compat.install(patches, tf1=tf1)
+    children.reach(os.environ)
     sys.argv = [path, *args]
     if os.path.isdir(path) or zipfile.is_zipfile(path):
         _first_on_path(os.path.abspath(path))
@@ -69,6 +71,7 @@ def run_module(name: str, args: Sequence[str] = (), *, patches: str | None = Non
     compat.install(patches, tf1=tf1)
     if tf1:
         importers.mark_program(name)
+    children.reach(os.environ)
     sys.argv = [name, *args]
     _first_on_path(os.getcwd())
     return _guarded(lambda: _run_as_main(name))

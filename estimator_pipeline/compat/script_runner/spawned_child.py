@@ -1,16 +1,31 @@
-"""Imported first by a spawned child of a program under compat: `install()` follows the first import of TensorFlow."""
+"""Has a child of a program under compat follow its first import of TensorFlow by `compat.install()`.
+
+Imported first by children that multiprocessing spawns, and by :mod:`child_site` in those that a program under `exec`
+starts by subprocess. Of this package it imports nothing before a child imports TensorFlow: most never do.
+"""
 
 from __future__ import annotations
 
 import builtins
 import importlib.abc
 import importlib.machinery
+import os
 import sys
 import types
 from collections.abc import Sequence
 from typing import Any
 
-from estimator_pipeline.compat import tf1
+_TF1 = "ESTIMATOR_PIPELINE_TF1"
+
+
+def _install(*, tf1: bool = False) -> None:
+    # A child may be one of this package itself, which is installing what it wants at this moment.
+    found = sys.modules.get("estimator_pipeline.compat")
+    if found is not None and found._lock.locked():
+        return
+    from estimator_pipeline import compat
+
+    compat.install(tf1=tf1)
 
 
 class _InstallAfter(importlib.abc.Loader):
@@ -24,9 +39,7 @@ class _InstallAfter(importlib.abc.Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         self._loader.exec_module(module)
-        from estimator_pipeline import compat
-
-        compat.install()
+        _install()
 
 
 class _WaitForTensorFlow(importlib.abc.MetaPathFinder):
@@ -47,17 +60,16 @@ class _WaitForTensorFlow(importlib.abc.MetaPathFinder):
 
 def _install_before(name: str, *args: Any, **options: Any) -> Any:
     """The import statement until the first one for TensorFlow, which must give TensorFlow 1's names already."""
-    if name.partition(".")[0] == "tensorflow":
-        builtins.__import__ = _import
-        from estimator_pipeline import compat
-
-        compat.install(tf1=True)
-        return builtins.__import__(name, *args, **options)
-    return _import(name, *args, **options)
+    if name.partition(".")[0] != "tensorflow":
+        return _import(name, *args, **options)
+    builtins.__import__ = _import
+    _install(tf1=True)
+    return builtins.__import__(name, *args, **options)
 
 
 _import = builtins.__import__
-if tf1.wanted():
-    builtins.__import__ = _install_before
-elif "tensorflow" not in sys.modules:
-    sys.meta_path.insert(0, _WaitForTensorFlow())
+if "tensorflow" not in sys.modules:
+    if os.environ.get(_TF1) in ("1", "true", "True"):
+        builtins.__import__ = _install_before
+    else:
+        sys.meta_path.insert(0, _WaitForTensorFlow())
