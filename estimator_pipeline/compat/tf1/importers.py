@@ -5,7 +5,8 @@ a library for TensorFlow 2 that the program imports. So the import statement is 
 gets the importer's globals. A program is
 
 - `__main__`, and every module that is not installed into this Python;
-- a package that is installed, and whose code uses `tf.contrib` other than in a `try`: it was written for TensorFlow 1.
+- a package that is installed and was written for TensorFlow 1: whose code uses `tf.contrib`, other than in a `try`, or
+  names of `tf` that version 2 does not have, and never names `compat.v1`.
 
 Everything else is a library, and gets what it always got.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import functools
 import importlib.util
 import os
@@ -39,6 +41,8 @@ _LIBRARIES = {
 # Below these TensorFlow's own modules lie, which are one for all.
 _PRIVATE = ("python", "core", "compiler", "tools", "include", "_api", "tsl", "dtensor", "security")
 _CONTRIB = re.compile(rb"\bcontrib\b")
+_COMPAT = re.compile(rb"\bcompat\.v[12]\b")
+_TENSORFLOW = re.compile(rb"\btensorflow\b")
 
 _programs: set[str] = set()
 
@@ -139,19 +143,28 @@ def _is_installed(file: str) -> bool:
 
 @functools.cache
 def _written_for_version_1(package: str) -> bool:
-    """Whether the code of an installed package uses tf.contrib, other than to see whether it is there."""
+    """Whether the code of an installed package uses what TensorFlow 2 does not have, other than in a `try`."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.origin:
         return False
+    texts = []
     for file in _files(spec.origin):
-        try:
-            with open(file, "rb") as stream:
-                text = stream.read()
-            if _CONTRIB.search(text) and any(_uses_of_contrib(ast.parse(text))):
-                return True
-        except (OSError, SyntaxError, ValueError):
-            continue
+        with contextlib.suppress(OSError), open(file, "rb") as stream:
+            texts.append(stream.read())
+    # Who names compat.v1 knows of TensorFlow 2.
+    names = frozenset() if any(map(_COMPAT.search, texts)) else _names_of_version_1()
+    for text in texts:
+        if _CONTRIB.search(text) or (names and _TENSORFLOW.search(text)):
+            with contextlib.suppress(SyntaxError, ValueError):
+                if any(_uses_of_version_1(ast.parse(text), names)):
+                    return True
     return False
+
+
+def _names_of_version_1() -> frozenset[str]:
+    """The names of `tf` that version 2 does not have."""
+    tf = sys.modules[_ROOT]
+    return frozenset(dir(tf.compat.v1)) - frozenset(dir(tf))
 
 
 def _files(origin: str) -> Iterator[str]:
@@ -162,19 +175,25 @@ def _files(origin: str) -> Iterator[str]:
         yield from (os.path.join(folder, name) for name in sorted(names) if name.endswith(".py"))
 
 
-def _uses_of_contrib(node: ast.AST) -> Iterator[ast.AST]:
-    """Where code that is not in a `try` imports tensorflow.contrib or has an attribute of `tf.contrib`."""
+def _uses_of_version_1(node: ast.AST, names: frozenset[str]) -> Iterator[ast.AST]:
+    """Where code that is not in a `try` imports tensorflow.contrib, or has an attribute of `tf.contrib`.
+
+    Or one of `names` of `tf` itself.
+    """
     if isinstance(node, ast.Try):
         return
     if isinstance(node, ast.ImportFrom):
         module = node.module or ""
         below = module == "tensorflow.contrib" or module.startswith("tensorflow.contrib.")
-        if not node.level and (below or (module == _ROOT and any(each.name == "contrib" for each in node.names))):
+        named = module == _ROOT and any(each.name == "contrib" or each.name in names for each in node.names)
+        if not node.level and (below or named):
             yield node
     elif isinstance(node, ast.Import):
         if any(f"{each.name}.".startswith("tensorflow.contrib.") for each in node.names):
             yield node
-    elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("tf.contrib", "tensorflow.contrib"):
-        yield node
+    elif isinstance(node, ast.Attribute):
+        of = ast.unparse(node.value) if isinstance(node.value, (ast.Name, ast.Attribute)) else ""
+        if of in ("tf.contrib", "tensorflow.contrib") or (of in ("tf", _ROOT) and node.attr in names):
+            yield node
     for child in ast.iter_child_nodes(node):
-        yield from _uses_of_contrib(child)
+        yield from _uses_of_version_1(child, names)

@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+from estimator_pipeline import compat
 from estimator_pipeline.compat import tf1
 from estimator_pipeline.compat.tf1 import importers
 from estimator_pipeline.compat.tf1.contrib import files
@@ -199,6 +200,7 @@ def test_a_spawned_child_has_it_too(run_python, tmp_path):
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """`package(name, text)`: the globals of a module of an installed package with that code."""
+    compat.install()
     importers._is_program.cache_clear()
     importers._written_for_version_1.cache_clear()
     monkeypatch.setattr(importers, "_installed_below", lambda: (f"{tmp_path.resolve()}/",))
@@ -224,7 +226,12 @@ def package(tmp_path, monkeypatch):
         ("import tensorflow.contrib.slim as slim", True),
         ("from tensorflow import contrib", True),
         ("def f(tf):\n    return tf.contrib.layers.layer_norm(1)", True),
-        ("import tensorflow as tf\ntf.placeholder", False),
+        ("import tensorflow as tf\ndef f(x):\n    return tf.diag_part(tf.to_float(x))", True),
+        ("from tensorflow import placeholder", True),
+        ("import tensorflow as tf\nv1 = tf.compat.v1\ndef f():\n    return v1.placeholder or tf.placeholder", False),
+        ("import tensorflow as tf\ntry:\n    x = tf.placeholder\nexcept AttributeError:\n    x = None", False),
+        ("import tensorflow as tf\ntf.function, tf.constant", False),
+        ("tf = 3\ntf.placeholder", False),
         ("# as tf.contrib.layers had it\nx = 'tf.contrib.layers'", False),
         ("try:\n    from tensorflow.contrib import layers\nexcept ImportError:\n    layers = None", False),
         ("from contrib import x\nfrom .contrib import y", False),
@@ -242,7 +249,7 @@ def test_who_is_a_program(package, tmp_path):
     for name in ("tensorflow.python.framework.ops", "estimator_pipeline.compat", "tf_slim.layers", "json"):
         assert not importers.is_program({"__name__": name, "__file__": "/elsewhere/file.py"}), name
     assert importers.is_program({"__name__": "tensorflow.contrib.learn", "__file__": "/cache/learn.py"})
-    module = package("run_by_name", "import tensorflow as tf\ntf.placeholder")
+    module = package("run_by_name", "import tensorflow as tf\ntf.function")
     assert not importers.is_program(module)
     importers._is_program.cache_clear()
     importers.mark_program("run_by_name.inner")
