@@ -125,8 +125,15 @@ class Contrib(ModuleType):
             raise _gone(below, name, imported=moved_names.is_from_import(sys._getframe(1)), obj=self)
         if not files.is_loading():
             # A package that is being loaded may yet define a name that one of its modules has.
-            self.__dict__[name] = value
+            _own(self)[name] = value
         return value
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__dict__":
+            # Whoever goes through a module's names gets all of them.
+            for each in dir(self):
+                getattr(self, each, None)
+        return super().__getattribute__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         # The import system sets each module on its package, where another thing may have the name.
@@ -135,10 +142,11 @@ class Contrib(ModuleType):
 
     def __dir__(self) -> list[str]:
         below = _below(self.__name__)
-        found = {name for name in self.__dict__ if not name.startswith("_")} | set(names().rows.get(below, ()))
+        found = {name for name in _own(self) if not name.startswith("_")} | set(names().rows.get(below, ()))
         if not below:
             found.update(packages())
-        found.update(name for name in vars(files.load(below) or self) if not name.startswith("_"))
+        file = files.load(below)
+        found.update(name for name in (vars(file) if file is not None else ()) if not name.startswith("_"))
         for home in names().homes_of(below):
             value = _home(home)
             if value is not None:
@@ -149,6 +157,12 @@ class Contrib(ModuleType):
     def __all__(self) -> list[str]:
         """For `from tensorflow.contrib.x import *`."""
         return dir(self)
+
+
+def _own(module: Contrib) -> dict[str, Any]:
+    """What has been looked up so far."""
+    found: dict[str, Any] = ModuleType.__getattribute__(module, "__dict__")
+    return found
 
 
 def module(name: str) -> ModuleType:

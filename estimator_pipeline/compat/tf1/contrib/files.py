@@ -103,29 +103,35 @@ def _all_util() -> types.ModuleType:
     return module
 
 
-class _MissingType(type):
-    """Metaclass of what is missing: it can be named, subclassed and asked for by isinstance, not called."""
+class _Missing:
+    """What is not there: it can be named, asked for by isinstance and be a base of classes; to call it raises."""
 
-    def __call__(cls, *args: Any, **options: Any) -> Any:
-        if cls.__dict__.get("_missing"):
-            raise _error(f"{cls.__module__}.{cls.__qualname__}")
-        return super().__call__(*args, **options)
+    def __init__(self, name: str) -> None:
+        self.__name__ = self.__qualname__ = name
 
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__") or not cls.__dict__.get("_missing"):
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        raise _error(self.__name__)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
             raise AttributeError(name)
-        return _missing_name(f"{cls.__module__}.{cls.__qualname__}", name)
+        return _Missing(f"{self.__name__}.{name}")
 
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return ()
 
-def _missing_name(module: str, name: str) -> Any:
-    return _MissingType(name, (), {"__module__": module, "_missing": True})
+    def __instancecheck__(self, instance: Any) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"<missing {self.__name__}>"
 
 
 class _MissingModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        made = _missing_name(self.__name__, name)
+        made = _Missing(f"{self.__name__}.{name}")
         setattr(self, name, made)
         return made
 
@@ -151,7 +157,7 @@ class _With(types.ModuleType):
         super().__init__(module.__name__)
         self.__dict__["_module"] = module
         for name in names:
-            self.__dict__[name] = _missing_name(module.__name__, name)
+            self.__dict__[name] = _Missing(f"{module.__name__}.{name}")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)

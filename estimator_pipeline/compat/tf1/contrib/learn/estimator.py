@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from estimator_pipeline.compat.tf1.contrib import files
+
 __all__ = ["Estimator", "MetricSpec", "ModelFnOps"]
 
 _v1: Any = tf.compat.v1
@@ -141,7 +143,7 @@ class _WithArrays(_v1.estimator.Estimator):
     ) -> _WithArrays:
         """Trains. Either arrays `x` and `y`, or an input_fn."""
         input_fn = input_fn or _of_arrays(x, y, batch_size, epochs=None, shuffle=True)
-        self.train(input_fn, hooks=list(monitors or []), steps=steps, max_steps=max_steps)
+        self.train(input_fn, hooks=_hooks(monitors, self), steps=steps, max_steps=max_steps)
         return self
 
     def evaluate(  # type: ignore[override]
@@ -239,6 +241,16 @@ class Estimator(_WithArrays):
             return made.estimator_spec()
 
         super().__init__(as_estimator_spec, model_dir, config)
+
+
+def _hooks(monitors: Iterable[Any] | None, estimator: Any) -> list[Any]:
+    """Hooks, of hooks and of monitors of `tf.contrib.learn`, which are in TensorFlow 1.15's own files."""
+    hooks = list(monitors or [])
+    if all(isinstance(hook, _v1.train.SessionRunHook) for hook in hooks):
+        return hooks
+    module: Any = files.load("learn.python.learn.monitors")
+    found: list[Any] = module.replace_monitors_with_hooks(hooks, estimator)
+    return found
 
 
 def _of_arrays(x: Any, y: Any, batch_size: int | None, *, epochs: int | None, shuffle: bool) -> Callable[[], Any]:
