@@ -48,10 +48,11 @@ def enable(tf: ModuleType) -> ModuleType:
     """
     global _namespace
     if _namespace is None:
-        from estimator_pipeline.compat.tf1 import contrib, importers, namespace, python_names
+        from estimator_pipeline.compat.tf1 import contrib, importers, namespace, python_names, tensorflow_names
 
         _without_v2_behavior(tf)
         python_names.restore()
+        tensorflow_names.restore(tf)
         contrib.install()
         _namespace = namespace.build(tf)
         importers.install(_namespace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import textwrap
 
@@ -15,6 +16,9 @@ from estimator_pipeline.errors import CompatError
 
 _EXEC = ["-m", "estimator_pipeline", "exec"]
 NO_FILES = {files.VARIABLE: "/nowhere"}
+
+
+SLIM = pytest.mark.skipif(importlib.util.find_spec("tf_slim") is None, reason="no tf-slim")
 
 
 @pytest.fixture
@@ -42,7 +46,9 @@ _NAMES = """
     from tensorflow import contrib as tfc, placeholder, estimator
     from tensorflow.contrib import rnn, tpu
     from tensorflow.contrib.learn.python.learn import learn_runner
+    from tensorflow.contrib.framework.python.ops import arg_scope
     from tensorflow.contrib.rnn.python.ops import core_rnn_cell
+    from tensorflow.contrib.tpu.proto import tpu_embedding_configuration_pb2
     from tensorflow.contrib.training.python.training.hparam import HParams
     from tensorflow.examples.tutorials.mnist import input_data
     from tensorflow.keras.layers import Dense
@@ -64,6 +70,8 @@ _NAMES = """
     assert importlib.import_module("tensorflow.contrib.tpu") is tpu
     assert tensorflow_datasets.core.utils.py_utils and tf.contrib.tpu.TPUConfig
     assert "AdamWOptimizer" in dir(tf.contrib.opt) and "layers" in dir(tf.contrib)
+    assert arg_scope is tf.contrib.framework.arg_scope is tf.contrib.slim.arg_scope and callable(arg_scope)
+    assert "LSTMBlockFusedCell" in tf.contrib.rnn.__dict__ and tf.contrib.learn.datasets.DATASETS["mnist"]
     names = {}
     exec("from tensorflow.contrib.crf import *", names)
     assert names["crf_decode"] is tf.contrib.crf.crf_decode
@@ -71,6 +79,14 @@ _NAMES = """
     assert not tf.executing_eagerly() and x.shape[1].value == 3 and x.shape[0].value is None
     assert tf.reduce_sum(x, 1, keep_dims=True).shape.as_list() == [None, 1]
     assert tf.nn.dropout(x, keep_prob=0.5).shape[1] == tf.Dimension(3)
+
+    @ops.RegisterShape("Gone")
+    def shape_of(op):
+        return op
+
+    assert ops.register_dense_tensor_like_type(tf.Tensor) is None
+    square = tf.keras.Sequential([tf.keras.layers.Reshape([28, 28, 1], input_shape=(784,))])
+    assert square(tf.placeholder(tf.float32, [None, 28, 28])).shape.as_list() == [None, 28, 28, 1]
 
     import collections, fractions, inspect, time
     import numpy as np
@@ -84,6 +100,7 @@ _NAMES = """
 """
 
 
+@SLIM
 def test_names(ran):
     done = ran(_NAMES, "--tf1")
     assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr[-3000:]

@@ -20,6 +20,7 @@ from estimator_pipeline.errors import CompatError
 from estimator_pipeline.utils import durable_files
 
 __all__ = [
+    "DATASETS",
     "DataSet",
     "Dataset",
     "Datasets",
@@ -240,9 +241,11 @@ def load_iris(data_path: str | None = None) -> Dataset:
     return Dataset(*datasets.load_iris(return_X_y=True))
 
 
+DATASETS = {"iris": load_iris, "mnist": load_mnist}
+
+
 def load_dataset(name: str, size: str = "small", test_with_fake_data: bool = False) -> Any:
     """A data set by its name: "iris" or "mnist"."""
-    known = {"iris": load_iris, "mnist": load_mnist}
-    if name not in known:
-        raise ValueError(f"Name of dataset is not found: {name}. It is one of {sorted(known)}.")
-    return known[name]()
+    if name not in DATASETS:
+        raise ValueError(f"Name of dataset is not found: {name}. It is one of {sorted(DATASETS)}.")
+    return DATASETS[name]()
