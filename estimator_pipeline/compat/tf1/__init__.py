@@ -1,7 +1,8 @@
 """TensorFlow 1 for a program written for it: `exec --tf1` and `compat.install(tf1=True)`.
 
 `namespace.py` is the module that such a program gets as `tensorflow`, `importers.py` says who gets it, `contrib/` is
-`tf.contrib`, `python_names.py` what Python itself has lost. Nothing imports TensorFlow before `enable()` is called.
+`tf.contrib`, `contrib_wheel.py` brings TensorFlow 1.15's own files of it, `python_names.py` and `tensorflow_names.py`
+have what Python and TensorFlow have lost. Nothing imports TensorFlow before `enable()` is called.
 """
 
 from __future__ import annotations

@@ -83,11 +83,9 @@ def _import(name: str, fromlist: Sequence[str] | None, *, namespace: ModuleType,
     _, _, below = name.partition(".")
     first = below.partition(".")[0]
     if not below:
-        # `from tensorflow import contrib` asks the module for the name, and modules below TensorFlow are found by it.
         return namespace
     if contrib.is_below(name):
         module = contrib.module(name)
-        _load_submodules(module, name, fromlist)
         return module if fromlist else namespace
     if first not in _PRIVATE:
         found: Any = namespace
@@ -97,13 +95,6 @@ def _import(name: str, fromlist: Sequence[str] | None, *, namespace: ModuleType,
             return found if fromlist else namespace
     found = original(name, fromlist=fromlist)
     return found if fromlist else namespace
-
-
-def _load_submodules(module: ModuleType, name: str, fromlist: Sequence[str] | None) -> None:
-    """`from tensorflow.contrib.x import y`, where y is a module that has not been imported."""
-    for each in fromlist or ():
-        if each != "*" and not hasattr(module, each) and contrib.has_module(f"{name}.{each}"):
-            contrib.module(f"{name}.{each}")
 
 
 def is_program(globals: Mapping[str, Any] | None) -> bool:
@@ -155,7 +146,7 @@ def _written_for_version_1(package: str) -> bool:
     names = frozenset() if any(map(_COMPAT.search, texts)) else _names_of_version_1()
     for text in texts:
         if _CONTRIB.search(text) or (names and _TENSORFLOW.search(text)):
-            with contextlib.suppress(SyntaxError, ValueError):
+            with contextlib.suppress(SyntaxError, ValueError, RecursionError):
                 if any(_uses_of_version_1(ast.parse(text), names)):
                     return True
     return False
