@@ -526,6 +526,24 @@ def test_heads_and_clipping(run):
 
     np.testing.assert_allclose(run(build), [2.4, 3.2], rtol=1e-6)
 
+    def towers():
+        weight = v1.get_variable("w", initializer=[3.0, 4.0])
+        optimizer = module.TowerOptimizer(lambda: v1.train.MomentumOptimizer(0.5, 0.9))
+        with tf.control_dependencies([optimizer.minimize(tf.reduce_sum(weight * weight) / 2)]):
+            return weight.read_value(), optimizer.get_slot(weight, "momentum").read_value()
+
+    value, momentum = run(towers)
+    np.testing.assert_allclose(value, [1.5, 2.0])
+    np.testing.assert_allclose(momentum, [3.0, 4.0])
+
+
+def test_replicated_model_fns(logged):
+    from estimator_pipeline.compat.tf1.contrib import estimator as module
+
+    assert module.replicate_model_fn(max) is max and "one device" not in logged.text
+    assert module.replicate_model_fn(max, devices=["/gpu:0", "/gpu:1"]) is max
+    assert "RunConfig(train_distribute=tf.distribute.MirroredStrategy()) uses all GPUs" in logged.text
+
 
 # The table ----------------------------------------------------------------------------------------------------------
 

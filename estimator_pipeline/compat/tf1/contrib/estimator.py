@@ -8,10 +8,13 @@ from typing import Any
 import tensorflow as tf
 from tensorflow_estimator.python.estimator.canned import head as _head
 
+from estimator_pipeline.utils.logger import logger
+
 __all__ = [
     "DNNEstimator",
     "DNNLinearCombinedEstimator",
     "LinearEstimator",
+    "TowerOptimizer",
     "binary_classification_head",
     "clip_gradients_by_norm",
     "forward_features",
@@ -19,6 +22,7 @@ __all__ = [
     "multi_class_head",
     "poisson_regression_head",
     "regression_head",
+    "replicate_model_fn",
 ]
 
 _v1: Any = tf.compat.v1
@@ -92,35 +96,65 @@ def logistic_regression_head(weight_column: Any = None, loss_reduction: str = _M
     return regression_head(weight_column, 1, loss_reduction, loss_fn, tf.sigmoid, name)
 
 
-def clip_gradients_by_norm(optimizer: Any, clip_norm: float) -> Any:
-    """An optimizer whose gradients are clipped, each by itself, to a norm."""
+class TowerOptimizer(_v1.train.Optimizer):
+    """An optimizer as it is, for a model_fn of :func:`replicate_model_fn`.
 
-    def clipped(gradients: Any) -> Any:
+    Args:
+        optimizer_or_optimizer_fn: the optimizer, or a function that makes it.
+    """
+
+    def __init__(self, optimizer_or_optimizer_fn: Any) -> None:
+        made = optimizer_or_optimizer_fn
+        self._optimizer = made() if callable(made) and not isinstance(made, _v1.train.Optimizer) else made
+        super().__init__(False, f"{type(self).__name__}{type(self._optimizer).__name__}")
+
+    def compute_gradients(self, *args: Any, **options: Any) -> Any:
+        return self._optimizer.compute_gradients(*args, **options)
+
+    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
+        return self._optimizer.apply_gradients(self._changed(grads_and_vars), global_step, name)
+
+    def _changed(self, gradients: Any) -> Any:
+        return gradients
+
+    def get_slot(self, *args: Any) -> Any:
+        return self._optimizer.get_slot(*args)
+
+    def get_slot_names(self) -> Any:
+        return self._optimizer.get_slot_names()
+
+    def variables(self) -> Any:
+        return self._optimizer.variables()
+
+
+class _ClippedOptimizer(TowerOptimizer):
+    def __init__(self, optimizer: Any, clip_norm: float) -> None:
+        super().__init__(optimizer)
+        self._clip_norm = clip_norm
+
+    def _changed(self, gradients: Any) -> Any:
         return [
-            (gradient if gradient is None else tf.clip_by_norm(gradient, clip_norm), variable)
+            (gradient if gradient is None else tf.clip_by_norm(gradient, self._clip_norm), variable)
             for gradient, variable in gradients
         ]
 
-    class ClippedOptimizer(_v1.train.Optimizer):
-        def __init__(self) -> None:
-            super().__init__(False, f"Clip{type(optimizer).__name__}")
 
-        def compute_gradients(self, *args: Any, **options: Any) -> Any:
-            return optimizer.compute_gradients(*args, **options)
+def clip_gradients_by_norm(optimizer: Any, clip_norm: float) -> Any:
+    """An optimizer whose gradients are clipped, each by itself, to a norm."""
+    return _ClippedOptimizer(optimizer, clip_norm)
 
-        def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
-            return optimizer.apply_gradients(clipped(grads_and_vars), global_step, name)
 
-        def get_slot(self, *args: Any) -> Any:
-            return optimizer.get_slot(*args)
+def replicate_model_fn(model_fn: Any, loss_reduction: str = _v1.losses.Reduction.SUM, devices: Any = None) -> Any:
+    """A model_fn as it is: it trains on one device.
 
-        def get_slot_names(self) -> Any:
-            return optimizer.get_slot_names()
-
-        def variables(self) -> Any:
-            return optimizer.variables()
-
-    return ClippedOptimizer()
+    Several GPUs of one machine are `tf.contrib.distribute.MirroredStrategy` in the RunConfig, which took its place.
+    """
+    if len(devices or tf.config.list_physical_devices("GPU")) > 1:
+        logger.warning(
+            "replicate_model_fn trains on one device here: RunConfig(train_distribute=tf.distribute.MirroredStrategy()) "
+            "uses all GPUs"
+        )
+    return model_fn
 
 
 def forward_features(estimator: Any, keys: Iterable[str] | str | None = None, sparse_default_values: Any = None) -> Any:
