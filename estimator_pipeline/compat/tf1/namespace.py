@@ -18,6 +18,10 @@ from estimator_pipeline.compat.tf1 import contrib
 __all__ = ["FallbackModule", "build"]
 
 
+# What a program finds in `tf.__version__`, by which it chooses among the ways of TensorFlow 1 and 2.
+VERSION = "1.15.5"
+
+
 class FallbackModule(ModuleType):
     """A module without names of its own: each is looked up in other modules, in their order, when it is first used."""
 
@@ -26,7 +30,7 @@ class FallbackModule(ModuleType):
         self.__dict__.update(own)
         self.__dict__["_sources"] = sources
         # Its children are modules of TensorFlow itself: a package, for `import tensorflow.python.x`.
-        for attribute in ("__file__", "__path__", "__spec__", "__version__"):
+        for attribute in ("__file__", "__path__", "__spec__"):
             if hasattr(sources[-1], attribute):
                 self.__dict__[attribute] = getattr(sources[-1], attribute)
 
@@ -56,6 +60,7 @@ def build(tf: ModuleType) -> ModuleType:
     # TensorFlow 1.13 and before had it as an attribute: `tf.pywrap_tensorflow.NewCheckpointReader`.
     pywrap = importlib.import_module("tensorflow.python.pywrap_tensorflow")
     roots = {name.partition(".")[2]: contrib.module(name) for name in (contrib.ROOT, contrib.EXAMPLES)}
-    module = FallbackModule("tensorflow", v1, tf, pywrap_tensorflow=pywrap, **roots)
+    module = FallbackModule("tensorflow", v1, tf, pywrap_tensorflow=pywrap, VERSION=VERSION, **roots)
+    module.__dict__["__version__"] = VERSION
     module.__dict__["compat"] = FallbackModule("tensorflow.compat", tf.compat, v1.compat, v1=module, v2=v2)
     return module

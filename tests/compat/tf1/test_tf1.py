@@ -59,6 +59,7 @@ _NAMES = """
     assert tf is not real and tf1 is tf and tf.compat.v1 is tf and tf2 is real.compat.v2
     assert placeholder is tf.placeholder is real.compat.v1.placeholder
     assert tf.function is real.function  # version 1 has none
+    assert tf.__version__ == tf.VERSION == "1.15.5" and tf.version.VERSION == real.__version__ != tf.VERSION
     assert tf.train.AdamOptimizer is real.compat.v1.train.AdamOptimizer and not hasattr(tf, "no_such_name")
     assert estimator is tf.estimator is real.compat.v1.estimator and estimator.inputs.numpy_input_fn
     assert contrib is tfc is tf.contrib and rnn is rnn_of_import is tf.contrib.rnn

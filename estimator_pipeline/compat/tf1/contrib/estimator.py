@@ -151,8 +151,8 @@ def replicate_model_fn(model_fn: Any, loss_reduction: str = _v1.losses.Reduction
     """
     if len(devices or tf.config.list_physical_devices("GPU")) > 1:
         logger.warning(
-            "replicate_model_fn trains on one device here: RunConfig(train_distribute=tf.distribute.MirroredStrategy()) "
-            "uses all GPUs"
+            "replicate_model_fn trains on one device here: "
+            "RunConfig(train_distribute=tf.distribute.MirroredStrategy()) uses all GPUs"
         )
     return model_fn
 
