@@ -83,6 +83,8 @@ _MODULES: Mapping[str, str] = {
     "tensorflow_probability": "pip install tensorflow-probability",
     "tensorflow_addons": "pip install --no-deps tensorflow-addons typeguard; it is no longer maintained",
     "tensorflow_ranking": "pip install --no-deps tensorflow-ranking==0.5.3 tensorflow-serving-api==2.15.1",
+    "scipy.misc": "SciPy 1.12 removed it: its images are in the packages imageio and pillow",
+    "sklearn.externals": "scikit-learn 0.23 removed it: joblib and six are packages of their own",
     "imp": "Python 3.12 removed it; with Python 3.10 or 3.11 the program runs",
     "distutils": "Python 3.12 removed it; `pip install 'setuptools<82'` brings one",
     "pkg_resources": "setuptools 82 removed it; `pip install 'setuptools<82'` brings it back",

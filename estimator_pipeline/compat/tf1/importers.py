@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from estimator_pipeline.compat.tf1 import contrib
+from estimator_pipeline.compat.tf1 import contrib, python_names
 
 __all__ = ["install", "is_program", "mark_program"]
 
@@ -64,6 +64,8 @@ def install(namespace: ModuleType) -> None:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
+        if name == "yaml" and is_program(globals):
+            python_names.restore_in_yaml(original(name))
         if level or not name.startswith(_ROOT) or not is_program(globals):
             return original(name, globals, locals, fromlist, level)
         of_tensorflow = name == _ROOT or name.startswith("tensorflow.")

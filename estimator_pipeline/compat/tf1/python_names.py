@@ -1,4 +1,4 @@
-"""What programs of that time ask of Python and NumPy, and these no longer have.
+"""What programs of that time ask of Python, NumPy and PyYAML, and these no longer have.
 
 Only what is missing is given back, as the thing that took its place.
 """
@@ -6,13 +6,18 @@ Only what is missing is given back, as the thing that took its place.
 from __future__ import annotations
 
 import asyncio
+import base64
 import collections
 import collections.abc
+import ctypes
 import fractions
+import functools
+import gc
 import importlib.util
 import inspect
 import math
 import sys
+import threading
 import time
 import types
 from collections import namedtuple
@@ -21,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["restore"]
+__all__ = ["restore", "restore_in_yaml"]
 
 ArgSpec = namedtuple("ArgSpec", "args varargs keywords defaults")
 
@@ -29,6 +34,7 @@ ArgSpec = namedtuple("ArgSpec", "args varargs keywords defaults")
 _NUMPY = {
     "int": int, "float": float, "bool": bool, "object": object, "str": str, "complex": complex, "long": int,
     "unicode": str, "float_": np.float64, "complex_": np.complex128, "string_": np.bytes_, "unicode_": np.str_,
+    "bool8": np.bool_, "in1d": np.isin, "mat": np.asmatrix, "round_": np.round,
     "Inf": np.inf, "Infinity": np.inf, "infty": np.inf, "NaN": np.nan, "product": np.prod, "cumproduct": np.cumprod,
     "sometrue": np.any, "alltrue": np.all, "row_stack": np.vstack, "asscalar": lambda array: array.item(),
 }  # fmt: skip
@@ -41,19 +47,59 @@ def restore() -> None:
     _give(fractions, "gcd", math.gcd)
     _give(time, "clock", time.perf_counter)
     _give(asyncio, "coroutine", types.coroutine)
+    _give(base64, "encodestring", base64.encodebytes)
+    _give(base64, "decodestring", base64.decodebytes)
+    _give(threading.Thread, "isAlive", threading.Thread.is_alive)
     for name in collections.abc.__all__:
         _give(collections, name, getattr(collections.abc, name))
     for name, value in _NUMPY.items():
         # Not by hasattr: NumPy answers some of them with a warning.
         if name not in np.__dict__:
             setattr(np, name, value)
+    if not hasattr(np.lib, "pad"):
+        np.lib.pad = np.pad  # type: ignore[attr-defined]
+    if not hasattr(np.ndarray, "tostring"):
+        _give_method(np.ndarray, "tostring", np.ndarray.tobytes)
+    np.fromstring = _fromstring(np.fromstring)
     if "imp" not in sys.modules and sys.version_info >= (3, 12):
         sys.modules["imp"] = _imp()
 
 
-def _give(module: types.ModuleType, name: str, value: Any) -> None:
+def _give(module: Any, name: str, value: Any) -> None:
     if not hasattr(module, name):
         setattr(module, name, value)
+
+
+def _give_method(cls: type, name: str, method: Any) -> None:
+    """Sets a method of a class of C, which takes none by `setattr`: its dictionary does, which the proxy refers to."""
+    (own,) = gc.get_referents(cls.__dict__)
+    own[name] = method
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
+
+
+def _fromstring(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`numpy.fromstring` of bytes, which NumPy 2.3 left to `frombuffer`."""
+
+    @functools.wraps(original)
+    def fromstring(string: Any, dtype: Any = float, count: int = -1, *, sep: str = "", like: Any = None) -> Any:
+        if sep == "" and isinstance(string, bytes):
+            return np.frombuffer(string, dtype, count).copy()
+        return original(string, dtype, count, sep=sep)
+
+    return fromstring
+
+
+def restore_in_yaml(yaml: types.ModuleType) -> None:
+    """`yaml.load(text)` without a Loader, which PyYAML 6 refuses: by FullLoader, as PyYAML 5.1 to 5.4 did."""
+    original = yaml.load
+    if hasattr(original, "__wrapped__"):
+        return  # done
+
+    @functools.wraps(original)
+    def load(stream: Any, Loader: Any = None) -> Any:
+        return original(stream, yaml.FullLoader if Loader is None else Loader)
+
+    yaml.load = load  # type: ignore[attr-defined]
 
 
 def _getargspec(func: Callable[..., Any]) -> ArgSpec:

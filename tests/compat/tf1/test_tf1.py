@@ -93,6 +93,12 @@ _NAMES = """
     import numpy as np
     assert inspect.getargspec(lambda a, b=1: 0).defaults == (1,)
     assert issubclass(dict, collections.Mapping) and fractions.gcd(6, 4) == 2 and time.clock() >= 0
+    assert np.in1d([1], [1]).all() and np.lib.pad([1], 1, "constant").tolist() == [0, 1, 0]
+    assert np.fromstring(np.arange(3, dtype=np.uint8).tostring(), np.uint8).tolist() == [0, 1, 2]
+    assert np.fromstring("1 2", sep=" ").tolist() == [1, 2]
+    import base64, threading, yaml
+    assert base64.encodestring(b"a") == b"YQ==\\n" and not threading.Thread().isAlive()
+    assert yaml.load("a: 1") == {"a": 1} == yaml.load("a: 1", Loader=yaml.SafeLoader)
     assert np.float is float and np.zeros(2, np.bool).dtype == bool and np.int(3.5) == 3
     import imp
     open("loaded.py", "w").write("import tensorflow as tf\\nx = tf.placeholder")

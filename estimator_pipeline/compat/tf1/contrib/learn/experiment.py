@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_pipeline.compat.tf1.contrib import files
-from estimator_pipeline.compat.tf1.contrib.learn.estimator import Estimator
+from estimator_pipeline.compat.tf1.contrib.learn.estimator import Estimator, as_hooks
 
 __all__ = [
     "Experiment",
@@ -184,7 +184,8 @@ class Experiment:
         self._train_input_fn, self._eval_input_fn = train_input_fn, eval_input_fn
         self._eval_metrics = eval_metrics
         self._train_steps, self._eval_steps = train_steps, eval_steps
-        self._train_monitors, self._eval_hooks = list(train_monitors or []), list(eval_hooks or [])
+        self._train_monitors = as_hooks(train_monitors, estimator)
+        self._eval_hooks = list(eval_hooks or [])
         self._eval_delay_secs, self._throttle_secs = eval_delay_secs, continuous_eval_throttle_secs
         self._evaluates_often = min_eval_frequency != 0
         self._steps_per_iteration = train_steps_per_iteration
@@ -209,7 +210,7 @@ class Experiment:
         return self._eval_metrics
 
     def extend_train_hooks(self, additional_hooks: Sequence[Any]) -> None:
-        self._train_monitors.extend(additional_hooks)
+        self._train_monitors.extend(as_hooks(additional_hooks, self._estimator))
 
     def reset_export_strategies(self, new_export_strategies: Any = None) -> Any:
         """Sets them anew. Returns those of before."""
