@@ -89,7 +89,7 @@ def command(
     else:
         refuse_tasks_apart(os.environ, environment=environment)
     proxies.bypass(os.environ)
-    # They import NumPy.
+    # Not before they are needed: a mistake in the options is told at once.
     from estimator_pipeline.compat import tf1 as tensorflow_1
     from estimator_pipeline.compat.script_runner import runner
 

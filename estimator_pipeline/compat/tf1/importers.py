@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from estimator_pipeline.compat.tf1 import contrib, python_names
+from estimator_pipeline.compat.tf1 import contrib
 
 __all__ = ["install", "is_program", "mark_program"]
 
@@ -54,6 +54,8 @@ def mark_program(package: str) -> None:
 
 def install(namespace: ModuleType) -> None:
     """Gives programs `namespace` for `tensorflow`, from now on."""
+    from estimator_pipeline.compat.tf1 import python_names
+
     original = builtins.__import__
 
     @functools.wraps(original)

@@ -213,7 +213,7 @@ def test_exec_is_never_alone_in_silence(monkeypatch):
 def test_what_exec_tells_a_program(monkeypatch):
     given = []
 
-    def run_script(path, args, *, patches):
+    def run_script(path, args, *, patches, tf1):
         given.append((path, args, json.loads(os.environ["TF_CONFIG"])))
         return 7
 
