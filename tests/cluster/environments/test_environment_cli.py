@@ -183,7 +183,7 @@ def test_several_tasks_without_a_shape_are_refused():
 
 def test_exec_is_never_alone_in_silence(monkeypatch):
     ran = []
-    monkeypatch.setattr(runner, "run_script", lambda path, args, *, patches: ran.append(path) or 0)
+    monkeypatch.setattr(runner, "run_script", lambda path, args, *, patches, tf1: ran.append(path) or 0)
     for environ, options, says in [
         ({}, ["--shape", "workers=2"], "the cluster has 2 tasks, and nothing has started this process as one of them"),
         (SCRIPT, ["--shape", "workers=2"], "and this process is none that srun has started"),
