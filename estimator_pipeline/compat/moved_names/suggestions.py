@@ -85,7 +85,7 @@ _MODULES: Mapping[str, str] = {
     "tensorflow_ranking": "pip install --no-deps tensorflow-ranking==0.5.3 tensorflow-serving-api==2.15.1",
     "scipy.misc": "SciPy 1.12 removed it: its images are in the packages imageio and pillow",
     "sklearn.externals": "scikit-learn 0.23 removed it: joblib and six are packages of their own",
-    "imp": "Python 3.12 removed it; with Python 3.10 or 3.11 the program runs",
+    "imp": "Python 3.12 removed it; `exec --tf1` has what programs use of it",
     "distutils": "Python 3.12 removed it; `pip install 'setuptools<82'` brings one",
     "pkg_resources": "setuptools 82 removed it; `pip install 'setuptools<82'` brings it back",
 }
@@ -94,11 +94,11 @@ _OF_PYTHON: Mapping[tuple[str, str], str] = {
     (
         "inspect",
         "getargspec",
-    ): "Python 3.11 removed it (getfullargspec takes its place); with Python 3.10 the program runs",
+    ): "Python 3.11 removed it (getfullargspec takes its place); `exec --tf1` gives it back",
     ("inspect", "formatargspec"): "Python 3.11 removed it; with Python 3.10 the program runs",
-    ("asyncio", "coroutine"): "Python 3.11 removed it; with Python 3.10 the program runs",
-    ("time", "clock"): "Python 3.8 removed it: time.perf_counter takes its place",
-    ("fractions", "gcd"): "Python 3.9 removed it: it is math.gcd",
+    ("asyncio", "coroutine"): "Python 3.11 removed it; `exec --tf1` gives it back",
+    ("time", "clock"): "Python 3.8 removed it: time.perf_counter takes its place; `exec --tf1` gives it back",
+    ("fractions", "gcd"): "Python 3.9 removed it: it is math.gcd; `exec --tf1` gives it back",
     ("cgi", "escape"): "Python 3.8 removed it: it is html.escape",
 }
 # What TensorFlow Hub had for TensorFlow 1.
@@ -214,7 +214,7 @@ def _name(module: str, name: str, error: BaseException) -> str | None:
     if name.startswith("BoostedTrees"):
         return f"tensorflow-estimator 2.15 has no {name}: the package tensorflow-decision-forests took its place"
     if module == "collections" and name in _OF_COLLECTIONS:
-        return f"Python 3.10 removed collections.{name}: it is collections.abc.{name}"
+        return f"Python 3.10 removed collections.{name}: it is collections.abc.{name}; `exec --tf1` gives it back"
     if (module, name) in _OF_PYTHON:
         return f"{module}.{name}: {_OF_PYTHON[module, name]}"
     if module.startswith(moved_names.ROOT):
