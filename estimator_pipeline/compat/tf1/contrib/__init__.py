@@ -7,6 +7,7 @@ what helps. Every package of tf.contrib can be imported, and so can the modules 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.abc
@@ -130,9 +131,10 @@ class Contrib(ModuleType):
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__dict__":
-            # Whoever goes through a module's names gets all of them.
+            # Whoever goes through a module's names, as AutoGraph does, gets all of them but those that fail.
             for each in dir(self):
-                getattr(self, each, None)
+                with contextlib.suppress(Exception):
+                    getattr(self, each)
         return super().__getattribute__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:

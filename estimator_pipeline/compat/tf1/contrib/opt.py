@@ -148,6 +148,16 @@ class AdamWOptimizer(DecoupledWeightDecayExtension, _v1.train.AdamOptimizer):
         )
 
 
+def _of_a_step(adam: Any, var: Any) -> tuple[Any, Any, Any, Any]:
+    """Rate, beta1, beta2 and epsilon of a step of Adam: the rate with the correction of the moments' bias."""
+    dtype = var.dtype.base_dtype
+    power1, power2 = (tf.cast(each, dtype) for each in adam._get_beta_accumulators())
+    rate, beta1, beta2, epsilon = (
+        tf.cast(each, dtype) for each in (adam._lr_t, adam._beta1_t, adam._beta2_t, adam._epsilon_t)
+    )
+    return rate * tf.sqrt(1 - power2) / (1 - power1), beta1, beta2, epsilon
+
+
 class LazyAdamOptimizer(_v1.train.AdamOptimizer):
     """Adam whose moments of a row move only in steps in which the row has a gradient."""
 
@@ -158,15 +168,10 @@ class LazyAdamOptimizer(_v1.train.AdamOptimizer):
         return self._lazily(grad, var, indices)
 
     def _lazily(self, grad: Any, var: Any, indices: Any) -> Any:
-        dtype = var.dtype.base_dtype
-        power1, power2 = (tf.cast(each, dtype) for each in self._get_beta_accumulators())
-        rate, beta1, beta2, epsilon = (
-            tf.cast(each, dtype) for each in (self._lr_t, self._beta1_t, self._beta2_t, self._epsilon_t)
-        )
+        rate, beta1, beta2, epsilon = _of_a_step(self, var)
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
         m_rows = beta1 * tf.gather(m, indices) + (1 - beta1) * grad
         v_rows = beta2 * tf.gather(v, indices) + (1 - beta2) * tf.square(grad)
-        rate = rate * tf.sqrt(1 - power2) / (1 - power1)
         return tf.group(
             _v1.scatter_update(m, indices, m_rows),
             _v1.scatter_update(v, indices, v_rows),
@@ -178,10 +183,10 @@ class NadamOptimizer(_v1.train.AdamOptimizer):
     """Adam with Nesterov's momentum (Dozat, 2015)."""
 
     def _apply_dense(self, grad: Any, var: Any) -> Any:
-        return self._apply(_raw_ops().ApplyAdam, grad, var, lambda each: each)
+        return self._apply(tf.raw_ops.ApplyAdam, grad, var, lambda each: each)
 
     def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
-        return self._apply(_raw_ops().ResourceApplyAdam, grad, var, lambda each: each.handle)
+        return self._apply(tf.raw_ops.ResourceApplyAdam, grad, var, lambda each: each.handle)
 
     def _apply(self, op: Any, grad: Any, var: Any, of: Any) -> Any:
         dtype = grad.dtype.base_dtype
@@ -203,12 +208,7 @@ class NadamOptimizer(_v1.train.AdamOptimizer):
         return made.op if hasattr(made, "op") else made
 
     def _apply_sparse_shared(self, grad: Any, var: Any, indices: Any, scatter_add: Any) -> Any:
-        dtype = var.dtype.base_dtype
-        power1, power2 = (tf.cast(each, dtype) for each in self._get_beta_accumulators())
-        rate, beta1, beta2, epsilon = (
-            tf.cast(each, dtype) for each in (self._lr_t, self._beta1_t, self._beta2_t, self._epsilon_t)
-        )
-        rate = rate * tf.sqrt(1 - power2) / (1 - power1)
+        rate, beta1, beta2, epsilon = _of_a_step(self, var)
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
         part = grad * (1 - beta1)
         with tf.control_dependencies([_v1.assign(m, m * beta1)]):
@@ -219,10 +219,6 @@ class NadamOptimizer(_v1.train.AdamOptimizer):
         return tf.group(
             scatter_add(var, indices, -rate * rows / (tf.sqrt(tf.gather(v_t, indices)) + epsilon)), m_t, v_t
         )
-
-
-def _raw_ops() -> Any:
-    return tf.raw_ops
 
 
 class LARSOptimizer(_v1.train.MomentumOptimizer):
