@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import pickle
 import re
@@ -30,10 +31,14 @@ def _tool():
     return module
 
 
-def _nodes() -> Iterator[tuple[str, ast.AST]]:
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", node
+@functools.cache
+def _nodes() -> list[tuple[str, ast.AST]]:
+    return [
+        (f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", node)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call | ast.Constant | ast.Assign | ast.keyword)
+    ]
 
 
 def _calls() -> Iterator[tuple[str, str, ast.Call]]:

@@ -65,6 +65,7 @@ def test_a_model_directory_goes_on(tmp_path, run_python, engine):
     assert done.returncode == 0 and "steps 1 to 30 count" in done.stdout and "all is well" in done.stdout, done.stdout
 
 
+@pytest.mark.gate("keras3")
 @pytest.mark.skipif(not WITH_KERAS_3, reason="the Keras of TensorFlow 2.15 reads no files of later ones")
 @pytest.mark.parametrize("engine", ["keras", "keras3"])
 def test_a_keras_file_is_read_with_its_optimizer(tmp_path, run_python, engine):

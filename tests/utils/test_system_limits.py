@@ -110,6 +110,7 @@ def test_a_tensorflow_that_finds_no_memory(limited):
 _RUN = "from estimator_pipeline.cli.main import main; main()"
 
 
+@pytest.mark.nightly
 def test_a_command_under_a_limit_of_addresses(tmp_path):
     (tmp_path / "program.py").write_text("import tensorflow\n")
     limit = 900 * 2**20

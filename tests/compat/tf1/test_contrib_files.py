@@ -111,6 +111,7 @@ _FILES = {
 }
 
 
+@pytest.mark.nightly
 def test_a_file_runs_on_today_s_tensorflow(run_warm, tmp_path):
     """Names of it, deep and from its package; what it imports and is gone raises when it is used, not before."""
     for name, text in _FILES.items():
