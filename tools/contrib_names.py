@@ -1,15 +1,26 @@
-"""Writes docs/reference/contrib.md: where each package of tf.contrib leads under --tf1, as the table has it.
+"""Writes what follows from the table of tf.contrib's names, estimator_pipeline/compat/tf1/contrib/names.txt.
 
-python tools/contrib_names.py           writes it
+    python tools/contrib_names.py                      docs/reference/contrib.md: where each package leads under --tf1
+    python tools/contrib_names.py --successors [FILE]  catalogue/contrib_names.txt: what `migrate convert` writes for a
+                                                       name; needs TensorFlow, and tf-slim. FILE has further names, one
+                                                       in a line: what public programs use
+
+A line of the second is `PACKAGE HOME NAMES`: `tf.contrib.PACKAGE.NAME` is the very object `HOME.NAME`, or has
+`OLD=NEW`. HOME is below `tf`, `tf_slim`, `tensorflow_gan`, or `contrib` for what estimator_pipeline.compat.contrib alone has. For the
+name `*` all of a package is there, and for `.` the package itself.
 """
 
 from __future__ import annotations
 
+import __future__
 import ast
+import os
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -17,6 +28,17 @@ DOCUMENT = ROOT / "docs" / "reference" / "contrib.md"
 CONTRIB = ROOT / "estimator_pipeline" / "compat" / "tf1" / "contrib"
 PROGRAMS = ROOT / "tests" / "programs" / "tf1"
 UNITS = ROOT / "tests" / "compat" / "tf1" / "test_contrib.py"
+SUCCESSORS = ROOT / "estimator_pipeline" / "migrate" / "code" / "catalogue" / "contrib_names.txt"
+# What tf.contrib has anew with the same arguments, but not by the same object; and one name of two.
+CHOSEN = {
+    "data.AUTOTUNE": "tf.data.experimental.AUTOTUNE",
+    "data.map_and_batch": "tf.data.experimental.map_and_batch",
+    "data.unbatch": "tf.data.experimental.unbatch",
+    "learn.ModeKeys.EVAL": "tf.estimator.ModeKeys.EVAL",
+    "learn.ModeKeys.INFER": "tf.estimator.ModeKeys.PREDICT",
+    "learn.ModeKeys.TRAIN": "tf.estimator.ModeKeys.TRAIN",
+    "tpu.TPUEstimator": "tf.compat.v1.estimator.tpu.TPUEstimator",
+}
 
 HEAD = """\
 # tf.contrib
@@ -96,5 +118,144 @@ def page() -> str:
     return f"{HEAD}\n{head}" + "\n".join(rows()) + f"\n\n{examples}\n"
 
 
+class Successors:
+    """Where the objects of tf.contrib are by public names: of tf where it is there and in tf.compat.v1 alike."""
+
+    def __init__(self) -> None:
+        os.environ["ESTIMATOR_PIPELINE_CONTRIB"] = os.devnull  # the files of TensorFlow 1.15 are no home
+        from estimator_pipeline import compat
+
+        compat.install(tf1=True)
+        from estimator_pipeline.compat.tf1 import contrib
+
+        self.tf, self.contrib = sys.modules["tensorflow"], contrib
+        self.newer, self.older = self._public(self.tf), self._public(self.tf.compat.v1)
+        import tf_slim
+
+        self.slim = tf_slim
+
+    def _public(self, root: ModuleType) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = {}
+        todo, seen = [("", root)], {id(root)}
+        for prefix, module in todo:
+            for name in dir(module):
+                value = None if name.startswith("_") else getattr(module, name, None)
+                if isinstance(value, ModuleType):
+                    left_out = not prefix and name in ("compat", "contrib", "keras", "python", "core", "tools")
+                    if not left_out and prefix.count(".") < 3 and id(value) not in seen:
+                        seen.add(id(value))
+                        todo.append((f"{prefix}{name}.", value))
+                elif callable(value):
+                    found.setdefault(id(value), []).append(f"{prefix}{name}")
+        return found
+
+    def names(self) -> set[str]:
+        """All that the table names, and what is written anew."""
+        table = self.contrib.names()
+        found = set(table.modules)
+        for package in table.modules:
+            homes = [
+                home for home in table.homes.get(package, ())
+                if home.startswith(("@", "tf_slim.", "v1.", "v2.")) and home not in ("v1.nn", "v1.keras")
+            ]  # fmt: skip
+            new = [name for home in homes for name in self._all(home)]
+            found.update(f"{package}.{name}" for name in (*table.rows.get(package, ()), *new))
+        return {name for name in found if not name.startswith("examples")}
+
+    def _all(self, home: str) -> list[str]:
+        module = self.contrib._home(home)
+        names = getattr(module, "__all__", None) or dir(module)
+        names = [name for name in names if name[0] != "_" and name not in __future__.all_feature_names]
+        return [name for name in names if not isinstance(getattr(module, name, None), ModuleType)]
+
+    def of(self, dotted: str) -> tuple[str, str]:
+        """(name without what is below a class or function, where it is); "" where it is nowhere."""
+        if dotted in CHOSEN:
+            return dotted, CHOSEN[dotted]
+        value: Any = self.contrib.module(self.contrib.ROOT)
+        parts = dotted.split(".")
+        for count, part in enumerate(parts):
+            try:
+                value = getattr(value, part)
+            except Exception:
+                return "", ""
+            if not isinstance(value, ModuleType):
+                return ".".join(parts[: count + 1]), self._home(".".join(parts[:count]), part, value)
+        return dotted, self._in_slim(value.__name__, value) or "contrib"
+
+    def _in_slim(self, path: str, value: Any) -> str:
+        """A path from `import tf_slim` on; its `layers` is not the package tf_slim.layers."""
+        last = path.rpartition(".")[2]
+        for one in (path, f"tf_slim.{last}", f"tf_slim.layers.{last}"):
+            top, _, below = one.partition(".")
+            if top == "tf_slim" and below and _reach(self.slim, below) is value:
+                return one
+        return ""
+
+    def _home(self, package: str, name: str, value: Any) -> str:
+        if callable(value) and id(value) in self.newer:
+            path = _best(self.newer[id(value)], name)
+            if _reach(self.tf.compat.v1, path) is value:
+                return f"tf.{path}"
+        if callable(value) and id(value) in self.older:
+            return f"tf.compat.v1.{_best(self.older[id(value)], name)}"
+        table = self.contrib.names()
+        for home, new in (*table.rows.get(package, {}).get(name, ()), *((one, name) for one in table.homes_of(package))):
+            if self.contrib._attribute(home, new) is not self.contrib._NOWHERE:
+                if home.startswith("v1"):
+                    return f"tf.compat.{home}.{new}"
+                if home.startswith("tf_slim") and self._in_slim(f"{home}.{new}", value):
+                    return self._in_slim(f"{home}.{new}", value)
+                break
+        return self._in_slim(f"{getattr(value, '__module__', None)}.{name}", value) or "contrib"
+
+
+def _best(paths: list[str], name: str) -> str:
+    same = [path for path in paths if path.rpartition(".")[2] == name] or paths
+    return min(same, key=lambda path: ("rnn_cell" in path and "nn." not in path, path.count("."), len(path), path))
+
+
+def _reach(value: Any, path: str) -> Any:
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def successors(further: list[str]) -> str:
+    """The text of catalogue/contrib_names.txt."""
+    found = Successors()
+    rows: dict[tuple[str, str], set[str]] = {}
+    for dotted in sorted(found.names() | {*CHOSEN, *further}):
+        name, home = found.of(dotted)
+        package, _, last = name.rpartition(".")
+        if not name or last.startswith("_") or name == "slim":
+            continue
+        value = _reach(found.contrib.module(found.contrib.ROOT), name)
+        if isinstance(value, ModuleType):
+            if home == "contrib" and name not in found.contrib.names().modules:
+                continue  # what only the files of TensorFlow 1.15 have
+            rows.setdefault((name, home), set()).add("." if home == "contrib" else "*")
+            continue
+        where, _, new = home.rpartition(".") if home != "contrib" else ("contrib", "", last)
+        rows.setdefault((package, where), set()).add(last if last == new else f"{last}={new}")
+    rows["slim", "tf_slim"] = rows["gan", "tensorflow_gan"] = {"*"}
+    rows["keras", "tf.compat.v1.keras"] = {"*"}
+    for row in [row for row in rows if f"{row[0]}.".startswith(("gan.", "keras.")) and "*" not in rows[row]]:
+        del rows[row]
+    whole = {package: home for (package, home), names in rows.items() if names == {"*"}}
+    for (package, home), _ in list(rows.items()):
+        # What a `*` of a package above says already.
+        above = [one for one in whole if f"{package}.".startswith(f"{one}.") and (one, whole[one]) != (package, home)]
+        if any(home == whole[one] + package[len(one) :] for one in above):
+            del rows[package, home]
+    return "".join(f"{package} {home} {' '.join(sorted(names))}\n" for (package, home), names in sorted(rows.items()))
+
+
 if __name__ == "__main__":
-    DOCUMENT.write_text(page(), encoding="utf-8")
+    if sys.argv[1:2] == ["--successors"]:
+        names = [line for path in sys.argv[2:] for line in Path(path).read_text(encoding="utf-8").split()]
+        from estimator_pipeline.migrate.code.catalogue import contrib_names
+
+        SUCCESSORS.write_text(successors([*names, *contrib_names().homes]), encoding="utf-8")
+    else:
+        DOCUMENT.write_text(page(), encoding="utf-8")

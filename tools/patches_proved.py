@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 _CLUSTERS = "tests/compat/test_legacy_programs.py::"
 
-# Patch -> a test that fails without it. Those of four more run both ways by themselves: BOTH_WAYS.
+# Patch -> a test that fails without it. Those of five more run both ways by themselves: BOTH_WAYS.
 TESTS = {
     "train-and-evaluate": _CLUSTERS + "test_every_task_ends_with_the_final_evaluation[mwm-no-evaluator]",
     "every-checkpoint": "tests/compat/test_evaluations.py::test_every_checkpoint_is_evaluated_in_one_graph",
@@ -55,6 +55,7 @@ TESTS = {
 }
 
 BOTH_WAYS = {
+    "device-filters": "tests/compat/test_device_filters.py::test_a_worker_that_comes_when_the_chief_has_ended",
     "sigterm": _CLUSTERS + "test_sigterm_where_train_and_evaluate_is_tensorflows_own",
     "best-exporter": "tests/compat/test_best_exporter.py::test_without_the_patch_it_does",
     "embedding-gathers": "tests/compat/test_embedding_gathers.py::test_sparse_sums_have_the_same_bits_together",

@@ -132,12 +132,19 @@ def test_programs_of_today_are_not_touched():
         # contrib
         ("tf.contrib.rnn.GRUCell(3)", "tf.compat.v1.nn.rnn_cell.GRUCell(3)"),
         ("tf.contrib.layers.xavier_initializer()", "tf.compat.v1.glorot_uniform_initializer()"),
-        ("tf.contrib.layers.xavier_initializer(uniform=False)", None),
         ("tf.contrib.layers.l2_regularizer(0.1)", "tf.keras.regularizers.l2(0.5 * 0.1)"),
         ("tf.contrib.layers.l2_regularizer(a + b)", "tf.keras.regularizers.l2(0.5 * (a + b))"),
         ("tf.contrib.layers.l2_regularizer((a + b))", "tf.keras.regularizers.l2((0.5 * (a + b)))"),
-        ("tf.contrib.layers.l2_regularizer(scale=0.1)", None),
-        ("tf.contrib.layers.fully_connected(x, 3)", None),
+        ("tf.contrib.data.map_and_batch(f, 2)", "tf.data.experimental.map_and_batch(f, 2)"),
+        ("tf.contrib.learn.ModeKeys.INFER", "tf.estimator.ModeKeys.PREDICT"),
+        ("tf.contrib.framework.nest.is_sequence(x)", "tf.nest.is_nested(x)"),
+        ("tf.contrib.ffmpeg.decode_audio(x)", None),
+        # what Python and NumPy have dropped
+        ("import numpy as np\nx = np.float(np.product(a))", "import numpy as np\nx = float(np.prod(a))"),
+        ("import numpy as np\nint = 3\nx = np.int(1)", None),
+        ("import collections\nx = collections.Mapping", "import collections\nx = collections.abc.Mapping"),
+        ("from collections import Mapping, Set", "from collections.abc import Mapping, Set"),
+        ("from collections import Mapping, OrderedDict", None),
         # over several lines, with comments inside
         ("tf.layers.dense(  # wide\n    x,\n\n    1)", "tf.compat.v1.layers.dense(  # wide\n    x,\n\n    1)"),
         ("(tf\n .layers\n .dense)(x, 1)", "(tf.compat.v1.layers.dense)(x, 1)"),
@@ -148,6 +155,59 @@ def test_names(tmp_path, before, after):
     head, new_head = OLD, OLD.replace("tf.log", "tf.math.log")
     found = converted(tmp_path, f"{head}{before}\n", notes="none")
     assert found == f"{new_head}{after or before}\n"
+
+
+_PACKAGE = "from estimator_pipeline.compat import contrib"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "imports"),
+    [
+        # tf-slim's, TF-GAN's, and what estimator_pipeline alone has: by an import behind the others
+        ("tf.contrib.layers.fully_connected(x, 3)", "tf_slim.layers.fully_connected(x, 3)", ["import tf_slim"]),
+        ("tf.contrib.layers.l2_regularizer(scale=0.1)", "tf_slim.l2_regularizer(scale=0.1)", ["import tf_slim"]),
+        ("tf.contrib.slim.nets.vgg.vgg_16(x)", "tf_slim.nets.vgg.vgg_16(x)", ["import tf_slim"]),
+        ("tf.contrib.gan.GANModel", "tensorflow_gan.GANModel", ["import tensorflow_gan"]),
+        ("tf.contrib.training.HParams(a=1)", "contrib.training.HParams(a=1)", [_PACKAGE]),
+        ("learn = tf.contrib.learn", "learn = contrib.learn", [_PACKAGE]),
+        ("contrib = tf.contrib.learn.Experiment", "contrib = tf_contrib.learn.Experiment",
+         [f"{_PACKAGE} as tf_contrib"]),
+        ("def f(contrib, tf_contrib):\n  tf.contrib.training.HParams()", None, []),
+        ("tf.contrib.crf.crf_decode(tf.contrib.layers.linear(x, 2))",
+         "contrib.crf.crf_decode(tf_slim.layers.linear(x, 2))", [_PACKAGE, "import tf_slim"]),
+        # imports, where they stand
+        ("from tensorflow.contrib import slim", "import tf_slim as slim", []),
+        ("import tensorflow.contrib.slim as slim", "import tf_slim as slim", []),
+        ("from tensorflow.contrib.slim import nets", "from tf_slim import nets", []),
+        ("from tensorflow.contrib.rnn import GRUCell, LSTMCell as Cell",
+         "from tensorflow.compat.v1.nn.rnn_cell import GRUCell, LSTMCell as Cell", []),
+        ("from tensorflow.contrib.rnn import GRUCell, LSTMBlockCell",
+         "from estimator_pipeline.compat.contrib.rnn import GRUCell, LSTMBlockCell", []),
+        ("from tensorflow.contrib.framework.nest import is_sequence", "from tensorflow.nest import is_nested as is_sequence", []),
+        ("from tensorflow.contrib import layers, rnn", "from estimator_pipeline.compat.contrib import layers, rnn", []),
+        ("from tensorflow.contrib.learn.python.learn import learn_runner",
+         "from estimator_pipeline.compat.contrib.learn.python.learn import learn_runner", []),
+        ("import tensorflow.contrib.layers as layers", "import estimator_pipeline.compat.contrib.layers as layers", []),
+        ("from tensorflow import contrib", "from estimator_pipeline.compat import contrib", []),
+        ("from tensorflow.contrib import ffmpeg", None, []),
+        ("from tensorflow.contrib.rnn import GRUCell, PhasedLSTMCell", None, []),
+        ("import tensorflow.contrib", None, []),
+    ],
+)  # fmt: skip
+def test_what_has_no_home_in_tensorflow(tmp_path, before, after, imports):
+    """Converted again nothing changes."""
+    found = converted(tmp_path, f"{OLD}{before}\n", notes="none")
+    head = OLD.replace("tf.log", "tf.math.log").splitlines()
+    assert found.splitlines() == [head[0], *imports, *head[1:], *(after or before).splitlines()]
+    if after is not None:
+        assert converted(tmp_path, found, notes="none") == found
+
+
+def test_contrib_in_a_program_of_compat_v1(tmp_path):
+    text = "import tensorflow.compat.v1 as tf\nc = tf.contrib.rnn.GRUCell(2)\nh = tf.contrib.training.HParams()\n"
+    assert converted(tmp_path, text, notes="none").splitlines() == [
+        "import tensorflow.compat.v1 as tf", _PACKAGE, "c = tf.nn.rnn_cell.GRUCell(2)", "h = contrib.training.HParams()"
+    ]  # fmt: skip
 
 
 def test_names_of_a_file_of_today_are_not_guessed_at(tmp_path):
@@ -215,7 +275,7 @@ def test_other_modules_do_not_say_it(tmp_path):
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_line_ends_are_kept(tmp_path, newline):
-    text = f"import os\n\nimport tensorflow as tf\nx = '''a\nb'''\ny = tf.log(1.)\ntf.contrib.slim.f()\n{_RUN}"
+    text = f"import os\n\nimport tensorflow as tf\nx = '''a\nb'''\ny = tf.log(1.)\ntf.contrib.ffmpeg.f()\n{_RUN}"
     after = converted(tmp_path, text.replace("\n", newline))
     assert set(re.findall(r"\r\n|\r|\n", after)) == {newline}
     assert after.replace(newline, "\n") == converted(tmp_path, text)
@@ -267,10 +327,10 @@ def f(x):
   # ours
   if x:
     pass
-  elif tf.contrib.slim.g(x):  # behind
+  elif tf.contrib.ffmpeg.g(x):  # behind
     y = (1 +
-         tf.contrib.slim.h(x) + tf.contrib.slim.h(x))
-  return tf.log(x) ; z = tf.contrib.training.HParams(a=1)
+         tf.contrib.ffmpeg.h(x) + tf.contrib.ffmpeg.h(x))
+  return tf.log(x) ; z = tf.contrib.ffmpeg.i(a=1)
 '''
 
 
@@ -295,9 +355,9 @@ def test_notes_on_all_and_on_nothing(tmp_path):
 
 
 def test_a_note_goes_when_the_construct_is_gone(tmp_path):
-    told = converted(tmp_path, "import tensorflow as tf\nx = tf.contrib.slim.g(1)\n")
+    told = converted(tmp_path, "import tensorflow as tf\nx = tf.contrib.ffmpeg.g(1)\n")
     assert "# estimator_pipeline" in told
-    assert converted(tmp_path, told.replace("tf.contrib.slim.g", "g")) == "import tensorflow as tf\nx = g(1)\n"
+    assert converted(tmp_path, told.replace("tf.contrib.ffmpeg.g", "g")) == "import tensorflow as tf\nx = g(1)\n"
 
 
 # The command -------------------------------------------------------------------------------------------------
@@ -307,7 +367,7 @@ def test_a_note_goes_when_the_construct_is_gone(tmp_path):
 def program(tmp_path) -> Path:
     folder = tmp_path / "trainer"
     (folder / "models").mkdir(parents=True)
-    (folder / "old.py").write_text(OLD + "tf.contrib.slim.g(x)\n")
+    (folder / "old.py").write_text(OLD + "tf.contrib.ffmpeg.g(x)\n")
     (folder / "models" / "plain.py").write_text("print(1)\n")
     (folder / "models" / "two.py").write_bytes(b"import tensorflow as tf\nprint 'a', tf.log(1)\n")
     cell = {"cell_type": "code", "source": "import tensorflow as tf\ntf.log(1)"}
@@ -332,7 +392,7 @@ def test_the_command(program, tmp_path, capsys):
     assert {name for name in after if after[name] != before[name]} == {"old.py", "run"}
     assert os.access(tmp_path / "new" / "out" / "run", os.X_OK)
     assert out.startswith(f"{program}: 2 changes in 2 of 5 files; 3 left to be written by hand, 0 constructs stay\n")
-    for line in ("  old.py:2:5  tf.log -> tf.math.log", "  old.py:3:1  manual: tf.contrib.slim.g: tf.contrib is gone",
+    for line in ("  old.py:2:5  tf.log -> tf.math.log", "  old.py:3:1  manual: tf.contrib.ffmpeg.g: tf.contrib is gone",
                  "book.ipynb: copied as it is: notebooks are not converted",
                  "models/two.py: copied as it is: it cannot be read"):  # fmt: skip
         assert line in out
@@ -350,7 +410,7 @@ def test_json(program, tmp_path, capsys):
     assert old["changes"] == [
         {"line": 2, "column": 5, "before": "tf.log", "after": "tf.math.log", "rule": "tensorflow-1-name"}
     ]
-    assert old["manual"][0]["name"] == "tf.contrib.slim.g" and old["manual"][0]["successor"]
+    assert old["manual"][0]["name"] == "tf.contrib.ffmpeg.g" and old["manual"][0]["successor"]
 
 
 def test_a_dry_run_prints_a_diff_and_writes_nothing(program, tmp_path, capsys):

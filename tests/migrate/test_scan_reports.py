@@ -23,7 +23,7 @@ import tensorflow as tf
 x = "<script>alert('x')</script> & \\u00e4"
 config = tf.estimator.RunConfig("d", save_checkpoints_steps=5)
 if os.environ.get("TF_CONFIG"): y = tf.layers.dense(x, 1); y = tf.layers.dense(x, 1)
-from tensorflow.contrib import slim
+from tensorflow.contrib import ffmpeg
 """
 
 
@@ -347,7 +347,7 @@ def test_the_command_writes_all_forms(program, tmp_path, capsys):
 def test_fail_on(tmp_path, capsys):
     (tmp_path / "runs.py").write_text("import tensorflow as tf\ntf.estimator.RunConfig()\n")
     (tmp_path / "gone.py").write_text("import tensorflow as tf\ntf.log(1)\n")
-    (tmp_path / "lost.py").write_text("import tensorflow as tf\ntf.contrib.slim.conv2d(1)\n")
+    (tmp_path / "lost.py").write_text("import tensorflow as tf\ntf.contrib.ffmpeg.conv2d(1)\n")
     (tmp_path / "keras.py").write_text("import tensorflow as tf\ntf.keras.layers.Dense(1)\n")
     codes = {
         (name, gate): run(["migrate", "scan", tmp_path / f"{name}.py", *gate], capsys)[0]

@@ -181,6 +181,11 @@ def _of(error: BaseException) -> str | None:
             return "TensorFlow 2 has numbers, not Dimension objects, in a TensorShape: leave out .value"
     if isinstance(error, TypeError) and (match := _OLD_ARGUMENT.search(str(error))):
         return f"TensorFlow 2 has another name for the argument {match[1]}"
+    if isinstance(error, TypeError) and str(error).startswith("Descriptors cannot be created directly"):
+        return (
+            "an old protoc wrote this _pb2.py file: have today's write it anew, or set "
+            "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python, with which Protocol Buffers are slower"
+        )
     if isinstance(error, RuntimeError) and _NO_EAGER.search(str(error)):
         return "TensorFlow 2 runs operations at once, outside of a graph"
     if isinstance(error, ValueError) and _NO_CHIEF in str(error):

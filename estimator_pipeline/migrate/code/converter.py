@@ -25,6 +25,7 @@ from estimator_pipeline.migrate.code.renames import tf1_names
 from estimator_pipeline.migrate.code.renames.renamed_text import Change
 from estimator_pipeline.migrate.code.renames.tf1_names import ON_THE_WAY
 from estimator_pipeline.migrate.code.scanner import Analysis, analyse, analyse_sources, deep
+from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files, reached
 from estimator_pipeline.migrate.code.to_keras.program.rule import KERAS
 
 __all__ = ["NOTES", "SCHEMA", "Change", "Converted", "ConvertedFile", "convert"]
@@ -156,9 +157,9 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
     analysis = analyse(root, to_keras=to == "keras")
     by_path: dict[str, list[CodeFinding]] = analysis.scan.by_file()
     trees = {tree.source.path: tree for tree in analysis.trees}
-    switches = tf1_names.switches_behavior(analysis.trees)
     files = []
     with deep():
+        imported = imported_files(analysis.program, analysis.trees)
         for source in analysis.sources:
             made = ConvertedFile(source.path, source.text, source.text, source.encoding)
             findings = by_path.get(source.path, [])
@@ -176,7 +177,8 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
                     _to_keras(made, outcome.text, findings)
                 elif not made.kept:
                     made.kept_as_estimator = f"line {outcome.line}: {outcome.reason}" if outcome is not None else ""
-                    _switch(made, trees[source.path], analysis, switches)
+                    _switch(made, trees[source.path], analysis, imported)
+                    _import(made, trees[source.path], renamed.imports)
             files.append(made)
         _note(files, _again(files, analysis), NOTES[notes])
     return Converted(os.fspath(root), str(analysis.base), files, analysis.scan.skipped)
@@ -193,9 +195,10 @@ def _to_keras(made: ConvertedFile, text: str, findings: list[CodeFinding]) -> No
     made.keras, made.after = True, text
 
 
-def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, switches: bool) -> None:
+def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[Tree]) -> None:
     """`tf.compat.v1.disable_v2_behavior()` behind the imports of a program of TensorFlow 1."""
-    last = tf1_names.switch(analysis.program, tree, switches)
+    switches = tf1_names.switches_behavior(reached(analysis.program, tree, set(analysis.trees)))
+    last = tf1_names.switch(analysis.program, tree, switches, tree in imported)
     if last is None:
         return
     line, lines = tree.position(last)[2], Lines(made.after)
@@ -205,6 +208,19 @@ def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, switches: bool)
     at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
     made.after = apply(made.after, [Edit(at, at, f"{newline}{text}{newline}")])
     made.changes.append(Change(line, 1, "", text, "tensorflow-1-behavior"))
+    made.changes.sort(key=lambda change: (change.line, change.column))
+
+
+def _import(made: ConvertedFile, tree: Tree, imports: list[str]) -> None:
+    """What the new names need, behind the imports with which a file begins."""
+    if not imports:
+        return
+    last = tf1_names.last_import(tree)
+    line, lines = (tree.position(last)[2] if last is not None else 0), Lines(made.after)
+    newline = lines.newline(max(line, 1))
+    at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
+    made.after = apply(made.after, [Edit(at, at, "".join(f"{one}{newline}" for one in imports))])
+    made.changes += [Change(max(line, 1), 1, "", one, "tensorflow-1-import") for one in imports]
     made.changes.sort(key=lambda change: (change.line, change.column))
 
 

@@ -164,6 +164,8 @@ def _outcomes(
         sources = [SourceFile(one.path, texts.get(one.path, one.text), one.cells, list(one.problems), one.encoding)
                    for one in sources]  # fmt: skip
         read = _read(sources, base)
+        for tree in read.trees:
+            tree.contrib = renamed[tree.source.path].contrib if tree.source.path in renamed else None
     keras.plan(read.program, read.trees, read.constructs, read.failures.each)
     return {tree.source.path: tree.keras for tree in read.trees if tree.keras is not None}
 

@@ -12,6 +12,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from estimator_pipeline.compat.tf1.contrib import files
+from estimator_pipeline.migrate.code import convert
 from tests.support.tasks_by_hand import EXEC, Tasks
 
 SLIM = pytest.mark.skipif(importlib.util.find_spec("tf_slim") is None, reason="no tf-slim")
@@ -102,6 +103,26 @@ def test_seq2seq(ran, tmp_path):
 def test_canned_estimator_and_columns_of_contrib(ran, tmp_path):
     found = ran("learn_columns.py", tmp_path / "model")
     assert found["accuracy"] > 0.85 and found["precision"] > 0.8 and found["classes"] == 10
+
+
+@SLIM
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("name", "accuracy"),
+    [("tpu_text_classifier", 0.95), ("layers_and_metrics", 0.85), ("slim_digits", 0.85), ("crf_tagger", 0.98),
+     ("records_pipeline", 0.9)],
+)  # fmt: skip
+def test_converted(run_warm, programs, tmp_path, name, accuracy):
+    """By `migrate convert --to estimator`; without --tf1, and none of tf.contrib is left."""
+    (made,) = convert(programs / "tf1" / f"{name}.py", to="estimator").files
+    assert not made.left and "tf.contrib" not in made.after
+    (tmp_path / f"{name}.py").write_text(made.after)
+    arguments = [tmp_path / "model", tmp_path / "data"]
+    if name == "layers_and_metrics":
+        arguments = [f"--model_dir={tmp_path / 'model'}", "--steps=150"]
+    done = run_warm([*EXEC[1:], tmp_path / f"{name}.py", *arguments], cwd=tmp_path, timeout=240)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout.splitlines()[-1])["accuracy"] > accuracy
 
 
 # In clusters ----------------------------------------------------------------------------------------------------

@@ -23,9 +23,11 @@ from estimator_pipeline.compat.moved_names import table as moved_names
 from estimator_pipeline.compat.tf1.contrib import files
 from estimator_pipeline.errors import CompatError
 
-__all__ = ["EXAMPLES", "ROOT", "Contrib", "has_module", "install", "is_below", "module", "names"]
+__all__ = ["EXAMPLES", "PACKAGE", "ROOT", "Contrib", "has_module", "install", "is_below", "module", "names", "packages"]
 
 ROOT = "tensorflow.contrib"
+# The same by an import of this package: compat/contrib.py.
+PACKAGE = "estimator_pipeline.compat.contrib"
 # What else TensorFlow 1 had in its package; in the table it begins with this word.
 EXAMPLES = "tensorflow.examples"
 _FILE = Path(__file__).with_name("names.txt")
@@ -196,24 +198,25 @@ def module(name: str) -> ModuleType:
 
 def is_below(name: str) -> bool:
     """Whether a module's name is that of tf.contrib or of what is below it, or of TensorFlow's examples."""
-    return f"{name}.".startswith((f"{ROOT}.", f"{EXAMPLES}."))
+    return f"{name}.".startswith((f"{ROOT}.", f"{EXAMPLES}.", f"{PACKAGE}."))
 
 
 def _below(name: str) -> str:
     """`"tensorflow.contrib.layers"` -> `"layers"`, as the table has it."""
-    return name.removeprefix("tensorflow.").removeprefix("contrib").lstrip(".")
+    return name.removeprefix("tensorflow.").removeprefix("estimator_pipeline.compat.").removeprefix("contrib").lstrip(".")
 
 
 def has_module(name: str) -> bool:
     """Whether there is a module of tf.contrib with a name such as `"tensorflow.contrib.layers"`."""
-    if name == ROOT:
+    if name in (ROOT, PACKAGE):
         return True
     below = _below(name)
     if below in modules_of_old() or below in names().modules or names().is_above(below):
         return True
     if below.split(".")[0] not in modules_of_old():
         return False
-    if name in _moved() or name in _moved().packages:
+    old = name.replace(PACKAGE, ROOT, 1)
+    if old in _moved() or old in _moved().packages:
         return True
     return any(_is_module(home) for home in names().homes_of(below))
 

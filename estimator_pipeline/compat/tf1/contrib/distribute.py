@@ -13,7 +13,13 @@ import tensorflow as tf
 
 from estimator_pipeline.errors import CompatError
 
-__all__ = ["CollectiveAllReduceStrategy", "MirroredStrategy", "OneDeviceStrategy", "ParameterServerStrategy"]
+__all__ = [
+    "CollectiveAllReduceStrategy",
+    "MirroredStrategy",
+    "OneDeviceStrategy",
+    "ParameterServerStrategy",
+    "list_devices",
+]
 
 _TODAY: Any = tf.compat.v1.distribute
 
@@ -120,3 +126,15 @@ def _all_gpus(count: int, what: str) -> None:
             found=f"TensorFlow sees {seen} GPUs on this machine, and today's strategy takes all",
             hint=f"set CUDA_VISIBLE_DEVICES to {count} of them" if count < seen else f"give {seen}",
         )
+
+
+def list_devices() -> list[str]:
+    """`tf.contrib.eager.list_devices`: the full names of this process's devices.
+
+    Private use: `tensorflow.python.eager.context`, which tf.config asks as well; that gives no names.
+    """
+    from tensorflow.python.eager import context
+
+    found = context.context()
+    found.ensure_initialized()
+    return list(found.devices())

@@ -112,6 +112,7 @@ class Tree:
         scopes: definition -> its scope.
         where: expression that may be a construct -> the scope in which it is evaluated.
         tensorflow_1: whether the file was written for TensorFlow 1, by `import tensorflow as tf`.
+        contrib: (name, line) of the first thing of tf.contrib for which the file has another package by now.
         keras: what becomes of the file as a Keras program.
         renamed: node -> how the converter spells it; renamed_parts: what else is another thing by that;
             renamed_names: of the whole program, by the name below tf.
@@ -131,6 +132,7 @@ class Tree:
         self.imports: list[tuple[cst.CSTNode, Binding]] = []
         self.scope = Scope("module", module, None, self)
         self.tensorflow_1 = False
+        self.contrib: tuple[str, int] | None = None
         self.renamed: dict[cst.CSTNode, Any] = {}
         self.renamed_parts: dict[cst.CSTNode, Any] = {}
         self.renamed_names: dict[str, Any] = {}
@@ -244,6 +246,7 @@ class _Walk:
 
     def import_(self, node: cst.Import, scope: Scope) -> None:
         for alias in node.names:
+            self.tree.parents[alias] = node
             name = dotted_of(alias.name) or ""
             bound = alias.evaluated_alias
             binding = Binding("import", alias, scope, module=name if bound else name.split(".")[0], name=name)

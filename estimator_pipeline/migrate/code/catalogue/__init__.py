@@ -17,7 +17,7 @@ from estimator_pipeline.compat.moved_names.table import FILE, MovedNamesTable
 from estimator_pipeline.migrate.code.catalogue import columns, estimators, graphs, hooks, layers, training
 from estimator_pipeline.migrate.code.catalogue.row import KINDS, Row
 
-__all__ = ["KINDS", "ROWS", "CatalogueMatch", "Row", "find", "is_private", "is_there", "is_v1_only",
+__all__ = ["KINDS", "ROWS", "CatalogueMatch", "ContribNames", "Row", "contrib_names", "find", "is_private", "is_there", "is_v1_only",
            "moved_names", "private_modules", "row", "shared_names", "spell",
            "v1_names"]  # fmt: skip
 
@@ -74,6 +74,7 @@ _SAME = {
     "tensorflow_estimator._api.v1.estimator": "tf.compat.v1.estimator",
     "tensorflow_estimator._api.v2.estimator": "tf.estimator",
     "tensorflow_estimator.estimator": "tf.compat.v1.estimator",
+    "tensorflow.compat.v1.contrib": "tf.contrib",
     "tensorflow.compat.v1": "tf.compat.v1",
     "tensorflow.compat.v2": "tf",
     "tensorflow_core": "tf",
@@ -122,6 +123,41 @@ def private_modules() -> frozenset[str]:
     """Modules of tensorflow.python that TensorFlow 2.15 and 2.21 both have."""
     text = importlib.resources.files(__package__).joinpath("private_modules.txt").read_text(encoding="utf-8")
     return frozenset(f"tensorflow.python.{line}" for line in text.splitlines())
+
+
+class ContribNames(NamedTuple):
+    """Where the names of tf.contrib are today: catalogue/contrib_names.txt, which tools/contrib_names.py writes.
+
+    Attributes:
+        homes: name below tf.contrib -> `tf.X`, `tf_slim.X`, or `contrib` for what estimator_pipeline.compat.contrib
+            alone has.
+        wholes: package below tf.contrib -> the module of tf_slim that has all of it.
+        packages: packages that estimator_pipeline.compat.contrib has.
+    """
+
+    homes: Mapping[str, str]
+    wholes: Mapping[str, str]
+    packages: frozenset[str]
+
+
+@functools.cache
+def contrib_names() -> ContribNames:
+    """The table."""
+    homes: dict[str, str] = {}
+    wholes: dict[str, str] = {}
+    packages: set[str] = set()
+    text = importlib.resources.files(__package__).joinpath("contrib_names.txt").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        package, home, *names = line.split(" ")
+        parts = package.split(".")
+        packages.update(".".join(parts[:length]) for length in range(1, len(parts) + 1))
+        for name in names:
+            old, _, new = name.partition("=")
+            if name == "*":
+                wholes[package] = home
+            elif name != ".":
+                homes[f"{package}.{old}"] = home if home == "contrib" else f"{home}.{new or old}"
+    return ContribNames(homes, wholes, frozenset(packages))
 
 
 # What compat puts back, beside all of the estimator package: see compat/bootstrap/import_aliases.py and

@@ -202,8 +202,8 @@ _BEHAVIOR = (
 )
 
 _OTHERS = (
-    Row("tf.contrib", "contrib", "depends on what it was; tf-slim and TensorFlow Addons have parts of it", "",
-        runs=False, because="tf.contrib is gone since TensorFlow 2.0"),
+    Row("tf.contrib", "contrib", "depends on what it was", "",
+        runs=False, because="tf.contrib is gone since TensorFlow 2.0; `exec --tf1` runs what `contrib install` brings"),
     Row("private import", "private import", "the public name", "import tensorflow as tf"),
     Row("v1 symbol", "v1 symbol", "tf.compat.v1 has it", "tf.compat.v1.X"),
     Row("unreadable file", "unreadable", "Python 3", "", runs=False,

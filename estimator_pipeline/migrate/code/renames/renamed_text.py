@@ -28,11 +28,21 @@ class Change:
 
 @dataclass
 class RenamedText:
-    """The text, what was changed in it, and why it is as it was where it might have been changed."""
+    """The text of a file.
+
+    Attributes:
+        text: with the new names.
+        changes: what was changed in it.
+        kept: why it is as it was, where it might have been changed.
+        imports: what the text still needs: `import tf_slim`. It is not in it, for lines stay where they are.
+        contrib: (name, line) of the first thing that is no longer TensorFlow's.
+    """
 
     text: str
     changes: list[Change] = field(default_factory=list)
     kept: str = ""
+    imports: list[str] = field(default_factory=list)
+    contrib: tuple[str, int] | None = None
 
 
 def of(tree: Tree) -> RenamedText:
@@ -47,7 +57,15 @@ def of(tree: Tree) -> RenamedText:
     why = _does_not_read(before, after)
     if why:  # a defect: the program stays as it was, and says so
         return RenamedText(before, kept=f"what was written cannot be read: {why}")
-    return RenamedText(after, sorted(changes, key=lambda change: (change.line, change.column)))
+    imports = sorted({found.needs for found in tree.renamed.values() if found.needs})
+    contrib = [(tree.position(found.node)[0], found.before) for found in tree.renamed.values() if found.contrib]
+    line, name = min(contrib, default=(0, ""))
+    return RenamedText(
+        after,
+        sorted(changes, key=lambda change: (change.line, change.column)),
+        imports=imports,
+        contrib=(name, line) if name else None,
+    )
 
 
 def _edits(tree: Tree, lines: Lines, changes: list[Change]) -> Iterator[Edit]:

@@ -17,10 +17,10 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, Program
-from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, dotted_of
+from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, dotted_of
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
+from estimator_pipeline.migrate.code.renames import python_names, tf_contrib
 from estimator_pipeline.migrate.code.renames.registry import register_general
-from estimator_pipeline.migrate.code.renames.tf_contrib import CONTRIB, as_it_was
 
 if TYPE_CHECKING:
     from estimator_pipeline.migrate.code.analysis.constructs import Construct
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ON_THE_WAY", "RenamedName", "plan", "plan_aliases", "plan_classes", "root_of_tensorflow", "switch",
            "switches_behavior"]  # fmt: skip
 
+_V1 = "tensorflow.compat.v1"
 _ITERATORS = ("make_one_shot_iterator", "make_initializable_iterator")
 _SWITCHES = ("disable_v2_behavior", "enable_v2_behavior", "disable_eager_execution", "enable_eager_execution")
 
@@ -68,12 +69,16 @@ class RenamedName(NamedTuple):
         node: what of the tree is replaced.
         before, after: the texts.
         spans: further pieces of a call that change with it: (node, text before it, text behind it).
+        needs: the import that the new text needs.
+        contrib: whether the thing itself is no longer TensorFlow's.
     """
 
     node: cst.CSTNode
     before: str
     after: str
     spans: tuple[tuple[cst.CSTNode, str, str], ...] = ()
+    needs: str = ""
+    contrib: bool = False
 
 
 def plan(program: Program, tree: Tree) -> None:
@@ -86,16 +91,26 @@ def plan(program: Program, tree: Tree) -> None:
     # Somebody has begun already: of a shared name nobody knows any more which of the two is meant.
     begun = _has_begun(tree)
     for node in tree.chains:
-        if not isinstance(node, cst.Attribute) or not _is_tensorflow(program, node, tree.where[node]):
+        if not isinstance(node, cst.Attribute) or is_guarded(tree, node):
             continue
-        if is_guarded(tree, node):
+        module = _module_of(program, node, tree.where[node])
+        if module in python_names.MODULES:
+            _of_python(tree, node, module)
             continue
-        found = _of_chain(tree, node, begun)
+        if module == _V1 and (dotted_of(node) or "").split(".")[1] != "contrib":
+            continue
+        found = _of_chain(tree, node, begun, module == _V1) if module else None
         if found is not None:
             tree.renamed[node] = found
     for alias, binding in tree.imports:
-        if binding.kind == "from" and binding.module == "tensorflow" and not binding.level:
+        if binding.level or not isinstance(alias, cst.ImportAlias):
+            continue
+        if _is_of_contrib(binding):
+            _of_import_of_contrib(tree, alias, binding)
+        elif binding.kind == "from" and binding.module == "tensorflow":
             _of_import(tree, alias, begun)
+        elif binding.kind == "from" and binding.module in python_names.MODULES:
+            _of_import_of_python(tree, alias, binding.module)
     for node in tree.chains:
         if isinstance(node, cst.Attribute) and node.attr.value in _ITERATORS:
             made = _made_by(program, tree, node.value, tree.where[node])
@@ -164,38 +179,58 @@ def _has_begun(tree: Tree) -> bool:
     )
 
 
-def _is_tensorflow(program: Program, node: cst.Attribute, scope: Scope) -> bool:
-    """Whether the first name of a chain is the module tensorflow, and nothing else in any branch."""
+def _module_of(program: Program, node: cst.Attribute, scope: Scope) -> str:
+    """tensorflow, tensorflow.compat.v1 or numpy, if the first name of a chain is that in any branch; else ""."""
     root: cst.BaseExpression = node
     while isinstance(root, cst.Attribute):
         root = root.value
     if not isinstance(root, cst.Name):
-        return False
-    bindings = program.bindings(root.value, scope)
-    return bool(bindings) and all(one.kind == "import" and one.module == "tensorflow" for one in bindings)
+        return ""
+    found = {
+        one.module if one.kind == "import" else f"{one.module}.{one.name}" if one.kind == "from" else ""
+        for one in program.bindings(root.value, scope)
+    }
+    return next(iter(found)) if len(found) == 1 and found <= {"tensorflow", _V1, *python_names.MODULES} else ""
 
 
-def _of_chain(tree: Tree, node: cst.Attribute, begun: bool) -> RenamedName | None:
+def _of_python(tree: Tree, node: cst.Attribute, module: str) -> None:
+    if not isinstance(node.value, cst.Name):
+        return
+    root, name = node.value.value, node.attr.value
+    after = python_names.of_chain(module, root, name)
+    scopes = (tree.scope, *tree.scopes.values())
+    if after is not None and not any(after in scope.names for scope in scopes):
+        tree.renamed[node] = RenamedName(node, f"{root}.{name}", after)
+
+
+def _of_chain(tree: Tree, node: cst.Attribute, begun: bool, v1: bool) -> RenamedName | None:
     parts = (dotted_of(node) or "").split(".")
     root, below = parts[0], parts[1:]
     if below[0] == "compat":
         return None
     parent = tree.parents.get(node)
     call = parent if isinstance(parent, cst.Call) and parent.func is node else None
+    if below[0] == "contrib":
+        new = tf_contrib.of_chain(tree, root, v1, below[1:], call) if below[1:] else None
+        if new is None:
+            return None
+        before = ".".join([root, *below[: new.length]])
+        return RenamedName(_part(node, len(below) - new.length), before, new.text, new.spans, new.needs,
+                           contrib=bool(new.needs))  # fmt: skip
     for length in range(len(below), 0, -1):
         name, whole = ".".join(below[:length]), length == len(below)
-        part: cst.CSTNode = node
-        for _ in range(len(below) - length):
-            part = part.value  # type: ignore[attr-defined]
-        if below[0] == "contrib":
-            if name in CONTRIB:
-                kept = as_it_was(CONTRIB[name], call if whole else None)
-                return kept and RenamedName(part, f"{root}.{name}", f"{root}.{kept[0]}", kept[1])
-            continue
+        part = _part(node, len(below) - length)
         after = _successor(name, whole, call if whole else None, begun)
         if after is not None:
             return RenamedName(part, f"{root}.{name}", f"{root}.{after}") if after != name else None
     return None
+
+
+def _part(node: cst.CSTNode, less: int) -> cst.CSTNode:
+    """The chain without its last parts."""
+    for _ in range(less):
+        node = node.value  # type: ignore[attr-defined]
+    return node
 
 
 def _successor(name: str, whole: bool, call: cst.Call | None, begun: bool) -> str | None:
@@ -229,10 +264,10 @@ def _is_one(name: str, call: cst.Call) -> bool:
     )
 
 
-def _of_import(tree: Tree, alias: cst.CSTNode, begun: bool) -> None:
+def _of_import(tree: Tree, alias: cst.ImportAlias, begun: bool) -> None:
     """`from tensorflow import layers`: the whole statement goes to tensorflow.compat.v1, which has all of them."""
     statement = tree.parents.get(alias)
-    if not isinstance(alias, cst.ImportAlias) or not isinstance(statement, cst.ImportFrom):
+    if not isinstance(statement, cst.ImportFrom):
         return
     if is_guarded(tree, statement) or isinstance(statement.names, cst.ImportStar) or statement.module is None:
         return
@@ -246,7 +281,57 @@ def _of_import(tree: Tree, alias: cst.CSTNode, begun: bool) -> None:
         tree.renamed[alias] = tree.renamed_parts[alias.name] = found
 
 
-def switch(program: Program, tree: Tree, switches: bool) -> cst.BaseStatement | None:
+def _of_import_of_python(tree: Tree, alias: cst.ImportAlias, module: str) -> None:
+    statement = tree.parents.get(alias)
+    if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
+        return
+    after = python_names.of_imported_names(module, [one.evaluated_name for one in statement.names])
+    if after is not None and statement.module is not None and not is_guarded(tree, statement):
+        tree.renamed[alias] = RenamedName(statement.module, module, after)
+
+
+def _is_of_contrib(binding: Binding) -> bool:
+    names = ("contrib",) if binding.module in ("tensorflow", _V1) else ()
+    return f"{binding.module}.".startswith("tensorflow.contrib.") or binding.name in names
+
+
+def _of_import_of_contrib(tree: Tree, alias: cst.ImportAlias, binding: Binding) -> None:
+    """`from tensorflow.contrib import slim`, `import tensorflow.contrib.slim as slim`."""
+    statement = tree.parents.get(alias)
+    if statement is None or is_guarded(tree, statement):
+        return
+    found = None
+    if binding.kind == "import" and alias.asname is not None:
+        module = tf_contrib.of_import(binding.name)
+        if module is not None:
+            found = RenamedName(alias.name, binding.name, module, contrib=True)
+    elif isinstance(statement, cst.ImportFrom) and not isinstance(statement.names, cst.ImportStar):
+        found = _of_names_of_contrib(statement, binding.module)
+    if found is not None:
+        tree.renamed[alias] = tree.renamed_parts[alias.name] = found
+
+
+def _of_names_of_contrib(statement: cst.ImportFrom, module: str) -> RenamedName | None:
+    assert not isinstance(statement.names, cst.ImportStar) and statement.module is not None
+    names = [one.evaluated_name for one in statement.names]
+    if module in ("tensorflow", _V1):
+        home = tf_contrib.FACADE.rpartition(".")[0]
+        return RenamedName(statement.module, module, home, contrib=True) if names == ["contrib"] else None
+    new = tf_contrib.of_imported_names(module, names)
+    if new is None:
+        return None
+    home, name = new
+    contrib = not home.startswith("tensorflow")
+    if home and name == names[0]:
+        return RenamedName(statement.module, module, home, contrib=contrib)
+    # A single one, of another name today.
+    bound = statement.names[0].evaluated_alias or names[0]
+    after = f"from {home} import {name}" if home else f"import {name}"
+    after += f" as {bound}" if bound != name else ""
+    return RenamedName(statement, f"from {module} import {names[0]}", after, contrib=contrib)
+
+
+def switch(program: Program, tree: Tree, switches: bool, imported: bool) -> cst.BaseStatement | None:
     """The statement behind which a program of TensorFlow 1 has to say that it is one; None where it need not.
 
     TensorFlow 1 built graphs: `tf.placeholder` at the top of a module, `shape[1].value`, data sets with iterators. The
@@ -254,8 +339,13 @@ def switch(program: Program, tree: Tree, switches: bool) -> cst.BaseStatement | 
     """
     if switches or not tree.tensorflow_1 or tree.source.cells or _has_begun(tree):
         return None
-    if root_of_tensorflow(program, tree) is None or not _is_run(tree):
+    if root_of_tensorflow(program, tree) is None or not (_is_run(tree) or (not imported and _acts(tree))):
         return None
+    return last_import(tree)
+
+
+def last_import(tree: Tree) -> cst.BaseStatement | None:
+    """The last statement of the imports with which a module begins; None where it begins with something else."""
     last = None
     for statement in tree.module.body:
         if isinstance(statement, cst.SimpleStatementLine):
@@ -285,6 +375,15 @@ def switches_behavior(trees: list[Tree]) -> bool:
     return any(
         (dotted_of(node) or "").rpartition(".")[2] in _SWITCHES for tree in trees for node in tree.chains
     )  # fmt: skip
+
+
+def _acts(tree: Tree) -> bool:
+    """Whether a module calls something of an Estimator at its top: a script without `__main__`."""
+    names = ("train", "evaluate", "predict", "train_and_evaluate", "run")
+    return any(
+        isinstance(call.func, cst.Attribute) and call.func.attr.value in names and tree.where.get(call) is tree.scope
+        for call in tree.calls
+    )
 
 
 def _is_run(tree: Tree) -> bool:
@@ -326,11 +425,23 @@ class _RenamedNames:
             return None
         if construct.call is not None and node is not construct.call.func and construct.call.func in planned:
             return planned[construct.call.func]  # a field of a class that is spelled anew
+        below = construct.match.spelled.removeprefix("tf.")
+        if below.startswith("contrib."):
+            return _of_contrib_by_another_name(construct, below.removeprefix("contrib."))
         by_its_root = _by_its_root(tree, node if construct.call is None else construct.call.func)
         if by_its_root is None:
             return None
-        below = construct.match.spelled.removeprefix("tf.")
         return by_its_root if isinstance(by_its_root, RenamedName) else tree.renamed_names.get(below)
+
+
+def _of_contrib_by_another_name(construct: Construct, below: str) -> RenamedName | None:
+    """`slim.conv2d` of an import that is converted, `conv(x)` of `conv = slim.conv2d`, a class that comes from one."""
+    tree, node = construct.tree, construct.node
+    after = tf_contrib.written(below)
+    root = _by_its_root(tree, node if construct.call is None else construct.call.func)
+    if after is None or (root is None and all(node is not one.name for one in tree.classes)):
+        return None
+    return root if isinstance(root, RenamedName) else RenamedName(node, construct.match.spelled, after)
 
 
 def _by_its_root(tree: Tree, node: cst.CSTNode) -> RenamedName | bool | None:

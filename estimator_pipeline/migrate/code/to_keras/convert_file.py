@@ -121,6 +121,7 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
         for one in constructs:
             if one.match.spelled.startswith("tf.") and not one.match.exists and not is_guarded(tree, one.node):
                 raise NotConvertible(f"{one.match.spelled}, which TensorFlow 2 has under no other name", one.node)
+    check_contrib(tree, first)
     if tree.tensorflow_1 or (tf is None and old is None):
         raise NotConvertible("it does not import tensorflow as TensorFlow 2", first)
     if tf is None:
@@ -164,11 +165,22 @@ def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Seque
     return text
 
 
+def check_contrib(tree: Tree, first: cst.CSTNode) -> None:
+    """Declines a file with something that was tf.contrib's, and is another package's by now.
+
+    Raises:
+        NotConvertible: it has.
+    """
+    if tree.contrib is not None:
+        name, line = tree.contrib
+        raise NotConvertible(f"{name}, which Keras does not have", first, line)
+
+
 def _of_classes(program: Program, tree: Tree, lowered: subclasses.Lowered) -> ConversionOutcome:
     """The conversion of a file by way of one that has functions in place of its classes of Estimators."""
     made = parse(SourceFile(tree.source.path, lowered.text))
     assert made is not None
-    made.tensorflow_1 = tree.tensorflow_1
+    made.tensorflow_1, made.contrib = tree.tensorflow_1, tree.contrib
     others = {path: other for path, other in program.trees.items() if other is not tree}
     program = Program([*others.values(), made], [*others, made.source.path], program.package)
     found = convert(program, made, list(find_constructs(program, made)))

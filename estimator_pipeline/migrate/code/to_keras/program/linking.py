@@ -7,7 +7,7 @@ have told apart. Its conversion is that of any file; parting.py gives each file 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -19,7 +19,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import ModuleOf, O
 from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, children, dotted_of
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible
 
-__all__ = ["Import", "Linked", "SourcePart", "link", "reached"]
+__all__ = ["Import", "Linked", "SourcePart", "imported_files", "link", "reached"]
 
 
 @dataclass
@@ -98,6 +98,14 @@ def reached(program: Program, tree: Tree, chosen: set[Tree]) -> list[Tree]:
     waiting: set[Tree] = set()
     visit(tree)
     return list(found)
+
+
+def imported_files(program: Program, trees: Iterable[Tree]) -> set[Tree]:
+    """The files that others of a program import."""
+    return {
+        other for tree in trees for _, binding in tree.imports for other in _imported(program, tree, binding)
+        if other is not tree
+    }  # fmt: skip
 
 
 def _imported(program: Program, tree: Tree, binding: Binding) -> Iterator[Tree]:

@@ -61,6 +61,8 @@ def _convert(program: Program, group: list[Tree]) -> None:
     line, by_itself = 0, False
     try:
         _check_size(group)
+        for tree in group:
+            conversion.check_contrib(tree, tree.module)
         linked = link(program, group)
         found = _converted(program, group, linked)
         if found.text:
@@ -74,7 +76,7 @@ def _convert(program: Program, group: list[Tree]) -> None:
     except NotConvertible as declined:
         where, reason, by_itself = _place(group, declined.node), declined.reason, True
         if where is not None:
-            line = where.position(declined.node)[0] if declined.node is not where.module else 0
+            line = declined.line or (where.position(declined.node)[0] if declined.node is not where.module else 0)
     except conversion.DEFECTS as error:
         where, reason = None, _defect(error)
     for tree in group:

@@ -1,0 +1,36 @@
+"""Names that Python and NumPy have dropped, in programs of TensorFlow 1: `np.float` is `float`.
+
+Each is an alias of what is written for it. What has no exact successor (`inspect.getargspec`) stays; `exec --tf1` gives
+it back.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+
+__all__ = ["MODULES", "of_chain", "of_imported_names"]
+
+MODULES = ("numpy", "collections")
+# NumPy 1.24 and 2.0 removed these; below numpy, where it begins with a dot, else a type of Python's own.
+_OF_NUMPY = {
+    "bool": "bool", "complex": "complex", "float": "float", "int": "int", "long": "int", "object": "object",
+    "str": "str", "unicode": "str",
+    "Inf": ".inf", "Infinity": ".inf", "NaN": ".nan", "alltrue": ".all", "bool8": ".bool_", "complex_": ".complex128",
+    "cumproduct": ".cumprod", "float_": ".float64", "in1d": ".isin", "infty": ".inf", "mat": ".asmatrix",
+    "product": ".prod", "round_": ".round", "row_stack": ".vstack", "sometrue": ".any", "string_": ".bytes_",
+    "unicode_": ".str_",
+}  # fmt: skip
+_ABSTRACT = frozenset(collections.abc.__all__)
+
+
+def of_chain(module: str, root: str, name: str) -> str | None:
+    """What is written for `root.name`, of a module imported as `root`; None where it is there, or nothing is."""
+    if module == "collections":
+        return f"{root}.abc.{name}" if name in _ABSTRACT else None
+    after = _OF_NUMPY.get(name)
+    return root + after if after is not None and after[0] == "." else after
+
+
+def of_imported_names(module: str, names: list[str]) -> str | None:
+    """The module from which `from module import names` takes them."""
+    return "collections.abc" if module == "collections" and _ABSTRACT.issuperset(names) else None

@@ -1,0 +1,71 @@
+"""Half a model from a checkpoint of before, as BERT's programs did it, and by warm start; in any cluster.
+
+    warm_start.py MODEL_DIR CHECKPOINT map|warm none|mirrored|workers
+
+Writes the checkpoint, by the format of 2016, if it is not there and the task is the first.
+"""
+
+from __future__ import absolute_import, division, print_function
+
+import json
+import os
+import sys
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.contrib import layers as contrib_layers
+
+model_dir, checkpoint, way, cluster = sys.argv[1:5]
+
+
+def encoder(x):
+    with tf.variable_scope("bert"):
+        hidden = tf.layers.dense(x, 4, tf.nn.relu, name="dense")
+        return contrib_layers.layer_norm(hidden, scope="LayerNorm")
+
+
+def write():
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(3)
+        encoder(tf.placeholder(tf.float32, [None, 3]))
+        session.run(tf.global_variables_initializer())
+        tf.train.Saver(write_version=tf.train.SaverDef.V1).save(session, checkpoint)
+
+
+def model_fn(features, labels, mode):
+    logits = tf.layers.dense(encoder(features["x"]), 1, name="output")
+    if way == "map":
+        there = set(name for name, _ in tf.train.list_variables(checkpoint))
+        names = [variable.name.split(":")[0] for variable in tf.trainable_variables()]
+        tf.train.init_from_checkpoint(checkpoint, {name: name for name in names if name in there})
+    loss = tf.losses.mean_squared_error(labels, logits)
+    # The rate is 0: what was restored stays as it is.
+    train_op = tf.train.AdamOptimizer(0.0).minimize(loss, tf.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def input_fn():
+    x = np.random.RandomState(0).rand(64, 3).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices(({"x": x}, x.sum(1, keepdims=True))).repeat().batch(8)
+
+
+task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {"index": 0})
+if not tf.gfile.Exists(checkpoint) and task["index"] == 0:
+    write()
+strategy, session_config = None, None
+if cluster == "mirrored":
+    strategy = tf.contrib.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+    session_config = tf.ConfigProto(device_count={"CPU": 2})
+elif cluster == "workers":
+    strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
+config = tf.estimator.RunConfig(model_dir, train_distribute=strategy, session_config=session_config)
+warm_start = tf.estimator.WarmStartSettings(checkpoint, "bert/.*") if way == "warm" else None
+estimator = tf.estimator.Estimator(model_fn, config=config, warm_start_from=warm_start)
+tf.estimator.train_and_evaluate(
+    estimator, tf.estimator.TrainSpec(input_fn, max_steps=5), tf.estimator.EvalSpec(input_fn, steps=2)
+)
+names = [name for name, _ in tf.train.list_variables(checkpoint)]
+load = tf.contrib.framework.load_variable
+same = [bool(np.array_equal(load(estimator.latest_checkpoint(), name), load(checkpoint, name))) for name in names]
+step = int(load(estimator.latest_checkpoint(), "global_step"))
+print(json.dumps({"names": sorted(names), "same": all(same), "step": step}))
