@@ -86,15 +86,18 @@ def test_graphs_exports_and_events(run_warm, tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", ["map", "warm"])
-@pytest.mark.parametrize("cluster", ["none", "mirrored", "workers"])
-def test_half_a_model_from_a_checkpoint(programs, tmp_path, way, cluster):
-    """By `init_from_checkpoint` and an assignment map, and by WarmStartSettings, from a file of the first format."""
+@pytest.mark.parametrize("cluster", ["none", "mirrored", "workers", "ps"])
+def test_half_a_model_from_a_checkpoint(run_warm, programs, tmp_path, way, cluster):
+    """By `init_from_checkpoint` and an assignment map, and by WarmStartSettings, from a file of the first format; under
+    the strategies of contrib.distribute."""
     checkpoint = tmp_path / "old.ckpt"
-    command = [*EXEC, "--tf1", programs / "tf1/warm_start.py", tmp_path / "model", checkpoint, way, cluster]
-    jobs = {"worker": 2} if cluster == "workers" else {"chief": 1}
-    with Tasks(jobs, command, tmp_path, env={"TF_CONFIG": "{}"} if cluster != "workers" else None) as running:
+    command = [*EXEC, "--tf1", programs / "tf1/warm_start.py", tmp_path / "model", checkpoint]
+    done = run_warm([*command[1:], "write"], cwd=tmp_path)
+    assert done.returncode == 0 and checkpoint.is_file(), done.stderr[-4000:]
+    jobs = {"workers": {"worker": 2}, "ps": {"chief": 1, "worker": 1, "ps": 1}}.get(cluster)
+    env = {} if jobs else {"TF_CONFIG": "{}"}
+    with Tasks(jobs or {"chief": 1}, [*command, way, cluster], tmp_path, env=env) as running:
         assert set(running.wait().values()) == {0}, running.tails()
         for name in running.processes:
-            found = json.loads([line for line in running.log(name).splitlines() if line.startswith("{")][-1])
-            assert found == {"names": NAMES, "same": True, "step": 5}
-    assert checkpoint.is_file()  # the format of a single file
+            found = [json.loads(line) for line in running.log(name).splitlines() if line.startswith("{")]
+            assert found == [{"names": NAMES, "same": True, "trained": True}]

@@ -1,21 +1,21 @@
 """Half a model from a checkpoint of before, as BERT's programs did it, and by warm start; in any cluster.
 
-    warm_start.py MODEL_DIR CHECKPOINT map|warm none|mirrored|workers
+    warm_start.py MODEL_DIR CHECKPOINT write
+    warm_start.py MODEL_DIR CHECKPOINT map|warm none|mirrored|workers|ps
 
-Writes the checkpoint, by the format of 2016, if it is not there and the task is the first.
+The first writes the checkpoint, by the format of 2016.
 """
 
 from __future__ import absolute_import, division, print_function
 
 import json
-import os
 import sys
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.contrib import layers as contrib_layers
 
-model_dir, checkpoint, way, cluster = sys.argv[1:5]
+model_dir, checkpoint, way = sys.argv[1:4]
 
 
 def encoder(x):
@@ -49,15 +49,17 @@ def input_fn():
     return tf.data.Dataset.from_tensor_slices(({"x": x}, x.sum(1, keepdims=True))).repeat().batch(8)
 
 
-task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {"index": 0})
-if not tf.gfile.Exists(checkpoint) and task["index"] == 0:
+if way == "write":
     write()
-strategy, session_config = None, None
+    sys.exit()
+cluster, strategy, session_config = sys.argv[4], None, None
 if cluster == "mirrored":
     strategy = tf.contrib.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
     session_config = tf.ConfigProto(device_count={"CPU": 2})
 elif cluster == "workers":
-    strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
+    strategy = tf.contrib.distribute.CollectiveAllReduceStrategy(num_gpus_per_worker=0)
+elif cluster == "ps":
+    strategy = tf.contrib.distribute.ParameterServerStrategy(num_gpus_per_worker=0)
 config = tf.estimator.RunConfig(model_dir, train_distribute=strategy, session_config=session_config)
 warm_start = tf.estimator.WarmStartSettings(checkpoint, "bert/.*") if way == "warm" else None
 estimator = tf.estimator.Estimator(model_fn, config=config, warm_start_from=warm_start)
@@ -68,4 +70,4 @@ names = [name for name, _ in tf.train.list_variables(checkpoint)]
 load = tf.contrib.framework.load_variable
 same = [bool(np.array_equal(load(estimator.latest_checkpoint(), name), load(checkpoint, name))) for name in names]
 step = int(load(estimator.latest_checkpoint(), "global_step"))
-print(json.dumps({"names": sorted(names), "same": all(same), "step": step}))
+print(json.dumps({"names": sorted(names), "same": all(same), "trained": step >= 5}))
