@@ -2,17 +2,17 @@
 
     python tools/contrib_names.py                      docs/reference/contrib.md: where each package leads under --tf1
     python tools/contrib_names.py --successors [FILE]  catalogue/contrib_names.txt: what `migrate convert` writes for a
-                                                       name; needs TensorFlow, and tf-slim. FILE has further names, one
-                                                       in a line: what public programs use
+                                                       name; needs TensorFlow, tf-slim and `contrib install`. FILE has
+                                                       further names, one in a line: what public programs use
 
 A line of the second is `PACKAGE HOME NAMES`: `tf.contrib.PACKAGE.NAME` is the very object `HOME.NAME`, or has
-`OLD=NEW`. HOME is below `tf`, `tf_slim`, `tensorflow_gan`, or `contrib` for what estimator_pipeline.compat.contrib alone has. For the
-name `*` all of a package is there, and for `.` the package itself.
+`OLD=NEW`. HOME is below `tf`, `tf_slim`, `tensorflow_gan`, or `contrib` for what estimator_pipeline.compat.contrib
+alone has. For the name `*` all of a package is there, and for `.` the package itself.
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import os
 import re
@@ -122,8 +122,12 @@ class Successors:
     """Where the objects of tf.contrib are by public names: of tf where it is there and in tf.compat.v1 alike."""
 
     def __init__(self) -> None:
-        os.environ["ESTIMATOR_PIPELINE_CONTRIB"] = os.devnull  # the files of TensorFlow 1.15 are no home
         from estimator_pipeline import compat
+        from estimator_pipeline.compat.tf1.contrib import files
+
+        # They say which names there were, and are no home.
+        self.files = files.folder()
+        os.environ[files.VARIABLE] = os.devnull
 
         compat.install(tf1=True)
         from estimator_pipeline.compat.tf1 import contrib
@@ -158,9 +162,14 @@ class Successors:
                 home for home in table.homes.get(package, ())
                 if home.startswith(("@", "tf_slim.", "v1.", "v2.")) and home not in ("v1.nn", "v1.keras")
             ]  # fmt: skip
-            new = [name for home in homes for name in self._all(home)]
+            new = [name for home in homes for name in self._all(home) if home[0] != "v" or self._had(package, name)]
             found.update(f"{package}.{name}" for name in (*table.rows.get(package, ()), *new))
         return {name for name in found if not name.startswith("examples")}
+
+    def _had(self, package: str, name: str) -> bool:
+        """Whether TensorFlow 1.15's own file of a package names it: TensorFlow has got further names since."""
+        file = self.files.joinpath(*package.split("."), "__init__.py")
+        return file.is_file() and re.search(rf"\b{name}\b", file.read_text(encoding="utf-8")) is not None
 
     def _all(self, home: str) -> list[str]:
         module = self.contrib._home(home)
@@ -200,7 +209,8 @@ class Successors:
         if callable(value) and id(value) in self.older:
             return f"tf.compat.v1.{_best(self.older[id(value)], name)}"
         table = self.contrib.names()
-        for home, new in (*table.rows.get(package, {}).get(name, ()), *((one, name) for one in table.homes_of(package))):
+        homes = ((home, name) for home in table.homes_of(package))
+        for home, new in (*table.rows.get(package, {}).get(name, ()), *homes):
             if self.contrib._attribute(home, new) is not self.contrib._NOWHERE:
                 if home.startswith("v1"):
                     return f"tf.compat.{home}.{new}"
@@ -231,6 +241,8 @@ def successors(further: list[str]) -> str:
         if not name or last.startswith("_") or name == "slim":
             continue
         value = _reach(found.contrib.module(found.contrib.ROOT), name)
+        if type(value).__module__.endswith("tpu_stubs"):
+            continue
         if isinstance(value, ModuleType):
             if home == "contrib" and name not in found.contrib.names().modules:
                 continue  # what only the files of TensorFlow 1.15 have

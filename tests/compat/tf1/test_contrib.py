@@ -438,6 +438,7 @@ def test_strategies():
     assert error.value.code == "argument/not-applicable" and "99 GPUs" in str(error.value)
     with pytest.raises(CompatError):
         distribute.CollectiveAllReduceStrategy(num_gpus_per_worker=99)
+    assert distribute.list_devices()[0] == "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 # Estimators of tf.contrib.learn ---------------------------------------------------------------------------------------

@@ -203,7 +203,10 @@ def is_below(name: str) -> bool:
 
 def _below(name: str) -> str:
     """`"tensorflow.contrib.layers"` -> `"layers"`, as the table has it."""
-    return name.removeprefix("tensorflow.").removeprefix("estimator_pipeline.compat.").removeprefix("contrib").lstrip(".")
+    for root in (PACKAGE, ROOT):
+        if name == root or name.startswith(f"{root}."):
+            return name[len(root) + 1 :]
+    return name.removeprefix("tensorflow.")
 
 
 def has_module(name: str) -> bool:

@@ -17,9 +17,8 @@ from estimator_pipeline.compat.moved_names.table import FILE, MovedNamesTable
 from estimator_pipeline.migrate.code.catalogue import columns, estimators, graphs, hooks, layers, training
 from estimator_pipeline.migrate.code.catalogue.row import KINDS, Row
 
-__all__ = ["KINDS", "ROWS", "CatalogueMatch", "ContribNames", "Row", "contrib_names", "find", "is_private", "is_there", "is_v1_only",
-           "moved_names", "private_modules", "row", "shared_names", "spell",
-           "v1_names"]  # fmt: skip
+__all__ = ["KINDS", "ROWS", "CatalogueMatch", "ContribNames", "Row", "contrib_names", "find", "is_private", "is_there",
+           "is_v1_only", "moved_names", "private_modules", "row", "shared_names", "spell", "v1_names"]  # fmt: skip
 
 ROWS: tuple[Row, ...] = (
     *estimators.ROWS,

@@ -1,9 +1,9 @@
 """What is written for a name of tf.contrib: where TensorFlow or tf-slim has it today, or estimator_pipeline.
 
 The table is the catalogue's (`contrib_names.txt`): each name leads to the very object that `exec --tf1` gives a program
-for it. Where TensorFlow has that object by a public name, that is written; else tf-slim's, by `import tf_slim`, or TF-GAN's;
-else `contrib.X`, by `from estimator_pipeline.compat import contrib`. A name that the table does not have stays: TensorFlow
-1.15's own files of tf.contrib may have it, under `exec --tf1`.
+for it. Where TensorFlow has that object by a public name, that is written; else tf-slim's, by `import tf_slim`, or
+TF-GAN's; else `contrib.X`, by `from estimator_pipeline.compat import contrib`. A name that the table does not have
+stays: TensorFlow 1.15's own files of tf.contrib may have it, under `exec --tf1`.
 """
 
 from __future__ import annotations
