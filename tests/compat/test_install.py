@@ -122,6 +122,8 @@ def test_alias_is_the_module_itself(run_code, only_restored):
         assert importlib.reload(new) is sys.modules[new.__name__]
         import tensorflow.python.distribute.estimator_training as glue
         assert glue.__name__ == "estimator_pipeline.compat.internals.distribute_coordinator"
+        from tensorflow.python.tpu import error_handling, tpu_config, tpu_context, tpu_estimator, util
+        assert tpu_config.TPUConfig is tf.compat.v1.estimator.tpu.TPUConfig
         try:
             import tensorflow.python.estimator.no_such_module
         except ModuleNotFoundError as error:

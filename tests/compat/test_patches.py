@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import runpy
+import sys
+import types
 
 import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import peers
 from estimator_pipeline.compat import patches
+from estimator_pipeline.compat.patches import replacing
 from estimator_pipeline.errors import CompatError, ConfigError
 from tests.support.processes import ROOT
 
@@ -187,6 +190,29 @@ def test_a_spawned_child_has_tf_estimator(run_python, tmp_path, native):
     done = run_python(["-m", "estimator_pipeline", "exec", program])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"[True, {not native}]", "False"]
+
+
+def test_what_only_says_it_were_a_module_is_passed_by(monkeypatch):
+    """As cffi's libraries do, which `cryptography` puts into sys.modules."""
+
+    class Library:
+        __slots__ = ()
+
+        @property
+        def __class__(self):
+            return types.ModuleType
+
+    def old():
+        return 1
+
+    def new():
+        return 2
+
+    monkeypatch.setitem(sys.modules, "a_library.lib", Library())
+    monkeypatch.setitem(sys.modules, "a_library", module := types.ModuleType("a_library"))
+    module.old = old
+    replacing.everywhere(old, new)
+    assert module.old is new
 
 
 def test_each_patch_has_a_test_that_fails_without_it():

@@ -33,6 +33,11 @@ PACKAGES = {
 MODULES = {
     "tensorflow.python.estimator.keras": "tensorflow_estimator.python.estimator.keras_lib",
     "tensorflow.python.distribute.estimator_training": "estimator_pipeline.compat.internals.distribute_coordinator",
+    # Shells, up to 2.15, around those of the estimator package.
+    **{
+        f"tensorflow.python.tpu.{name}": f"tensorflow_estimator.python.estimator.tpu.{name}"
+        for name in ("error_handling", "tpu_config", "tpu_context", "tpu_estimator", "util")
+    },
 }
 
 

@@ -36,7 +36,8 @@ def everywhere(original: Callable[..., Any], new: Callable[..., Any], *, shown_a
 
 def _names(module: Any) -> dict[str, Any]:
     """The names that a module has already; a lazy one is not made to load."""
-    if not isinstance(module, types.ModuleType):
+    # By its type: sys.modules has objects that only say they were modules (cffi's, which `cryptography` brings).
+    if not issubclass(type(module), types.ModuleType):
         return {}
     names: dict[str, Any] = object.__getattribute__(module, "__dict__")
     return names
