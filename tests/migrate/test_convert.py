@@ -190,6 +190,7 @@ _PACKAGE = "from estimator_pipeline.compat import contrib"
          "from estimator_pipeline.compat.contrib.learn.python.learn import learn_runner", []),
         ("import tensorflow.contrib.layers as layers", "import estimator_pipeline.compat.contrib.layers as layers", []),
         ("from tensorflow import contrib", "from estimator_pipeline.compat import contrib", []),
+        ("import tensorflow.contrib as c", "import estimator_pipeline.compat.contrib as c", []),
         ("from tensorflow.contrib import ffmpeg", None, []),
         ("from tensorflow.contrib.rnn import GRUCell, PhasedLSTMCell", None, []),
         ("import tensorflow.contrib", None, []),
@@ -202,6 +203,17 @@ def test_what_has_no_home_in_tensorflow(tmp_path, before, after, imports):
     assert found.splitlines() == [head[0], *imports, *head[1:], *(after or before).splitlines()]
     if after is not None:
         assert converted(tmp_path, found, notes="none") == found
+
+
+def test_imports_where_a_file_does_not_begin_with_imports(tmp_path):
+    head = '#!/usr/bin/python\n"""Doc."""\n'
+    late = f'{head}__author__ = "me"\nimport tensorflow as tf\ntf.contrib.slim.flatten(x)\n'
+    assert converted(tmp_path, late, notes="none").splitlines()[-3:] == [
+        "import tensorflow as tf", "import tf_slim", "tf_slim.flatten(x)"
+    ]  # fmt: skip
+    inside = f"{head}# Of f.\ndef f(x):\n  import tensorflow as tf\n  return tf.contrib.slim.flatten(x)\n"
+    found = converted(tmp_path, inside, notes="none").splitlines()
+    assert found[:2] == head.splitlines() and found.index("import tf_slim") < found.index("def f(x):")
 
 
 def test_contrib_in_a_program_of_compat_v1(tmp_path):

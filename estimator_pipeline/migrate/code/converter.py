@@ -212,11 +212,14 @@ def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[T
 
 
 def _import(made: ConvertedFile, tree: Tree, imports: list[str]) -> None:
-    """What the new names need, behind the imports with which a file begins."""
+    """What the new names need, behind the imports with which a file begins, or before its first statement."""
     if not imports:
         return
-    last = tf1_names.last_import(tree)
-    line, lines = (tree.position(last)[2] if last is not None else 0), Lines(made.after)
+    lines, last = Lines(made.after), tf1_names.last_import(tree)
+    if last is not None:
+        line = tree.position(last)[2]
+    else:
+        line = tree.position(tree.module.body[1 if tree.module.get_docstring() is not None else 0])[0] - 1
     newline = lines.newline(max(line, 1))
     at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
     made.after = apply(made.after, [Edit(at, at, "".join(f"{one}{newline}" for one in imports))])

@@ -91,6 +91,8 @@ def of_chain(tree: Tree, root: str, v1: bool, parts: list[str], call: cst.Call |
 
 def of_import(name: str) -> str | None:
     """The module that is imported for `import tensorflow.contrib.X as y`."""
+    if name == "tensorflow.contrib":
+        return FACADE
     below = name.removeprefix("tensorflow.contrib.")
     found = _home(below.split("."), whole=True)
     if found is None:
