@@ -283,6 +283,21 @@ def test_other_modules_do_not_say_it(tmp_path):
     assert "disable" not in converted(tmp_path, OLD)
 
 
+def test_each_program_of_a_folder_says_it_for_itself(tmp_path):
+    """Scripts without `__main__` too, but not what others import."""
+    trains = f"{OLD}estimator.train(input_fn)\n"
+    texts = {
+        "script.py": trains,
+        "main.py": f"{OLD}import library\n{_RUN}",
+        "library.py": trains,
+        "eager.py": f"{OLD}tf.enable_eager_execution()\n{_RUN}",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    after = {one.path: one.after for one in convert(tmp_path, to="estimator").files}
+    assert {name for name, text in after.items() if "disable_v2_behavior" in text} == {"script.py", "main.py"}
+
+
 # Bytes -------------------------------------------------------------------------------------------------------
 
 

@@ -113,3 +113,29 @@ def test_opennmt(run_python, tmp_path):
         expected = (tmp_path / "test.tgt").read_text().splitlines()
         found = (tmp_path / f"found.{beam}").read_text().splitlines()
         assert sum(map(str.__eq__, found, expected)) >= 18, (beam, found)
+
+
+_NO_DROPOUT = ("dropout", "layer_prepostprocess_dropout", "attention_dropout", "relu_dropout", "label_smoothing")
+
+
+@needs("tensor2tensor", "gym", "mesh_tensorflow", "tensorflow_gan", "googleapiclient", "tf_slim")
+def test_tensor2tensor(run_python, tmp_path):
+    """A small Transformer learns to copy; by its own commands, which the package calls t2t-trainer and t2t-decoder."""
+    common = ["--data_dir=data", "--output_dir=run", "--problem=algorithmic_identity_binary40", "--model=transformer",
+              "--hparams_set=transformer_tiny"]  # fmt: skip
+    hparams = ["learning_rate_constant=0.2", "learning_rate_warmup_steps=200", "batch_size=1024"]
+    hparams += [f"{name}=0.0" for name in _NO_DROPOUT]
+
+    def run(command, *options):
+        done = run_python([*_EXEC, "-m", f"tensor2tensor.bin.{command}", *common, *options], cwd=tmp_path, timeout=500)
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    run("t2t_trainer", "--generate_data", "--tmp_dir=tmp", f"--hparams={','.join(hparams)}", "--train_steps=1500",
+        "--eval_steps=2", "--local_eval_frequency=1500")  # fmt: skip
+    draw = random.Random(1)
+    given = [draw.choices("01", k=draw.randint(4, 20)) for _ in range(20)]
+    (tmp_path / "given").write_text("".join(f"{' '.join(line)}\n" for line in given))
+    run("t2t_decoder", "--decode_hparams=beam_size=4,alpha=0.6", "--decode_from_file=given", "--decode_to_file=found")
+    found = [line.split() for line in (tmp_path / "found").read_text().splitlines()]
+    right = sum(a == b for line, copy in zip(given, found, strict=True) for a, b in zip(line, copy, strict=False))
+    assert right > 0.75 * sum(map(len, given))
