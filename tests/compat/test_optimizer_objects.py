@@ -59,7 +59,7 @@ MAKERS = {
 }
 
 
-@pytest.mark.gate("classifier-adam", "own-schedule")
+@pytest.mark.gate("own-schedule")
 @pytest.mark.parametrize(("made", "name"), [(classifier, "adam"), (own, "adam"), (own, "decay"), (own, "schedule")])
 def test_two_trainings_and_an_evaluation(tmp_path, made, name):
     """The same variables and slots, bit by bit, as with an optimizer that is made anew for each."""

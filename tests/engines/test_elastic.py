@@ -43,7 +43,7 @@ def variables(checkpoint):
     return {name: value for name, value in values.items() if getattr(value, "dtype", None) == np.float32}
 
 
-@pytest.mark.gate("estimator")
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["estimator", "keras"])
 def test_one_then_two_then_three_replicas_come_to_what_one_comes_to(run, engine):
     """20 of 60 records a replica in the end; mid-epoch, for an epoch of digits has 23 steps and 57 records."""

@@ -279,7 +279,7 @@ def test_which_backup_is_gone_on_from(tmp_path, checkpoint, max_steps, epoch_ste
     assert found == goes_on_from
 
 
-@pytest.mark.gate("4-19-16")
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("every", "at", "goes_on_from"), [("3", 8, 6), ("epoch", 18, 10), ("5", 10, 10), ("4", 19, 16), ("7", 12, 10)]
 )

@@ -414,6 +414,7 @@ def test_data_that_can_no_longer_be_addressed_are_other_data(model_dir):
     assert go_on(accept_changes=True).global_step == 15
 
 
+@pytest.mark.nightly
 def test_another_model_of_a_programs_own_is_told(model_dir, logged):
     """Its shapes may be those of before: then nothing but its code and params tell that it is another one."""
     config = ep.build_run_config(model_dir, environ={}, save_checkpoints_steps=5, seed=1)

@@ -956,7 +956,8 @@ def test_names_of_the_package_and_the_parameter_that_tensorflow_injects_by_name(
     tf.estimator.EvalSpec(data.eval_input_fn, steps=None)
 
 
-@pytest.mark.parametrize("digits", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("digits", [False, True])
 def test_making_data_does_not_start_tensorflows_runtime(tf, tmp_path, digits):
     """A MultiWorkerMirroredStrategy refuses to be made once it runs, and people make their data first.
 

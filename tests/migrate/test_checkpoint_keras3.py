@@ -90,7 +90,7 @@ def test_there_and_back_bit_equal(answers, folder, job, case):
         assert any("another arithmetic: Keras 3 adds its epsilon under the root" in note for note in done["notes"])
 
 
-@pytest.mark.gate("momentum-keras")
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", GOES_ON)
 def test_training_goes_on_with_the_same_loss_and_records(answers, folder, job, case):
     """The Estimator from step 4 to 8, and Keras 3 from what was migrated: losses, weights and slots, to rounding."""

@@ -138,6 +138,7 @@ print(json.dumps({"wrong": wrong, "alike": sorted(set(alike)), "count": count}))
 """
 
 
+@pytest.mark.nightly
 def test_names_of_contrib_are_what_exec_gives(run_python):
     """Each name of the table is the object that `exec --tf1` has for it, but for a few with the same arguments."""
     done = run_python(["-c", _CONTRIB])

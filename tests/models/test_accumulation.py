@@ -85,7 +85,7 @@ def test_small_batches_make_the_steps_of_a_big_one(name, api, tmp_path):
     same(of_keras(small, **steps), wanted, "Keras")
 
 
-@pytest.mark.gate("keras-norm")
+@pytest.mark.nightly
 @pytest.mark.parametrize("clipping", [{"clip_norm": 0.5}, {"clip_value": 0.2}, {}], ids=["norm", "value", "none"])
 @pytest.mark.parametrize("api", ["v1", "keras"])
 def test_replicas_and_clipping(api, clipping, tmp_path):

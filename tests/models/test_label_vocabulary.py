@@ -42,7 +42,7 @@ def options_of(loss):
     }
 
 
-@pytest.mark.gate("sparse_categorical_crossentropy")
+@pytest.mark.nightly
 @pytest.mark.parametrize("loss", NAMES)
 def test_the_canned_heads_numbers_and_names_and_keras(loss, tmp_path):
     """Trained on one replica and on two, evaluated, predicted and served by name; Keras comes to the same weights."""

@@ -114,7 +114,7 @@ WEIGHTS = {
 }  # fmt: skip
 
 
-@pytest.mark.gate("1-classes-subclassed")
+@pytest.mark.nightly
 @pytest.mark.parametrize("layers", [functional, subclassed])
 @pytest.mark.parametrize("kind", WEIGHTS)
 @pytest.mark.parametrize("replicas", [1, 2])

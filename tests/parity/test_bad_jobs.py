@@ -83,6 +83,7 @@ def test_own_code_beside_its_file_in_every_process(own, run_environment):
     assert set(facts["losses"]) == {"average_loss", "loss"}, "the layers were made there as well"
 
 
+@pytest.mark.nightly
 def test_what_own_code_does_wrong_is_told_once(own, run_environment):
     """Exit code 2, no traceback, and nothing is left of the report's folder; the task has told it as an event."""
     done = subprocess.run(

@@ -24,6 +24,7 @@ def parity(run_python, programs, tmp_path):
     return parity
 
 
+@pytest.mark.nightly
 def test_a_program_and_its_keras_model(parity):
     done = parity("--json")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -423,6 +423,7 @@ def program(run_python, tmp_path):
     return program
 
 
+@pytest.mark.nightly
 def test_errors_of_a_program_stand_alone(program):
     """Not below pages of warnings of TensorFlow; what the program says by itself stays."""
     done = program()

@@ -46,6 +46,7 @@ def unpack(name: str, folder: Path) -> Path:
     return folder / name
 
 
+@pytest.mark.gate("estimator", "keras3" if WITH_KERAS_3 else "keras")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_model_directory_goes_on(tmp_path, run_python, engine):
     """To the weights that the version itself came to; the ledger is that of one training."""
@@ -65,7 +66,7 @@ def test_a_model_directory_goes_on(tmp_path, run_python, engine):
     assert done.returncode == 0 and "steps 1 to 30 count" in done.stdout and "all is well" in done.stdout, done.stdout
 
 
-@pytest.mark.gate("keras3")
+@pytest.mark.nightly
 @pytest.mark.skipif(not WITH_KERAS_3, reason="the Keras of TensorFlow 2.15 reads no files of later ones")
 @pytest.mark.parametrize("engine", ["keras", "keras3"])
 def test_a_keras_file_is_read_with_its_optimizer(tmp_path, run_python, engine):

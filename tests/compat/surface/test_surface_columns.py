@@ -186,7 +186,7 @@ def dense_matrix(folder, found):
     return np.concatenate([parts[name] for name in sorted(parts)], axis=1)
 
 
-@pytest.mark.gate("v2")
+@pytest.mark.nightly
 @pytest.mark.symbols("tf.estimator.DNNRegressor", "tf.compat.v1.estimator.DNNRegressor")
 @pytest.mark.parametrize("api", APIS)
 def test_network_of_every_column(tmp_path, api):

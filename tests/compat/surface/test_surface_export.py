@@ -264,7 +264,7 @@ BUILDERS = {
     "tf.compat.v1.estimator.export.build_parsing_serving_input_receiver_fn",
     "tf.compat.v1.estimator.export.build_raw_serving_input_receiver_fn",
 )
-@pytest.mark.gate("parsing")
+@pytest.mark.nightly
 @pytest.mark.parametrize("together", BUILDERS)
 def test_plain_tensorflow_answers_as_predict_does(model, tmp_path, run_python, together):
     """Same arithmetic in another process: a few units in the last place for the order of sums."""

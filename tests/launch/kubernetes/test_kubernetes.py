@@ -521,6 +521,7 @@ def test_the_image_installs_a_supported_tensorflow(dockerfile, tf, tmp_path):
     assert 'f"tf2-{minor}"' in setup and "range(15, 22)" in setup
 
 
+@pytest.mark.nightly
 def test_what_is_copied_makes_a_whole_wheel(dockerfile, run_python, tmp_path):
     """The build's first stage, from nothing but the files that are copied into it and not ignored."""
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
