@@ -133,25 +133,10 @@ class Successors:
         from estimator_pipeline.compat.tf1 import contrib
 
         self.tf, self.contrib = sys.modules["tensorflow"], contrib
-        self.newer, self.older = self._public(self.tf), self._public(self.tf.compat.v1)
+        self.newer, self.older = _by_object(self.tf), _by_object(self.tf.compat.v1)
         import tf_slim
 
         self.slim = tf_slim
-
-    def _public(self, root: ModuleType) -> dict[int, list[str]]:
-        found: dict[int, list[str]] = {}
-        todo, seen = [("", root)], {id(root)}
-        for prefix, module in todo:
-            for name in dir(module):
-                value = None if name.startswith("_") else getattr(module, name, None)
-                if isinstance(value, ModuleType):
-                    left_out = not prefix and name in ("compat", "contrib", "keras", "python", "core", "tools")
-                    if not left_out and prefix.count(".") < 3 and id(value) not in seen:
-                        seen.add(id(value))
-                        todo.append((f"{prefix}{name}.", value))
-                elif callable(value):
-                    found.setdefault(id(value), []).append(f"{prefix}{name}")
-        return found
 
     def names(self) -> set[str]:
         """All that the table names, and what is written anew."""
@@ -220,6 +205,17 @@ class Successors:
         return self._in_slim(f"{getattr(value, '__module__', None)}.{name}", value) or "contrib"
 
 
+def _by_object(root: ModuleType) -> dict[int, list[str]]:
+    """Object -> its public names."""
+    from v1_names import public
+
+    found: dict[int, list[str]] = {}
+    for name, value in public(root).items():
+        if callable(value):
+            found.setdefault(id(value), []).append(name)
+    return found
+
+
 def _best(paths: list[str], name: str) -> str:
     same = [path for path in paths if path.rpartition(".")[2] == name] or paths
     return min(same, key=lambda path: ("rnn_cell" in path and "nn." not in path, path.count("."), len(path), path))
@@ -268,6 +264,7 @@ if __name__ == "__main__":
         names = [line for path in sys.argv[2:] for line in Path(path).read_text(encoding="utf-8").split()]
         from estimator_pipeline.migrate.code.catalogue import contrib_names
 
-        SUCCESSORS.write_text(successors([*names, *contrib_names().homes]), encoding="utf-8")
+        names += [*contrib_names().homes, *contrib_names().wholes]
+        SUCCESSORS.write_text(successors(names), encoding="utf-8")
     else:
         DOCUMENT.write_text(page(), encoding="utf-8")

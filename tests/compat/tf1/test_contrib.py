@@ -549,6 +549,16 @@ def test_replicated_model_fns(logged):
 # The table ----------------------------------------------------------------------------------------------------------
 
 
+def test_the_package_that_any_code_imports():
+    """The same under `--tf1`, whose finder is there first, and without."""
+    contrib.install()
+    package = importlib.import_module(contrib.PACKAGE)
+    assert Path(package.__file__).name == "contrib.py"
+    assert importlib.import_module(f"{contrib.PACKAGE}.training").HParams is package.training.HParams
+    with pytest.raises(AttributeError, match=r"tf\.contrib\.nothing is not there"):
+        package.nothing.f()
+
+
 def test_rows_are_sorted_and_named_once():
     rows = [line for line in contrib._FILE.read_text().splitlines() if not line.startswith("#")]
     assert rows == sorted(rows)

@@ -198,20 +198,17 @@ def module(name: str) -> ModuleType:
 
 def is_below(name: str) -> bool:
     """Whether a module's name is that of tf.contrib or of what is below it, or of TensorFlow's examples."""
-    return f"{name}.".startswith((f"{ROOT}.", f"{EXAMPLES}.", f"{PACKAGE}."))
+    return f"{name}.".startswith((f"{ROOT}.", f"{EXAMPLES}."))
 
 
 def _below(name: str) -> str:
     """`"tensorflow.contrib.layers"` -> `"layers"`, as the table has it."""
-    for root in (PACKAGE, ROOT):
-        if name == root or name.startswith(f"{root}."):
-            return name[len(root) + 1 :]
-    return name.removeprefix("tensorflow.")
+    return name.removeprefix(f"{PACKAGE}.").removeprefix("tensorflow.").removeprefix("contrib").lstrip(".")
 
 
 def has_module(name: str) -> bool:
     """Whether there is a module of tf.contrib with a name such as `"tensorflow.contrib.layers"`."""
-    if name in (ROOT, PACKAGE):
+    if name == ROOT:
         return True
     below = _below(name)
     if below in modules_of_old() or below in names().modules or names().is_above(below):
@@ -234,7 +231,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if not is_below(fullname) or not has_module(fullname):
+        if not (is_below(fullname) or fullname.startswith(f"{PACKAGE}.")) or not has_module(fullname):
             return None
         return importlib.machinery.ModuleSpec(fullname, _Loader(), is_package=True)
 
