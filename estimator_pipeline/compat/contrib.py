@@ -20,14 +20,16 @@ from estimator_pipeline.compat.tf1 import contrib as _contrib
 _compat.install()
 _contrib.install()
 
-# A package, whose modules the finder has.
+# A package, whose modules the finder has. Not by way of `tensorflow.contrib`: without `--tf1` that is a module of the
+# names that moved (the patch `moved-names`), if any code has imported it.
 __path__: list[str] = []
+_names = _contrib.Contrib(_contrib.PACKAGE)
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    return getattr(_contrib.module(_contrib.ROOT), name)
+    return getattr(_names, name)
 
 
 def __dir__() -> list[str]:

@@ -7,6 +7,8 @@ import importlib.util
 import itertools
 import json
 import struct
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -549,9 +551,10 @@ def test_replicated_model_fns(logged):
 # The table ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_package_that_any_code_imports():
-    """The same under `--tf1`, whose finder is there first, and without."""
+def test_the_package_that_any_code_imports(monkeypatch):
+    """The same under `--tf1`, whose finder is there first, and where `tensorflow.contrib` has the moved names alone."""
     contrib.install()
+    monkeypatch.setitem(sys.modules, contrib.ROOT, types.ModuleType(contrib.ROOT))
     package = importlib.import_module(contrib.PACKAGE)
     assert Path(package.__file__).name == "contrib.py"
     assert importlib.import_module(f"{contrib.PACKAGE}.training").HParams is package.training.HParams

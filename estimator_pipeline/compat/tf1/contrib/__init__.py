@@ -203,7 +203,7 @@ def is_below(name: str) -> bool:
 
 def _below(name: str) -> str:
     """`"tensorflow.contrib.layers"` -> `"layers"`, as the table has it."""
-    return name.removeprefix(f"{PACKAGE}.").removeprefix("tensorflow.").removeprefix("contrib").lstrip(".")
+    return f"{name}.".removeprefix(f"{PACKAGE}.").removeprefix("tensorflow.").removeprefix("contrib.").strip(".")
 
 
 def has_module(name: str) -> bool:
