@@ -32,7 +32,7 @@ def of_tensorflow_1(name: str) -> str:
 
 def converted(tmp_path: Path, text: str, **options) -> str:
     (tmp_path / "one.py").write_text(text, encoding="utf-8", newline="")
-    (made,) = convert(tmp_path / "one.py", **options).files
+    (made,) = convert(tmp_path / "one.py", **{"to": "keras-layers", **options}).files
     ast.parse(made.after)
     return made.after
 

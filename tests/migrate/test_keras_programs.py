@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from pathlib import Path
@@ -9,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from estimator_pipeline.migrate.code import convert, scan
+from estimator_pipeline.migrate import code as migrate_code
 from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
 from estimator_pipeline.migrate.code.write import write
 from estimator_pipeline.testing import assert_parity
 from tests.support.processes import tensorflow_with_three_cpus
+
+# What becomes Keras as a whole, and what declines a file.
+convert = functools.partial(migrate_code.convert, to="keras-layers")
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:UserWarning")
 tf = tensorflow_with_three_cpus()
@@ -388,7 +392,7 @@ def test_a_file_that_others_take_of(tmp_path, other, reason):
     ],
 )  # fmt: skip
 def test_programs_that_are_declined(tmp_path, change, more, reason):
-    """As a whole, with the file and the line; the scan says the same."""
+    """As a whole, with the file and the line."""
     folder = program(tmp_path / "trainer", change, **more)
     made = convert(folder)
     said = {one.path: one.kept_as_estimator for one in made.files if one.kept_as_estimator}
@@ -398,4 +402,3 @@ def test_programs_that_are_declined(tmp_path, change, more, reason):
     assert not any(one.keras or one.changed for one in made.files)
     assert {"task.py", "model.py"} <= said.keys()
     assert any(reason in f"{path}: {text.partition(': ')[2]}" or reason in text for path, text in said.items()), said
-    assert scan(folder).count("automatic") == 0

@@ -26,7 +26,11 @@ def command(
         str, typer.Option(metavar="manual|all|none", help="What of the code that is left gets a marked comment.")
     ] = "manual",
     to: Annotated[
-        str, typer.Option(metavar="keras|estimator", help="What it becomes: Keras, file by file; or Estimators still.")
+        str,
+        typer.Option(
+            metavar="keras|keras-layers|estimator",
+            help="What it becomes: Keras; Keras only where its model_fn becomes layers; or Estimators still.",
+        ),
     ] = "keras",
     parity: Annotated[
         Path | None,

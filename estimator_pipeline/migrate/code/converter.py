@@ -25,6 +25,7 @@ from estimator_pipeline.migrate.code.renames import tf1_names
 from estimator_pipeline.migrate.code.renames.renamed_text import Change
 from estimator_pipeline.migrate.code.renames.tf1_names import ON_THE_WAY
 from estimator_pipeline.migrate.code.scanner import Analysis, analyse, analyse_sources, deep
+from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files, reached
 from estimator_pipeline.migrate.code.to_keras.program.rule import KERAS
 
@@ -36,8 +37,8 @@ SCHEMA = "estimator-pipeline/migrate-convert/1"
 NOTES = {"manual": (MANUAL,), "all": (MANUAL, UNCHANGED), "none": ()}
 """Which constructs that are left get a note in the code."""
 
-TARGETS = ("keras", "estimator")
-"""What a program becomes."""
+TARGETS = ("keras", "keras-layers", "estimator")
+"""What a program becomes: Keras, where need be with a model_fn that stays; Keras as a whole; Estimators still."""
 
 
 @dataclass
@@ -51,6 +52,7 @@ class ConvertedFile:
         unchanged: what no rule converts, and what runs under compat as it is.
         kept: why a file is copied as it is, where it might have been converted.
         keras: whether it is a Keras program now.
+        keeps_model_fn: why its model_fn stays a function, which a Keras model calls; "" where none does.
         kept_as_estimator: why it stays an Estimator program, where it is one.
     """
 
@@ -63,6 +65,7 @@ class ConvertedFile:
     unchanged: list[CodeFinding] = field(default_factory=list)
     kept: str = ""
     keras: bool = False
+    keeps_model_fn: str = ""
     kept_as_estimator: str = ""
 
     @property
@@ -79,6 +82,7 @@ class ConvertedFile:
             "changed": self.changed,
             "kept": self.kept or None,
             "keras": self.keras,
+            "keeps_model_fn": self.keeps_model_fn or None,
             "kept_as_estimator": self.kept_as_estimator or None,
             "changes": [vars(change) for change in self.changes],
             "manual": [told(finding) for finding in self.left],
@@ -132,7 +136,8 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
     Args:
         root: a Python file, a notebook, or a folder of them.
         notes: which constructs that are left get a marked comment above them; one of :data:`NOTES`.
-        to: "keras", where a whole file can become Keras; "estimator", where it keeps its Estimators.
+        to: "keras"; "keras-layers", where a model_fn either becomes Keras layers or keeps its Estimator; "estimator",
+            where all stay Estimators.
 
     Returns:
         Every file with its text before and after, what was changed and what is left.
@@ -154,7 +159,7 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
             found=", ".join(TARGETS),
             hint="name one",
         )
-    analysis = analyse(root, to_keras=to == "keras")
+    analysis = analyse(root, to=to)
     by_path: dict[str, list[CodeFinding]] = analysis.scan.by_file()
     trees = {tree.source.path: tree for tree in analysis.trees}
     files = []
@@ -174,7 +179,7 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
                 made.after, made.changes, made.kept = renamed.text, list(renamed.changes), renamed.kept
                 outcome = analysis.outcomes.get(source.path)
                 if not made.kept and outcome is not None and outcome.text:
-                    _to_keras(made, outcome.text, findings)
+                    _to_keras(made, outcome, findings)
                 elif not made.kept:
                     made.kept_as_estimator = f"line {outcome.line}: {outcome.reason}" if outcome is not None else ""
                     _switch(made, trees[source.path], analysis, imported)
@@ -184,7 +189,8 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
     return Converted(os.fspath(root), str(analysis.base), files, analysis.scan.skipped)
 
 
-def _to_keras(made: ConvertedFile, text: str, findings: list[CodeFinding]) -> None:
+def _to_keras(made: ConvertedFile, outcome: ConversionOutcome, findings: list[CodeFinding]) -> None:
+    text = outcome.text
     gone = [one for one in findings if one.rule == KERAS]
     places = {(one.line, one.column) for one in gone}
     # Of the names of TensorFlow 1 those that were on the way to Keras are no change of their own.
@@ -193,12 +199,15 @@ def _to_keras(made: ConvertedFile, text: str, findings: list[CodeFinding]) -> No
     made.changes += [Change(one.line, one.column, one.spelled, one.successor, KERAS) for one in gone]
     made.changes.sort(key=lambda change: (change.line, change.column))
     made.keras, made.after = True, text
+    if outcome.keeps_model_fn:
+        made.keeps_model_fn = f"line {outcome.line}: {outcome.reason}" if outcome.reason else "as its program"
 
 
 def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[Tree]) -> None:
     """`tf.compat.v1.disable_v2_behavior()` behind the imports of a program of TensorFlow 1."""
-    switches = tf1_names.switches_behavior(reached(analysis.program, tree, set(analysis.trees)))
-    last = tf1_names.switch(analysis.program, tree, switches, tree in imported)
+    files = reached(analysis.program, tree, set(analysis.trees))
+    switches, of_1 = tf1_names.switches_behavior(files), any(one.tensorflow_1 for one in files)
+    last = tf1_names.switch(analysis.program, tree, switches, tree in imported, of_1=of_1)
     if last is None:
         return
     line, lines = tree.position(last)[2], Lines(made.after)

@@ -77,14 +77,14 @@ def scan(root: str | os.PathLike[str]) -> Scan:
     return analyse(root).scan
 
 
-def analyse(root: str | os.PathLike[str], *, to_keras: bool = True) -> Analysis:
+def analyse(root: str | os.PathLike[str], *, to: str = "keras") -> Analysis:
     """Scans a file or a folder, and keeps what the scan was made from; for the converter. See :func:`scan`.
 
     Args:
-        to_keras: whether a file becomes Keras that can; else all stay Estimator programs.
+        to: what a program becomes, one of `converter.TARGETS`.
     """
     base, sources, skipped = read_tree(root)
-    return analyse_sources(root, base, sources, skipped, None if to_keras else {})
+    return analyse_sources(root, base, sources, skipped, {} if to == "estimator" else None, to=to)
 
 
 def analyse_sources(
@@ -93,11 +93,14 @@ def analyse_sources(
     sources: list[SourceFile],
     skipped: list[Skipped],
     outcomes: Mapping[str, ConversionOutcome] | None = None,
+    *,
+    to: str = "keras",
 ) -> Analysis:
     """The same of texts; their problems are added to them.
 
     Args:
         outcomes: path -> what becomes of a file as a Keras program, where that is known already.
+        to: see :func:`analyse`.
     """
     found = Scan(root=os.fspath(root), skipped=skipped, files=len(sources))
     found.lines = sum(source.text.count("\n") + (not source.text.endswith("\n")) for source in sources if source.text)
@@ -106,7 +109,7 @@ def analyse_sources(
         found.without = read.without
         renamed = _renamed(read)
         if outcomes is None:
-            outcomes = _outcomes(read, sources, base, renamed)
+            outcomes = _outcomes(read, sources, base, renamed, to)
         pairs = _decided(read, outcomes)
     findings = [finding for _, finding in pairs]
     findings += [_unreadable(source, problem) for source in sources for problem in source.problems]
@@ -156,17 +159,21 @@ def _renamed(read: _Read) -> dict[str, RenamedText]:
 
 
 def _outcomes(
-    read: _Read, sources: list[SourceFile], base: Path, renamed: Mapping[str, RenamedText]
+    read: _Read, sources: list[SourceFile], base: Path, renamed: Mapping[str, RenamedText], to: str
 ) -> dict[str, ConversionOutcome]:
     """Path -> what becomes of a file as a Keras program. Files of TensorFlow 1 get there by their new names."""
     if any(one.changes for one in renamed.values()):
         texts = {path: one.text for path, one in renamed.items()}
         sources = [SourceFile(one.path, texts.get(one.path, one.text), one.cells, list(one.problems), one.encoding)
                    for one in sources]  # fmt: skip
+        old = {tree.source.path: tree.tensorflow_1 for tree in read.trees}
         read = _read(sources, base)
         for tree in read.trees:
-            tree.contrib = renamed[tree.source.path].contrib if tree.source.path in renamed else None
-    keras.plan(read.program, read.trees, read.constructs, read.failures.each)
+            one = renamed.get(tree.source.path)
+            if one is not None:
+                tree.contrib, tree.needs = one.contrib, one.imports
+            tree.was_tensorflow_1 = old.get(tree.source.path, False)
+    keras.plan(read.program, read.trees, read.constructs, read.failures.each, keep_model_fn=to == "keras")
     return {tree.source.path: tree.keras for tree in read.trees if tree.keras is not None}
 
 

@@ -47,10 +47,12 @@ class WhenTraining(tf.keras.layers.Layer):
         return trained if training else otherwise
 
 
-def examples(predicted, keys=None):
-    """A dict for each example, of a dict of arrays."""
-    for row in zip(*(predicted[key] for key in keys or predicted)):
-        yield dict(zip(keys or predicted, row))
+def examples(model, data, keys=None):
+    """The predictions for a data set, a dict for each example."""
+    for batch in data:
+        predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
+        for row in zip(*(predicted[key] for key in keys or predicted)):
+            yield dict(zip(keys or predicted, row))
 
 
 class AnomalyVaeModel(tf.keras.Model):
@@ -158,7 +160,7 @@ def main():
     metrics = model.evaluate(eval_input_fn(), return_dict=True, verbose=0)
     print('elbo %.3f' % metrics['elbo'])
     print('explained %.4f of the variance' % (1 - metrics['mse'] / variance))
-    scores = [each['score'] for each in examples(model.predict(eval_input_fn(), verbose=0), ['score'])]
+    scores = [each['score'] for each in examples(model, eval_input_fn(), ['score'])]
     print('the strangest: image', int(np.argmax(scores)))
     assert math.isclose(np.mean(scores), metrics['mse'], rel_tol=0.05)
 

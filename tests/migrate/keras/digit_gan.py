@@ -37,10 +37,12 @@ def model_inputs(data):
     return tf.keras.Input(features.shape[1:], dtype=features.dtype)
 
 
-def examples(predicted, keys=None):
-    """A dict for each example, of a dict of arrays."""
-    for row in zip(*(predicted[key] for key in keys or predicted)):
-        yield dict(zip(keys or predicted, row))
+def examples(model, data, keys=None):
+    """The predictions for a data set, a dict for each example."""
+    for batch in data:
+        predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
+        for row in zip(*(predicted[key] for key in keys or predicted)):
+            yield dict(zip(keys or predicted, row))
 
 
 class GanModel(tf.keras.Model):
@@ -149,7 +151,7 @@ def main():
         gap = model.evaluate(images_input_fn(args.data, False), return_dict=True, verbose=0)['mean_gap']
         before = before or gap
     print('mean gap %.4f, after the first step %.4f' % (gap, before))
-    images = np.array([each['images'] for each in examples(model.predict(noise_input_fn(16), verbose=0))])
+    images = np.array([each['images'] for each in examples(model, noise_input_fn(16))])
     np.save(os.path.join(args.model_dir, 'generated.npy'), images.reshape(-1, 8, 8))
 
 

@@ -48,10 +48,12 @@ def batches(x, y=None, batch_size=128, num_epochs=1, shuffle=False):
     return data.repeat(num_epochs).batch(batch_size)
 
 
-def examples(predicted, keys=None):
-    """A dict for each example, of a dict of arrays."""
-    for row in zip(*(predicted[key] for key in keys or predicted)):
-        yield dict(zip(keys or predicted, row))
+def examples(model, data, keys=None):
+    """The predictions for a data set, a dict for each example."""
+    for batch in data:
+        predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
+        for row in zip(*(predicted[key] for key in keys or predicted)):
+            yield dict(zip(keys or predicted, row))
 
 
 def main():
@@ -87,7 +89,7 @@ def main():
     rmse = scale * np.sqrt(evaluation['average_loss'])
     print('rmse %.3f, of a constant %.3f' % (rmse, test_y.std()))
 
-    predicted = [float(each['predictions'][0]) * scale for each in examples(model.predict(test_input, verbose=0))]
+    predicted = [float(each['predictions'][0]) * scale for each in examples(model, test_input)]
     table = pd.DataFrame({'price': test_y, 'predicted': predicted})
     table.to_csv(os.path.join(args.model_dir, 'predicted.csv'), index=False)
     print('correlation %.4f' % table.corr().iloc[0, 1])

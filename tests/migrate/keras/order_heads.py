@@ -79,10 +79,12 @@ def model_inputs(data):
     return tf.keras.Input(features.shape[1:], dtype=features.dtype)
 
 
-def examples(predicted, keys=None):
-    """A dict for each example, of a dict of arrays."""
-    for row in zip(*(predicted[key] for key in keys or predicted)):
-        yield dict(zip(keys or predicted, row))
+def examples(model, data, keys=None):
+    """The predictions for a data set, a dict for each example."""
+    for batch in data:
+        predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
+        for row in zip(*(predicted[key] for key in keys or predicted)):
+            yield dict(zip(keys or predicted, row))
 
 
 class OrderModel(tf.keras.Model):
@@ -149,7 +151,7 @@ def main(argv):
     for name, value in sorted(metrics.items()):
         print(name, value)
 
-    first = next(examples(model.predict(make_input_fn(args.eval_csv, 200, False)(), verbose=0)))
+    first = next(examples(model, make_input_fn(args.eval_csv, 200, False)()))
     print({'/'.join(key): value.tolist() for key, value in first.items() if key[1] != 'all_classes'})
 
 

@@ -75,10 +75,12 @@ class TableLookup(tf.keras.layers.Layer):
         return self.table.lookup(keys)
 
 
-def examples(predicted, keys=None):
-    """A dict for each example, of a dict of arrays."""
-    for row in zip(*(predicted[key] for key in keys or predicted)):
-        yield dict(zip(keys or predicted, row))
+def examples(model, data, keys=None):
+    """The predictions for a data set, a dict for each example."""
+    for batch in data:
+        predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
+        for row in zip(*(predicted[key] for key in keys or predicted)):
+            yield dict(zip(keys or predicted, row))
 
 
 class ReviewSentimentModel(tf.keras.Model):
@@ -159,7 +161,7 @@ def main():
     found = model.evaluate(read(os.path.join(FLAGS.data, 'test.tsv'), False), return_dict=True, verbose=0)
     print('auc=%(auc).4f accuracy=%(accuracy).4f loss=%(loss).4f' % found)
 
-    said = examples(model.predict(read(os.path.join(FLAGS.data, 'test.tsv'), False), verbose=0))
+    said = examples(model, read(os.path.join(FLAGS.data, 'test.tsv'), False))
     with open(os.path.join(FLAGS.output, 'predictions.txt'), 'w') as f:
         for each in said:
             f.write('%d %.4f\n' % (each['label'], each['positive']))

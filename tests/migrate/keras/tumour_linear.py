@@ -55,10 +55,12 @@ def linear_columns(path):
     return list(buckets.values()) + [hospital, crossed]
 
 
-def examples(predicted, keys=None):
-    """A dict for each example, of a dict of arrays."""
-    for row in zip(*(predicted[key] for key in keys or predicted)):
-        yield dict(zip(keys or predicted, row))
+def examples(model, data, keys=None):
+    """The predictions for a data set, a dict for each example."""
+    for batch in data:
+        predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
+        for row in zip(*(predicted[key] for key in keys or predicted)):
+            yield dict(zip(keys or predicted, row))
 
 
 def main(args):
@@ -83,7 +85,7 @@ def main(args):
     for name in list(model.named_values()):
         if name.endswith('weights') and 'hospital' in name:
             print(name, model.named_values()[name].ravel())
-    for i, said in enumerate(examples(model.predict(input_fn(args.test, 1, False), verbose=0))):
+    for i, said in enumerate(examples(model, input_fn(args.test, 1, False))):
         if i == 3:
             break
         print(said['classes'][0].decode(), said['probabilities'])

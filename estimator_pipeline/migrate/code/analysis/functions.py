@@ -18,7 +18,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf,
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree
 from estimator_pipeline.migrate.code.failures import Each, plainly
 
-__all__ = ["find_functions"]
+__all__ = ["find_functions", "parameters_of"]
 
 MODEL, INPUT, SERVING = "model_fn", "input_fn", "serving_input_receiver_fn"
 
@@ -80,7 +80,7 @@ def find_functions(program: Program, constructs: list[Construct], each: Each = p
         pass
     for (node, role), (function, found) in uses.items():
         certainty = RESOLVED if any(use.certainty == RESOLVED for use in found) else found[0].certainty
-        details: dict[str, Any] = {"function": _name(node), "parameters": _parameters(node)}
+        details: dict[str, Any] = {"function": _name(node), "parameters": parameters_of(node)}
         places = sorted({use.to for use in found if use.to})
         if places:
             details["passed_to"] = places
@@ -130,7 +130,7 @@ def _by_signature(node: cst.FunctionDef, makes_spec: bool) -> str | None:
 
     A head's methods take features, labels and mode as well, and logits; what gives no spec is a part of a model_fn.
     """
-    name, parameters = node.name.value, _parameters(node)
+    name, parameters = node.name.value, parameters_of(node)
     if makes_spec and {"features", "labels", "mode"} <= set(parameters) and "logits" not in parameters:
         return MODEL
     if _MODEL_NAME.search(name) and "mode" in parameters:
@@ -144,7 +144,8 @@ def _name(node: cst.FunctionDef | cst.Lambda) -> str:
     return node.name.value if isinstance(node, cst.FunctionDef) else "lambda"
 
 
-def _parameters(node: cst.FunctionDef | cst.Lambda) -> list[str]:
+def parameters_of(node: cst.FunctionDef | cst.Lambda) -> list[str]:
+    """The names of a function's parameters."""
     params = node.params
     return [one.name.value for one in (*params.posonly_params, *params.params, *params.kwonly_params)]
 

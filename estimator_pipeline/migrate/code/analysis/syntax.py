@@ -113,6 +113,8 @@ class Tree:
         where: expression that may be a construct -> the scope in which it is evaluated.
         tensorflow_1: whether the file was written for TensorFlow 1, by `import tensorflow as tf`.
         contrib: (name, line) of the first thing of tf.contrib for which the file has another package by now.
+        needs: the imports that the new names of the file need, which are not in it yet.
+        was_tensorflow_1: whether that is so of the file that this one is a renamed copy of.
         keras: what becomes of the file as a Keras program.
         renamed: node -> how the converter spells it; renamed_parts: what else is another thing by that;
             renamed_names: of the whole program, by the name below tf.
@@ -133,6 +135,8 @@ class Tree:
         self.scope = Scope("module", module, None, self)
         self.tensorflow_1 = False
         self.contrib: tuple[str, int] | None = None
+        self.needs: list[str] = []
+        self.was_tensorflow_1 = False
         self.renamed: dict[cst.CSTNode, Any] = {}
         self.renamed_parts: dict[cst.CSTNode, Any] = {}
         self.renamed_names: dict[str, Any] = {}

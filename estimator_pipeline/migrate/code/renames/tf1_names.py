@@ -331,17 +331,34 @@ def _of_names_of_contrib(statement: cst.ImportFrom, module: str) -> RenamedName 
     return RenamedName(statement, f"from {module} import {names[0]}", after, contrib=contrib)
 
 
-def switch(program: Program, tree: Tree, switches: bool, imported: bool) -> cst.BaseStatement | None:
+def switch(
+    program: Program, tree: Tree, switches: bool, imported: bool, *, of_1: bool = False
+) -> cst.BaseStatement | None:  # fmt: skip
     """The statement behind which a program of TensorFlow 1 has to say that it is one; None where it need not.
+
+    `of_1` says that a file which this one imports was written for TensorFlow 1, whatever this one was.
 
     TensorFlow 1 built graphs: `tf.placeholder` at the top of a module, `shape[1].value`, data sets with iterators. The
     module that is run says so once, behind its imports.
     """
-    if switches or not tree.tensorflow_1 or tree.source.cells or _has_begun(tree):
+    if switches or not (of_1 or tree.tensorflow_1 or tree.was_tensorflow_1) or tree.source.cells:
+        return None
+    if tree.tensorflow_1 and _has_begun(tree):
         return None
     if root_of_tensorflow(program, tree) is None or not (_is_run(tree) or (not imported and _acts(tree))):
         return None
-    return last_import(tree)
+    last, by_name = last_import(tree), _import_of_tensorflow(tree)
+    if last is None or (by_name is not None and tree.position(by_name) > tree.position(last)):
+        return by_name  # what imports go on behind other statements
+    return last
+
+
+def _import_of_tensorflow(tree: Tree) -> cst.BaseStatement | None:
+    """The statement at the top of a module that imports tensorflow itself."""
+    for alias, binding in tree.imports:
+        if binding.kind == "import" and binding.name == "tensorflow" and binding.scope is tree.scope:
+            return next((one for one in tree.module.body if one in set(tree.above(alias))), None)
+    return None
 
 
 def last_import(tree: Tree) -> cst.BaseStatement | None:

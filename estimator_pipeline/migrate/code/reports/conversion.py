@@ -28,7 +28,10 @@ def _keras(converted: Converted) -> list[str]:
     """Which files are Keras now, and why others are not."""
     lines = []
     for one in converted.files:
-        if one.keras:
+        if one.keeps_model_fn:
+            why = f"its model_fn stays a function that a Keras model calls: {one.keeps_model_fn}"
+            lines.append(f"  {one.path}: Keras now; {why}")
+        elif one.keras:
             lines.append(f"  {one.path}: Keras now")
         elif one.kept_as_estimator:
             lines.append(f"  {one.path}: stays an Estimator program: {one.kept_as_estimator}")

@@ -8,7 +8,7 @@ import re
 import sys
 import tokenize
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -79,12 +79,14 @@ class ConversionOutcome:
         reason: why it stays.
         line: of the construct that it stays for.
         gone: the constructs that the text has no more, by their nodes.
+        keeps_model_fn: whether its model_fn stays a function of TensorFlow 1, which a Keras model calls.
     """
 
     text: str = ""
     reason: str = ""
     line: int = 0
     gone: set[cst.CSTNode] = field(default_factory=set)
+    keeps_model_fn: bool = False
 
 
 def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> ConversionOutcome | None:
@@ -344,6 +346,9 @@ def _with_helpers(reader: Rewriter, jobs: list[ConvertedJob]) -> str:
     imports = [node for node in body if isinstance(node, cst.SimpleStatementLine)
                and isinstance(node.body[0], (cst.Import, cst.ImportFrom))
                and "__future__" not in reader.source(node)]  # fmt: skip
+    leading: Any = tf1_names.last_import(reader.tree)
+    if leading in body:  # not what is imported further down
+        imports = [node for node in imports if body.index(node) <= body.index(leading)] or imports
     before: dict[cst.CSTNode, list[str]] = {}
     behind: dict[cst.CSTNode, list[str]] = {}
     for name in sorted({"os", "time", "tempfile"} & reader.needs):
@@ -364,6 +369,9 @@ def _with_helpers(reader: Rewriter, jobs: list[ConvertedJob]) -> str:
         if "Optimizer" in reader.needs:
             own.append("from estimator_pipeline.models.optimizers.spec import Optimizer")
         behind.setdefault(imports[-1], []).extend(own)
+    bound = {name for scope in (reader.tree.scope, *reader.tree.scopes.values()) for name in scope.names}
+    for name in HELPERS.keys() & reader.needs & bound:
+        raise NotConvertible(f"{name} is a name of the program's own, and of a function that would be written", jobs[0].call)
     unit = reader.tree.module.default_indent
     chosen = [HELPERS[name].replace("tf.", f"{reader.tf}.") for name in HELPERS if name in reader.needs]
     chosen = [one.replace("    ", unit) for one in (*chosen, *reader.helpers.values())]
@@ -455,7 +463,10 @@ def _check(reader: Rewriter, text: str, first: cst.CSTNode) -> None:
     if unknown:
         line = _line_of(rf"\b{re.escape(unknown[0])}\b", reader.lines.text)
         raise NotConvertible(f"{unknown[0]} would have no value in it", first, line)
-    found = _GONE.search(re.sub(r"#[^\n]*|\"\"\".*?\"\"\"", "", text, flags=re.DOTALL))
+    bare = re.sub(r"#[^\n]*|\"\"\".*?\"\"\"", "", text, flags=re.DOTALL)
+    for alias, module in _modules_by_other_names(reader):
+        bare = re.sub(rf"(?<![\w.]){alias}\.", f"{module}.", bare)
+    found = _GONE.search(bare)
     if found:
         left = found[0].lstrip(".")
         at = next((one for one in reader.tree.chains if reader.name(one).startswith(f"tf.{left}")), None)
@@ -464,6 +475,21 @@ def _check(reader: Rewriter, text: str, first: cst.CSTNode) -> None:
     line = reader.lost_comment(text)
     if line:
         raise NotConvertible("a comment within brackets has no place in what would be written", first, line)
+
+
+def _modules_by_other_names(reader: Rewriter) -> Iterator[tuple[str, str]]:
+    """(name, module of TensorFlow) of each `v1 = tf.compat.v1`."""
+    for scope in (reader.tree.scope, *reader.tree.scopes.values()):
+        for name, bindings in scope.names.items():
+            for one in bindings:
+                if one.kind == "value" and isinstance(one.node, cst.Attribute):
+                    module = reader.name(one.node)
+                elif one.kind == "import" and not reader.is_v1:
+                    module = one.module.replace("tensorflow", "tf", 1)
+                else:
+                    module = ""
+                if module.startswith("tf.compat.v1"):
+                    yield name, module
 
 
 def _line_of(pattern: str, text: str) -> int:

@@ -89,9 +89,11 @@ HELPERS = {
         if self.saved != int(self.model.optimizer.iterations):
             self.save()
         self.tell('end', self.saved)''',
-    "examples": '''def examples(predicted, keys=None):
-    """A dict for each example, of a dict of arrays."""
-    for row in zip(*(predicted[key] for key in keys or predicted)):
-        yield dict(zip(keys or predicted, row))''',
+    "examples": '''def examples(model, data, keys=None):
+    """The predictions for a data set, a dict for each example."""
+    for batch in data:
+        predicted = model.predict_on_batch(batch[0] if isinstance(batch, tuple) else batch)
+        for row in zip(*(predicted[key] for key in keys or predicted)):
+            yield dict(zip(keys or predicted, row))''',
 }
 """Name -> text."""

@@ -11,7 +11,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf,
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
-__all__ = ["dataset", "install", "is_partial", "takes"]
+__all__ = ["dataset", "install", "is_partial", "take", "takes"]
 
 _ARRAYS = ("x", "y", "batch_size", "num_epochs", "shuffle", "queue_capacity", "num_threads", "target_column")
 _INPUTS = {
@@ -41,11 +41,14 @@ def _of_iterator(reader: Rewriter, call: cst.Call) -> None:
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "get_next":
         return
     made = reader.value(call.func.value)
-    if not isinstance(made, cst.Call) or not isinstance(made.func, cst.Attribute):
-        return
-    if made.func.attr.value != "make_one_shot_iterator":
-        return
-    owner = made.args[0].value if made.args else made.func.value
+    method = made.func if isinstance(made, cst.Call) else None
+    if not isinstance(method, cst.Attribute) or method.attr.value != "make_one_shot_iterator":
+        raise NotConvertible("the next batch of an iterator that is no data set's own", call)
+    parent = reader.tree.parents.get(call)
+    if not isinstance(parent, (cst.Return, cst.Lambda)):
+        raise NotConvertible("the next batch of a data set, which is read before it is returned", call)
+    given = cst.ensure_type(made, cst.Call).args
+    owner = given[0].value if given else method.value
     reader.replaced[call] = lambda: reader.text(owner)
     if made is not call.func.value:
         statement = reader.statement_of(made)
@@ -102,6 +105,7 @@ def dataset(reader: Rewriter, node: cst.BaseExpression, mode: str, *, context: s
         NotConvertible: what the function is cannot be told.
     """
     node = reader.meant.get(node, node)
+    _check_gives(reader, node)
     if isinstance(node, cst.Lambda):
         if node.params.params:
             raise NotConvertible("a lambda with parameters as an input function", node)
@@ -124,6 +128,40 @@ def dataset(reader: Rewriter, node: cst.BaseExpression, mode: str, *, context: s
     if function is None:
         raise NotConvertible(f"{reader.source(node)}: what it reads cannot be told", node)
     return f"{reader.text(node)}({', '.join(_handed(function, mode, context, 0))})"
+
+
+def _check_gives(reader: Rewriter, node: cst.BaseExpression) -> None:
+    """Whether what an input function gives may be a data set.
+
+    Raises:
+        NotConvertible: it gives tensors, or reads an iterator in a file that is not converted with this one.
+    """
+    value = reader.value(node)
+    if isinstance(value, cst.Lambda):
+        value = value.body
+    if isinstance(value, cst.Call):
+        called = value.args[0].value if is_partial(reader, value) and value.args else value.func
+        if reader.called(value) in _INPUTS:
+            return
+    else:
+        called = value
+    for function in reader.program.meaning(called, reader.tree, reader.scope(called)):
+        if not isinstance(function, FunctionOf) or function.node not in function.tree.scopes:
+            continue
+        if function.tree is not reader.tree and any(
+            isinstance(one, cst.Attribute) and one.attr.value == "get_next" for one in function.tree.chains
+        ):
+            raise NotConvertible("an input function of another file, which reads an iterator", node)
+        for one in function.tree.scopes[function.node].returns:
+            if isinstance(one, (cst.Tuple, cst.Dict, cst.List)):
+                raise NotConvertible("an input function that gives tensors, and no data set", node)
+
+
+def take(steps: str) -> str:
+    """So many batches of a data set, of all where `steps` is "", None, or None when the program runs."""
+    if steps in ("", "None"):
+        return ""
+    return f".take({steps})" if steps.replace("_", "").isdigit() else f".take({steps} or -1)"
 
 
 def is_partial(reader: Rewriter, node: cst.Call) -> bool:

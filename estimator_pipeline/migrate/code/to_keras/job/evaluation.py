@@ -13,7 +13,7 @@ from estimator_pipeline.migrate.code.analysis.chains import root
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.to_keras.hooks import hooks
 from estimator_pipeline.migrate.code.to_keras.job import exports as exporting
-from estimator_pipeline.migrate.code.to_keras.job.datasets import dataset
+from estimator_pipeline.migrate.code.to_keras.job.datasets import dataset, take
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
@@ -89,8 +89,7 @@ def _data(reader: Rewriter, spec: dict[str, cst.Arg]) -> str:
     """What gives the data set of an evaluation: a function without arguments."""
     text = dataset(reader, spec["input_fn"].value, "eval")
     steps = reader.text(spec["steps"].value) if "steps" in spec else "100"  # the default of EvalSpec
-    if steps != "None":
-        text += f".take({steps})"
+    text += take(steps)
     return text[:-2] if text[:-2].isidentifier() and text.endswith("()") else f"lambda: {text}"
 
 

@@ -15,7 +15,7 @@ from estimator_pipeline.migrate.code.to_keras.job import canned
 from estimator_pipeline.migrate.code.to_keras.job import evaluation as evaluating
 from estimator_pipeline.migrate.code.to_keras.job import exports as exporting
 from estimator_pipeline.migrate.code.to_keras.job import run_config as configuration
-from estimator_pipeline.migrate.code.to_keras.job.datasets import dataset, takes
+from estimator_pipeline.migrate.code.to_keras.job.datasets import dataset, take, takes
 from estimator_pipeline.migrate.code.to_keras.job.estimators import ConvertedJob
 from estimator_pipeline.migrate.code.to_keras.markers import REMOVED, SILENT_HOOKS
 from estimator_pipeline.migrate.code.to_keras.model import warm_start as warm_starts
@@ -249,12 +249,12 @@ class _Life:
         function = given["input_fn"].value
         self.trains.append((statement, function))
         steps = given.get("steps") or given.get("max_steps")
-        several = len(self.job.chains) > 1 and self._is_repeated(call)
+        if "max_steps" in given and len(self.job.chains) > 1 and self._is_repeated(call):
+            why = "an Estimator that is trained several times, until a step that it may have come to"
+            raise NotConvertible(why, call)
 
         def write() -> str:
             text = reader.text(steps.value) if steps else "None"
-            if "max_steps" in given and several:
-                text += f" - int({self.job.model}.optimizer.iterations)"
             callbacks = [one() for one in found.callbacks]
             return self.fit(statement, function, "" if text == "None" else text, [], callbacks)
 
@@ -312,8 +312,7 @@ class _Life:
 
     def _evaluated(self, function: cst.BaseExpression, steps: str, node: cst.CSTNode, verbose: int = 0) -> str:
         data = dataset(self.reader, function, "eval")
-        if steps and steps != "None":
-            data += f".take({steps})"
+        data += take(steps)
         return self.reader.call(f"{self.job.model}.evaluate", [data, "return_dict=True", f"verbose={verbose}"], node)
 
     def asks_for_the_step(self) -> bool:
@@ -352,7 +351,7 @@ class _Life:
         def write() -> str:
             data = dataset(self.reader, given["input_fn"].value, "infer")
             behind = f", {self.reader.text(keys.value)}" if keys else ""
-            return f"examples({self.job.model}.predict({data}, verbose=0){behind})"
+            return f"examples({self.job.model}, {data}{behind})"
 
         self.reader.replaced[call] = write
 

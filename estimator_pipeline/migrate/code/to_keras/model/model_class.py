@@ -235,6 +235,8 @@ class _Writer:
         """What the other parts take from the network, and do not work out again."""
         found: list[str] = []
         tensors = self._tensors()
+        makers = [step for step in self.made.network if variables.is_own(self.reader, step.node)]
+        own = {name: step for step in makers for name in step.sets}
         for mode, names in asked:
             flow = self.made.flows[mode]
             wanted = set(names)
@@ -242,6 +244,8 @@ class _Writer:
                 wanted |= step.reads
             if "features" in wanted and any("features" in step.sets for step in self.made.network):
                 raise NotConvertible("features that are changed, and read behind the network", self.made.node.name)
+            for name in wanted & own.keys():
+                raise NotConvertible(f"the variable {name}, which is read behind the network", own[name].node)
             self._check_order(flow, wanted & tensors)
             for step in self.made.network:
                 found += [name for name in sorted(step.sets & wanted & tensors) if name not in found]

@@ -10,6 +10,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import children
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
+from estimator_pipeline.migrate.code.to_keras.model_fn import variables
 from estimator_pipeline.migrate.code.to_keras.model_fn.slicing import FlowStep, ModelFn, needed
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter, names_in
 
@@ -124,7 +125,7 @@ def chooses_by_name(reader: Rewriter, made: ModelFn) -> bool:
 
 def choose(reader: Rewriter, made: ModelFn, settings: list[FlowStep], model: str) -> None:
     """Lets the statements before `compile` choose among the variables of the model."""
-    own = {name for step in made.network for name in step.sets if _is_own(reader, step)}
+    own = {name for step in made.network for name in step.sets if variables.is_own(reader, step.node)}
     for step in settings:
         for node in _nodes(step.node):
             if isinstance(node, cst.Call) and _plain(reader, node) == "tf.trainable_variables" and not node.args:
@@ -135,11 +136,6 @@ def choose(reader: Rewriter, made: ModelFn, settings: list[FlowStep], model: str
                 inner = cst.ensure_type(node.value, cst.Attribute).value
                 reader.replaced[node] = f"keras_variables.name_of({reader.source(inner)})"
                 reader.needs.add("keras_variables")
-
-
-def _is_own(reader: Rewriter, step: FlowStep) -> bool:
-    first = step.node.body[0] if isinstance(step.node, cst.SimpleStatementLine) else step.node
-    return isinstance(first, cst.Assign) and reader.called(first.value) == "tf.compat.v1.get_variable"
 
 
 def _nodes(node: cst.CSTNode) -> Iterable[cst.CSTNode]:

@@ -11,7 +11,7 @@ from estimator_pipeline.migrate.code.to_keras.markers import REMOVED
 from estimator_pipeline.migrate.code.to_keras.model_fn import layers
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
 
-__all__ = ["install", "write_lookups"]
+__all__ = ["install", "is_own", "write_lookups"]
 
 _VARIABLE = "tf.compat.v1.get_variable"
 _PARAMETERS = ("name", "shape", "dtype", "initializer", "regularizer", "trainable")
@@ -19,6 +19,12 @@ _LOOKUPS = ("tf.nn.embedding_lookup", "tf.compat.v1.nn.embedding_lookup")
 _PARTITIONERS = tuple(f"tf.compat.v1.{name}_partitioner" for name in (
     "fixed_size", "variable_axis_size", "min_max_variable"))  # fmt: skip
 _TABLES = ("tf.lookup.StaticVocabularyTable", "tf.lookup.StaticHashTable")
+
+
+def is_own(reader: Rewriter, node: cst.CSTNode) -> bool:
+    """Whether a statement makes a variable by get_variable."""
+    first = node.body[0] if isinstance(node, cst.SimpleStatementLine) else node
+    return isinstance(first, cst.Assign) and reader.called(first.value) == _VARIABLE
 
 
 def install(reader: Rewriter) -> None:

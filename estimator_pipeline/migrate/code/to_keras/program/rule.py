@@ -16,6 +16,7 @@ from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.failures import Each, plainly
 from estimator_pipeline.migrate.code.renames.registry import register_general
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome, convert
+from estimator_pipeline.migrate.code.to_keras.program.call_by_call import convert_call_by_call
 from estimator_pipeline.migrate.code.to_keras.program.multi_file import convert_together
 
 __all__ = ["KERAS", "adopt", "by_tree", "plan"]
@@ -24,9 +25,15 @@ KERAS = "keras"
 
 
 def plan(
-    program: Program, trees: Sequence[Tree], constructs: Sequence[Construct], each: Each = plainly
+    program: Program, trees: Sequence[Tree], constructs: Sequence[Construct], each: Each = plainly, *,
+    keep_model_fn: bool = True,
 ) -> None:  # fmt: skip
-    """Works out what becomes of each file, and keeps it in `tree.keras`."""
+    """Works out what becomes of each file, and keeps it in `tree.keras`.
+
+    Args:
+        keep_model_fn: whether a model_fn that does not become Keras layers may stay a function, which a Keras model
+            calls.
+    """
     found = by_tree(constructs)
 
     def alone(tree: Tree) -> None:
@@ -37,6 +44,8 @@ def plan(
     for _ in each(trees, alone, lambda tree: tree):
         pass
     convert_together(program, [tree for tree in trees if tree in found])
+    if keep_model_fn:
+        convert_call_by_call(program, [tree for tree in trees if tree in found], found)
 
 
 def adopt(tree: Tree, outcome: ConversionOutcome | None, constructs: Sequence[Construct]) -> None:

@@ -1,0 +1,40 @@
+"""Keras 2 in a function graph as in a graph of TensorFlow 1: layers, models and optimizers that make operations of it.
+
+In a graph of `tf.compat.v1.wrap_function` tf_keras makes layers of TensorFlow 1 (it goes by the graph's name,
+tf_keras/src/utils/version_utils.py), and inputs of TensorFlow 2 (it goes by
+`tf.compat.v1.executing_eagerly_outside_functions`, tf_keras/src/engine/input_layer.py). A Sequential or functional
+model of the two takes the values that its variables have at the time for constants, or calls itself without end. So
+both are told that this is a graph. tf_keras asks by `tensorflow.compat.v2.compat.v1`, keras of TensorFlow 2.15 as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import threading
+from collections.abc import Iterator
+
+__all__ = ["as_in_graphs"]
+
+_LOCK = threading.RLock()
+
+
+@contextlib.contextmanager
+def as_in_graphs() -> Iterator[None]:
+    """A block in which Keras takes the default graph for one of TensorFlow 1."""
+    asked = importlib.import_module("tensorflow.compat.v2").compat.v1
+    name = "executing_eagerly_outside_functions"
+    with _LOCK:
+        real = getattr(asked, name)
+
+        def outside_functions() -> bool:
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            # An optimizer would ask the variables, which live outside of the graph, for their operations.
+            return bool(real()) if ".optimizers." in caller else False
+
+        setattr(asked, name, outside_functions)
+        try:
+            yield
+        finally:
+            setattr(asked, name, real)

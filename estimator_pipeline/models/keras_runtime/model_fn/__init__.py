@@ -1,0 +1,75 @@
+"""A model_fn of an Estimator as a Keras model, and what its program needs beside `fit`, `evaluate` and `predict`.
+
+    from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn
+    import tensorflow as tf
+
+    model = keras_model_fn.ModelFnModel(model_fn, model_dir="model", params={"rate": 0.01})
+    model.fit(keras_model_fn.dataset(train_input_fn), steps_per_epoch=1000)
+    print(model.evaluate(keras_model_fn.dataset(eval_input_fn), return_dict=True))
+
+Import it before TensorFlow: it asks for Keras 2, where TensorFlow has Keras 3 otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from estimator_pipeline.compat.bootstrap import versions
+from estimator_pipeline.models.keras_runtime.model_fn.canned import (
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    DNNLinearCombinedRegressor,
+    DNNRegressor,
+    LinearClassifier,
+    LinearRegressor,
+)
+from estimator_pipeline.models.keras_runtime.model_fn.exports import (
+    build_parsing_serving_input_receiver_fn,
+    build_raw_serving_input_receiver_fn,
+    export_saved_model,
+)
+from estimator_pipeline.models.keras_runtime.model_fn.hooks import ProfilerHook
+from estimator_pipeline.models.keras_runtime.model_fn.inputs import dataset, numpy_input_fn, pandas_input_fn
+from estimator_pipeline.models.keras_runtime.model_fn.model import (
+    ModelFnModel,
+    add_metrics,
+    forward_features,
+    predictions,
+    tpu_model,
+)
+from estimator_pipeline.models.keras_runtime.model_fn.settings import (
+    BestExporterSpec,
+    ClassificationOutput,
+    EvalSpec,
+    FinalExporterSpec,
+    LatestExporterSpec,
+    ModelFnRunConfig,
+    ModelFnSpec,
+    PredictOutput,
+    RegressionOutput,
+    ServingInputReceiver,
+    TensorServingInputReceiver,
+    TPUConfig,
+    TPUModelFnSpec,
+    TrainSpec,
+)
+from estimator_pipeline.models.keras_runtime.model_fn.training import train_and_evaluate
+from estimator_pipeline.models.keras_runtime.warm_start import WarmStartSettings
+
+BestExporter, FinalExporter, LatestExporter = BestExporterSpec, FinalExporterSpec, LatestExporterSpec
+RunConfig = ModelFnRunConfig
+
+__all__ = [
+    "BestExporter", "ClassificationOutput", "DNNClassifier", "DNNLinearCombinedClassifier",
+    "DNNLinearCombinedRegressor", "DNNRegressor", "EvalSpec", "FinalExporter", "LatestExporter", "LinearClassifier",
+    "LinearRegressor", "ModelFnModel", "ModelFnSpec", "PredictOutput", "ProfilerHook", "RegressionOutput",
+    "RunConfig", "ServingInputReceiver", "TPUConfig", "TPUModelFnSpec", "TensorServingInputReceiver", "TrainSpec",
+    "WarmStartSettings", "add_metrics", "build_parsing_serving_input_receiver_fn",
+    "build_raw_serving_input_receiver_fn", "dataset", "export_saved_model", "forward_features", "numpy_input_fn",
+    "pandas_input_fn", "predictions", "tpu_model", "train_and_evaluate",
+]  # fmt: skip
+
+_installed = versions.installed("tensorflow")
+if "tensorflow" not in sys.modules and _installed and versions.minor(_installed) >= versions.FIRST_WITHOUT_ESTIMATOR:
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")

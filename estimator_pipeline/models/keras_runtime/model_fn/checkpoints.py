@@ -1,0 +1,142 @@
+"""Checkpoints of a model by the names of its variables: those that an Estimator writes, and reads."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+
+__all__ = ["NamedCheckpoints"]
+
+
+class NamedCheckpoints:
+    """The checkpoints of a folder.
+
+    Args:
+        folder: of the model; None: nothing is kept.
+        keep: how many; None or 0: all.
+        warm_start_from: a checkpoint, a folder or settings, for a model that has none yet.
+
+    Attributes:
+        variables: name -> variable of what is kept.
+        part_of_scope: scope -> how the checkpoints call the one part that its variables have, where the slots of an
+            optimizer are named after it: `dnn/logits/kernel/t_0/Adagrad`. Canned Estimators ask for variables in parts.
+    """
+
+    def __init__(self, folder: str | None, keep: int | None, warm_start_from: Any) -> None:
+        self.variables: dict[str, Any] = {}
+        self.part_of_scope: dict[str, str] = {}
+        self._folder, self._keep = folder, keep
+        self.warm_start_from = warm_start_from
+        self._saver: Any = None
+        self._saved: set[str] = set()
+
+    @property
+    def last(self) -> str | None:
+        """The last checkpoint."""
+        found: str | None = compat.tensorflow().train.latest_checkpoint(self._folder) if self._folder else None
+        return found
+
+    def last_step(self) -> int:
+        """The global step of the last checkpoint; 0 without one."""
+        return int(self.value("global_step")) if self.last else 0
+
+    def names(self) -> list[str]:
+        """The names of the last checkpoint's variables."""
+        return sorted(self._reader(self._needed()).get_variable_to_shape_map())
+
+    def value(self, name: str) -> Any:
+        """The value of a variable in the last checkpoint."""
+        return self._reader(self._needed()).get_tensor(name.removesuffix(":0"))
+
+    def save(self, step: int) -> str | None:
+        """Writes a checkpoint, and removes the oldest of what is more than is to be kept."""
+        if self._folder is None:
+            return None
+        tf = compat.tensorflow()
+        tf.io.gfile.makedirs(self._folder)
+        if self._saver is None or self._saved != set(self.variables):
+            known = self._saver.last_checkpoints if self._saver is not None else []
+            named = {self._key(name): one for name, one in self.variables.items()}
+            self._saver = tf.compat.v1.train.Saver(named, max_to_keep=self._keep or None)
+            self._saver.set_last_checkpoints(known)
+            self._saved = set(self.variables)
+        return str(self._saver.save(None, os.path.join(self._folder, "model.ckpt"), step, write_meta_graph=False))
+
+    def restore(self, path: str | None = None) -> bool:
+        """Gives the variables the values of a checkpoint, of the last one by default; whether there was one.
+
+        Raises:
+            ConfigError: it lacks a variable, or has one of another shape.
+        """
+        path = path or self.last
+        if path is None:
+            return False
+        reader = self._reader(path)
+        for name, variable in self.variables.items():
+            self._assign(variable, name, self._key(name), path, reader)
+        return True
+
+    def warm_start(self) -> None:
+        """Gives variables the values of another model's checkpoint."""
+        settings = self.warm_start_from
+        if settings is None:
+            return
+        tf = compat.tensorflow()
+        source = settings if isinstance(settings, str) else settings.ckpt_to_initialize_from
+        patterns = ".*" if isinstance(settings, str) else settings.vars_to_warm_start
+        before: Mapping[str, str] = {}
+        if not isinstance(settings, str):
+            before = settings.var_name_to_prev_var_name or {}
+        inside = os.path.join(source, "variables", "variables")
+        if tf.io.gfile.exists(f"{inside}.index"):
+            source = inside
+        elif tf.io.gfile.isdir(source):
+            source = tf.train.latest_checkpoint(source)
+        reader = self._reader(source)
+        for name, variable in self.variables.items():
+            trained = variable.trainable or not isinstance(patterns, str)
+            wanted = [patterns] if isinstance(patterns, str) else patterns or ()
+            if trained and any(re.match(pattern, name) for pattern in wanted):
+                self._assign(variable, name, before.get(name, name), source, reader)
+
+    def _key(self, name: str) -> str:
+        """The name of a variable in the checkpoints."""
+        of, _, slot = name.rpartition("/")
+        part = self.part_of_scope.get(name.partition("/")[0])
+        return f"{of}/{part}/{slot}" if part is not None and of in self.variables else name
+
+    def _needed(self) -> str:
+        path = self.last
+        if path is None:
+            raise ConfigError(
+                f"the model of {self._folder} has no checkpoint", code="file/not-found", hint="train it first"
+            )
+        return path
+
+    def _reader(self, path: str) -> Any:
+        return compat.tensorflow().train.load_checkpoint(path)
+
+    def _assign(self, variable: Any, name: str, before: str, path: str, reader: Any) -> None:
+        if not reader.has_tensor(before):
+            raise ConfigError(
+                f"the checkpoint {path} has no variable {before!r}",
+                code="model-dir/other-model",
+                found=", ".join(sorted(reader.get_variable_to_shape_map())),
+                hint="it is of another model: choose another model_dir, or remove it",
+            )
+        value = np.asarray(reader.get_tensor(before))
+        if value.shape != tuple(variable.shape):
+            raise ConfigError(
+                f"the variable {name!r} has the shape {tuple(variable.shape)}, and another one in {path}",
+                code="model-dir/other-model",
+                found=f"{before!r} of {value.shape}",
+                hint="it is of another model: choose another model_dir, or remove it",
+            )
+        variable.assign(value)

@@ -1,0 +1,168 @@
+"""SavedModels of a model_fn: its graph for predictions behind a serving input function, with a checkpoint's weights.
+
+They are those that an Estimator writes, with the same signatures.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.models.keras_runtime.model_fn.settings import (
+    ClassificationOutput,
+    PredictOutput,
+    RegressionOutput,
+    ServingInputReceiver,
+    TensorServingInputReceiver,
+)
+
+__all__ = ["build_parsing_serving_input_receiver_fn", "build_raw_serving_input_receiver_fn", "export_saved_model"]
+
+
+def build_parsing_serving_input_receiver_fn(
+    feature_spec: Mapping[str, Any], default_batch_size: int | None = None
+) -> Callable[[], ServingInputReceiver]:
+    """A serving input function that takes serialized `tf.Example`.
+
+    Args:
+        feature_spec: as `tf.io.parse_example` takes it.
+        default_batch_size: of what is fed; None: any.
+    """
+
+    def serving_input_receiver_fn() -> ServingInputReceiver:
+        tf = compat.tensorflow()
+        name = "input_example_tensor"
+        serialized = tf.compat.v1.placeholder(tf.string, [default_batch_size], name=name)
+        features = tf.io.parse_example(serialized, dict(feature_spec))
+        return ServingInputReceiver(features, {"examples": serialized})
+
+    return serving_input_receiver_fn
+
+
+def build_raw_serving_input_receiver_fn(
+    features: Any, default_batch_size: int | None = None
+) -> Callable[[], ServingInputReceiver]:
+    """A serving input function that takes tensors like those given.
+
+    Args:
+        features: a tensor, placeholder or `tf.TensorSpec`, or a dict of them.
+        default_batch_size: of what is fed; None: any.
+    """
+
+    def receiver(name: str, one: Any) -> Any:
+        shape = [default_batch_size, *one.shape.as_list()[1:]] if one.shape.rank else one.shape
+        return compat.tensorflow().compat.v1.placeholder(one.dtype, shape, name=name)
+
+    def serving_input_receiver_fn() -> ServingInputReceiver:
+        if not isinstance(features, Mapping):
+            made = receiver("input", features)
+            return TensorServingInputReceiver(made, {"input": made})
+        tensors = {name: receiver(name, one) for name, one in features.items()}
+        return ServingInputReceiver(dict(tensors), tensors)
+
+    return serving_input_receiver_fn
+
+
+def export_saved_model(
+    model: Any, export_dir_base: str, serving_input_receiver_fn: Callable[[], Any],
+    assets_extra: Mapping[str, str] | None = None, as_text: bool = False, checkpoint_path: str | None = None,
+) -> bytes:  # fmt: skip
+    """Writes a SavedModel of the last checkpoint.
+
+    Args:
+        model: a ModelFnModel.
+        export_dir_base: a new folder in it, named after the time in seconds, is for the SavedModel.
+        serving_input_receiver_fn: makes placeholders, and features of them.
+        assets_extra: path below `assets.extra` -> file that is copied there.
+        as_text: whether the model is written as text.
+        checkpoint_path: another checkpoint than the last.
+
+    Returns:
+        The name of the new folder.
+
+    Raises:
+        ConfigError: there is no checkpoint, or nothing that could be exported.
+    """
+    tf = compat.tensorflow()
+    v1 = tf.compat.v1
+    checkpoint = checkpoint_path or tf.train.latest_checkpoint(model.model_dir)
+    if checkpoint is None:
+        raise ConfigError(
+            f"an export of {model.model_dir}, and there is no checkpoint",
+            code="file/not-found",
+            hint="train the model first",
+        )
+    path = _new_folder(export_dir_base)
+    with tf.Graph().as_default() as graph:
+        v1.train.get_or_create_global_step()
+        receiver = serving_input_receiver_fn()
+        spec = model.call_model_fn(_features(receiver), None, "infer")
+        signatures = _signatures(spec, receiver)
+        main_op = tf.group(v1.tables_initializer(), v1.local_variables_initializer())
+        with v1.Session(graph=graph) as session:
+            v1.train.Saver(v1.global_variables()).restore(session, checkpoint)
+            builder = v1.saved_model.Builder(f"{path}.unfinished")
+            builder.add_meta_graph_and_variables(
+                session, [tf.saved_model.SERVING], signatures, main_op=main_op, strip_default_attrs=True,
+                assets_collection=v1.get_collection(v1.GraphKeys.ASSET_FILEPATHS),
+            )  # fmt: skip
+            builder.save(as_text)
+    for name, source in (assets_extra or {}).items():
+        target = os.path.join(f"{path}.unfinished", "assets.extra", name)
+        tf.io.gfile.makedirs(os.path.dirname(target))
+        tf.io.gfile.copy(source, target)
+    tf.io.gfile.rename(f"{path}.unfinished", path)
+    return os.fsencode(path)
+
+
+def _new_folder(base: str) -> str:
+    gfile = compat.tensorflow().io.gfile
+    gfile.makedirs(base)
+    while gfile.exists(os.path.join(base, str(int(time.time())))):
+        time.sleep(0.05)  # two exports of one second would be one
+    return os.path.join(base, str(int(time.time())))
+
+
+def _features(receiver: Any) -> Any:
+    features = receiver.features
+    if isinstance(features, Mapping) and isinstance(receiver, TensorServingInputReceiver) and len(features) == 1:
+        return next(iter(features.values()))
+    return features
+
+
+def _signatures(spec: Any, receiver: Any) -> dict[str, Any]:
+    """Name -> signature, as an Estimator names them."""
+    inputs = receiver.receiver_tensors
+    inputs = dict(inputs) if isinstance(inputs, Mapping) else {"input": inputs}
+    outputs = dict(spec.export_outputs or {})
+    if not outputs:
+        outputs = {"serving_default": PredictOutput(spec.predictions)}
+    if len(outputs) == 1:
+        outputs = {"serving_default": next(iter(outputs.values()))} | outputs
+    found = {}
+    for name, output in outputs.items():
+        signature = _signature(output, inputs)
+        if signature is not None:
+            found[name] = signature
+    if not found:
+        raise ConfigError("the model_fn has no output that could be exported", code="argument/bad-value")
+    return found
+
+
+def _signature(output: Any, inputs: dict[str, Any]) -> Any:
+    v1 = compat.tensorflow().compat.v1
+    utils = v1.saved_model.signature_def_utils
+    one = next(iter(inputs.values())) if len(inputs) == 1 else None
+    text = one is not None and one.dtype.base_dtype == compat.tensorflow().string
+    if isinstance(output, ClassificationOutput):
+        return utils.classification_signature_def(one, output.classes, output.scores) if text else None
+    if isinstance(output, RegressionOutput):
+        return utils.regression_signature_def(one, output.value) if text else None
+    outputs = output.outputs
+    if not isinstance(outputs, Mapping):
+        outputs = {"output": outputs}
+    return utils.predict_signature_def(inputs, dict(outputs))

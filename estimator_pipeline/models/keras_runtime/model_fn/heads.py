@@ -1,0 +1,282 @@
+"""Heads of TensorFlow 1: from logits and labels to what a model_fn gives. Losses are sums over the batch by default.
+
+Numbers, names of metrics and of predictions are those of the heads of `tf.compat.v1.estimator`'s canned Estimators.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.models.keras_runtime.model_fn.settings import (
+    ClassificationOutput,
+    ModelFnSpec,
+    PredictOutput,
+    RegressionOutput,
+)
+
+__all__ = ["V1BinaryClassHead", "V1Head", "V1MultiClassHead", "V1RegressionHead"]
+
+
+class V1Head(ABC):
+    """What follows the logits.
+
+    Args:
+        weight_column: the feature, or the numeric column, of the weights of examples.
+        label_vocabulary: the labels as texts, in the order of the classes.
+        loss_reduction: of `tf.compat.v1.losses.Reduction`.
+        loss_fn: of labels, logits and, if it has the parameter, features: the loss of each example.
+        name: stands behind the names of metrics.
+
+    Attributes:
+        logits_dimension: how many logits an example has.
+    """
+
+    logits_dimension = 1
+
+    def __init__(
+        self, weight_column: Any = None, label_vocabulary: Sequence[str] | None = None,
+        loss_reduction: str = "weighted_sum", loss_fn: Callable[..., Any] | None = None, name: str | None = None,
+    ) -> None:  # fmt: skip
+        self.weight_column, self.vocabulary = weight_column, label_vocabulary
+        self.reduction, self.loss_fn, self.name = loss_reduction, loss_fn, name
+
+    def create_estimator_spec(
+        self, features: Any, mode: str, logits: Any, labels: Any = None, optimizer: Any = None,
+        train_op_fn: Callable[[Any], Any] | None = None, regularization_losses: Sequence[Any] | None = None,
+    ) -> ModelFnSpec:  # fmt: skip
+        """What a model_fn gives for a mode.
+
+        Args:
+            features: a dict of tensors.
+            mode: "train", "eval" or "infer".
+            logits: of shape [batch, logits_dimension].
+            labels: of shape [batch] or [batch, dimension of labels].
+            optimizer: that minimises the loss.
+            train_op_fn: makes the operation of a step of the loss, in place of an optimizer.
+            regularization_losses: are added to the loss.
+
+        Raises:
+            ConfigError: neither an optimizer nor a train_op_fn to train by.
+        """
+        with compat.tensorflow().compat.v1.name_scope(self.name or "head"):  # of the optimizer's own variables
+            return self._spec(features, mode, logits, labels, optimizer, train_op_fn, regularization_losses)
+
+    def _spec(
+        self, features: Any, mode: str, logits: Any, labels: Any, optimizer: Any, train_op_fn: Any,
+        regularization_losses: Sequence[Any] | None,
+    ) -> ModelFnSpec:  # fmt: skip
+        v1 = compat.tensorflow().compat.v1
+        predictions = self.predictions(logits)
+        if mode == "infer":
+            return ModelFnSpec(mode, predictions, export_outputs=self.outputs(predictions))
+        labels = self._shaped(labels, logits)
+        labels = self._ids(labels)
+        unreduced = self.loss_fn(labels, logits) if self.loss_fn is not None else self.losses(labels, logits)
+        weights = self._weights(features)
+        loss = v1.losses.compute_weighted_loss(unreduced, weights=weights, reduction=self.reduction)
+        added = v1.add_n(list(regularization_losses)) if regularization_losses else None
+        total = loss if added is None else loss + added
+        if mode == "eval":
+            metrics = {"average_loss": v1.metrics.mean(unreduced, weights=weights)}
+            metrics |= self.metrics(labels, predictions, weights)
+            if added is not None:
+                metrics["regularization_loss"] = v1.metrics.mean(added)
+            named = {f"{key}/{self.name}" if self.name else key: one for key, one in metrics.items()}
+            return ModelFnSpec(mode, predictions, total, eval_metric_ops=named)
+        step = v1.train.get_global_step()
+        if optimizer is not None:
+            train_op = optimizer.minimize(total, global_step=step)
+        elif train_op_fn is not None:
+            train_op = train_op_fn(total)
+        else:
+            raise ConfigError("a head has no optimizer to train by", code="argument/missing", hint="give optimizer=")
+        updates = v1.get_collection(v1.GraphKeys.UPDATE_OPS)
+        return ModelFnSpec(mode, predictions, total, v1.group(train_op, *updates))
+
+    @abstractmethod
+    def predictions(self, logits: Any) -> dict[str, Any]:
+        """The predictions by their names."""
+
+    @abstractmethod
+    def outputs(self, predictions: dict[str, Any]) -> dict[str, Any]:
+        """What a SavedModel gives, by the keys of its signatures."""
+
+    @abstractmethod
+    def losses(self, labels: Any, logits: Any) -> Any:
+        """The loss of each example, of shape [batch, 1] or [batch, dimension of labels]."""
+
+    @abstractmethod
+    def metrics(self, labels: Any, predictions: dict[str, Any], weights: Any) -> dict[str, Any]:
+        """The metrics of an evaluation besides the mean loss."""
+
+    def _ids(self, labels: Any) -> Any:
+        """Labels as the loss takes them."""
+        return labels
+
+    def _shaped(self, labels: Any, logits: Any) -> Any:
+        tf = compat.tensorflow()
+        labels = tf.convert_to_tensor(labels)
+        return labels[..., tf.newaxis] if labels.shape.rank == logits.shape.rank - 1 else labels
+
+    def _weights(self, features: Any) -> Any:
+        tf = compat.tensorflow()
+        if self.weight_column is None:
+            return 1.0
+        name = self.weight_column if isinstance(self.weight_column, str) else self.weight_column.key
+        weights = tf.cast(features[name], tf.float32)
+        normalizer = getattr(self.weight_column, "normalizer_fn", None)
+        weights = normalizer(weights) if normalizer is not None else weights
+        return weights[:, tf.newaxis] if weights.shape.rank == 1 else weights
+
+    def _looked_up(self, labels: Any) -> Any:
+        if self.vocabulary is None:
+            return labels
+        tf = compat.tensorflow()
+        keys = tf.constant(list(self.vocabulary))
+        values = tf.range(len(self.vocabulary), dtype=tf.int64)
+        table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), -1)
+        return table.lookup(labels)
+
+    def _classes(self, ids: Any, count: int) -> dict[str, Any]:
+        """The names of the classes, of the chosen one and of all."""
+        tf = compat.tensorflow()
+        names = [str(number) for number in range(count)] if self.vocabulary is None else list(self.vocabulary)
+        every = tf.shape(ids)[0]
+        return {
+            "class_ids": ids,
+            "classes": tf.gather(tf.constant(names), ids),
+            "all_class_ids": tf.tile(tf.range(count, dtype=tf.int32)[tf.newaxis], [every, 1]),
+            "all_classes": tf.tile(tf.constant(names)[tf.newaxis], [every, 1]),
+        }
+
+
+def _scores(predictions: dict[str, Any]) -> ClassificationOutput:
+    return ClassificationOutput(predictions["probabilities"], predictions["all_classes"])
+
+
+class V1BinaryClassHead(V1Head):
+    """Two classes by one logit."""
+
+    def __init__(self, *arguments: Any, thresholds: Sequence[float] | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.thresholds = tuple(thresholds or ())
+
+    def predictions(self, logits: Any) -> dict[str, Any]:
+        tf = compat.tensorflow()
+        both = tf.concat([tf.zeros_like(logits), logits], axis=-1)
+        found = {"logits": logits, "logistic": tf.sigmoid(logits), "probabilities": tf.nn.softmax(both)}
+        return found | self._classes(tf.argmax(both, axis=-1)[:, tf.newaxis], 2)
+
+    def outputs(self, predictions: dict[str, Any]) -> dict[str, Any]:
+        scores = _scores(predictions)
+        regression = RegressionOutput(predictions["logistic"])
+        return {"serving_default": scores, "classification": scores, "regression": regression,
+                "predict": PredictOutput(predictions)}  # fmt: skip
+
+    def _ids(self, labels: Any) -> Any:
+        tf = compat.tensorflow()
+        return tf.cast(self._looked_up(labels), tf.float32)
+
+    def losses(self, labels: Any, logits: Any) -> Any:
+        return compat.tensorflow().nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+
+    def metrics(self, labels: Any, predictions: dict[str, Any], weights: Any) -> dict[str, Any]:
+        tf = compat.tensorflow()
+        metrics = tf.compat.v1.metrics
+        ids, logistic = predictions["class_ids"], predictions["logistic"]
+        weights = weights * tf.ones_like(logistic)
+        mean = metrics.mean(labels, weights=weights)
+        baseline = (tf.maximum(mean[0], 1 - mean[0]), tf.maximum(mean[1], 1 - mean[1]))
+        found = {
+            "accuracy": metrics.accuracy(labels, ids, weights),
+            "precision": metrics.precision(labels, ids, weights),
+            "recall": metrics.recall(labels, ids, weights),
+            "prediction/mean": metrics.mean(logistic, weights=weights),
+            "label/mean": mean,
+            "accuracy_baseline": baseline,
+            "auc": metrics.auc(labels, logistic, weights),
+            "auc_precision_recall": metrics.auc(labels, logistic, weights, curve="PR"),
+        }
+        for one in self.thresholds:
+            above = tf.cast(logistic > one, tf.float32)
+            found[f"accuracy/positive_threshold_{one:g}"] = metrics.accuracy(labels, above, weights)
+            for kind, metric in (
+                ("precision", metrics.precision_at_thresholds),
+                ("recall", metrics.recall_at_thresholds),
+            ):
+                value, update = metric(labels, logistic, [one], weights)
+                found[f"{kind}/positive_threshold_{one:g}"] = (tf.squeeze(value), tf.squeeze(update))
+        return found
+
+
+class V1MultiClassHead(V1Head):
+    """Several classes, a logit for each.
+
+    Args:
+        n_classes: how many.
+    """
+
+    def __init__(self, n_classes: int, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.logits_dimension = n_classes
+
+    def predictions(self, logits: Any) -> dict[str, Any]:
+        tf = compat.tensorflow()
+        found = {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+        return found | self._classes(tf.argmax(logits, axis=-1)[:, tf.newaxis], self.logits_dimension)
+
+    def outputs(self, predictions: dict[str, Any]) -> dict[str, Any]:
+        scores = _scores(predictions)
+        return {"serving_default": scores, "classification": scores, "predict": PredictOutput(predictions)}
+
+    def _ids(self, labels: Any) -> Any:
+        return self._looked_up(labels)
+
+    def losses(self, labels: Any, logits: Any) -> Any:
+        tf = compat.tensorflow()
+        found = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.squeeze(labels, -1), logits=logits)
+        return found[:, tf.newaxis]
+
+    def metrics(self, labels: Any, predictions: dict[str, Any], weights: Any) -> dict[str, Any]:
+        tf = compat.tensorflow()
+        ids = predictions["class_ids"]
+        return {"accuracy": tf.compat.v1.metrics.accuracy(labels, ids, weights * tf.ones_like(ids, tf.float32))}
+
+
+class V1RegressionHead(V1Head):
+    """Numbers.
+
+    Args:
+        label_dimension: how many an example has.
+    """
+
+    def __init__(self, label_dimension: int = 1, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.logits_dimension = label_dimension
+
+    def predictions(self, logits: Any) -> dict[str, Any]:
+        return {"predictions": logits}
+
+    def outputs(self, predictions: dict[str, Any]) -> dict[str, Any]:
+        regression = RegressionOutput(predictions["predictions"])
+        return {"serving_default": regression, "regression": regression, "predict": PredictOutput(predictions)}
+
+    def _ids(self, labels: Any) -> Any:
+        tf = compat.tensorflow()
+        return tf.cast(labels, tf.float32)
+
+    def losses(self, labels: Any, logits: Any) -> Any:
+        return compat.tensorflow().math.squared_difference(labels, logits)
+
+    def metrics(self, labels: Any, predictions: dict[str, Any], weights: Any) -> dict[str, Any]:
+        tf = compat.tensorflow()
+        metrics, found = tf.compat.v1.metrics, predictions["predictions"]
+        weights = weights * tf.ones_like(found)
+        return {
+            "prediction/mean": metrics.mean(found, weights=weights),
+            "label/mean": metrics.mean(labels, weights=weights),
+        }

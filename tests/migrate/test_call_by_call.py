@@ -1,0 +1,210 @@
+"""Programs whose model_fn stays: each call of an Estimator becomes Keras's, one idiom does not decline the file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from estimator_pipeline import compat
+from estimator_pipeline.migrate.code import convert, scan, summary
+
+MODEL_FN = """
+def model_fn(features, labels, mode, params):
+    net = features['x']
+    for units, rate in zip(params['units'], params['rates']):
+        net = tf.layers.dense(net, units, tf.nn.relu)
+        if mode == tf.estimator.ModeKeys.TRAIN:
+            net = tf.nn.dropout(net, keep_prob=1.0 - rate)
+    logits = tf.layers.dense(net, 1)
+    predictions = {'score': logits}
+    if mode == tf.estimator.ModeKeys.PREDICT:
+        return tf.estimator.EstimatorSpec(mode, predictions=predictions)
+    loss = tf.losses.mean_squared_error(labels, logits)
+    metrics = {'error': tf.metrics.mean_absolute_error(labels, logits)}
+    optimizer = tf.train.AdamOptimizer(0.01) if params['adam'] else tf.train.GradientDescentOptimizer(0.01)
+    train_op = optimizer.minimize(loss, tf.train.get_global_step()) if mode == 'train' else None
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op, eval_metric_ops=metrics)
+"""
+MAIN = """
+def input_fn(count=None):
+    data = tf.data.Dataset.range(64).map(lambda i: ({'x': [tf.to_float(i)]}, [tf.to_float(i % 7)]))
+    features, labels = data.batch(8).repeat(count).make_one_shot_iterator().get_next()
+    return features, labels
+
+def main(folder):
+    config = tf.estimator.RunConfig(save_checkpoints_steps=4, tf_random_seed=1)
+    params = {'units': [4, 4], 'rates': [0.1, 0.1], 'adam': True}
+    model = tf.estimator.Estimator(model_fn=model_fn, model_dir=folder, params=params, config=config)
+    model.train(input_fn, steps=4)
+    model.train(steps=4, input_fn=lambda: input_fn(2))  # four more
+    result = model.evaluate(input_fn=lambda: input_fn(1), name='held_out')
+    first = next(model.predict(lambda: input_fn(1), predict_keys=['score']))
+    print(result['global_step'], sorted(result), first['score'].shape)
+
+if __name__ == '__main__':
+    tf.app.run(lambda _: main(sys.argv[1]))
+"""
+PROGRAM = "import sys\n\nimport tensorflow as tf\n\n" + MODEL_FN + "\n" + MAIN
+
+
+def converted(folder, text, name="one.py", **options):
+    (folder / name).write_text(text)
+    (made,) = convert(folder / name, **options).files
+    return made
+
+
+def test_a_program(tmp_path):
+    made = converted(tmp_path, PROGRAM)
+    assert made.keras and made.keeps_model_fn.startswith("line ") and not made.kept_as_estimator
+    text = made.after
+    # Before TensorFlow, and shapes as the program knows them.
+    beginning = (
+        "from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn\nimport sys\n\n"
+        "import tensorflow as tf\n\ntf.compat.v1.disable_v2_tensorshape()\n"
+    )
+    assert text.startswith(beginning)
+    for line in (
+        "        if mode == 'train':\n            net = tf.compat.v1.nn.dropout(net, keep_prob=1.0 - rate)\n",
+        "        return keras_model_fn.ModelFnSpec(mode, predictions=predictions)\n",
+        "    config = keras_model_fn.RunConfig(save_checkpoints_steps=4, tf_random_seed=1)\n",
+        "    model = keras_model_fn.ModelFnModel(model_fn=model_fn, model_dir=folder, params=params, config=config)\n",
+        "    model.fit(keras_model_fn.dataset(input_fn), steps_per_epoch=4)\n",
+        "    model.fit(steps_per_epoch=4, x=keras_model_fn.dataset(lambda: input_fn(2)))  # four more\n",
+        "model.evaluate(keras_model_fn.dataset(lambda: input_fn(1)), name='held_out', return_dict=True)\n",
+        "keras_model_fn.predictions(model, keras_model_fn.dataset(lambda: input_fn(1)), predict_keys=['score']))\n",
+    ):
+        assert line in text, line
+    assert "tf.estimator" not in text
+    assert "Keras now; its model_fn stays a function that a Keras model calls: line " in summary(convert(tmp_path))
+    assert scan(tmp_path).count("manual") == 0
+    strict = converted(tmp_path, PROGRAM, to="keras-layers")
+    assert not strict.keras and strict.kept_as_estimator == made.keeps_model_fn
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:UserWarning")
+def test_it_runs(tmp_path, capsys):
+    """Here, without a process of its own: and again from the last checkpoint."""
+    tf = compat.install()
+    code = compile(converted(tmp_path, PROGRAM).after, "two.py", "exec")
+    namespace: dict[str, Any] = {"__name__": "two"}
+    try:
+        exec(code, namespace)
+        for run in (1, 2):
+            namespace["main"](str(tmp_path / "model"))
+            assert capsys.readouterr().out == f"{8 * run} ['error', 'global_step', 'loss'] (1,)\n"
+    finally:
+        tf.compat.v1.enable_v2_tensorshape()
+
+
+@pytest.mark.nightly
+def test_it_runs_by_python_alone(tmp_path):
+    """Without a launcher."""
+    made = converted(tmp_path, PROGRAM)
+    (tmp_path / "two.py").write_text(made.after)
+    environ = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+    done = subprocess.run(
+        [sys.executable, "two.py", "model"], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "8 ['error', 'global_step', 'loss'] (1,)\n"
+
+
+def test_files_of_one_program(tmp_path):
+    """The Estimator is made in another file than it is used in; one flag chooses a TPUEstimator."""
+    (tmp_path / "model.py").write_text(
+        "import tensorflow as tf\n" + MODEL_FN + "\n"
+        "def build_estimator(config, use_tpu):\n"
+        "    if use_tpu:\n"
+        "        return tf.contrib.tpu.TPUEstimator(model_fn, config=config, use_tpu=True, train_batch_size=8)\n"
+        "    return tf.estimator.Estimator(model_fn, config=config)\n"
+    )
+    (tmp_path / "task.py").write_text(
+        "import tensorflow as tf\nimport model\n\n"
+        "def run(flags, input_fn):\n"
+        "    config = tf.contrib.tpu.RunConfig(model_dir=flags.dir)\n"
+        "    estimator = model.build_estimator(config, flags.use_tpu)\n"
+        "    serving = tf.estimator.export.build_raw_serving_input_receiver_fn(\n"
+        "        {'x': tf.placeholder(tf.float32, shape=[None, 1])})\n"
+        "    exporters = [tf.estimator.FinalExporter('exporter', serving)] if flags.export else None\n"
+        "    tf.estimator.train_and_evaluate(\n"
+        "        estimator, tf.estimator.TrainSpec(input_fn, max_steps=10),\n"
+        "        tf.estimator.EvalSpec(input_fn, steps=None, exporters=exporters))\n"
+        "    estimator.export_savedmodel(flags.export, serving)\n"
+    )
+    made = {one.path: one for one in convert(tmp_path).files}
+    assert made["model.py"].keras and made["task.py"].keras
+    assert "return keras_model_fn.tpu_model(model_fn, config=config, use_tpu=True" in made["model.py"].after
+    text = made["task.py"].after
+    assert "{'x': tf.TensorSpec(dtype=tf.float32, shape=[None, 1])}" in text
+    assert "    keras_model_fn.export_saved_model(estimator, flags.export, serving)\n" in text
+    assert "keras_model_fn.train_and_evaluate(\n        estimator, keras_model_fn.TrainSpec(input_fn" in text
+    assert "estimator." not in text.replace("estimator_pipeline.", "")
+
+
+def test_canned_estimators(tmp_path):
+    """Those of TensorFlow 1; columns are TensorFlow's own, and stay."""
+    made = converted(
+        tmp_path,
+        "import tensorflow as tf\n\n"
+        "column = tf.feature_column.numeric_column('x')\n"
+        "if tf.app.flags.FLAGS.deep:\n"
+        "    model = tf.estimator.DNNClassifier([8], [column], 'model')\n"
+        "else:\n"
+        "    model = tf.estimator.LinearClassifier([column], 'model')\n"
+        "model = tf.contrib.estimator.add_metrics(model, lambda labels: {'m': tf.metrics.mean(labels)})\n"
+        "read = tf.estimator.inputs.numpy_input_fn({'x': [1.0]}, [1], shuffle=True)\n"
+        "model.train(read)\n",
+    )
+    for line in (
+        "model = keras_model_fn.DNNClassifier([8], [column], 'model')",
+        "model = keras_model_fn.LinearClassifier([column], 'model')",
+        "model = keras_model_fn.add_metrics(model, lambda labels: {'m': tf.compat.v1.metrics.mean(labels)})",
+        "read = keras_model_fn.numpy_input_fn({'x': [1.0]}, [1], shuffle=True)",
+        "model.fit(keras_model_fn.dataset(read))",
+    ):
+        assert line in made.after, line
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("tf.estimator.train_and_evaluate(model, *specs)\n"
+         "strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()", "trains in one process"),
+        ("tf.estimator.BaselineClassifier('model')", "tf.estimator.BaselineClassifier: no call of Keras"),
+        ("model.evaluate(input_fn, hooks=[], unknown=1)", "evaluate of an Estimator with unknown"),
+        ("session = tf.compat.v1.Session()", "tf.compat.v1.Session of a graph of its own, beside an Estimator"),
+        ("place = tf.compat.v1.placeholder(tf.float32)", "a placeholder of any shape, beside an Estimator"),
+        ("mode = tf.estimator.ModeKeys", "ModeKeys by itself"),
+        ("class Own(tf.estimator.Estimator):\n    pass", "no call of Keras takes its place"),
+        ("try:\n    config = tf.estimator.RunConfig()\nexcept AttributeError:\n    config = None", "in a branch of"),
+    ],
+)  # fmt: skip
+def test_what_declines_a_file(tmp_path, text, reason):
+    """With the line of the user's file; the file stays as it was."""
+    begin = (
+        "import tensorflow as tf\n\n\ndef model_fn(features):\n    tf.compat.v1.get_variable('w', [])\n"
+        "    return tf.estimator.EstimatorSpec('infer')\n\n\nmodel = tf.estimator.Estimator(model_fn, 'm')\n"
+    )
+    made = converted(tmp_path, f"{begin}{text}\n")
+    assert not made.keras and made.before == made.after
+    line, _, told = made.kept_as_estimator.partition(": ")
+    assert reason in told and int(line.removeprefix("line ")) >= 10, made.kept_as_estimator
+
+
+def test_imports_by_name(tmp_path):
+    """A name that is imported goes with its import; a name of the program's own is not taken."""
+    made = converted(
+        tmp_path,
+        "import tensorflow as tf\nfrom tensorflow.estimator import RunConfig as RC\n\n"
+        "keras_model_fn = 1\nmodel = tf.estimator.Estimator(lambda features: None, config=RC('m'))\n"
+        "model.train(lambda: None)\n",
+    )
+    assert made.after == (
+        "from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn_\nimport tensorflow as tf\n\n"
+        "keras_model_fn = 1\nmodel = keras_model_fn_.ModelFnModel(lambda features: None, "
+        "config=keras_model_fn_.RunConfig('m'))\nmodel.fit(keras_model_fn_.dataset(lambda: None))\n"
+    )

@@ -1,0 +1,83 @@
+"""Data sets from input functions of Estimators: data sets, iterators, queues, arrays, data frames."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import pandas
+import pytest
+
+from estimator_pipeline import compat
+from estimator_pipeline.errors import InputError
+from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn
+
+tf = compat.install()
+v1 = tf.compat.v1
+ARRAYS = {"x": np.arange(5, dtype="float32"), "word": np.array(["a", "b", "c", "d", "e"], dtype=object)}
+
+
+def batches(data):
+    return [tf.nest.map_structure(lambda one: one.numpy().tolist(), one) for one in data]
+
+
+def slices():
+    return tf.data.Dataset.from_tensor_slices(({"x": [1.0, 2.0, 3.0]}, [1, 2, 3])).batch(2)
+
+
+def next_batch():
+    return v1.data.make_one_shot_iterator(slices()).get_next()
+
+
+def queue():
+    x, y = v1.train.slice_input_producer([[1.0, 2.0, 3.0], [1, 2, 3]], num_epochs=1, shuffle=False)
+    x, y = v1.train.batch([x, y], 2, allow_smaller_final_batch=True)
+    return {"x": x}, y
+
+
+@pytest.mark.parametrize("input_fn", [slices, next_batch, queue])
+def test_an_input_function(input_fn):
+    wanted = [({"x": [1.0, 2.0]}, [1, 2]), ({"x": [3.0]}, [3])]
+    data = keras_model_fn.dataset(input_fn)
+    assert batches(data) == wanted and batches(data) == wanted
+
+
+def test_what_it_is_told():
+    model = types.SimpleNamespace(params_of=lambda mode: {"rows": len(mode)}, config="config")
+
+    def input_fn(mode, params, config):
+        return tf.data.Dataset.from_tensors((mode, params["rows"], config))
+
+    (found,) = keras_model_fn.dataset(input_fn, "eval", model).as_numpy_iterator()
+    assert found == (b"eval", 4, b"config")
+
+
+def test_sparse_tensors_of_a_graph():
+    def input_fn():
+        data = slices().map(lambda x, y: {"s": tf.sparse.from_dense([[0.0, 2.0]]), "x": x["x"]})
+        return v1.data.make_one_shot_iterator(data).get_next()
+
+    first = next(iter(keras_model_fn.dataset(input_fn)))
+    assert tf.sparse.to_dense(first["s"]).numpy().tolist() == [[0.0, 2.0]] and first["x"].shape == (2,)
+
+
+def test_arrays_and_frames():
+    """Batches go on over the end of an epoch; columns of words are words."""
+    read = keras_model_fn.numpy_input_fn(ARRAYS, np.arange(5), batch_size=3, num_epochs=2, shuffle=False)
+    assert [labels for _, labels in batches(read())] == [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4]]
+    frame = pandas.DataFrame(ARRAYS)
+    read = keras_model_fn.pandas_input_fn(frame, frame["x"], batch_size=5, shuffle=True)
+    ((features, labels),) = batches(read())
+    assert sorted(features["word"]) == [b"a", b"b", b"c", b"d", b"e"] and features["x"] == labels
+    alone = keras_model_fn.numpy_input_fn(ARRAYS["x"], batch_size=5, shuffle=False)
+    assert batches(alone()) == [[0, 1, 2, 3, 4]]
+
+
+def test_bad_input():
+    with pytest.raises(InputError, match="gives nothing"):
+        keras_model_fn.dataset(lambda: None)
+    with pytest.raises(InputError, match="neither True nor False"):
+        keras_model_fn.numpy_input_fn(ARRAYS)
+    with pytest.raises(InputError, match="not the same number") as error:
+        keras_model_fn.numpy_input_fn(ARRAYS, np.arange(4), shuffle=False)
+    assert "lengths 4, 5" in str(error.value)
