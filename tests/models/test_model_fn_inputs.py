@@ -64,13 +64,26 @@ def test_sparse_tensors_of_a_graph():
 def test_arrays_and_frames():
     """Batches go on over the end of an epoch; columns of words are words."""
     read = keras_model_fn.numpy_input_fn(ARRAYS, np.arange(5), batch_size=3, num_epochs=2, shuffle=False)
-    assert [labels for _, labels in batches(read())] == [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4]]
+    assert [labels for _, labels in batches(keras_model_fn.dataset(read))] == [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4]]
     frame = pandas.DataFrame(ARRAYS)
     read = keras_model_fn.pandas_input_fn(frame, frame["x"], batch_size=5, shuffle=True)
-    ((features, labels),) = batches(read())
+    ((features, labels),) = batches(keras_model_fn.dataset(read))
     assert sorted(features["word"]) == [b"a", b"b", b"c", b"d", b"e"] and features["x"] == labels
     alone = keras_model_fn.numpy_input_fn(ARRAYS["x"], batch_size=5, shuffle=False)
-    assert batches(alone()) == [[0, 1, 2, 3, 4]]
+    assert batches(keras_model_fn.dataset(alone)) == [[0, 1, 2, 3, 4]]
+
+
+def test_an_input_function_of_another_one():
+    """What a program does with the tensors of numpy_input_fn it does with each batch."""
+    inner = keras_model_fn.numpy_input_fn(ARRAYS, np.arange(5), batch_size=3, shuffle=False)
+
+    def input_fn():
+        features, labels = inner()
+        return {"double": features["x"] * 2}, labels
+
+    assert batches(keras_model_fn.dataset(input_fn)) == [
+        ({"double": [0.0, 2.0, 4.0]}, [0, 1, 2]), ({"double": [6.0, 8.0]}, [3, 4]),
+    ]  # fmt: skip
 
 
 def test_bad_input():

@@ -371,7 +371,9 @@ def _with_helpers(reader: Rewriter, jobs: list[ConvertedJob]) -> str:
         behind.setdefault(imports[-1], []).extend(own)
     bound = {name for scope in (reader.tree.scope, *reader.tree.scopes.values()) for name in scope.names}
     for name in HELPERS.keys() & reader.needs & bound:
-        raise NotConvertible(f"{name} is a name of the program's own, and of a function that would be written", jobs[0].call)
+        raise NotConvertible(
+            f"{name} is a name of the program's own, and of a function that would be written", jobs[0].call
+        )
     unit = reader.tree.module.default_indent
     chosen = [HELPERS[name].replace("tf.", f"{reader.tf}.") for name in HELPERS if name in reader.needs]
     chosen = [one.replace("    ", unit) for one in (*chosen, *reader.helpers.values())]

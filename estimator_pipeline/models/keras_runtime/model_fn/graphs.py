@@ -42,6 +42,7 @@ class Variables:
             name = scope.rstrip("/")
         known = self.by_name.get(name)
         if known is None:
+            given["caching_device"] = None  # of the graph, and the variable is none of it
             initial: Any = given.get("initial_value")
             of_graph = isinstance(initial, tf.Tensor) and hasattr(initial, "op") and not hasattr(initial, "numpy")
             if of_graph:

@@ -29,6 +29,8 @@ def dataset(input_fn: Callable[..., Any], mode: str = "train", model: Any = None
         InputError: it gives nothing.
     """
     tf = compat.tensorflow()
+    if hasattr(input_fn, "dataset"):
+        return input_fn.dataset()
     names = _parameters(input_fn)
     params, config = (model.params_of(mode), model.config) if model is not None else (None, None)
     given = {"mode": mode, "params": params, "config": config, "input_context": tf.distribute.InputContext()}
@@ -39,6 +41,8 @@ def dataset(input_fn: Callable[..., Any], mode: str = "train", model: Any = None
 
     try:
         found = call()
+    except tf.errors.OutOfRangeError:  # an iterator of fewer batches than were asked for
+        found = ()
     except RuntimeError as error:  # placeholders and queues are of graphs alone
         if "eager" not in str(error):
             raise
@@ -91,7 +95,7 @@ def numpy_input_fn(
     x: Any, y: Any = None, batch_size: int = 128, num_epochs: int | None = 1, shuffle: bool | None = None,
     queue_capacity: int = 1000, num_threads: int = 1,
 ) -> Callable[[], Any]:  # fmt: skip
-    """An input function of arrays.
+    """An input function of arrays, for :func:`dataset`; called by another input function, it gives tensors.
 
     Args:
         x: an array, or a dict of arrays of one length.
@@ -120,13 +124,20 @@ def numpy_input_fn(
             found=f"lengths {', '.join(map(str, sorted(lengths)))}",
         )
 
-    def input_fn() -> Any:
+    def made() -> Any:
         tf = compat.tensorflow()
         records = tf.data.Dataset.from_tensor_slices(_arrays(x) if y is None else (_arrays(x), _arrays(y)))
         if shuffle:
             records = records.shuffle(max(queue_capacity, batch_size))
         return records.repeat(num_epochs).batch(batch_size)
 
+    def input_fn() -> Any:
+        tf = compat.tensorflow()
+        if tf.executing_eagerly():
+            raise RuntimeError("tensors of an input function of arrays are of a graph, and this is eager execution")
+        return tf.compat.v1.data.make_one_shot_iterator(made()).get_next()
+
+    input_fn.dataset = made  # type: ignore[attr-defined]
     return input_fn
 
 

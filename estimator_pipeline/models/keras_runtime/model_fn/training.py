@@ -17,12 +17,12 @@ __all__ = ["train_and_evaluate"]
 
 
 def train_and_evaluate(
-    model: Any, train_spec: settings.TrainSpec, eval_spec: settings.EvalSpec
+    estimator: Any, train_spec: settings.TrainSpec, eval_spec: settings.EvalSpec
 ) -> tuple[dict[str, float] | None, list[bytes | None]]:
     """Trains until `max_steps`; evaluates and exports after checkpoints, `throttle_secs` apart, and at the end.
 
     Args:
-        model: a ModelFnModel.
+        estimator: a ModelFnModel.
         train_spec: what it trains on.
         eval_spec: what it is evaluated on.
 
@@ -30,9 +30,9 @@ def train_and_evaluate(
         The metrics of the last evaluation, and for each exporter the folder that it wrote last; None, where a model
         had come to `max_steps` before.
     """
-    evaluations = _Evaluations(model, eval_spec)
-    history = model.fit(
-        dataset(train_spec.input_fn, "train", model),
+    evaluations = _Evaluations(estimator, eval_spec)
+    history = estimator.fit(
+        dataset(train_spec.input_fn, "train", estimator),
         max_steps=train_spec.max_steps, hooks=train_spec.hooks,
         saving_listeners=[*(train_spec.saving_listeners or ()), evaluations],
     )  # fmt: skip

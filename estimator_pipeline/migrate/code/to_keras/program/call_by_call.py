@@ -14,10 +14,11 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.constructs import Construct, arguments
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
 from estimator_pipeline.migrate.code.analysis.functions import parameters_of
-from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Program
+from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.renames import tf1_names
@@ -99,55 +100,56 @@ def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tr
         trees: the files that have constructs.
         found: the constructs of each.
     """
-    for group in _groups(program, trees):
-        if all(tree.keras is None or tree.keras.text for tree in group):
+    imported = imported_files(program, program.trees.values())
+    for whole in _groups(program, trees):
+        group = [tree for tree in whole if tree.keras is None or not tree.keras.text]
+        if all(tree.keras is None for tree in group):
             continue
         made: dict[Tree, ConversionOutcome] = {}
         for tree in group:
-            outcome = _outcome(program, tree, found[tree])
+            outcome = _outcome(program, tree, found[tree], tree in imported)
             if outcome is not None:
                 made[tree] = outcome
         declined = {tree: one for tree, one in made.items() if not one.text}
         if not declined:
             for tree, one in made.items():
-                before = tree.keras
-                if before is not None and not before.text:
-                    one = dataclasses.replace(one, reason=before.reason, line=before.line)
-                tree.keras = one
+                before = tree.keras or one
+                tree.keras = dataclasses.replace(one, reason=before.reason, line=before.line)
             continue
-        first = next(iter(declined))
+        first, one = next(iter(declined.items()))
         for tree in group:
-            if tree.keras is not None and tree.keras.text and tree not in made:
-                continue
-            reason, line = declined[first].reason, declined[first].line
             if tree in declined:
                 tree.keras = declined[tree]
             elif tree.keras is not None or tree in made:
-                said = f"it is one program with {first.source.path}, line {line}: {reason}"
+                said = f"it is one program with {first.source.path}, line {one.line}: {one.reason}"
                 tree.keras = ConversionOutcome(reason=said, line=tree.keras.line if tree.keras else 1)
 
 
 def _groups(program: Program, trees: Sequence[Tree]) -> list[list[Tree]]:
     """Files that import each other, at once or through others."""
-    groups: list[list[Tree]] = []
-    for tree in trees:
+    groups: list[list[Tree]] = [[tree] for tree in trees]
+    chosen = set(trees)
+    for tree in program.trees.values():  # a file that has nothing itself brings two others together
         try:
-            group = [one for one in reached(program, tree, set(trees)) if one in trees] or [tree]
+            group = [one for one in reached(program, tree, chosen) if one in chosen]
         except DEFECTS:
-            group = [tree]
+            continue
         for other in [one for one in groups if set(one) & set(group)]:
             groups.remove(other)
             group = list(dict.fromkeys([*other, *group]))
-        groups.append(group)
+        if group:
+            groups.append(group)
     return groups
 
 
-def _outcome(program: Program, tree: Tree, constructs: Sequence[Construct]) -> ConversionOutcome | None:
+def _outcome(
+    program: Program, tree: Tree, constructs: Sequence[Construct], is_imported: bool
+) -> ConversionOutcome | None:  # fmt: skip
     """What becomes of a file; None where it has nothing of Estimators."""
     if tree.source.cells or tree.module.code != tree.source.text:
         return None
     try:
-        return _File(program, tree, constructs).outcome()
+        return _File(program, tree, constructs, is_imported).outcome()
     except NotConvertible as declined:
         return ConversionOutcome(reason=declined.reason, line=declined.line or tree.position(declined.node)[0])
     except DEFECTS as error:
@@ -155,8 +157,8 @@ def _outcome(program: Program, tree: Tree, constructs: Sequence[Construct]) -> C
 
 
 class _File:
-    def __init__(self, program: Program, tree: Tree, constructs: Sequence[Construct]) -> None:
-        self.program, self.tree, self.constructs = program, tree, constructs
+    def __init__(self, program: Program, tree: Tree, constructs: Sequence[Construct], is_imported: bool) -> None:
+        self.program, self.tree, self.constructs, self.is_imported = program, tree, constructs, is_imported
         self.lines = Lines(tree.source.text)
         self.edits: list[Edit] = []
         self.done: set[cst.CSTNode] = set()
@@ -210,10 +212,35 @@ class _File:
             self._of_graph(one)
         elif name in _CLUSTERS:
             raise NotConvertible(f"{one.match.spelled}: a model_fn that stays trains in one process", node)
+        elif name in ("make_one_shot_iterator", "make_initializable_iterator"):
+            self._iterator(name, node)
+        elif name == "private import" and "estimator" in one.match.spelled:
+            raise NotConvertible(f"{one.match.spelled}, which is the Estimator's own", node)
+        elif name.endswith(" subclass") and row.kind == "hook":
+            self._bases(node)
         elif row.kind == "contrib" and not one.match.exists and not is_guarded(self.tree, node):
             raise NotConvertible(f"{one.match.spelled}, which runs under `exec --tf1` alone", node)
         elif self._is_estimators(one):
             raise NotConvertible(f"{one.match.spelled}: no call of Keras takes its place", node)
+
+    def _bases(self, name: cst.CSTNode) -> None:
+        """The hooks that a class comes from, by TensorFlow's own name."""
+        for arg in next(one for one in self.tree.classes if one.name is name).bases:
+            for value in self.program.meaning(arg.value, self.tree, self.tree.where.get(arg.value, self.tree.scope)):
+                spelled = catalogue.spell(value.dotted) if isinstance(value, Outside) else ""
+                if _HOOKS.match(spelled) and arg.value not in self.done:
+                    self._chain(arg.value, self._v1(f"train.{spelled.rpartition('.')[2]}", arg.value))
+
+    def _iterator(self, name: str, node: cst.CSTNode) -> None:
+        """A method that data sets of TensorFlow 1 have, as the function that takes those of both."""
+        for call in self.tree.calls:
+            if isinstance(call.func, cst.Attribute) and call.func.attr is node and not call.args:
+                break
+        else:
+            raise NotConvertible(f"{name} of a data set, which is not called", node)
+        start, end = self._span(cst.ensure_type(call.func, cst.Attribute).value)
+        self.edits.append(Edit(start, start, f"{self._v1(f'data.{name}', node)}("))
+        self.edits.append(Edit(end, self._span(call)[1], ")"))
 
     def _is_field(self, one: Construct) -> bool:
         """Whether a construct is an argument of a call that is a construct of its own."""
@@ -267,7 +294,10 @@ class _File:
         expression = self.tree.parents.get(call) if call is not None else None
         if not isinstance(call, cst.Call) or not isinstance(expression, cst.Expr):
             raise NotConvertible("a switch of behaviour within another statement", node)
-        text = self._v1("disable_v2_tensorshape()", node) if name == "disable_v2_behavior" else "pass"
+        text = "pass"
+        if name == "disable_v2_behavior":
+            names = ("disable_v2_tensorshape()", "disable_tensor_equality()")
+            text = "; ".join(self._v1(one, node) for one in names)
         start, end = self._span(call)
         self.edits.append(Edit(start, end, text))
 
@@ -401,14 +431,14 @@ class _File:
         self.edits.append(Edit(at, at, f"from {_RUNTIME} import {alias}{newline}"))
 
     def _of_tensorflow_1(self) -> None:
-        """What the names that are others by now need, and shapes as of TensorFlow 1, of which `.value` is asked."""
-        imported = self.tree in imported_files(self.program, self.program.trees.values())
+        """What the new names need; shapes have a `.value`, and tensors are keys, as in TensorFlow 1."""
         self._behind(tf1_names.last_import(self.tree), self.tree.needs)
         files = reached(self.program, self.tree, set(self.program.trees.values()))
         of_1 = any(one.was_tensorflow_1 for one in files)
-        place = tf1_names.switch(self.program, self.tree, False, imported, of_1=of_1)
+        place = tf1_names.switch(self.program, self.tree, False, self.is_imported, of_1=of_1)
         if place is not None:
-            self._behind(place, ["", self._v1("disable_v2_tensorshape()", self.tree.module)])
+            names = ("disable_v2_tensorshape()", "disable_tensor_equality()")
+            self._behind(place, ["", *(self._v1(name, self.tree.module) for name in names)])
 
     def _behind(self, statement: cst.CSTNode | None, lines: Sequence[str]) -> None:
         if not lines:

@@ -1,0 +1,739 @@
+"""What becomes of public Estimator programs: each is scanned, converted and run, on data that are generated.
+
+    python tools/public_programs.py CHECKOUTS [--list FILE] [--only NAME ...] [--to estimator|keras|both]
+                                    [--json FILE] [--keep DIR]
+
+tools/public_programs.yaml names them: a repository, its commit, what of it is the program, arguments, and how data are
+made, for no data set is downloaded. CHECKOUTS holds a checkout of each repository, as OWNER+NAME or OWNER/NAME. One
+that is not there, or a package that a program needs and that is not installed, leaves the program out, and says so.
+
+A line a program: whether `migrate scan` reads it; `estimator`, whether it runs under `exec` after `migrate convert --to
+estimator`; `keras`, how many of its files with Estimators `migrate convert` takes to Keras, and `runs`, whether plain
+python runs the program then. At the end what they come to, and why files stayed Estimators. Exit code 1 where the list
+is at fault: what becomes of programs is for a reader to judge.
+
+Nothing of a program is kept here. A program is copied to a temporary folder before anything is written; notebooks
+become scripts, and what is written in Python 2 goes through 2to3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import gzip
+import importlib.util
+import io
+import json
+import os
+import pickle
+import random
+import re
+import shlex
+import shutil
+import signal
+import string
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+LIST = Path(__file__).with_suffix(".yaml")
+KERAS, STAYS = "keras", "keras; its model_fn stays"
+SECONDS = 120  # for one run of a program
+WRAPPER = "_with_stub.py"
+# What IPython gives to a notebook.
+NOTEBOOK = """\
+import builtins, types
+builtins.display = print
+builtins.get_ipython = lambda: types.SimpleNamespace(system=lambda *args: None, system_raw=lambda *args: None)
+"""
+
+# A number, or a product or a power of some; or a text in quotes.
+_NUMBER = r"-?\d[\d_.]*(?:e-?\d+)?(?:\s*\*{1,2}\s*\d[\d_.]*)*"
+_LITERAL = rf"(?:{_NUMBER}|'[^'\n]*'|\"[^\"\n]*\"|None\b|True\b|False\b)"
+_ERROR = re.compile(r"^\s*[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Warning|Exit|NotFound|OutOfRange)\b.*")
+# In its first words, or below a path of a step: what a training logs, and what programs print of it.
+_LOSS = re.compile(r"\bloss\b\W{0,6}\d", re.IGNORECASE)
+_AT_LINE = re.compile(r"^line \d+: ")
+_PLACE = re.compile(r"\S+\.py(?:, line \d+)?: ")
+_ONE_PROGRAM = re.compile(r"^it is one program with [^;]*; ")
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program of the list.
+
+    Attributes:
+        name: of the line in the table.
+        repository, commit: where it is from.
+        folder: what is converted, relative to the checkout: a folder, or a single file.
+        main: the script or notebook, relative to `folder`; or `-m MODULE`.
+        argv: its arguments, as a shell reads them; `{work}` is the folder in which it runs, in every text.
+        files: patterns of the files of `folder` that belong to it; all of them where there are none.
+        cwd: where it runs, relative to `folder`.
+        env: environment variables.
+        packages: what it imports and may be missing.
+        python2: it goes through 2to3 first.
+        tf1: it runs under `exec --tf1`, which the docs name for what is in tf.contrib.
+        trains: whether a run must leave a checkpoint or print a loss.
+        constants: NAME -> value, put for the literal wherever the program says `NAME = LITERAL`; `put: VALUE` for
+            whatever it is in a line of its own.
+        paths: text in quotes -> another, for paths that a program has as a literal.
+        data: what is generated before it runs; see :data:`KINDS`.
+        stub: names of pieces of code of the list, or code, run before the program in its process.
+        parity: `model_fn` as MODULE:NAME, `params` and what `input_fn` returns as expressions over `tf`, `np` and that
+            module by its last name: how its model can be trained by itself, where it runs.
+        note: what a reader has to know.
+    """
+
+    name: str
+    repository: str
+    commit: str
+    folder: str
+    main: str
+    argv: str = ""
+    files: Sequence[str] = ()
+    cwd: str = "."
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    packages: Sequence[str] = ()
+    python2: bool = False
+    tf1: bool = False
+    trains: bool = True
+    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    data: Sequence[Mapping[str, Any]] = ()
+    stub: Sequence[str] = ()
+    parity: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    note: str = ""
+
+
+@dataclasses.dataclass
+class Result:
+    """What became of a program; a text that is not "ok" says why not, "" that it was not tried."""
+
+    name: str
+    repository: str
+    tf1: bool = False
+    left_out: str = ""
+    scan: str = ""
+    estimator: str = ""
+    keras: dict[str, str] = dataclasses.field(default_factory=dict)
+    runs: str = ""
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    output: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def became(self) -> int:
+        """How many of its files became Keras."""
+        return sum(told in (KERAS, STAYS) for told in self.keras.values())
+
+
+def read(path: Path) -> tuple[list[Program], dict[str, str]]:
+    """The programs of a list, and the pieces of code that their stubs name."""
+    listed = yaml.safe_load(path.read_text(encoding="utf-8"))
+    programs = [Program(**entry) for entry in listed["programs"]]
+    twice = [name for name, count in collections.Counter(one.name for one in programs).items() if count > 1]
+    if twice:
+        raise SystemExit(f"{path}: {', '.join(twice)}: more than once")
+    return programs, listed.get("stubs", {})
+
+
+# Data
+
+
+def _draw(kind: Any, draw: random.Random) -> Any:
+    """A value: of two numbers one between them, of texts one of them, and anything else is the value itself."""
+    if isinstance(kind, list):
+        if len(kind) == 2 and all(isinstance(one, (int, float)) for one in kind):
+            return draw.randint(*kind) if all(isinstance(one, int) for one in kind) else round(draw.uniform(*kind), 4)
+        return draw.choice(kind)
+    return kind
+
+
+def _columns(columns: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names with their kinds; `C{1..26}` are 26 of one kind."""
+    for name, kind in columns.items():
+        found = re.fullmatch(r"(.*)\{(\d+)\.\.(\d+)\}(.*)", str(name))
+        if found is None:
+            yield str(name), kind
+            continue
+        before, first, last, behind = found.groups()
+        for number in range(int(first), int(last) + 1):
+            yield f"{before}{number}{behind}", kind
+
+
+def _csv(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
+    columns = list(_columns(entry["columns"]))
+    separator = entry.get("separator", ",")
+    lines = [separator.join(name for name, _ in columns)] if entry.get("header") else []
+    for _ in range(entry.get("rows", 64)):
+        lines.append(separator.join(str(_draw(kind, draw)) for _, kind in columns))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _libsvm(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
+    fields, features = entry["fields"], entry["features"]
+    lines = []
+    for _ in range(entry.get("rows", 64)):
+        ids = sorted(draw.sample(range(1, features), fields))
+        label = _draw(entry.get("label", [0, 1]), draw)
+        lines.append(" ".join([str(label), *(f"{one}:{draw.random():.4f}" for one in ids)]))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _text(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
+    lines = entry.get("lines")
+    if lines is None:
+        words, (least, most) = entry["words"], entry.get("length", [3, 8])
+        lines = [" ".join(draw.choices(words, k=draw.randint(least, most))) for _ in range(entry.get("rows", 64))]
+    path.write_text("\n".join(str(line) for line in lines) + "\n", encoding="utf-8")
+
+
+def _array(entry: Mapping[str, Any], draw: random.Random) -> np.ndarray:
+    numbers = np.random.default_rng(draw.getrandbits(32))
+    low, high = entry["of"]
+    if isinstance(low, float) or isinstance(high, float):
+        drawn = numbers.uniform(low, high, entry["shape"])
+    else:
+        drawn = numbers.integers(low, high, entry["shape"], endpoint=True)
+    return drawn.astype(entry.get("type", drawn.dtype))
+
+
+def _npz(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
+    arrays: dict[str, Any] = {name: _array(of, draw) for name, of in entry["arrays"].items()}
+    np.savez(path, **arrays)
+
+
+def _npy(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
+    np.save(path, _array(entry, draw))
+
+
+def _json(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
+    path.write_text(json.dumps(entry["value"]), encoding="utf-8")
+
+
+def _mnist(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
+    """The four files of MNIST in a folder."""
+    path.mkdir(parents=True, exist_ok=True)
+    for prefix, rows in (("train", entry.get("rows", 256)), ("t10k", entry.get("test", 64))):
+        images = _array({"of": [0, 255], "shape": [rows, 28, 28], "type": "uint8"}, draw)
+        labels = _array({"of": [0, 9], "shape": [rows], "type": "uint8"}, draw)
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            head = np.array([0x800 + array.ndim, *array.shape], ">i4").tobytes()
+            with gzip.open(path / f"{prefix}-{kind}-ubyte.gz", "wb") as file:
+                file.write(head + array.tobytes())
+            if entry.get("unpacked"):
+                (path / f"{prefix}-{kind}-ubyte").write_bytes(head + array.tobytes())
+
+
+def _cifar10(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
+    """The files of CIFAR-10 in a folder: its binary ones, or pickled ones, with `pickled` keys: text or bytes."""
+    path.mkdir(parents=True, exist_ok=True)
+    rows = entry.get("rows", 64)
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        labels = _array({"of": [0, 9], "shape": [rows, 1], "type": "uint8"}, draw)
+        images = _array({"of": [0, 255], "shape": [rows, 3072], "type": "uint8"}, draw)
+        if entry.get("pickled"):
+            told: dict[Any, Any] = {"data": images, "labels": labels[:, 0].tolist()}
+            if entry["pickled"] == "bytes":
+                told = {name.encode(): value for name, value in told.items()}
+            (path / name).write_bytes(pickle.dumps(told, protocol=2))
+        else:
+            (path / f"{name}.bin").write_bytes(np.concatenate([labels, images], axis=1).tobytes())
+
+
+def _images(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
+    """Images, of which `path` holds `{label}` and `{number}`."""
+    for label in entry.get("labels", [""]):
+        for number in range(entry.get("rows", 4)):
+            file = Path(str(path).replace("{label}", str(label)).replace("{number}", str(number)))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(_encoded(file.suffix, entry["size"], draw, most=entry.get("most", 255)))
+
+
+def _encoded(suffix: str, size: Sequence[int], draw: random.Random, most: int = 255) -> bytes:
+    import tensorflow as tf
+
+    image = _array({"of": [0, most], "shape": size, "type": "uint8"}, draw)
+    return (tf.io.encode_png if suffix == ".png" else tf.io.encode_jpeg)(image).numpy()
+
+
+def _tfrecord(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
+    """Examples: a feature is `int`, `float` or `words` with its values, or `png` or `jpeg` with its size.
+
+    `size` is how many values it has: a number, or two between which it is drawn.
+    """
+    import tensorflow as tf
+
+    def feature(of: Mapping[str, Any]) -> tf.train.Feature:
+        size = _draw(of.get("size", 1), draw)
+        if "int" in of:
+            return tf.train.Feature(
+                int64_list=tf.train.Int64List(value=[int(_draw(of["int"], draw)) for _ in range(size)])
+            )
+        if "float" in of:
+            numbers = [float(_draw(of["float"], draw)) for _ in range(size)]
+            return tf.train.Feature(float_list=tf.train.FloatList(value=numbers))
+        if "raw" in of:
+            content = [_array({"of": [0, 255], "shape": of["raw"], "type": "uint8"}, draw).tobytes()]
+        elif "words" in of:
+            content = [str(_draw(of["words"], draw)).encode() for _ in range(size)]
+        else:
+            ((kind, shape),) = of.items()
+            content = [_encoded(f".{kind}", shape, draw)]
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=content))
+
+    with tf.io.TFRecordWriter(str(path), options=entry.get("compression", "")) as writer:
+        for _ in range(entry.get("rows", 64)):
+            features = {name: feature(of) for name, of in _columns(entry["features"])}
+            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+
+
+def _python(path: Path, entry: Mapping[str, Any], draw: random.Random) -> None:
+    """Code of the list that writes what nothing else here writes; it sees `work`, `draw`, `np`, `os` and `json`."""
+    exec(entry["code"], {"work": str(path), "draw": draw, "np": np, "os": os, "json": json})
+
+
+KINDS: dict[str, Callable[[Path, Mapping[str, Any], random.Random], None]] = {
+    "csv": _csv,
+    "libsvm": _libsvm,
+    "text": _text,
+    "npz": _npz,
+    "npy": _npy,
+    "json": _json,
+    "mnist": _mnist,
+    "cifar10": _cifar10,
+    "images": _images,
+    "tfrecord": _tfrecord,
+    "python": _python,
+}
+
+
+def make_data(program: Program, work: Path) -> None:
+    """Generates what a program reads; the same each time."""
+    for number, entry in enumerate(program.data):
+        paths = entry.get("path", ".")
+        for path in paths if isinstance(paths, list) else [paths]:
+            target = work / path
+            if "{" not in path:
+                target.parent.mkdir(parents=True, exist_ok=True)
+            KINDS[entry["kind"]](target, entry, random.Random(f"{program.name} {number} {path}"))
+
+
+# Programs
+
+
+def checkout(checkouts: Path, program: Program) -> Path | None:
+    """The checkout of a program's repository."""
+    owner, name = program.repository.split("/")
+    for path in (checkouts / f"{owner}+{name}", checkouts / owner / name):
+        if (path / program.folder).exists():
+            return path
+    return None
+
+
+def commit(path: Path) -> str:
+    """The commit of a checkout, or of one whose history is gone and that says it in a file."""
+    if (path / ".commit").is_file():
+        return (path / ".commit").read_text().split()[0]
+    told = subprocess.run(["git", "rev-parse", "HEAD"], cwd=path, stdout=subprocess.PIPE, text=True, check=False)
+    return told.stdout.strip()
+
+
+def copy(source: Path, program: Program, target: Path) -> None:
+    """Copies what belongs to a program."""
+    origin = source / program.folder
+    if origin.is_file():
+        target.mkdir(parents=True)
+        shutil.copy2(origin, target)
+        return
+    if not program.files:
+        shutil.copytree(origin, target, ignore=shutil.ignore_patterns(".git", ".ipynb_checkpoints", "*_test.py"))
+        return
+    for pattern in program.files:
+        for path in origin.glob(pattern):
+            if path.is_file():
+                (target / path.relative_to(origin)).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target / path.relative_to(origin))
+
+
+def script(notebook: Path) -> Path:
+    """Writes the code cells of a notebook as a script, and the files that `%%writefile` writes; the notebook goes."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))
+    cells = cells["cells"] if "cells" in cells else [cell for sheet in cells["worksheets"] for cell in sheet["cells"]]
+    parts = []
+    for cell in cells:
+        if cell["cell_type"] != "code":
+            continue
+        text = cell.get("source", cell.get("input", ""))
+        text = text if isinstance(text, str) else "".join(text)
+        first, _, rest = text.lstrip().partition("\n")
+        if first.startswith("%%writefile"):
+            path = notebook.parent / first.split()[-1]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(rest, encoding="utf-8")
+        elif not first.startswith("%%"):
+            parts.append(_without_magics(text))
+        elif first.startswith(("%%time", "%%capture")):
+            parts.append(_without_magics(rest))
+    path = notebook.with_name(re.sub(r"\W+", "_", notebook.stem).strip("_") + ".py")
+    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    notebook.unlink()
+    return path
+
+
+def _without_magics(text: str) -> str:
+    line = r"(?:[^\n\\]|\\\n|\\.)*"
+    text = re.sub(rf"(?m)^(?:[%!]{line}|\?.*|[\w.]+\?{{1,2}}[ \t]*|\w+ ?= ?[!%]{line})$", "", text)
+    # A block may consist of them.
+    return re.sub(rf"(?m)^([ \t]+)(?:[%!]{line}|\w+ ?= ?[!%]{line})$", r"\1pass", text)
+
+
+def to_python_3(path: Path) -> None:
+    """Runs 2to3 on a file. Tabs mixed with blanks, which Python 2 takes, become blanks."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from lib2to3 import refactor
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        tool = refactor.RefactoringTool(refactor.get_fixers_from_package("lib2to3.fixes"))
+        text = re.sub(r"(?m)^[ \t]+", lambda margin: margin[0].expandtabs(8), path.read_text(encoding="utf-8"))
+        path.write_text(str(tool.refactor_string(text + "\n", path.name)), encoding="utf-8")
+
+
+def adjust(program: Program, folder: Path, work: Path) -> None:
+    """Puts the list's values for constants and paths of a program."""
+    for path in folder.rglob("*.py"):
+        raw = path.read_bytes()
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            continue
+        before = text
+        for name, value in program.constants.items():
+            said, old = rf"(?<![\w.'\"]){re.escape(name)}\s*=\s*", _LITERAL
+            if isinstance(value, dict):
+                value, said, old = value["put"], rf"(?m:^)[ \t]*{re.escape(name)}[ \t]*=[ \t]*", ".+"
+            put = repr(value.replace("{work}", str(work)) if isinstance(value, str) else value)
+            text = re.sub(f"({said}){old}", lambda match: match[1] + put, text)  # noqa: B023
+        for old, new in program.paths.items():
+            for quote in "'\"":
+                text = text.replace(f"{quote}{old}{quote}", f"{quote}{new.replace('{work}', str(work))}{quote}")
+        if text != before:
+            path.write_bytes(text.encode("utf-8"))
+
+
+def stage(source: Path, program: Program, folder: Path, work: Path) -> str:
+    """Makes the program's copy ready for conversion; its main."""
+    main = program.main
+    if not main.startswith("-m ") and main.endswith(".ipynb"):
+        made = script(folder / main)
+        main = made.relative_to(folder).as_posix()
+        for other in folder.rglob("*.ipynb"):
+            other.unlink()
+    if program.python2:
+        for path in folder.rglob("*.py"):
+            to_python_3(path)
+    adjust(program, folder, work)
+    return main
+
+
+def prepare(program: Program, folder: Path, work: Path, converted: Any) -> None:
+    """Writes a converted program with the files that are no code of Python, and its data."""
+    from estimator_pipeline.migrate.code.write import write
+
+    write(converted, work)
+    for path in folder.rglob("*"):
+        target = work / path.relative_to(folder)
+        if path.is_file() and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
+    make_data(program, work)
+
+
+def stub_code(program: Program, stubs: Mapping[str, str], work: Path) -> str:
+    """What is run before a program."""
+    parts = [NOTEBOOK] if program.main.endswith(".ipynb") else []
+    parts += [stubs.get(one, one) for one in program.stub]
+    return "\n".join(parts).replace("{work}", str(work))
+
+
+def wrap(code: str, work: Path, cwd: Path) -> None:
+    """Writes the script that runs a stub, and then the program in its own place."""
+    (work / "_stub.py").write_text(code, encoding="utf-8")
+    (cwd / WRAPPER).write_text(
+        "import runpy, sys\n"
+        f"exec(compile(open({str(work / '_stub.py')!r}).read(), '_stub.py', 'exec'), {{}})\n"
+        "sys.argv = sys.argv[1:]\n"
+        "if sys.argv[0] == '-m':\n"
+        "    sys.argv = sys.argv[1:]\n"
+        "    sys.path[0] = ''\n"
+        "    runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
+        "else:\n"
+        "    __file__ = sys.argv[0]\n"
+        "    sys.path[0] = __import__('os').path.dirname(__import__('os').path.abspath(__file__))\n"
+        "    exec(compile(open(__file__, encoding='utf-8').read(), __file__, 'exec', dont_inherit=True))\n",
+        encoding="utf-8",
+    )
+
+
+def command(program: Program, main: str, work: Path, stubs: Mapping[str, str]) -> tuple[list[str], Path]:
+    """The program's command behind the interpreter, and where it runs."""
+    cwd = work / program.cwd
+    argv = [argument.replace("{work}", str(work)) for argument in shlex.split(program.argv)]
+    said = main.split() if main.startswith("-m ") else [os.path.relpath(work / main, cwd)]
+    code = stub_code(program, stubs, work)
+    if not code:
+        return [*said, *argv], cwd
+    wrap(code, work, cwd)
+    return [WRAPPER, *said, *argv], cwd
+
+
+def run(told: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> tuple[int, str]:
+    """Runs a command in a process group of its own, of which nothing is left; its exit code and output."""
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        process = subprocess.Popen(
+            told, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            code = -signal.SIGKILL
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        return code, output.read()
+
+
+def environment(program: Program, work: Path, **more: str) -> dict[str, str]:
+    """The variables of a run: the package in it is the one that converts here."""
+    import estimator_pipeline
+
+    home = Path(estimator_pipeline.__file__).resolve().parents[1]
+    (work / "_tmp").mkdir(exist_ok=True)
+    own = {
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "MPLBACKEND": "Agg",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")])),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TMPDIR": str(work / "_tmp"),
+    }
+    given = {name: str(value).replace("{work}", str(work)) for name, value in program.env.items()}
+    if "PYTHONPATH" in given:
+        given["PYTHONPATH"] = os.pathsep.join([given["PYTHONPATH"], own["PYTHONPATH"]])
+    return {**os.environ, **own, **more, **given}
+
+
+def last_error(code: int, output: str) -> str:
+    """The line of a program's output that says why it failed."""
+    if code == -signal.SIGKILL:
+        return f"more than {SECONDS} s"
+    lines = [line for line in output.splitlines() if line.strip()]
+    told = [line for line in lines if _ERROR.match(line) and not line.lstrip().startswith("File ")]
+    return (told or lines or [""])[-1].strip() or f"exit code {code}"
+
+
+def trained(work: Path, output: str) -> bool:
+    """Whether a run left a checkpoint, or printed a loss."""
+    return any(work.rglob("*.index")) or any(work.rglob("checkpoint")) or _LOSS.search(output) is not None
+
+
+def try_estimator(program: Program, folder: Path, main: str, work: Path, stubs: Mapping[str, str]) -> tuple[str, str]:
+    """Converts a program, keeping its Estimators, and runs it under `exec`: "ok", or why not; and its output."""
+    from estimator_pipeline.migrate.code import convert
+
+    try:
+        converted = convert(folder, to="estimator")
+    except Exception as error:
+        return f"the converter fails: {type(error).__name__}: {error}", ""
+    prepare(program, folder, work, converted)
+    told, cwd = command(program, main, work, stubs)
+    options = ["--tf1"] if program.tf1 else []
+    code, output = run(
+        [sys.executable, "-m", "estimator_pipeline", "exec", *options, *told], cwd, environment(program, work)
+    )
+    if code:
+        return last_error(code, output), output
+    if program.trains and not trained(work, output):
+        return "it ends, and has trained nothing", output
+    return "ok", output
+
+
+def try_keras(
+    program: Program, folder: Path, main: str, work: Path, stubs: Mapping[str, str]
+) -> tuple[dict[str, str], str, str]:
+    """Converts a program to Keras and runs it, where something of it became Keras.
+
+    Returns:
+        Of each file with Estimators KERAS or STAYS, or why it is no Keras; "ok" or why it does not run; its output.
+    """
+    from estimator_pipeline.migrate.code import convert
+
+    try:
+        converted = convert(folder, to="keras")
+    except Exception as error:
+        return {main: f"the converter fails: {type(error).__name__}: {error}"}, "", ""
+    files = {
+        made.path: (STAYS if made.keeps_model_fn else KERAS) if made.keras else made.kept_as_estimator or made.kept
+        for made in converted.files
+        if made.keras or made.kept_as_estimator or made.kept
+    }
+    if not {KERAS, STAYS} & set(files.values()):
+        return files, "", ""
+    prepare(program, folder, work, converted)
+    told, cwd = command(program, main, work, stubs)
+    code, output = run([sys.executable, *told], cwd, environment(program, work, TF_USE_LEGACY_KERAS="1"))
+    return files, last_error(code, output) if code else "ok", output
+
+
+def examine(program: Program, checkouts: Path, stubs: Mapping[str, str], to: str, scratch: Path) -> Result:
+    """All of it for one program."""
+    from estimator_pipeline.migrate.code import scan
+
+    result = Result(program.name, program.repository, program.tf1)
+    source = checkout(checkouts, program)
+    needed = [*program.packages, *(["lib2to3"] if program.python2 else [])]  # Python 3.13 has none
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if source is None:
+        result.left_out = "no checkout"
+    elif commit(source) != program.commit:
+        result.left_out = f"the checkout is of {commit(source)[:8] or 'no commit'}, not of {program.commit[:8]}"
+    elif missing:
+        result.left_out = f"{', '.join(missing)}: not installed"
+    if source is None or result.left_out:
+        return result
+    original = scratch / "original"
+    copy(source, program, original)
+    try:
+        scan(original)
+        result.scan = "ok"
+    except Exception as error:
+        result.scan = f"{type(error).__name__}: {error}"
+    for target in ("estimator", "keras"):
+        if to not in (target, "both"):
+            continue
+        started, folder, work = time.monotonic(), scratch / f"{target}-source", scratch / target
+        shutil.copytree(original, folder)
+        main = stage(source, program, folder, work)
+        if target == "estimator":
+            result.estimator, result.output[target] = try_estimator(program, folder, main, work, stubs)
+        else:
+            result.keras, result.runs, result.output[target] = try_keras(program, folder, main, work, stubs)
+        result.seconds[target] = round(time.monotonic() - started, 1)
+    return result
+
+
+# The report
+
+
+def _short(text: str, width: int = 110) -> str:
+    text = " ".join("".join(one if one in string.printable else "?" for one in text).split())
+    return text if len(text) <= width else text[: width - 1] + "~"
+
+
+def line(result: Result) -> str:
+    """The line of a program."""
+    if result.left_out:
+        return f"{result.name:34} left out: {result.left_out}"
+    keras = f"{result.became} of {len(result.keras)}" if result.keras else "-"
+    cells = [f"{result.name:34}", f"scan {result.scan}"]
+    cells += [f"estimator{' --tf1' if result.tf1 else ''} {_short(result.estimator)}"] if result.estimator else []
+    cells += [f"keras {keras}"] if result.keras else []
+    cells += [f"runs {_short(result.runs)}"] if result.runs else []
+    cells += [f"{sum(result.seconds.values()):.0f} s"]
+    return "  ".join(cells)
+
+
+def reason(told: str) -> str:
+    """Why a file stayed, without what is of this file alone."""
+    told = _PLACE.sub("", _ONE_PROGRAM.sub("", _AT_LINE.sub("", told)))
+    return re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", "...", told)
+
+
+def totals(results: Sequence[Result]) -> list[str]:
+    """What they come to."""
+
+    def share(part: int, whole: int) -> str:
+        return f"{part} of {whole}" + (f" ({part / whole:.0%})" if whole else "")
+
+    tried = [one for one in results if not one.left_out]
+    lines = [f"{len(tried)} programs of {len({one.repository for one in tried})} repositories"]
+    lines.append(f"scanned: {share(sum(one.scan == 'ok' for one in tried), len(tried))}")
+    estimators = [one for one in tried if one.estimator]
+    if estimators:
+        run = [one for one in estimators if one.estimator == "ok"]
+        under = sum(one.tf1 for one in run)
+        lines.append(f"estimator, runs: {share(len(run), len(estimators))} programs, {under} of them under --tf1")
+    of_keras = [one for one in tried if one.keras]
+    if of_keras:
+        files = sum(len(one.keras) for one in of_keras)
+        lines.append(f"keras: {share(sum(one.became for one in of_keras), files)} files with Estimators became Keras,")
+        stays = sum(told == STAYS for one in of_keras for told in one.keras.values())
+        lines.append(f"       {stays} of them with a model_fn that stays, or beside one,")
+        became = [one for one in of_keras if one.became]
+        whole = [one for one in became if one.became == len(one.keras)]
+        lines.append(f"       {share(len(whole), len(of_keras))} programs with all their files")
+        lines.append(f"keras, runs: {share(sum(one.runs == 'ok' for one in became), len(became))} programs")
+        reasons = collections.Counter(
+            reason(told) for one in of_keras for told in one.keras.values() if told not in (KERAS, STAYS)
+        )
+        if reasons:
+            lines += ["", "files  stay Estimators because"]
+            lines += [f"{count:5}  {_short(told, 160)}" for told, count in reasons.most_common()]
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkouts", type=Path, metavar="CHECKOUTS")
+    parser.add_argument("--list", type=Path, default=LIST, metavar="FILE", help="the programs")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these alone")
+    parser.add_argument("--to", choices=("estimator", "keras", "both"), default="both")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all of it, with the end of each output")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="what was written and run stays there")
+    options = parser.parse_args()
+    programs, stubs = read(options.list)
+    unknown = set(options.only) - {one.name for one in programs}
+    if unknown:
+        print(f"{options.list}: no {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 1
+    results = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for program in programs:
+            if options.only and program.name not in options.only:
+                continue
+            scratch = (options.keep.resolve() if options.keep else Path(temporary)) / program.name
+            shutil.rmtree(scratch, ignore_errors=True)
+            results.append(examine(program, options.checkouts.resolve(), stubs, options.to, scratch))
+            print(line(results[-1]), flush=True)
+            if not options.keep:
+                shutil.rmtree(scratch, ignore_errors=True)
+            if options.json:
+                _write_json(options.json, results)
+    print("", *totals(results), sep="\n")
+    return 0
+
+
+def _write_json(path: Path, results: Sequence[Result]) -> None:
+    told = [dataclasses.asdict(one) for one in results]
+    for one in told:
+        one["output"] = {name: text[-4000:] for name, text in one["output"].items()}
+    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
