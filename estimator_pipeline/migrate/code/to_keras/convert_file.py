@@ -8,7 +8,7 @@ import re
 import sys
 import tokenize
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ from estimator_pipeline.migrate.code.to_keras.model_fn import layers, variables
 from estimator_pipeline.migrate.code.to_keras.model_fn import losses_and_optimizers as arithmetic
 from estimator_pipeline.migrate.code.to_keras.model_fn import rnn_cells as recurrent
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible, Rewriter
-from estimator_pipeline.migrate.code.to_keras.unresolved_names import unknown_names
+from estimator_pipeline.migrate.code.to_keras.unresolved_names import modules_by_other_names, unknown_names
 
 __all__ = ["DEFECTS", "ConversionOutcome", "convert"]
 
@@ -466,7 +466,7 @@ def _check(reader: Rewriter, text: str, first: cst.CSTNode) -> None:
         line = _line_of(rf"\b{re.escape(unknown[0])}\b", reader.lines.text)
         raise NotConvertible(f"{unknown[0]} would have no value in it", first, line)
     bare = re.sub(r"#[^\n]*|\"\"\".*?\"\"\"", "", text, flags=re.DOTALL)
-    for alias, module in _modules_by_other_names(reader):
+    for alias, module in modules_by_other_names(reader):
         bare = re.sub(rf"(?<![\w.]){alias}\.", f"{module}.", bare)
     found = _GONE.search(bare)
     if found:
@@ -477,21 +477,6 @@ def _check(reader: Rewriter, text: str, first: cst.CSTNode) -> None:
     line = reader.lost_comment(text)
     if line:
         raise NotConvertible("a comment within brackets has no place in what would be written", first, line)
-
-
-def _modules_by_other_names(reader: Rewriter) -> Iterator[tuple[str, str]]:
-    """(name, module of TensorFlow) of each `v1 = tf.compat.v1`."""
-    for scope in (reader.tree.scope, *reader.tree.scopes.values()):
-        for name, bindings in scope.names.items():
-            for one in bindings:
-                if one.kind == "value" and isinstance(one.node, cst.Attribute):
-                    module = reader.name(one.node)
-                elif one.kind == "import" and not reader.is_v1:
-                    module = one.module.replace("tensorflow", "tf", 1)
-                else:
-                    module = ""
-                if module.startswith("tf.compat.v1"):
-                    yield name, module
 
 
 def _line_of(pattern: str, text: str) -> int:

@@ -1,11 +1,16 @@
-"""Names of Python code that nothing in it gives a value."""
+"""Names of Python code: those that nothing gives a value, and modules by other names."""
 
 from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Iterator
 
-__all__ = ["unknown_names"]
+import libcst as cst
+
+from estimator_pipeline.migrate.code.to_keras.rewriter import Rewriter
+
+__all__ = ["modules_by_other_names", "unknown_names"]
 
 
 def unknown_names(text: str) -> set[str]:
@@ -42,3 +47,18 @@ def _names(top: ast.AST, *, deep: bool) -> tuple[set[str], set[str]]:
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             given |= set(node.names)
     return given, read
+
+
+def modules_by_other_names(reader: Rewriter) -> Iterator[tuple[str, str]]:
+    """(name, module of TensorFlow) of each `v1 = tf.compat.v1`."""
+    for scope in (reader.tree.scope, *reader.tree.scopes.values()):
+        for name, bindings in scope.names.items():
+            for one in bindings:
+                if one.kind == "value" and isinstance(one.node, cst.Attribute):
+                    module = reader.name(one.node)
+                elif one.kind == "import" and not reader.is_v1:
+                    module = one.module.replace("tensorflow", "tf", 1)
+                else:
+                    module = ""
+                if module.startswith("tf.compat.v1"):
+                    yield name, module
