@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any
-
 import pytest
 
-from estimator_pipeline import compat
 from estimator_pipeline.migrate.code import convert, scan, summary
 
 MODEL_FN = """
@@ -64,8 +61,7 @@ def test_a_program(tmp_path):
     # Before TensorFlow, and shapes as the program knows them.
     beginning = (
         "from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn\nimport sys\n\n"
-        "import tensorflow as tf\n\ntf.compat.v1.disable_v2_tensorshape()\n"
-        "tf.compat.v1.disable_tensor_equality()\n"
+        "import tensorflow as tf\n\ntf.compat.v1.disable_v2_behavior()\n"
     )
     assert text.startswith(beginning)
     for line in (
@@ -86,20 +82,17 @@ def test_a_program(tmp_path):
     assert not strict.keras and strict.kept_as_estimator == made.keeps_model_fn
 
 
-@pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:UserWarning")
-def test_it_runs(tmp_path, capsys):
-    """Here, without a process of its own: and again from the last checkpoint."""
-    tf = compat.install()
-    code = compile(converted(tmp_path, PROGRAM).after, "two.py", "exec")
-    namespace: dict[str, Any] = {"__name__": "two"}
-    try:
-        exec(code, namespace)
-        for run in (1, 2):
-            namespace["main"](str(tmp_path / "model"))
-            assert capsys.readouterr().out == f"{8 * run} ['error', 'global_step', 'loss'] (1,)\n"
-    finally:
-        tf.compat.v1.enable_v2_tensorshape()
-        tf.compat.v1.enable_tensor_equality()
+@pytest.mark.parametrize("beside", ["", "print(input_fn())\nprint(tf.placeholder(tf.float32))\n"])
+def test_it_runs(tmp_path, run_warm, beside):
+    """And again from the last checkpoint; graphs of TensorFlow 1 stand beside it."""
+    program = PROGRAM.replace("\nif __name__", f"\n{beside}\nif __name__")
+    (tmp_path / "two.py").write_text(converted(tmp_path, program).after)
+    for run in (1, 2):
+        done = run_warm([tmp_path / "two.py", tmp_path / "model"], cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        said = done.stdout.splitlines()
+        assert said[-1] == f"{8 * run} ['error', 'global_step', 'loss'] (1,)"
+        assert ("IteratorGetNext" in said[0]) == bool(beside)
 
 
 @pytest.mark.nightly

@@ -41,6 +41,7 @@ from estimator_pipeline.compat.patches import (
     graph_text,
     in_memory_evaluator,
     init_fn,
+    layer_apply,
     literal_paths,
     lost_peers,
     mirrored_cpu,
@@ -120,6 +121,7 @@ _MODULES = (
     pandas_strings,
     graph_text,
     spawned_children,
+    layer_apply,
 )
 NAMES = tuple(module.NAME for module in _MODULES)
 

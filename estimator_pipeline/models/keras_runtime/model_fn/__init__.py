@@ -7,15 +7,12 @@
     model.fit(keras_model_fn.dataset(train_input_fn), steps_per_epoch=1000)
     print(model.evaluate(keras_model_fn.dataset(eval_input_fn), return_dict=True))
 
-Import it before TensorFlow: it asks for Keras 2, where TensorFlow has Keras 3 otherwise.
+Import it before TensorFlow: it is Keras 2 that it needs, where TensorFlow has Keras 3 otherwise.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-
-from estimator_pipeline.compat.bootstrap import versions
+from estimator_pipeline import compat
 from estimator_pipeline.models.keras_runtime.model_fn.canned import (
     DNNClassifier,
     DNNLinearCombinedClassifier,
@@ -70,6 +67,5 @@ __all__ = [
     "pandas_input_fn", "predictions", "tpu_model", "train_and_evaluate",
 ]  # fmt: skip
 
-_installed = versions.installed("tensorflow")
-if "tensorflow" not in sys.modules and _installed and versions.minor(_installed) >= versions.FIRST_WITHOUT_ESTIMATOR:
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+# Before the program's other imports: libraries of them may want Keras 2, or names of tf.estimator.
+compat.install()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.compat.internals.eager_blocks import eagerly
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.keras_runtime.model_fn.settings import (
     ClassificationOutput,
@@ -67,6 +68,7 @@ def build_raw_serving_input_receiver_fn(
     return serving_input_receiver_fn
 
 
+@eagerly
 def export_saved_model(
     model: Any, export_dir_base: str, serving_input_receiver_fn: Callable[[], Any],
     assets_extra: Mapping[str, str] | None = None, as_text: bool = False, checkpoint_path: str | None = None,

@@ -42,7 +42,8 @@ class Variables:
             name = scope.rstrip("/")
         known = self.by_name.get(name)
         if known is None:
-            given["caching_device"] = None  # of the graph, and the variable is none of it
+            # What belongs to the graph, and the variable is none of it.
+            given |= {"caching_device": None, "use_resource": True}
             initial: Any = given.get("initial_value")
             of_graph = isinstance(initial, tf.Tensor) and hasattr(initial, "op") and not hasattr(initial, "numpy")
             if of_graph:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline import compat
+from estimator_pipeline.compat.internals.eager_blocks import eagerly
 from estimator_pipeline.errors import InputError
 
 __all__ = ["dataset", "numpy_input_fn", "pandas_input_fn"]
 
 
+@eagerly
 def dataset(input_fn: Callable[..., Any], mode: str = "train", model: Any = None) -> Any:
     """What an input function gives, as a data set.
 
@@ -75,14 +77,19 @@ def _of_tensors(call: Callable[[], Any]) -> Any:
 
     def values() -> Iterator[tuple[Any, ...]]:
         graph, made = build()
-        with graph.as_default(), v1.train.SingularMonitoredSession() as session:
-            tensors = tf.nest.flatten(made, expand_composites=True)
-            while not session.should_stop():
+        tensors = tf.nest.flatten(made, expand_composites=True)
+        with graph.as_default():  # and no longer: each value may be asked for by another thread
+            session = v1.train.SingularMonitoredSession()
+        try:
+            while True:
                 try:
                     found = session.run(tensors)
                 except tf.errors.OutOfRangeError:
                     return
                 yield tuple(found)
+        finally:
+            with graph.as_default():
+                session.close()
 
     del graph
     signature = tuple(tf.TensorSpec(one.shape, one.dtype) for one in flat)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import from_environ
+from estimator_pipeline.compat.internals.eager_blocks import eager_block, eagerly
 from estimator_pipeline.errors import ClusterError, ConfigError, DivergedError
 from estimator_pipeline.models.keras_runtime.model_fn.checkpoints import NamedCheckpoints
 from estimator_pipeline.models.keras_runtime.model_fn.graphs import ModeGraph, Variables
@@ -28,6 +30,7 @@ from estimator_pipeline.models.keras_runtime.model_fn.settings import PredictOut
 __all__ = ["ModelFnModel", "add_metrics", "forward_features", "predictions", "tpu_model"]
 
 
+@eagerly
 def ModelFnModel(
     model_fn: Callable[..., Any], model_dir: str | None = None, config: RunConfig | None = None, params: Any = None,
     warm_start_from: Any = None,
@@ -163,9 +166,13 @@ def predictions(
         yield_single_examples: whether each example comes by itself, or each batch.
     """
     keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
-    for element in data:
-        features = element[0] if isinstance(element, tuple) else element
-        found = model.predict_on_batch(features)
+    batches = eagerly(iter)(data)
+    while True:
+        with eager_block():  # and no longer than a batch: a program goes on between two values
+            element = next(batches, None)
+        if element is None:
+            return
+        found = model.predict_on_batch(element[0] if isinstance(element, tuple) else element)
         if isinstance(found, Mapping) and keys:
             found = {name: found[name] for name in found if name in keys}
         if not yield_single_examples:
@@ -185,7 +192,8 @@ def _model_class() -> Callable[..., Any]:
 
         def __init__(self, model_fn: Callable[..., Any], config: RunConfig, params: Any, warm_start_from: Any) -> None:
             super().__init__()
-            self.model_fn, self.config, self.params = model_fn, config, params
+            self.model_fn, self.config = model_fn, config
+            self.params = params if params is not None else {}  # as the Estimator
             self.model_dir = config.model_dir
             self.batch_sizes: dict[str, int] = {}
             self._by_name = Variables()
@@ -214,7 +222,7 @@ def _model_class() -> Callable[..., Any]:
         def params_of(self, mode: str) -> Any:
             """What the model_fn and input functions get as `params`."""
             params = dict(self.params) if isinstance(self.params, dict) else self.params
-            return {**(params or {}), "batch_size": self.batch_sizes[mode]} if mode in self.batch_sizes else params
+            return {**params, "batch_size": self.batch_sizes[mode]} if mode in self.batch_sizes else params
 
         def graph_of(self, mode: str, data: Any) -> ModeGraph:
             """The graph of a mode for data sets like the one given, its variables with the last values."""
@@ -270,6 +278,7 @@ def _model_class() -> Callable[..., Any]:
                     init_fn(Session(graph))
 
         @property
+        @eagerly
         def global_step(self) -> int:
             """Steps that were trained, those of earlier processes included."""
             found = self._by_name.by_name.get("global_step")
@@ -277,8 +286,9 @@ def _model_class() -> Callable[..., Any]:
 
         # Training
 
+        @eagerly
         def fit(
-            self, x: Any = None, *arguments: Any, steps_per_epoch: int | None = None, max_steps: int | None = None,
+            self, x: Any = None, *arguments: Any, steps_per_epoch: float | None = None, max_steps: float | None = None,
             hooks: Sequence[Any] | None = None, saving_listeners: Sequence[Any] | None = None, verbose: Any = 0,
             callbacks: Any = None, **options: Any,
         ) -> Any:  # fmt: skip
@@ -293,8 +303,10 @@ def _model_class() -> Callable[..., Any]:
                 verbose: of Keras's own lines; the model has its own by `config.log_step_count_steps`.
             """
             graph = self.graph_of("train", x)
+            # A share of a step is one, as for an Estimator: programs divide numbers of records by sizes of batches.
+            steps_per_epoch = math.ceil(steps_per_epoch) if steps_per_epoch is not None else None
             if max_steps is not None:
-                left = max_steps - self.global_step
+                left = math.ceil(max_steps) - self.global_step
                 if left <= 0:
                     return None
                 steps_per_epoch = left if steps_per_epoch is None else min(steps_per_epoch, left)
@@ -345,7 +357,8 @@ def _model_class() -> Callable[..., Any]:
 
         # Evaluation
 
-        def evaluate(self, x: Any = None, *arguments: Any, return_dict: bool = False, steps: int | None = None,
+        @eagerly
+        def evaluate(self, x: Any = None, *arguments: Any, return_dict: bool = False, steps: float | None = None,
                      hooks: Sequence[Any] | None = None, checkpoint_path: str | None = None, name: str | None = None,
                      verbose: Any = 0, **options: Any) -> Any:  # fmt: skip
             """The metrics of the model_fn, the mean of its loss, and the global step.
@@ -367,7 +380,8 @@ def _model_class() -> Callable[..., Any]:
             self._eval_graph, self._updates = graph, {"loss": graph.found.loss, "updates": updates}
             self._losses: list[Any] = []
             self._evaluated.begin()
-            super().evaluate(x, *arguments, return_dict=True, steps=steps, verbose=verbose, **options)
+            super().evaluate(x, *arguments, return_dict=True, verbose=verbose,
+                             steps=math.ceil(steps) if steps is not None else None, **options)  # fmt: skip
             self._evaluated.end()
             found = {key: float(one) if not one.shape.rank else one.numpy()
                      for key, one in graph.run(values).items()}  # fmt: skip
@@ -394,6 +408,7 @@ def _model_class() -> Callable[..., Any]:
 
         # Predictions
 
+        @eagerly
         def predict(self, x: Any = None, *arguments: Any, **options: Any) -> Any:
             """The predictions of the model_fn for all records of a data set."""
             self.graph_of("infer", x)
@@ -410,6 +425,7 @@ def _model_class() -> Callable[..., Any]:
             graph = self.graph_of("infer", tf.nest.map_structure(_spec_of, features))
             return graph.run(graph.found.predictions, features)
 
+        @eagerly
         def predict_on_batch(self, x: Any) -> Any:
             """The predictions for one batch, as NumPy arrays."""
             return tf.nest.map_structure(lambda one: one.numpy(), self.predict_step(x))
@@ -432,6 +448,8 @@ def _model_class() -> Callable[..., Any]:
             """The folder of an evaluation's event files."""
             return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
 
+    for name in ("get_weights", "set_weights", "save_weights", "load_weights", "save"):
+        setattr(ModelFnModel, name, eagerly(getattr(ModelFnModel, name)))
     return ModelFnModel
 
 

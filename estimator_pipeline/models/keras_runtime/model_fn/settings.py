@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,6 +72,9 @@ class ModelFnRunConfig:
             "log_step_count_steps": log_step_count_steps, "train_distribute": None, "device_fn": device_fn,
             "protocol": protocol, "eval_distribute": None, **further,
         }  # fmt: skip
+        for name in ("save_summary_steps", "save_checkpoints_steps", "log_step_count_steps"):
+            # A share of a step is one: programs divide numbers of records by sizes of batches.
+            self._given[name] = math.ceil(self._given[name]) if self._given[name] is not None else None
 
     def __getattr__(self, name: str) -> Any:
         given = self.__dict__.get("_given", {})

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.compat.internals.eager_blocks import eagerly
 from estimator_pipeline.models.keras_runtime import evaluation as keras_evaluation
 from estimator_pipeline.models.keras_runtime.model_fn import settings
 from estimator_pipeline.models.keras_runtime.model_fn.exports import export_saved_model
@@ -16,6 +17,7 @@ from estimator_pipeline.models.keras_runtime.model_fn.inputs import dataset
 __all__ = ["train_and_evaluate"]
 
 
+@eagerly
 def train_and_evaluate(
     estimator: Any, train_spec: settings.TrainSpec, eval_spec: settings.EvalSpec
 ) -> tuple[dict[str, float] | None, list[bytes | None]]:

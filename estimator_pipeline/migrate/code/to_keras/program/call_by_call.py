@@ -89,8 +89,6 @@ _OF_GRAPHS = ("tf.compat.v1.placeholder", "tf.compat.v1.Session", "tf.compat.v1.
               "tf.compat.v1.summary.FileWriter", "tf.compat.v1.train.Saver")  # fmt: skip
 # TensorFlow's own, which stays.
 _TENSORFLOWS = ("tf.compat.v1.tpu.CrossShardOptimizer",)
-_SWITCHES = ("disable_v2_behavior", "disable_eager_execution", "enable_eager_execution", "enable_v2_behavior",
-             "disable_resource_variables")  # fmt: skip
 
 
 def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tree, list[Construct]]) -> None:
@@ -105,9 +103,10 @@ def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tr
         group = [tree for tree in whole if tree.keras is None or not tree.keras.text]
         if all(tree.keras is None for tree in group):
             continue
+        graphs = tf1_names.switches_behavior(whole) or any(tree.was_tensorflow_1 for tree in whole)
         made: dict[Tree, ConversionOutcome] = {}
         for tree in group:
-            outcome = _outcome(program, tree, found[tree], tree in imported)
+            outcome = _outcome(program, tree, found[tree], tree in imported, graphs)
             if outcome is not None:
                 made[tree] = outcome
         declined = {tree: one for tree, one in made.items() if not one.text}
@@ -143,13 +142,13 @@ def _groups(program: Program, trees: Sequence[Tree]) -> list[list[Tree]]:
 
 
 def _outcome(
-    program: Program, tree: Tree, constructs: Sequence[Construct], is_imported: bool
+    program: Program, tree: Tree, constructs: Sequence[Construct], is_imported: bool, graphs: bool
 ) -> ConversionOutcome | None:  # fmt: skip
     """What becomes of a file; None where it has nothing of Estimators."""
     if tree.source.cells or tree.module.code != tree.source.text:
         return None
     try:
-        return _File(program, tree, constructs, is_imported).outcome()
+        return _File(program, tree, constructs, is_imported, graphs).outcome()
     except NotConvertible as declined:
         return ConversionOutcome(reason=declined.reason, line=declined.line or tree.position(declined.node)[0])
     except DEFECTS as error:
@@ -157,8 +156,11 @@ def _outcome(
 
 
 class _File:
-    def __init__(self, program: Program, tree: Tree, constructs: Sequence[Construct], is_imported: bool) -> None:
-        self.program, self.tree, self.constructs, self.is_imported = program, tree, constructs, is_imported
+    def __init__(
+        self, program: Program, tree: Tree, constructs: Sequence[Construct], is_imported: bool, graphs: bool
+    ) -> None:  # fmt: skip
+        self.program, self.tree, self.constructs = program, tree, constructs
+        self.is_imported, self.builds_graphs = is_imported, graphs
         self.lines = Lines(tree.source.text)
         self.edits: list[Edit] = []
         self.done: set[cst.CSTNode] = set()
@@ -206,8 +208,6 @@ class _File:
             self._chain(node, f"{self._module()}.{one.match.spelled.rpartition('.')[2]}")
         elif _HOOKS.match(name) and isinstance(node, (cst.Attribute, cst.Name)) and not self._is_field(one):
             self._chain(node, self._v1(f"train.{name.rpartition('.')[2]}", node))
-        elif row.kind == "behavior" and name.rpartition(".")[2] in _SWITCHES:
-            self._switch(name.rpartition(".")[2], node)
         elif name in _OF_GRAPHS and self._is_of_job(node):
             self._of_graph(one)
         elif name in _CLUSTERS:
@@ -288,33 +288,22 @@ class _File:
                 return f"tensorflow.compat.v1.{name}"
         raise NotConvertible("tensorflow is not imported by a name", node)
 
-    def _switch(self, name: str, node: cst.CSTNode) -> None:
-        """Keras trains with the behaviour of TensorFlow 2; shapes may stay those of TensorFlow 1."""
-        call = self.tree.parents.get(node)
-        expression = self.tree.parents.get(call) if call is not None else None
-        if not isinstance(call, cst.Call) or not isinstance(expression, cst.Expr):
-            raise NotConvertible("a switch of behaviour within another statement", node)
-        text = "pass"
-        if name == "disable_v2_behavior":
-            names = ("disable_v2_tensorshape()", "disable_tensor_equality()")
-            text = "; ".join(self._v1(one, node) for one in names)
-        start, end = self._span(call)
-        self.edits.append(Edit(start, end, text))
-
     def _is_of_job(self, node: cst.CSTNode) -> bool:
         """Whether a node stands where an Estimator is made or used: there is no graph around it any more."""
         around = next((one for one in self.tree.above(node) if isinstance(one, (cst.FunctionDef, cst.Lambda))), None)
         return around in self.jobs
 
     def _of_graph(self, one: Construct) -> None:
-        """A placeholder is what it is like; all else needs a graph."""
+        """A placeholder is what it is like; all else needs a graph, which programs of TensorFlow 1 have."""
         fields = ("dtype", "shape", "name")
         call = one.call
-        if one.row.name != "tf.compat.v1.placeholder" or call is None or any(arg.star for arg in call.args):
-            raise NotConvertible(f"{one.match.spelled} of a graph of its own, beside an Estimator", one.node)
-        given = arguments(call, fields)
-        if not {"dtype", "shape"} <= given.keys():
-            raise NotConvertible("a placeholder of any shape, beside an Estimator", one.node)
+        is_placeholder = one.row.name == "tf.compat.v1.placeholder" and call is not None
+        given = arguments(call, fields) if call is not None and is_placeholder else {}
+        if not {"dtype", "shape"} <= given.keys() or (call is not None and any(arg.star for arg in call.args)):
+            if self.builds_graphs:
+                return
+            said = "a placeholder of any shape" if is_placeholder else f"{one.match.spelled} of a graph of its own"
+            raise NotConvertible(f"{said}, beside an Estimator", one.node)
         self._chain(one.node, self._v1("", one.node).replace("compat.v1.", "") + "TensorSpec")
         for field, arg in given.items():
             if arg.keyword is None:
@@ -431,14 +420,13 @@ class _File:
         self.edits.append(Edit(at, at, f"from {_RUNTIME} import {alias}{newline}"))
 
     def _of_tensorflow_1(self) -> None:
-        """What the new names need; shapes have a `.value`, and tensors are keys, as in TensorFlow 1."""
+        """What the new names need, and the switch of a program that builds graphs."""
         self._behind(tf1_names.last_import(self.tree), self.tree.needs)
         files = reached(self.program, self.tree, set(self.program.trees.values()))
-        of_1 = any(one.was_tensorflow_1 for one in files)
-        place = tf1_names.switch(self.program, self.tree, False, self.is_imported, of_1=of_1)
+        switches, of_1 = tf1_names.switches_behavior(files), any(one.was_tensorflow_1 for one in files)
+        place = tf1_names.switch(self.program, self.tree, switches, self.is_imported, of_1=of_1)
         if place is not None:
-            names = ("disable_v2_tensorshape()", "disable_tensor_equality()")
-            self._behind(place, ["", *(self._v1(name, self.tree.module) for name in names)])
+            self._behind(place, ["", self._v1("disable_v2_behavior()", self.tree.module)])
 
     def _behind(self, statement: cst.CSTNode | None, lines: Sequence[str]) -> None:
         if not lines:
