@@ -1,0 +1,40 @@
+"""Eager execution for a while, in a process whose default is graphs.
+
+A program of TensorFlow 1 says `tf.compat.v1.disable_v2_behavior()`, and goes on building graphs. A Keras model beside it
+trains eagerly all the same: under `tensorflow.python.eager.context.eager_mode`, which `tf.init_scope` goes back to
+as it does to eager execution of a whole process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+__all__ = ["eager_block", "eagerly"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@contextlib.contextmanager
+def eager_block() -> Iterator[None]:
+    """A block that executes eagerly, whatever the process does; as it is where eager execution is on."""
+    from tensorflow.python.eager import context
+
+    if context.executing_eagerly():
+        yield
+        return
+    with context.eager_mode():
+        yield
+
+
+def eagerly(function: _Function) -> _Function:
+    """A function that executes eagerly. Not for generators: between its values a program would do so as well."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        with eager_block():
+            return function(*arguments, **options)
+
+    return call  # type: ignore[return-value]
