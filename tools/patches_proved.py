@@ -52,6 +52,7 @@ TESTS = {
     "literal-paths": "tests/compat/test_literal_paths.py::test_a_second_start_goes_on_and_old_checkpoints_are_removed",
     "graph-text": "tests/compat/test_graph_text.py::test_what_a_training_writes",
     "spawned-children": "tests/compat/test_patches.py::test_a_spawned_child_has_tf_estimator",
+    "column-classes": "tests/compat/test_column_classes.py::test_a_column_is_of_its_class",
     "layer-apply": "tests/compat/test_layer_apply.py::test_apply_calls_the_layer",
 }
 

@@ -4,8 +4,8 @@
 
 A room is a folder of tests/, or `tests` for the files beside them. .ci/run ends red where all together take more than
 :data:`ALLOWED` times the sum, and prints what grew most: a test of more than a second needs a reason, or the mark
-`nightly`. Machines differ by more than that, and one that others share does from hour to hour: an import of TensorFlow is
-timed before the tests and after them, as it was when the budget was written, and the slower of the two counts.
+`nightly`. Machines differ by more than that, and one that others share does from hour to hour: an import of TensorFlow
+is timed before the tests and after them, as it was when the budget was written, and the slower of the two counts.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+
 import pytest
 
 from estimator_pipeline.migrate.code import convert, scan, summary

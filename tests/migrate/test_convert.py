@@ -235,10 +235,10 @@ def test_names_of_a_file_of_today_are_not_guessed_at(tmp_path):
 
 
 def test_a_half_moved_file(tmp_path):
-    """Where somebody has begun with tf.compat.v1, a name that both have may be TensorFlow 2's by now."""
+    """With names that TensorFlow 2 lacks it ran on TensorFlow 1 alone, whose 1.13 to 1.15 have tf.compat.v1 as well."""
     text = OLD + "tf.compat.v1.layers.dense(x, 1)\ntf.summary.scalar('a', 1)\ntf.nn.dropout(x, rate=0.1)\n"
-    assert converted(tmp_path, text, notes="none") == text.replace("tf.log", "tf.math.log")
-    assert [one.name for one in convert(tmp_path / "one.py").files[0].left] == ["tf.compat.v1.summary.scalar"]
+    after = text.replace("tf.log", "tf.math.log").replace("tf.summary", "tf.compat.v1.summary")
+    assert converted(tmp_path, text, notes="none") == after.replace("tf.nn", "tf.compat.v1.nn")
 
 
 def test_imports_of_names(tmp_path):
@@ -277,6 +277,44 @@ _RUN = "\nif __name__ == '__main__':\n  tf.app.run()\n"
 )  # fmt: skip
 def test_the_module_that_is_run_says_that_it_is_one_of_tensorflow_1(tmp_path, head, after):
     assert converted(tmp_path, head + _RUN) == after + _RUN.replace("tf.app", "tf.compat.v1.app")
+
+
+@pytest.mark.parametrize("end", ["def work():\n    tf.log(1.)\nwork()\n", "work().train(input_fn)\n"])
+def test_a_script_says_it(tmp_path, end):
+    assert "tf.compat.v1.disable_v2_behavior()" in converted(tmp_path, OLD + end)
+
+
+def test_what_files_of_tensorflow_1_alone_import(tmp_path):
+    """Names that both have are TensorFlow 1's there, through files without TensorFlow; tests do not count."""
+    texts = {
+        "model.py": f"{OLD}from ops import scope\nimport shared\n",
+        "ops/__init__.py": "from ops.scopes import *\n",
+        "ops/scopes.py": "import tensorflow as tf\nscope = tf.name_scope\n",
+        "ops/scopes_test.py": "import tensorflow as tf\nimport ops.scopes\n",
+        "shared.py": "import tensorflow as tf\nscope = tf.name_scope\n",
+        "of_2.py": "import tensorflow as tf\nimport shared\n",
+        "moved.py": "import tensorflow as tf\nscope = tf.name_scope, tf.compat.v1.layers\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    after = {one.path: one.after for one in convert(tmp_path, to="estimator").files}
+    assert after["ops/scopes.py"].endswith("scope = tf.compat.v1.name_scope\n")
+    assert after["shared.py"] == texts["shared.py"] and after["moved.py"] == texts["moved.py"]
+
+
+def test_iterators_of_other_files(tmp_path):
+    """A function takes data sets of either TensorFlow."""
+    text = f"{OLD}import reading\nit = (reading.read()\n  .batch(2)) \\\n  .make_one_shot_iterator()\n"
+    text += "data = tf.data.Dataset.range(3)\ndata = data.take_while(f)\nit = data.make_initializable_iterator()\n"
+    after = converted(tmp_path, text)
+    assert "it = tf.compat.v1.data.make_one_shot_iterator((reading.read()\n  .batch(2)))\n" in after
+    assert "it = tf.compat.v1.data.make_initializable_iterator(data)\n" in after
+
+
+def test_tostring_of_arrays(tmp_path):
+    after = converted(tmp_path, OLD + "a = x.tostring()\nb = etree.tostring(x)\n")
+    assert "a = x.tobytes()\nb = etree.tostring(x)\n" in after
 
 
 def test_other_modules_do_not_say_it(tmp_path):

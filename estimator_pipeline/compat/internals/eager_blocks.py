@@ -1,7 +1,7 @@
 """Eager execution for a while, in a process whose default is graphs.
 
-A program of TensorFlow 1 says `tf.compat.v1.disable_v2_behavior()`, and goes on building graphs. A Keras model beside it
-trains eagerly all the same: under `tensorflow.python.eager.context.eager_mode`, which `tf.init_scope` goes back to
+A program of TensorFlow 1 says `tf.compat.v1.disable_v2_behavior()`, and goes on building graphs. A Keras model beside
+it trains eagerly all the same: under `tensorflow.python.eager.context.eager_mode`, which `tf.init_scope` goes back to
 as it does to eager execution of a whole process.
 """
 

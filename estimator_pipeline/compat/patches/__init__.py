@@ -27,6 +27,7 @@ from estimator_pipeline.compat.patches import (
     batch_norm_averages,
     best_exporter,
     cached_evaluation,
+    column_classes,
     common_end,
     device_filters,
     durable_checkpoints,
@@ -122,6 +123,7 @@ _MODULES = (
     graph_text,
     spawned_children,
     layer_apply,
+    column_classes,
 )
 NAMES = tuple(module.NAME for module in _MODULES)
 

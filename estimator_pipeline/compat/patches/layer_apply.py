@@ -1,7 +1,7 @@
 """`layer.apply(x)` calls a Keras layer, as it did until TensorFlow 2.
 
-Programs of TensorFlow 1 have `tf.keras.layers.Conv2D(8, 3).apply(x)`, which Keras has dropped: `AttributeError: 'Conv2D'
-object has no attribute 'apply'`. The layers of `tf.compat.v1.layers` have the method still.
+Programs of TensorFlow 1 have `tf.keras.layers.Conv2D(8, 3).apply(x)`, which Keras has dropped: `AttributeError:
+'Conv2D' object has no attribute 'apply'`. The layers of `tf.compat.v1.layers` have the method still.
 
 Private use: none; `Layer` is a public class of either Keras 2.
 """

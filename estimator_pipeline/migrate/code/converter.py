@@ -21,7 +21,7 @@ from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding
 from estimator_pipeline.migrate.code.notes import MARK, note_lines
-from estimator_pipeline.migrate.code.renames import tf1_names
+from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.renames.renamed_text import Change
 from estimator_pipeline.migrate.code.renames.tf1_names import ON_THE_WAY
 from estimator_pipeline.migrate.code.scanner import Analysis, analyse, analyse_sources, deep
@@ -206,13 +206,13 @@ def _to_keras(made: ConvertedFile, outcome: ConversionOutcome, findings: list[Co
 def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[Tree]) -> None:
     """`tf.compat.v1.disable_v2_behavior()` behind the imports of a program of TensorFlow 1."""
     files = reached(analysis.program, tree, set(analysis.trees))
-    switches, of_1 = tf1_names.switches_behavior(files), any(one.tensorflow_1 for one in files)
-    last = tf1_names.switch(analysis.program, tree, switches, tree in imported, of_1=of_1)
+    switches, of_1 = tensorflow_1.switches_behavior(files), any(one.tensorflow_1 for one in files)
+    last = tensorflow_1.switch(analysis.program, tree, switches, tree in imported, of_1=of_1)
     if last is None:
         return
     line, lines = tree.position(last)[2], Lines(made.after)
     newline = lines.newline(line)
-    root = tf1_names.root_of_tensorflow(analysis.program, tree)
+    root = tensorflow_1.root_of_tensorflow(analysis.program, tree)
     text = f"{root}.compat.v1.disable_v2_behavior()"
     at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
     made.after = apply(made.after, [Edit(at, at, f"{newline}{text}{newline}")])
@@ -224,7 +224,7 @@ def _import(made: ConvertedFile, tree: Tree, imports: list[str]) -> None:
     """What the new names need, behind the imports with which a file begins, or before its first statement."""
     if not imports:
         return
-    lines, last = Lines(made.after), tf1_names.last_import(tree)
+    lines, last = Lines(made.after), tensorflow_1.last_import(tree)
     if last is not None:
         line = tree.position(last)[2]
     else:

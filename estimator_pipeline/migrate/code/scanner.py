@@ -26,7 +26,7 @@ from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.failures import Failures
 from estimator_pipeline.migrate.code.findings import AUTOMATIC, MANUAL, UNCHANGED, CodeFinding, Scan
-from estimator_pipeline.migrate.code.renames import renamed_text, tf1_names
+from estimator_pipeline.migrate.code.renames import renamed_text, tensorflow_1, tf1_names
 from estimator_pipeline.migrate.code.renames.registry import decide
 from estimator_pipeline.migrate.code.renames.renamed_text import RenamedText
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
@@ -147,6 +147,7 @@ def _read(sources: list[SourceFile], base: Path) -> _Read:
             construct.tree.tensorflow_1 = True
 
     _all(read.failures.each(read.constructs, mark, lambda construct: construct.tree))
+    tensorflow_1.spread(program, trees)
     return read
 
 

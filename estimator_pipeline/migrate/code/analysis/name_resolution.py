@@ -381,6 +381,17 @@ class Program:
                     return
         yield Outside(dotted)
 
+    def files_of_import(self, tree: Tree, binding: Binding) -> Iterator[Tree]:
+        """The files that an import names: the module, and the one that is a name of it."""
+        dotted = binding.name if binding.kind == "import" else binding.module
+        for value in self.module(dotted, binding.level, tree):
+            if isinstance(value, ModuleOf):
+                if value.tree is not None:
+                    yield value.tree
+                inner = self.submodule(value, binding.name) if binding.kind == "from" else None
+                if inner is not None:
+                    yield inner
+
     def submodule(self, module: ModuleOf, name: str) -> Tree | None:
         """The file of that name within a package, where there is one."""
         found = self._at(_within(module.path, name))

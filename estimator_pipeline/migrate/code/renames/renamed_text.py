@@ -76,7 +76,14 @@ def _edits(tree: Tree, lines: Lines, changes: list[Change]) -> Iterator[Edit]:
         done.add(found.node)
         line, column, end_line, end_column = tree.position(found.node)
         start, end = lines.offset(line, column), lines.offset(end_line, end_column)
-        yield Edit(start, end, found.after)
+        if found.function_of is not None:
+            first_line, first, last_line, last = tree.position(found.function_of)
+            begin = lines.offset(first_line, first)
+            yield Edit(begin, begin, f"{found.after}(")
+            dot = lines.text.rindex(".", 0, start)
+            yield Edit(len(lines.text[:dot].rstrip(" \t\r\n\\")), lines.offset(last_line, last), ")")
+        else:
+            yield Edit(start, end, found.after)
         for node, before, behind in found.spans:
             at, column_at, to, column_to = tree.position(node)
             yield Edit(lines.offset(at, column_at), lines.offset(at, column_at), before)

@@ -21,16 +21,18 @@ from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.renames import python_names, tf_contrib
 from estimator_pipeline.migrate.code.renames.registry import register_general
+from estimator_pipeline.migrate.code.renames.tensorflow_1 import root_of_tensorflow
 
 if TYPE_CHECKING:
     from estimator_pipeline.migrate.code.analysis.constructs import Construct
 
-__all__ = ["ON_THE_WAY", "RenamedName", "plan", "plan_aliases", "plan_classes", "root_of_tensorflow", "switch",
-           "switches_behavior"]  # fmt: skip
+__all__ = ["ON_THE_WAY", "RenamedName", "plan", "plan_aliases", "plan_classes"]
 
 _V1 = "tensorflow.compat.v1"
+# Methods of `tf.data.Dataset` that `tf.compat.v1.data.Dataset` has from it, and not of its own.
+_GIVE_2 = ("enumerate", "rebatch", "ragged_batch", "sparse_batch", "ignore_errors", "group_by_window",
+           "bucket_by_sequence_length", "snapshot", "scan", "take_while", "unique", "rejection_resample")  # fmt: skip
 _ITERATORS = ("make_one_shot_iterator", "make_initializable_iterator")
-_SWITCHES = ("disable_v2_behavior", "enable_v2_behavior", "disable_eager_execution", "enable_eager_execution")
 
 ON_THE_WAY = re.compile(r"\w+\.(compat\.v1|estimator)\b")
 """What a file that becomes Keras has of these names afterwards is Keras's, and not the new spelling."""
@@ -71,6 +73,7 @@ class RenamedName(NamedTuple):
         spans: further pieces of a call that change with it: (node, text before it, text behind it).
         needs: the import that the new text needs.
         contrib: whether the thing itself is no longer TensorFlow's.
+        function_of: the call of a method that becomes a call of the function `after`.
     """
 
     node: cst.CSTNode
@@ -79,6 +82,7 @@ class RenamedName(NamedTuple):
     spans: tuple[tuple[cst.CSTNode, str, str], ...] = ()
     needs: str = ""
     contrib: bool = False
+    function_of: cst.Call | None = None
 
 
 def plan(program: Program, tree: Tree) -> None:
@@ -88,8 +92,6 @@ def plan(program: Program, tree: Tree) -> None:
     """
     if not tree.tensorflow_1 or tree.source.cells or tree.module.code != tree.source.text:
         return
-    # Somebody has begun already: of a shared name nobody knows any more which of the two is meant.
-    begun = _has_begun(tree)
     for node in tree.chains:
         if not isinstance(node, cst.Attribute) or is_guarded(tree, node):
             continue
@@ -99,7 +101,7 @@ def plan(program: Program, tree: Tree) -> None:
             continue
         if module == _V1 and (dotted_of(node) or "").split(".")[1] != "contrib":
             continue
-        found = _of_chain(tree, node, begun, module == _V1) if module else None
+        found = _of_chain(tree, node, module == _V1) if module else None
         if found is not None:
             tree.renamed[node] = found
     for alias, binding in tree.imports:
@@ -108,14 +110,18 @@ def plan(program: Program, tree: Tree) -> None:
         if _is_of_contrib(binding):
             _of_import_of_contrib(tree, alias, binding)
         elif binding.kind == "from" and binding.module == "tensorflow":
-            _of_import(tree, alias, begun)
+            _of_import(tree, alias)
         elif binding.kind == "from" and binding.module in python_names.MODULES:
             _of_import_of_python(tree, alias, binding.module)
     for node in tree.chains:
         if isinstance(node, cst.Attribute) and node.attr.value in _ITERATORS:
             made = _made_by(program, tree, node.value, tree.where[node])
-            if made is not None:
+            if made is None or _is_of_2(program, node.value, tree.where[node]):
+                _of_iterator(program, tree, node)
+            else:
                 tree.renamed_parts[node.attr] = made
+        elif isinstance(node, cst.Attribute) and node.attr.value == "tostring":
+            _of_array(tree, node)
 
 
 def plan_classes(program: Program, trees: list[Tree]) -> None:
@@ -172,11 +178,34 @@ def _made_by(
     return None
 
 
-def _has_begun(tree: Tree) -> bool:
-    names = (dotted_of(node) or "" for node in tree.chains)
-    return any(".compat.v1." in name for name in names) or any(
-        f"{binding.module}.{binding.name}".startswith("tensorflow.compat") for _, binding in tree.imports
-    )
+def _is_of_2(program: Program, node: cst.BaseExpression, scope: Scope) -> bool:
+    """Whether a data set may come of a method that gives one of TensorFlow 2 for one of TensorFlow 1."""
+    values = [node]
+    if isinstance(node, cst.Name):
+        values = [one.node for one in program.bindings(node.value, scope) if isinstance(one.node, cst.BaseExpression)]
+    for value in values:
+        while isinstance(value, (cst.Call, cst.Attribute)):
+            if isinstance(value, cst.Attribute) and value.attr.value in _GIVE_2:
+                return True
+            value = value.func if isinstance(value, cst.Call) else value.value
+    return False
+
+
+def _of_iterator(program: Program, tree: Tree, node: cst.Attribute) -> None:
+    """`data.make_one_shot_iterator()` of a data set from elsewhere: the function that takes those of both."""
+    call, root = tree.parents.get(node), root_of_tensorflow(program, tree)
+    if root is None or not isinstance(call, cst.Call) or call.func is not node or call.args or is_guarded(tree, node):
+        return
+    after = f"{root}.compat.v1.data.{node.attr.value}"
+    found = RenamedName(node.attr, node.attr.value, after, function_of=call)
+    tree.renamed[node] = tree.renamed_parts[node.attr] = found
+
+
+def _of_array(tree: Tree, node: cst.Attribute) -> None:
+    """`array.tostring()`, which NumPy 2.3 has no more."""
+    call = tree.parents.get(node)
+    if isinstance(call, cst.Call) and call.func is node and not call.args:
+        tree.renamed[node] = RenamedName(node.attr, "tostring", "tobytes")
 
 
 def _module_of(program: Program, node: cst.Attribute, scope: Scope) -> str:
@@ -203,7 +232,7 @@ def _of_python(tree: Tree, node: cst.Attribute, module: str) -> None:
         tree.renamed[node] = RenamedName(node, f"{root}.{name}", after)
 
 
-def _of_chain(tree: Tree, node: cst.Attribute, begun: bool, v1: bool) -> RenamedName | None:
+def _of_chain(tree: Tree, node: cst.Attribute, v1: bool) -> RenamedName | None:
     parts = (dotted_of(node) or "").split(".")
     root, below = parts[0], parts[1:]
     if below[0] == "compat":
@@ -220,7 +249,7 @@ def _of_chain(tree: Tree, node: cst.Attribute, begun: bool, v1: bool) -> Renamed
     for length in range(len(below), 0, -1):
         name, whole = ".".join(below[:length]), length == len(below)
         part = _part(node, len(below) - length)
-        after = _successor(name, whole, call if whole else None, begun)
+        after = _successor(name, whole, call if whole else None)
         if after is not None:
             return RenamedName(part, f"{root}.{name}", f"{root}.{after}") if after != name else None
     return None
@@ -233,15 +262,13 @@ def _part(node: cst.CSTNode, less: int) -> cst.CSTNode:
     return node
 
 
-def _successor(name: str, whole: bool, call: cst.Call | None, begun: bool) -> str | None:
+def _successor(name: str, whole: bool, call: cst.Call | None) -> str | None:
     """The name below tf that means what `tf.name` meant; the same one where it still does; None for no answer."""
     if name in catalogue.v1_names():
         return catalogue.v1_names()[name] or f"compat.v1.{name}"
     if catalogue.is_v1_only(f"tf.{name}"):
         match = catalogue.find(f"tensorflow.{name}")
         return f"compat.v1.{name}" if match is not None and match.spelled == f"tf.{name}" else None
-    if begun:
-        return None
     if name in catalogue.shared_names():
         return name if call is not None and _is_one(name, call) else f"compat.v1.{name}"
     if whole and f"{name}." in catalogue.shared_names():
@@ -264,7 +291,7 @@ def _is_one(name: str, call: cst.Call) -> bool:
     )
 
 
-def _of_import(tree: Tree, alias: cst.ImportAlias, begun: bool) -> None:
+def _of_import(tree: Tree, alias: cst.ImportAlias) -> None:
     """`from tensorflow import layers`: the whole statement goes to tensorflow.compat.v1, which has all of them."""
     statement = tree.parents.get(alias)
     if not isinstance(statement, cst.ImportFrom):
@@ -275,7 +302,7 @@ def _of_import(tree: Tree, alias: cst.ImportAlias, begun: bool) -> None:
     if {"contrib", "compat"} & set(names):
         return
     shared = catalogue.shared_names()
-    old = any(name in catalogue.v1_names() or f"{name}." in shared or (name in shared and not begun) for name in names)
+    old = any(name in catalogue.v1_names() or f"{name}." in shared or name in shared for name in names)
     if old:
         found = RenamedName(statement.module, "tensorflow", "tensorflow.compat.v1")
         tree.renamed[alias] = tree.renamed_parts[alias.name] = found
@@ -329,84 +356,6 @@ def _of_names_of_contrib(statement: cst.ImportFrom, module: str) -> RenamedName 
     after = f"from {home} import {name}" if home else f"import {name}"
     after += f" as {bound}" if bound != name else ""
     return RenamedName(statement, f"from {module} import {names[0]}", after, contrib=contrib)
-
-
-def switch(
-    program: Program, tree: Tree, switches: bool, imported: bool, *, of_1: bool = False
-) -> cst.BaseStatement | None:  # fmt: skip
-    """The statement behind which a program of TensorFlow 1 has to say that it is one; None where it need not.
-
-    `of_1` says that a file which this one imports was written for TensorFlow 1, whatever this one was.
-
-    TensorFlow 1 built graphs: `tf.placeholder` at the top of a module, `shape[1].value`, data sets with iterators. The
-    module that is run says so once, behind its imports.
-    """
-    if switches or not (of_1 or tree.tensorflow_1 or tree.was_tensorflow_1) or tree.source.cells:
-        return None
-    if tree.tensorflow_1 and _has_begun(tree):
-        return None
-    if root_of_tensorflow(program, tree) is None or not (_is_run(tree) or (not imported and _acts(tree))):
-        return None
-    last, by_name = last_import(tree), _import_of_tensorflow(tree)
-    if last is None or (by_name is not None and tree.position(by_name) > tree.position(last)):
-        return by_name  # what imports go on behind other statements
-    return last
-
-
-def _import_of_tensorflow(tree: Tree) -> cst.BaseStatement | None:
-    """The statement at the top of a module that imports tensorflow itself."""
-    for alias, binding in tree.imports:
-        if binding.kind == "import" and binding.name == "tensorflow" and binding.scope is tree.scope:
-            return next((one for one in tree.module.body if one in set(tree.above(alias))), None)
-    return None
-
-
-def last_import(tree: Tree) -> cst.BaseStatement | None:
-    """The last statement of the imports with which a module begins; None where it begins with something else."""
-    last = None
-    for statement in tree.module.body:
-        if isinstance(statement, cst.SimpleStatementLine):
-            if all(isinstance(one, (cst.Import, cst.ImportFrom)) for one in statement.body):
-                last = statement
-                continue
-            if isinstance(statement.body[0], cst.Expr) and last is None:
-                continue  # the docstring
-        if isinstance(statement, cst.Try) and last is not None:
-            continue
-        if last is not None:
-            break
-    return last
-
-
-def root_of_tensorflow(program: Program, tree: Tree) -> str | None:
-    """By which name the top of a module has tensorflow itself."""
-    for alias, binding in tree.imports:
-        if binding.kind == "import" and binding.name == "tensorflow" and binding.scope is tree.scope:
-            name = alias.evaluated_alias if isinstance(alias, cst.ImportAlias) else None
-            return name or "tensorflow"
-    return None
-
-
-def switches_behavior(trees: list[Tree]) -> bool:
-    """Whether a program says by itself which behaviour it wants."""
-    return any(
-        (dotted_of(node) or "").rpartition(".")[2] in _SWITCHES for tree in trees for node in tree.chains
-    )  # fmt: skip
-
-
-def _acts(tree: Tree) -> bool:
-    """Whether a module calls something of an Estimator at its top: a script without `__main__`."""
-    names = ("train", "evaluate", "predict", "train_and_evaluate", "run")
-    return any(
-        isinstance(call.func, cst.Attribute) and call.func.attr.value in names and tree.where.get(call) is tree.scope
-        for call in tree.calls
-    )
-
-
-def _is_run(tree: Tree) -> bool:
-    return any(
-        isinstance(one, cst.If) and "__main__" in tree.module.code_for_node(one.test) for one in tree.module.body
-    )
 
 
 class _RenamedNames:

@@ -20,7 +20,7 @@ from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of, parse
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
-from estimator_pipeline.migrate.code.renames import tf1_names
+from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.to_keras.classes import estimator_subclasses as subclasses  # fmt: skip
 from estimator_pipeline.migrate.code.to_keras.helpers import HELPERS
 from estimator_pipeline.migrate.code.to_keras.hooks import hooks
@@ -117,7 +117,7 @@ def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Co
 
 
 def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Sequence[Construct]) -> str:
-    tf = tf1_names.root_of_tensorflow(program, tree)
+    tf = tensorflow_1.root_of_tensorflow(program, tree)
     old = None if tf else _v1_import(tree)
     if tree.tensorflow_1:
         for one in constructs:
@@ -346,7 +346,7 @@ def _with_helpers(reader: Rewriter, jobs: list[ConvertedJob]) -> str:
     imports = [node for node in body if isinstance(node, cst.SimpleStatementLine)
                and isinstance(node.body[0], (cst.Import, cst.ImportFrom))
                and "__future__" not in reader.source(node)]  # fmt: skip
-    leading: Any = tf1_names.last_import(reader.tree)
+    leading: Any = tensorflow_1.last_import(reader.tree)
     if leading in body:  # not what is imported further down
         imports = [node for node in imports if body.index(node) <= body.index(leading)] or imports
     before: dict[cst.CSTNode, list[str]] = {}

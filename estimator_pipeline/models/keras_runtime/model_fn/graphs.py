@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import keras_graphs
@@ -50,7 +50,7 @@ class Variables:
                 zeros = functools.partial(tf.zeros, initial.shape, initial.dtype.base_dtype)
                 given = given | {"initial_value": zeros}
             # A name that ends with a slash is taken as it is, and not made unique once more.
-            known = self.by_name[name] = next_creator(**given | {"name": scope})
+            known = self.by_name[name] = _with_operation(next_creator(**given | {"name": scope}))
             if of_graph:
                 self.initial.append((known, initial))
             return known
@@ -60,6 +60,29 @@ class Variables:
         for key in keys:
             v1.add_to_collection(key, known)
         return known
+
+
+class _Operation(NamedTuple):
+    """What programs ask the operation of a variable for: `tf.summary.histogram(variable.op.name, variable)`."""
+
+    name: str
+    type: str = "VarHandleOp"
+    device: str = ""
+    graph: Any = None
+
+
+def _with_operation(variable: Any) -> Any:
+    """A variable with an `op`, which one that was made eagerly does not have."""
+    variable.__class__ = _class_with_operation(type(variable))
+    return variable
+
+
+@functools.cache
+def _class_with_operation(of: Any) -> Any:
+    def op(variable: Any) -> _Operation:
+        return _Operation(variable.name.partition(":")[0], device=variable.device)
+
+    return type(of.__name__, (of,), {"op": property(op)})
 
 
 class ModeGraph:

@@ -21,7 +21,7 @@ from estimator_pipeline.migrate.code.analysis.functions import parameters_of
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
-from estimator_pipeline.migrate.code.renames import tf1_names
+from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.to_keras.convert_file import DEFECTS, ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files, reached
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible
@@ -103,7 +103,7 @@ def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tr
         group = [tree for tree in whole if tree.keras is None or not tree.keras.text]
         if all(tree.keras is None for tree in group):
             continue
-        graphs = tf1_names.switches_behavior(whole) or any(tree.was_tensorflow_1 for tree in whole)
+        graphs = tensorflow_1.switches_behavior(whole) or any(tree.was_tensorflow_1 for tree in whole)
         made: dict[Tree, ConversionOutcome] = {}
         for tree in group:
             outcome = _outcome(program, tree, found[tree], tree in imported, graphs)
@@ -421,10 +421,10 @@ class _File:
 
     def _of_tensorflow_1(self) -> None:
         """What the new names need, and the switch of a program that builds graphs."""
-        self._behind(tf1_names.last_import(self.tree), self.tree.needs)
+        self._behind(tensorflow_1.last_import(self.tree), self.tree.needs)
         files = reached(self.program, self.tree, set(self.program.trees.values()))
-        switches, of_1 = tf1_names.switches_behavior(files), any(one.was_tensorflow_1 for one in files)
-        place = tf1_names.switch(self.program, self.tree, switches, self.is_imported, of_1=of_1)
+        switches, of_1 = tensorflow_1.switches_behavior(files), any(one.was_tensorflow_1 for one in files)
+        place = tensorflow_1.switch(self.program, self.tree, switches, self.is_imported, of_1=of_1)
         if place is not None:
             self._behind(place, ["", self._v1("disable_v2_behavior()", self.tree.module)])
 

@@ -89,10 +89,10 @@ def reached(program: Program, tree: Tree, chosen: set[Tree]) -> list[Tree]:
             return
         waiting.add(one)
         for _, binding in one.imports:
-            for other in _imported(program, one, binding):
+            for other in program.files_of_import(one, binding):
                 if other is not tree:
                     visit(other)
-        if one in chosen or any(other in found for _, b in one.imports for other in _imported(program, one, b)):
+        if one in chosen or any(other in found for _, b in one.imports for other in program.files_of_import(one, b)):
             found[one] = None
 
     waiting: set[Tree] = set()
@@ -103,21 +103,9 @@ def reached(program: Program, tree: Tree, chosen: set[Tree]) -> list[Tree]:
 def imported_files(program: Program, trees: Iterable[Tree]) -> set[Tree]:
     """The files that others of a program import."""
     return {
-        other for tree in trees for _, binding in tree.imports for other in _imported(program, tree, binding)
+        other for tree in trees for _, binding in tree.imports for other in program.files_of_import(tree, binding)
         if other is not tree
     }  # fmt: skip
-
-
-def _imported(program: Program, tree: Tree, binding: Binding) -> Iterator[Tree]:
-    """The files that an import names: the module, and the one that is a name of it."""
-    dotted = binding.name if binding.kind == "import" else binding.module
-    for value in program.module(dotted, binding.level, tree):
-        if isinstance(value, ModuleOf):
-            if value.tree is not None:
-                yield value.tree
-            inner = program.submodule(value, binding.name) if binding.kind == "from" else None
-            if inner is not None:
-                yield inner
 
 
 def link(program: Program, trees: Sequence[Tree]) -> Linked:
@@ -191,7 +179,7 @@ def _check(program: Program, linked: Linked) -> None:
             raise NotConvertible("its files are indented in several ways", tree.module)
         for _, binding in tree.imports:
             of_file = binding.kind == "from" and binding.name != "*"
-            if of_file and any(_imported(program, tree, binding)):
+            if of_file and any(program.files_of_import(tree, binding)):
                 _check_handed_on(program, tree, binding)
             if binding.kind == "import" and binding.name in ("tensorflow", "tensorflow.compat.v1"):
                 found.setdefault(binding.name, tree)
@@ -251,7 +239,7 @@ def _imports(program: Program, linked: Linked, part: SourcePart, at: int) -> Ite
         start, end = _span(tree, lines, statement)
         names = [alias for one in small if not isinstance(one.names, cst.ImportStar) for alias in one.names]
         bindings = [binding for alias, binding in tree.imports if alias in names or alias in small]
-        modules = {other for binding in bindings for other in _imported(program, tree, binding) if other in trees}
+        modules = {other for binding in bindings for other in program.files_of_import(tree, binding) if other in trees}
         text, marker = tree.source.text[start:end], f"import_of_file_{at}_{len(part.imports)}"
         bound = [name for binding in bindings if binding.name != "*" for name in [_name(binding)]]
         if not modules:
@@ -267,7 +255,7 @@ def _imports(program: Program, linked: Linked, part: SourcePart, at: int) -> Ite
     for node, binding in tree.imports:
         parent = tree.parents.get(node)
         inside = node not in at_the_top and parent not in at_the_top and not _is_at_the_top(tree, node, at_the_top)
-        if inside and any(other in trees for other in _imported(program, tree, binding)):
+        if inside and any(other in trees for other in program.files_of_import(tree, binding)):
             raise NotConvertible("an import of another of its files within a function or a condition", tree.module)
 
 

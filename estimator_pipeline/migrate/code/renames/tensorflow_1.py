@@ -1,0 +1,133 @@
+"""Which files are programs of TensorFlow 1 though their own names do not tell, and where such a program says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code.analysis.name_resolution import Program
+from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of
+
+__all__ = ["last_import", "root_of_tensorflow", "spread", "switch", "switches_behavior"]
+
+_SWITCHES = ("disable_v2_behavior", "enable_v2_behavior", "disable_eager_execution", "enable_eager_execution")
+_OF_TESTS = re.compile(r"(^|/)(test_[^/]*|[^/]*_test)\.py$")
+
+
+def spread(program: Program, trees: Sequence[Tree]) -> None:
+    """Marks as files of TensorFlow 1 those that only such files import, tests apart.
+
+    Of their own names each may have both meanings: `tf.name_scope(name, default_name="loss")`.
+    """
+    importers: dict[Tree, set[Tree]] = {tree: set() for tree in trees}
+    for tree in trees:
+        if _OF_TESTS.search(tree.source.path):
+            continue
+        for _, binding in tree.imports:
+            for other in program.files_of_import(tree, binding):
+                if other is not tree and other in importers:
+                    importers[other].add(tree)
+    old = {tree for tree in trees if tree.tensorflow_1}
+    # A file that does not import TensorFlow hands on what its importers are.
+    alone = old | {tree for tree in trees if importers[tree] and not tree.source.cells}
+    while True:
+        others = {tree for tree in alone - old if not importers[tree] <= alone}
+        if not others:
+            break
+        alone -= others
+    while True:  # what is imported by them, at once or through others; files may import each other in a circle
+        found = {tree for tree in alone - old if importers[tree] & old}
+        if not found:
+            break
+        old |= found
+    for tree in old:
+        tree.tensorflow_1 = tree.tensorflow_1 or (
+            root_of_tensorflow(program, tree) is not None and not _names_compat(tree)
+        )
+
+
+def _names_compat(tree: Tree) -> bool:
+    """Whether a file has names of tf.compat: all of it may be written for TensorFlow 2."""
+    names = [dotted_of(node) or "" for node in tree.chains]
+    return any(".compat." in name for name in names) or any("compat" in one.module for _, one in tree.imports)
+
+
+def switch(
+    program: Program, tree: Tree, switches: bool, imported: bool, *, of_1: bool = False
+) -> cst.BaseStatement | None:  # fmt: skip
+    """The statement behind which a program of TensorFlow 1 has to say that it is one; None where it need not.
+
+    `of_1` says that a file which this one imports was written for TensorFlow 1, whatever this one was.
+
+    TensorFlow 1 built graphs: `tf.placeholder` at the top of a module, `shape[1].value`, data sets with iterators. The
+    module that is run says so once, behind its imports.
+    """
+    if switches or not (of_1 or tree.tensorflow_1 or tree.was_tensorflow_1) or tree.source.cells:
+        return None
+    if root_of_tensorflow(program, tree) is None or not (_is_run(tree) or (not imported and _acts(tree))):
+        return None
+    last, by_name = last_import(tree), _import_of_tensorflow(tree)
+    if last is None or (by_name is not None and tree.position(by_name) > tree.position(last)):
+        return by_name  # what imports go on behind other statements
+    return last
+
+
+def _import_of_tensorflow(tree: Tree) -> cst.BaseStatement | None:
+    """The statement at the top of a module that imports tensorflow itself."""
+    for alias, binding in tree.imports:
+        if binding.kind == "import" and binding.name == "tensorflow" and binding.scope is tree.scope:
+            return next((one for one in tree.module.body if one in set(tree.above(alias))), None)
+    return None
+
+
+def last_import(tree: Tree) -> cst.BaseStatement | None:
+    """The last statement of the imports with which a module begins; None where it begins with something else."""
+    last = None
+    for statement in tree.module.body:
+        if isinstance(statement, cst.SimpleStatementLine):
+            if all(isinstance(one, (cst.Import, cst.ImportFrom)) for one in statement.body):
+                last = statement
+                continue
+            if isinstance(statement.body[0], cst.Expr) and last is None:
+                continue  # the docstring
+        if isinstance(statement, cst.Try) and last is not None:
+            continue
+        if last is not None:
+            break
+    return last
+
+
+def root_of_tensorflow(program: Program, tree: Tree) -> str | None:
+    """By which name the top of a module has tensorflow itself."""
+    for alias, binding in tree.imports:
+        if binding.kind == "import" and binding.name == "tensorflow" and binding.scope is tree.scope:
+            name = alias.evaluated_alias if isinstance(alias, cst.ImportAlias) else None
+            return name or "tensorflow"
+    return None
+
+
+def switches_behavior(trees: list[Tree]) -> bool:
+    """Whether a program says by itself which behaviour it wants."""
+    return any(
+        (dotted_of(node) or "").rpartition(".")[2] in _SWITCHES for tree in trees for node in tree.chains
+    )  # fmt: skip
+
+
+def _acts(tree: Tree) -> bool:
+    """Whether a module uses an Estimator at its top, or calls a function of its own: a script without `__main__`."""
+    names = ("train", "evaluate", "predict", "train_and_evaluate", "run")
+    functions = {node.name.value for node in tree.module.body if isinstance(node, cst.FunctionDef)}
+    return any(
+        (isinstance(call.func, cst.Attribute) and call.func.attr.value in names)
+        or (isinstance(call.func, cst.Name) and call.func.value in functions
+            and isinstance(tree.parents.get(call), cst.Expr))
+        for call in tree.calls if tree.where.get(call) is tree.scope
+    )  # fmt: skip
+
+
+def _is_run(tree: Tree) -> bool:
+    return any(
+        isinstance(one, cst.If) and "__main__" in tree.module.code_for_node(one.test) for one in tree.module.body
+    )
