@@ -41,6 +41,7 @@ from estimator_pipeline.models.keras_runtime.model_fn.settings import (
     EvalSpec,
     FinalExporterSpec,
     LatestExporterSpec,
+    ModeKeys,
     ModelFnRunConfig,
     ModelFnSpec,
     PredictOutput,
@@ -60,7 +61,7 @@ RunConfig = ModelFnRunConfig
 __all__ = [
     "BestExporter", "ClassificationOutput", "DNNClassifier", "DNNLinearCombinedClassifier",
     "DNNLinearCombinedRegressor", "DNNRegressor", "EvalSpec", "FinalExporter", "LatestExporter", "LinearClassifier",
-    "LinearRegressor", "ModelFnModel", "ModelFnSpec", "PredictOutput", "ProfilerHook", "RegressionOutput",
+    "LinearRegressor", "ModeKeys", "ModelFnModel", "ModelFnSpec", "PredictOutput", "ProfilerHook", "RegressionOutput",
     "RunConfig", "ServingInputReceiver", "TPUConfig", "TPUModelFnSpec", "TensorServingInputReceiver", "TrainSpec",
     "WarmStartSettings", "add_metrics", "build_parsing_serving_input_receiver_fn",
     "build_raw_serving_input_receiver_fn", "dataset", "export_saved_model", "forward_features", "numpy_input_fn",

@@ -14,11 +14,17 @@ from estimator_pipeline.errors import ConfigError
 
 __all__ = [
     "BestExporterSpec", "ClassificationOutput", "EvalSpec", "FinalExporterSpec", "LatestExporterSpec",
-    "ModelFnRunConfig", "ModelFnSpec", "PredictOutput", "RegressionOutput", "ServingInputReceiver", "TPUConfig",
+    "ModeKeys", "ModelFnRunConfig", "ModelFnSpec", "PredictOutput", "RegressionOutput", "ServingInputReceiver", "TPUConfig",
     "TPUModelFnSpec", "TensorServingInputReceiver", "TrainSpec",
 ]  # fmt: skip
 
 _NOT_SAID = object()
+
+
+class ModeKeys:
+    """What a model_fn is told as its mode."""
+
+    TRAIN, EVAL, PREDICT, INFER = "train", "eval", "infer", "infer"
 
 
 class ModelFnRunConfig:

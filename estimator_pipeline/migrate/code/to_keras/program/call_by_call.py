@@ -66,6 +66,8 @@ _CANNED = re.compile(r"tf\.compat\.v1\.estimator\.((DNN|Linear|DNNLinearCombined
 _CONTRIB = re.compile(r"contrib\.(estimator|learn|distribute|tpu)\.\w+")
 _OF_CONTRIB = {"estimator.forward_features": "forward_features"}
 _MODES = {"TRAIN": "'train'", "EVAL": "'eval'", "PREDICT": "'infer'", "INFER": "'infer'"}
+# Modules of Estimators: every use of what is imported from them is to be replaced.
+_OF_ESTIMATORS = re.compile(r"tensorflow(\.compat\.v[12]|\.python)?\.estimator\b|tensorflow_estimator\b")
 # Hooks are TensorFlow's own, and stay under another name.
 _HOOKS = re.compile(r"tf\.estimator\.(SessionRun\w+|\w+Hook|CheckpointSaverListener|SecondOrStepTimer|NanLoss\w+)$")
 _METHOD = "tf.estimator.Estimator."
@@ -167,6 +169,7 @@ class _File:
         taken = set(tree.scope.names) | {name for scope in tree.scopes.values() for name in scope.names}
         self.runtime = next(one for one in (_NAME, f"{_NAME}_", f"{_NAME}_of_estimator_pipeline") if one not in taken)
         self.needs_runtime = False
+        self.gone: dict[str, tuple[str, cst.CSTNode]] = {}  # name -> (what was imported, where)
         # The functions that make or use an Estimator; None: the module's own statements.
         self.jobs = {
             next((above for above in tree.above(one.node) if isinstance(above, (cst.FunctionDef, cst.Lambda))), None)
@@ -183,6 +186,9 @@ class _File:
         self._imports()
         text = apply(self.lines.text, self.edits)
         unknown = unknown_names(text) - unknown_names(self.lines.text)
+        for name in sorted(unknown & self.gone.keys()):
+            dotted, node = self.gone[name]
+            raise NotConvertible(f"{dotted}, which is the Estimator's own", node)
         if unknown:
             raise NotConvertible(f"the name {min(unknown)} would be gone", self.tree.module, 1)
         return ConversionOutcome(text, keeps_model_fn=True)
@@ -214,8 +220,6 @@ class _File:
             raise NotConvertible(f"{one.match.spelled}: a model_fn that stays trains in one process", node)
         elif name in ("make_one_shot_iterator", "make_initializable_iterator"):
             self._iterator(name, node)
-        elif name == "private import" and "estimator" in one.match.spelled:
-            raise NotConvertible(f"{one.match.spelled}, which is the Estimator's own", node)
         elif name.endswith(" subclass") and row.kind == "hook":
             self._bases(node)
         elif row.kind == "contrib" and not one.match.exists and not is_guarded(self.tree, node):
@@ -267,9 +271,7 @@ class _File:
         name = node.attr.value if isinstance(node, cst.Attribute) else ""
         if name not in _MODES and isinstance(parent, cst.Attribute) and parent.value is node:
             node, name = parent, parent.attr.value
-        if name not in _MODES:
-            raise NotConvertible("ModeKeys by itself", node)
-        self._chain(node, _MODES[name])
+        self._chain(node, _MODES.get(name) or f"{self._module()}.ModeKeys")
 
     def _chain(self, node: cst.CSTNode, text: str) -> None:
         start, end = self._span(node)
@@ -445,16 +447,26 @@ class _File:
 
     def _gone_imports(self) -> None:
         """Imports of what is the Estimator's, of which every use is replaced."""
+        gone: dict[cst.SimpleStatementLine, list[cst.ImportAlias]] = {}
         for alias, binding in self.tree.imports:
             dotted = binding.name if binding.kind == "import" else f"{binding.module}.{binding.name}"
-            if not re.match(r"tensorflow(\.compat\.v[12])?\.estimator\b", dotted):
+            if not _OF_ESTIMATORS.match(dotted):
                 continue
             statement = next(self._statements(alias), None)
-            names = getattr(statement.body[0], "names", ()) if statement is not None else ()
-            if statement is None or len(statement.body) > 1 or isinstance(names, cst.ImportStar) or len(names) > 1:
+            if statement is None or len(statement.body) > 1 or not isinstance(alias, cst.ImportAlias):
                 raise NotConvertible("an import of what is gone among others", alias)
-            start, end = self._span(statement.body[0])
-            if self.tree.parents.get(statement) is self.tree.module:
+            self.gone[alias.evaluated_alias or alias.evaluated_name] = (dotted, alias)
+            gone.setdefault(statement, []).append(alias)
+        for statement, aliases in gone.items():
+            one = statement.body[0]
+            assert isinstance(one, (cst.Import, cst.ImportFrom)) and not isinstance(one.names, cst.ImportStar)
+            left = [alias for alias in one.names if alias not in aliases]
+            start, end = self._span(one)
+            if left:
+                left[-1] = left[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+                text = self.tree.module.code_for_node(one.with_changes(names=left))
+                self.edits.append(Edit(start, end, text))
+            elif self.tree.parents.get(statement) is self.tree.module:
                 last = self.tree.position(statement)[2]
                 start = self.lines.starts[self.tree.position(statement)[0] - 1]
                 end = self.lines.starts[last] if last < len(self.lines.starts) else len(self.lines.text)
