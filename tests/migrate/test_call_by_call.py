@@ -62,7 +62,7 @@ def test_a_program(tmp_path):
     # Before TensorFlow, and shapes as the program knows them.
     beginning = (
         "from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn\nimport sys\n\n"
-        "import tensorflow as tf\n\ntf.compat.v1.disable_v2_behavior()\n"
+        "import tensorflow as tf\n\nif __name__ == \"__main__\":\n    tf.compat.v1.disable_v2_behavior()\n"
     )
     assert text.startswith(beginning)
     for line in (
@@ -174,7 +174,7 @@ def test_canned_estimators(tmp_path):
         ("model.evaluate(input_fn, hooks=[], unknown=1)", "evaluate of an Estimator with unknown"),
         ("session = tf.compat.v1.Session()", "tf.compat.v1.Session of a graph of its own, beside an Estimator"),
         ("place = tf.compat.v1.placeholder(tf.float32)", "a placeholder of any shape, beside an Estimator"),
-        ("mode = tf.estimator.ModeKeys", "ModeKeys by itself"),
+        ("from tensorflow.python.estimator import util\nutil.f()", "tensorflow.python.estimator.util, which is"),
         ("class Own(tf.estimator.Estimator):\n    pass", "no call of Keras takes its place"),
         ("try:\n    config = tf.estimator.RunConfig()\nexcept AttributeError:\n    config = None", "in a branch of"),
     ],
@@ -203,6 +203,26 @@ def test_imports_by_name(tmp_path):
         "from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn_\nimport tensorflow as tf\n\n"
         "keras_model_fn = 1\nmodel = keras_model_fn_.ModelFnModel(lambda features: None, "
         "config=keras_model_fn_.RunConfig('m'))\nmodel.fit(keras_model_fn_.dataset(lambda: None))\n"
+    )
+
+
+def test_private_imports(tmp_path):
+    """Of the Estimator's own modules: gone where all that they give is replaced; ModeKeys may stand by itself."""
+    made = converted(
+        tmp_path,
+        "import tensorflow as tf\nfrom tensorflow.python.estimator import model_fn as lib\n"
+        "from tensorflow.python.estimator.model_fn import EstimatorSpec, ModeKeys\n"
+        "from tensorflow import estimator, io\n\n"
+        "def model_fn(features, mode):\n    keys = ModeKeys\n"
+        "    if mode == lib.ModeKeys.TRAIN:\n        return EstimatorSpec(mode)\n\n"
+        "estimator.Estimator(model_fn, 'm').train(lambda: io.gfile.GFile('x'))\n",
+    )
+    assert made.after == (
+        "from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn\nimport tensorflow as tf\n"
+        "from tensorflow import io\n\n"
+        "def model_fn(features, mode):\n    keys = keras_model_fn.ModeKeys\n"
+        "    if mode == 'train':\n        return keras_model_fn.ModelFnSpec(mode)\n\n"
+        "keras_model_fn.ModelFnModel(model_fn, 'm').fit(keras_model_fn.dataset(lambda: io.gfile.GFile('x')))\n"
     )
 
 

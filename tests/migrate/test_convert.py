@@ -267,9 +267,11 @@ _RUN = "\nif __name__ == '__main__':\n  tf.app.run()\n"
     ("head", "after"),
     [
         ('"""Doc."""\nimport os\nimport tensorflow as tf\n\nA = 1\n',
-         '"""Doc."""\nimport os\nimport tensorflow as tf\n\ntf.compat.v1.disable_v2_behavior()\n\nA = 1\n'),
+         '"""Doc."""\nimport os\nimport tensorflow as tf\n\nif __name__ == "__main__":\n'
+         "    tf.compat.v1.disable_v2_behavior()\n\nA = 1\n"),
         ("import tensorflow\nimport os  # last\n# of A\nA = tensorflow.log(1.)\nimport tensorflow as tf\n",
-         "import tensorflow\nimport os  # last\n\ntensorflow.compat.v1.disable_v2_behavior()\n# of A\n"
+         "import tensorflow\nimport os  # last\n\nif __name__ == \"__main__\":\n"
+         "    tensorflow.compat.v1.disable_v2_behavior()\n# of A\n"
          "A = tensorflow.math.log(1.)\nimport tensorflow as tf\n"),
         ("import tensorflow as tf\ntf.enable_eager_execution()\n",
          "import tensorflow as tf\ntf.compat.v1.enable_eager_execution()\n"),

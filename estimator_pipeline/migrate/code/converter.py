@@ -213,10 +213,10 @@ def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[T
     line, lines = tree.position(last)[2], Lines(made.after)
     newline = lines.newline(line)
     root = tensorflow_1.root_of_tensorflow(analysis.program, tree)
-    text = f"{root}.compat.v1.disable_v2_behavior()"
+    written = tensorflow_1.switch_lines(tree, f"{root}.compat.v1")
     at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
-    made.after = apply(made.after, [Edit(at, at, f"{newline}{text}{newline}")])
-    made.changes.append(Change(line, 1, "", text, "tensorflow-1-behavior"))
+    made.after = apply(made.after, [Edit(at, at, "".join(f"{one}{newline}" for one in written))])
+    made.changes.append(Change(line, 1, "", written[-1].strip(), "tensorflow-1-behavior"))
     made.changes.sort(key=lambda change: (change.line, change.column))
 
 

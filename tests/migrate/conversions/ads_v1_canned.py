@@ -14,7 +14,8 @@ import os
 
 import tensorflow as tf
 
-tf.compat.v1.disable_v2_behavior()
+if __name__ == "__main__":
+    tf.compat.v1.disable_v2_behavior()
 
 flags = tf.compat.v1.app.flags
 FLAGS = flags.FLAGS

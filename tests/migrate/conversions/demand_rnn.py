@@ -5,7 +5,8 @@ import os
 import numpy as np
 import tensorflow as tf
 
-tf.compat.v1.disable_v2_behavior()
+if __name__ == "__main__":
+    tf.compat.v1.disable_v2_behavior()
 
 FLAGS = tf.compat.v1.flags.FLAGS
 tf.compat.v1.flags.DEFINE_string("data_path", "", "demand.npz")

@@ -11,7 +11,8 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-tf.compat.v1.disable_v2_behavior()
+if __name__ == "__main__":
+    tf.compat.v1.disable_v2_behavior()
 
 
 tf.compat.v1.flags.DEFINE_string('data_dir', '/tmp/mnist_data', 'Directory with digits.npz.')

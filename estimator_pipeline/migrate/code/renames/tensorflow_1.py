@@ -10,7 +10,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of
 
-__all__ = ["last_import", "root_of_tensorflow", "spread", "switch", "switches_behavior"]
+__all__ = ["last_import", "root_of_tensorflow", "spread", "switch", "switch_lines", "switches_behavior"]
 
 _SWITCHES = ("disable_v2_behavior", "enable_v2_behavior", "disable_eager_execution", "enable_eager_execution")
 _OF_TESTS = re.compile(r"(^|/)(test_[^/]*|[^/]*_test)\.py$")
@@ -72,6 +72,12 @@ def switch(
     if last is None or (by_name is not None and tree.position(by_name) > tree.position(last)):
         return by_name  # what imports go on behind other statements
     return last
+
+
+def switch_lines(tree: Tree, v1: str) -> list[str]:
+    """What such a program says, the name of tf.compat.v1 given: where it is run, and not where another imports it."""
+    said = f"{v1}.disable_v2_behavior()"
+    return ["", 'if __name__ == "__main__":', f"    {said}"] if _is_run(tree) else ["", said]
 
 
 def _import_of_tensorflow(tree: Tree) -> cst.BaseStatement | None:

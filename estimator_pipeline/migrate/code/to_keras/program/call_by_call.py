@@ -428,7 +428,7 @@ class _File:
         switches, of_1 = tensorflow_1.switches_behavior(files), any(one.was_tensorflow_1 for one in files)
         place = tensorflow_1.switch(self.program, self.tree, switches, self.is_imported, of_1=of_1)
         if place is not None:
-            self._behind(place, ["", self._v1("disable_v2_behavior()", self.tree.module)])
+            self._behind(place, tensorflow_1.switch_lines(self.tree, self._v1("", self.tree.module).rstrip(".")))
 
     def _behind(self, statement: cst.CSTNode | None, lines: Sequence[str]) -> None:
         if not lines:
