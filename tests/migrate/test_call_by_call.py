@@ -62,7 +62,7 @@ def test_a_program(tmp_path):
     # Before TensorFlow, and shapes as the program knows them.
     beginning = (
         "from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn\nimport sys\n\n"
-        "import tensorflow as tf\n\nif __name__ == \"__main__\":\n    tf.compat.v1.disable_v2_behavior()\n"
+        'import tensorflow as tf\n\nif __name__ == "__main__":\n    tf.compat.v1.disable_v2_behavior()\n'
     )
     assert text.startswith(beginning)
     for line in (

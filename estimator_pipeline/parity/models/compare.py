@@ -38,6 +38,7 @@ from estimator_pipeline.parity.jobs import metadata as about
 from estimator_pipeline.parity.models import inspection, matching
 from estimator_pipeline.parity.models.arguments import InputFns, check_arguments
 from estimator_pipeline.parity.models.input_fns import dataset_for_fit, features_of
+from estimator_pipeline.parity.models.model_fn import calls_model_fn, compare_model_fn
 from estimator_pipeline.parity.models.record_formats import RecordFormats, common_formats
 from estimator_pipeline.parity.optimizer_slots import kept_by_keras, kept_in_graph
 from estimator_pipeline.parity.result import ENGINES, Parity
@@ -104,6 +105,10 @@ def compare_models(
         TaskFailedError: training or evaluation of either failed, for a function of the program raised.
     """
     check_arguments(estimator, model, steps, eval_steps)
+    if calls_model_fn(model):
+        data = InputFns.of(estimator, input_fn, eval_input_fn, keras_input_fn, keras_eval_input_fn, eval_steps)
+        names = bool(mapping or metric_names or predictions)
+        return compare_model_fn(estimator, model, data, steps=steps, named=names, tolerances=tolerances, folder=folder)
     allowed = Tolerances.of(tolerances)
     weights = matching.names_of(mapping, "mapping", '{"dense/kernel": "fc1/weights"}')
     named = matching.names_of(metric_names, "metric_names", '{"acc": "accuracy"}')

@@ -36,8 +36,9 @@ def check_proof(proof: Path, program: Path) -> None:
 
 
 def compare_conversion(
-    program: Path, made: Path, proof: Path, *, steps: int = 20, folder: Path | None = None
-) -> Parity:
+    program: Path, made: Path, proof: Path, *, steps: int = 20, folder: Path | None = None,
+    of_tensorflow_1: bool = False, beside: Path | None = None,
+) -> Parity:  # fmt: skip
     """Trains a program's Estimator and the model of its conversion on the same records, and compares each step.
 
     Args:
@@ -47,6 +48,9 @@ def compare_conversion(
             `keras_eval_input_fn(made)`, and `mapping(model)`, `metric_names(model)`, `predictions(model)`, whose names
             are the Keras model's; see :func:`estimator_pipeline.parity.compare_models`.
         steps: training steps.
+        of_tensorflow_1: whether the program was written for it, and `program` has the new names: shapes and tensors are
+            TensorFlow 1's then. Eager execution stays on.
+        beside: the folder of the program, where `program` is in another one.
 
     Raises:
         ConfigError: a file that cannot be imported, a function that is not there or returns something else.
@@ -56,7 +60,10 @@ def compare_conversion(
     missing = [name for name in _ASKED if not callable(getattr(found, name, None))]
     if missing:
         raise ConfigError(f"{proof} has no function {missing[0]}", code="job/bad-function", hint=_hint())
-    theirs, ours = _module(program, "program_before"), _module(made, "program_made")
+    if of_tensorflow_1:
+        tf.compat.v1.disable_v2_tensorshape()
+        tf.compat.v1.disable_tensor_equality()
+    theirs, ours = _module(program, "program_before", beside), _module(made, "program_made")
     functions: dict[str, Any] = {name: getattr(found, name, None) for name in (*_ASKED, *_OF_DATA, *_OF_MODEL)}
     # Initial values are the Keras model's: which ones, a seed says.
     tf.keras.utils.set_random_seed(1)
@@ -95,13 +102,13 @@ def _hint() -> str:
     )
 
 
-def _module(path: Path, name: str) -> Any:
+def _module(path: Path, name: str, beside: Path | None = None) -> Any:
     """A file as a module of another name, beside what it imports."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is no Python file", code="file/bad-format")
     module = importlib.util.module_from_spec(spec)
-    with _called_as(path):
+    with _called_as(path, beside or path.resolve().parent):
         try:
             spec.loader.exec_module(module)
         except SystemExit as ended:
@@ -118,12 +125,12 @@ def _module(path: Path, name: str) -> Any:
 
 
 @contextmanager
-def _called_as(path: Path) -> Iterator[None]:
+def _called_as(path: Path, folder: Path) -> Iterator[None]:
     """The command line and the folder of modules that a program without arguments has."""
     words, sys.argv = sys.argv, [str(path)]
-    sys.path.insert(0, str(path.resolve().parent))
+    sys.path.insert(0, str(folder.resolve()))
     try:
         yield
     finally:
         sys.argv = words
-        sys.path.remove(str(path.resolve().parent))
+        sys.path.remove(str(folder.resolve()))

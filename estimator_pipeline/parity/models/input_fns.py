@@ -110,6 +110,16 @@ class ComparedInputFn:
 
         return self._with_its_signature(given)
 
+    def for_model_fn(self) -> Callable[..., Any]:
+        """The function that makes a dataset, or tensors, for a Keras model that calls a model_fn."""
+
+        def given(**context: Any) -> Any:
+            with seeds.global_seed(self._seed):
+                found = self._input_fn(**self._arguments, **context)
+            return self._looked_at(found) if isinstance(found, _datasets()) else found
+
+        return self._with_its_signature(given)
+
     def first_features(self) -> Any:
         """The features of the first batch that a Keras model is given, which is read once.
 

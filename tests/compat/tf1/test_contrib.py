@@ -352,6 +352,46 @@ def test_data_and_tables(run):
         data.map_and_batch(abs, 2, num_parallel_batches=1, num_parallel_calls=1)
 
 
+@pytest.mark.parametrize("options", [{"window_shift": 2}, {"stride": 2}, {"window_shift": 2, "window_stride": 2}])
+def test_sliding_windows(options):
+    from estimator_pipeline.compat.tf1.contrib import data
+
+    numbers = tf.data.Dataset.range(7)
+    pairs = tf.data.Dataset.zip((numbers, {"x": numbers}))
+    step = options.get("window_stride", 1)
+    wanted = [[at, at + step, at + 2 * step] for at in range(0, 7, 2) if at + 2 * step < 7]
+    found = [one.tolist() for one in numbers.apply(data.sliding_window_batch(3, **options)).as_numpy_iterator()]
+    assert found == wanted
+    both = list(pairs.apply(data.sliding_window_batch(3, **options)).as_numpy_iterator())
+    assert [one[0].tolist() for one in both] == [one[1]["x"].tolist() for one in both] == wanted
+    with pytest.raises(ValueError, match="Cannot specify both"):
+        data.sliding_window_batch(3, stride=1, window_shift=1)
+
+
+def test_columns(run):
+    """Those of tf.contrib.layers, for what makes numbers of columns today."""
+    columns = contrib.module("layers")
+    word = columns.sparse_column_with_keys("word", ["a", "b"])
+    kind = columns.sparse_column_with_integerized_feature("kind", 3)
+    size = columns.real_valued_column("size", normalizer=lambda one: one * 2)
+    features = {"size": [[2.0]], "kind": [[1]], "word": [["b"]]}
+    dense = [size, columns.one_hot_column(kind), columns.bucketized_column(size, [5.0, 1.0])]
+    dense.append(columns.embedding_column(word, 2, initializer=v1.ones_initializer()))
+    hashed = columns.sparse_column_with_hash_bucket("word", 5)
+    wide = [hashed, columns.crossed_column({word, kind}, 7)]
+
+    def build():
+        made = v1.feature_column.input_layer(features, dense)
+        return made, v1.feature_column.linear_model(features, wide)
+
+    found, linear = run(build)
+    # In the order of names: kind, size, size by ranges, word.
+    assert found.tolist() == [[0.0, 1.0, 0.0, 4.0, 0.0, 1.0, 0.0, 1.0, 1.0]] and linear.tolist() == [[0.0]]
+    assert set(columns.create_feature_spec_for_parsing({size, word})) == {"size", "word"}
+    with pytest.raises(ValueError, match="dimension=None"):
+        columns.real_valued_column("size", None)
+
+
 def test_mnist_of_its_files(tmp_path):
     from estimator_pipeline.compat.tf1.contrib.learn import datasets
 

@@ -14,6 +14,7 @@ __all__ = [
     "padded_batch_and_drop_remainder",
     "read_batch_features",
     "reduce_dataset",
+    "sliding_window_batch",
     "sloppy_interleave",
     "unbatch",
 ]
@@ -55,6 +56,39 @@ def map_and_batch(
     return lambda dataset: dataset.map(map_func, num_parallel_calls=num_parallel_calls).batch(
         batch_size, drop_remainder=drop_remainder
     )
+
+
+def sliding_window_batch(
+    window_size: int, stride: int | None = None, window_shift: int | None = None, window_stride: int = 1
+) -> Transformation:  # fmt: skip
+    """For `dataset.apply`: batches of elements that follow each other, each so many elements behind the one before.
+
+    Args:
+        window_size: elements of a batch; there is none that is smaller.
+        stride, window_shift: by how many elements the next batch is further; 1 where neither is given.
+        window_stride: from one element of a batch to the next.
+
+    Raises:
+        ValueError: `stride` and `window_shift` are both given.
+    """
+    if stride is not None and window_shift is not None:
+        raise ValueError("Cannot specify both `stride` and `window_shift`")
+    shift = stride or window_shift or 1
+
+    def apply(dataset: Any) -> Any:
+        windows = dataset.window(window_size, shift, window_stride, drop_remainder=True)
+
+        def batch(*parts: Any) -> Any:
+            inner = tf.nest.map_structure(lambda one: one.batch(window_size, drop_remainder=True), parts)
+            return inner[0] if len(inner) == 1 and not isinstance(inner[0], (tuple, dict)) else _zipped(inner)
+
+        return windows.flat_map(batch)
+
+    return apply
+
+
+def _zipped(parts: Any) -> Any:
+    return tf.data.Dataset.zip(parts[0] if len(parts) == 1 else parts)
 
 
 def sloppy_interleave(map_func: Callable[..., Any], cycle_length: int, block_length: int = 1) -> Transformation:

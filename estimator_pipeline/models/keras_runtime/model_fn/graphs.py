@@ -7,7 +7,7 @@ variables live outside of the graph, by their names, and are those of all modes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 from estimator_pipeline import compat
@@ -73,16 +73,17 @@ class _Operation(NamedTuple):
 
 def _with_operation(variable: Any) -> Any:
     """A variable with an `op`, which one that was made eagerly does not have."""
-    variable.__class__ = _class_with_operation(type(variable))
+    kind: Any = type(variable)
+    variable.__class__ = _class_with_operation(kind)
     return variable
 
 
 @functools.cache
-def _class_with_operation(of: Any) -> Any:
+def _class_with_operation(of: Hashable) -> Any:
     def op(variable: Any) -> _Operation:
         return _Operation(variable.name.partition(":")[0], device=variable.device)
 
-    return type(of.__name__, (of,), {"op": property(op)})
+    return type("VariableWithOperation", (of,), {"op": property(op)})  # type: ignore[arg-type]
 
 
 class ModeGraph:

@@ -14,8 +14,8 @@ from estimator_pipeline.errors import ConfigError
 
 __all__ = [
     "BestExporterSpec", "ClassificationOutput", "EvalSpec", "FinalExporterSpec", "LatestExporterSpec",
-    "ModeKeys", "ModelFnRunConfig", "ModelFnSpec", "PredictOutput", "RegressionOutput", "ServingInputReceiver", "TPUConfig",
-    "TPUModelFnSpec", "TensorServingInputReceiver", "TrainSpec",
+    "ModeKeys", "ModelFnRunConfig", "ModelFnSpec", "PredictOutput", "RegressionOutput", "ServingInputReceiver",
+    "TPUConfig", "TPUModelFnSpec", "TensorServingInputReceiver", "TrainSpec",
 ]  # fmt: skip
 
 _NOT_SAID = object()

@@ -1,0 +1,171 @@
+"""A program's Estimator against the Keras model that calls the same model_fn (`keras_model_fn.ModelFnModel`).
+
+Both have the same variables, metrics and predictions under the same names, so that nothing is to be mapped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline import compat
+from estimator_pipeline.compat.internals.eager_blocks import eagerly
+from estimator_pipeline.engines.recording import step_recorder as recording
+from estimator_pipeline.engines.recording.environment import environment_of
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job.tolerances import Tolerances
+from estimator_pipeline.models.keras_runtime.model_fn.inputs import dataset
+from estimator_pipeline.parity import folders, graph_facts, known_differences
+from estimator_pipeline.parity.comparison import compare_records
+from estimator_pipeline.parity.models import inspection
+from estimator_pipeline.parity.models.arguments import InputFns
+from estimator_pipeline.parity.models.input_fns import features_of
+from estimator_pipeline.parity.optimizer_slots import kept_in_graph
+from estimator_pipeline.parity.result import ENGINES, Parity
+from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, initial_of
+from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
+
+__all__ = ["calls_model_fn", "compare_model_fn"]
+
+
+def calls_model_fn(model: Any) -> bool:
+    """Whether a Keras model is one that calls a model_fn."""
+    return hasattr(model, "call_model_fn")
+
+
+@eagerly
+def compare_model_fn(
+    estimator: Any, model: Any, data: InputFns, *, steps: int, named: bool, tolerances: Any = None, folder: Any = None
+) -> Parity:  # fmt: skip
+    """Trains both from the Estimator's initial values on the same records, and compares each step.
+
+    Neither is changed: both train in folders of the comparison's own.
+
+    Args:
+        estimator: a `tf.estimator.Estimator`.
+        model: a `keras_model_fn.ModelFnModel`, or a model of another function of that module.
+        data: of both.
+        steps: how many training steps.
+        named: whether names of one were given for those of the other.
+        tolerances: see :meth:`Tolerances.of`.
+        folder: where the runs and their records go; a new temporary one by default.
+
+    Raises:
+        ConfigError: names were given, or the variables are others.
+    """
+    if named:
+        raise ConfigError(
+            "names were given, and the Keras model calls a model_fn: its names are the Estimator's",
+            code="argument/not-applicable",
+            hint="leave mapping, metric_names and predictions out",
+        )
+    allowed = Tolerances.of(tolerances)
+    with folders.runs(folder, option="folder", engines=ENGINES) as base:
+        read = graph_facts.GraphFacts()
+        theirs = _by_estimator(estimator, base, data, steps, read)
+        ours = _by_keras(model, base, data, steps, theirs.names)
+        return compare_records(
+            base, metrics=dict(zip(ENGINES, (theirs.metrics, ours.metrics), strict=True)), tolerances=allowed,
+            by_nature=tuple(known_differences.of_random(ENGINES, (read.random, read.random))), steps=steps,
+            answers=(theirs.answers, ours.answers), about={"engines": list(ENGINES), "steps": steps},
+            notes=("the Keras model calls the program's model_fn: its names are the Estimator's",),
+        )  # fmt: skip
+
+
+@dataclasses.dataclass
+class _Outcome:
+    """What one side has come to, beside its record.
+
+    Attributes:
+        metrics: of the evaluation.
+        answers: the predictions for the first batch.
+        names: canonical name -> variable.
+    """
+
+    metrics: dict[str, Any]
+    answers: dict[str, Any]
+    names: dict[str, str]
+
+
+def _by_estimator(estimator: Any, base: Path, data: InputFns, steps: int, read: graph_facts.GraphFacts) -> _Outcome:
+    writer, names = StepWriter(base / "estimator" / "record"), dict[str, str]()
+
+    def of_graph(found: Iterable[str]) -> Mapping[str, str]:
+        names.update(canonical(found, kept_in_graph(compat.tensorflow().compat.v1.get_default_graph()).names))
+        return names
+
+    copy = inspection.copy_of(estimator, str(base / "estimator" / "model"))
+    hook = recording.estimator_hook(writer, canonical=of_graph)
+    told = recording.told_batches(data.training.for_estimator(), BatchWriter(writer.folder, "worker:0").batch)
+    copy.train(told, max_steps=steps, hooks=[hook, read.hook()])
+    asked = (data.evaluation or data.training).for_estimator()
+    found = next(iter(copy.predict(lambda: features_of(asked()), yield_single_examples=False)))
+    metrics = {}
+    if data.evaluation is not None:
+        metrics = copy.evaluate(data.evaluation.for_estimator(), steps=data.eval_steps)
+    return _Outcome(_without_step(metrics), _answers(found), names)
+
+
+def _by_keras(model: Any, base: Path, data: InputFns, steps: int, names: dict[str, str]) -> _Outcome:
+    """Trains a copy of the model from the values that the Estimator has recorded."""
+    writer, folder = StepWriter(base / "keras" / "record"), str(base / "keras" / "model")
+    copy = type(model)(model.model_fn, model.config.replace(model_dir=folder), model.params, None)
+    copy.checkpoints.part_of_scope, copy.batch_sizes = model.checkpoints.part_of_scope, model.batch_sizes
+    training = data.keras_training.for_model_fn()
+    read = dataset(recording.told_batches(training, BatchWriter(writer.folder, "worker:0").batch))
+    copy.graph_of("train", read)
+    variables = {f"{name}:0": one for name, one in copy.checkpoints.variables.items()}
+    trained = {name for name, one in variables.items() if one.trainable}
+    # What has no canonical name (the powers of a decay) follows from the number of steps.
+    alone = (set(names.values()) - variables.keys()) | (trained - set(names.values()))
+    if alone:
+        raise ConfigError(
+            "the model_fn makes other variables for the Keras model than for the Estimator",
+            code="parity/no-counterpart",
+            found=f"in one of the two: {', '.join(sorted(alone))}",
+            hint="let the proof give both the same params",
+        )
+    start = initial_of(base / "estimator" / "record")
+    for name, variable in names.items():
+        variables[variable].assign(start[name])
+    copy.fit(read, max_steps=steps, callbacks=[_recorder(writer, {one: variables[names[one]] for one in names})])
+    asked = dataset((data.keras_evaluation or data.keras_training).for_model_fn(), "infer")
+    answers = _answers(copy.predict_on_batch(next(iter(features_of(asked)))))
+    metrics = {}
+    if data.keras_evaluation is not None:
+        evaluation = dataset(data.keras_evaluation.for_model_fn(), "eval")
+        metrics = copy.evaluate(evaluation, return_dict=True, steps=data.eval_steps)
+    return _Outcome(_without_step(metrics), answers, names)
+
+
+def _without_step(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in metrics.items() if name != GLOBAL_STEP}
+
+
+def _answers(found: Any) -> dict[str, Any]:
+    """Predictions that are numbers; of texts each follows from one of them."""
+    named = found if isinstance(found, Mapping) else {"": found}
+    arrays = {f"predictions {name}".strip(): np.asarray(value) for name, value in named.items()}
+    return {name: value for name, value in arrays.items() if value.dtype.kind in "fiub"}
+
+
+def _recorder(writer: StepWriter, variables: Mapping[str, Any]) -> Any:
+    tf: Any = compat.tensorflow()
+
+    class Recorder(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_begin(self, logs: Any = None) -> None:
+            writer.environment(environment_of(tf, strategy=tf.distribute.get_strategy()))
+            writer.initial(self._values())
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            values = self._values()
+            writer.step(int(values[GLOBAL_STEP]), loss=float((logs or {})["loss"]), variables=values)
+
+        def _values(self) -> dict[str, Any]:
+            return {name: variable.numpy() for name, variable in variables.items()}
+
+    return Recorder()
