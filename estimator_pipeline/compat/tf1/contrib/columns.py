@@ -1,7 +1,7 @@
 """The feature columns of `tf.contrib.layers`, as those of `tf.feature_column`: canned Estimators take no others.
 
-Each gives the numbers that its namesake gave, but for crossed columns, whose hash is another one, and for identities out
-of range, which are refused. How values of a row are combined is said by the column that makes numbers of them.
+Each gives the numbers that its namesake gave, but for crossed columns, whose hash is another one, and for identities
+out of range, which are refused. How values of a row are combined is said by the column that makes numbers of them.
 """
 
 from __future__ import annotations

@@ -21,6 +21,14 @@ from estimator_pipeline.models.keras_runtime.model_fn.canned import (
     LinearClassifier,
     LinearRegressor,
 )
+from estimator_pipeline.models.keras_runtime.model_fn.early_stopping import (
+    EvaluationHook,
+    make_early_stopping_hook,
+    stop_if_higher_hook,
+    stop_if_lower_hook,
+    stop_if_no_decrease_hook,
+    stop_if_no_increase_hook,
+)
 from estimator_pipeline.models.keras_runtime.model_fn.exports import (
     build_parsing_serving_input_receiver_fn,
     build_raw_serving_input_receiver_fn,
@@ -60,12 +68,14 @@ RunConfig = ModelFnRunConfig
 
 __all__ = [
     "BestExporter", "ClassificationOutput", "DNNClassifier", "DNNLinearCombinedClassifier",
-    "DNNLinearCombinedRegressor", "DNNRegressor", "EvalSpec", "FinalExporter", "LatestExporter", "LinearClassifier",
-    "LinearRegressor", "ModeKeys", "ModelFnModel", "ModelFnSpec", "PredictOutput", "ProfilerHook", "RegressionOutput",
-    "RunConfig", "ServingInputReceiver", "TPUConfig", "TPUModelFnSpec", "TensorServingInputReceiver", "TrainSpec",
-    "WarmStartSettings", "add_metrics", "build_parsing_serving_input_receiver_fn",
-    "build_raw_serving_input_receiver_fn", "dataset", "export_saved_model", "forward_features", "numpy_input_fn",
-    "pandas_input_fn", "predictions", "tpu_model", "train_and_evaluate",
+    "DNNLinearCombinedRegressor", "DNNRegressor", "EvalSpec", "EvaluationHook", "FinalExporter", "LatestExporter",
+    "LinearClassifier", "LinearRegressor", "ModeKeys", "ModelFnModel", "ModelFnSpec", "PredictOutput", "ProfilerHook",
+    "RegressionOutput", "RunConfig", "ServingInputReceiver", "TPUConfig", "TPUModelFnSpec",
+    "TensorServingInputReceiver", "TrainSpec", "WarmStartSettings", "add_metrics",
+    "build_parsing_serving_input_receiver_fn", "build_raw_serving_input_receiver_fn", "dataset", "export_saved_model",
+    "forward_features", "make_early_stopping_hook", "numpy_input_fn", "pandas_input_fn", "predictions",
+    "stop_if_higher_hook", "stop_if_lower_hook", "stop_if_no_decrease_hook", "stop_if_no_increase_hook", "tpu_model",
+    "train_and_evaluate",
 ]  # fmt: skip
 
 # Before the program's other imports: libraries of them may want Keras 2, or names of tf.estimator.

@@ -9,7 +9,6 @@ or none of them.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Sequence
 
 import libcst as cst
@@ -23,74 +22,12 @@ from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.to_keras.convert_file import DEFECTS, ConversionOutcome
+from estimator_pipeline.migrate.code.to_keras.program import calls
 from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files, reached
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible
 from estimator_pipeline.migrate.code.to_keras.unresolved_names import unknown_names
 
 __all__ = ["convert_call_by_call"]
-
-_RUNTIME = "estimator_pipeline.models.keras_runtime"
-_NAME = "keras_model_fn"
-# Row of the catalogue -> name in keras_model_fn.
-_NAMES = {
-    "tf.estimator.Estimator": "ModelFnModel",
-    "tf.compat.v1.estimator.tpu.TPUEstimator": "tpu_model",
-    "tf.estimator.EstimatorSpec": "ModelFnSpec",
-    "tf.compat.v1.estimator.tpu.TPUEstimatorSpec": "TPUModelFnSpec",
-    "tf.estimator.RunConfig": "RunConfig",
-    "tf.compat.v1.estimator.tpu.RunConfig": "RunConfig",
-    "tf.compat.v1.estimator.tpu.TPUConfig": "TPUConfig",
-    "tf.compat.v1.estimator.tpu.InputPipelineConfig": "TPUConfig.InputPipelineConfig",
-    "tf.estimator.TrainSpec": "TrainSpec",
-    "tf.estimator.EvalSpec": "EvalSpec",
-    "tf.estimator.train_and_evaluate": "train_and_evaluate",
-    "tf.estimator.LatestExporter": "LatestExporter",
-    "tf.estimator.FinalExporter": "FinalExporter",
-    "tf.estimator.BestExporter": "BestExporter",
-    "tf.estimator.export.PredictOutput": "PredictOutput",
-    "tf.estimator.export.ClassificationOutput": "ClassificationOutput",
-    "tf.estimator.export.RegressionOutput": "RegressionOutput",
-    "tf.estimator.export.ServingInputReceiver": "ServingInputReceiver",
-    "tf.estimator.export.TensorServingInputReceiver": "TensorServingInputReceiver",
-    "tf.estimator.export.build_parsing_serving_input_receiver_fn": "build_parsing_serving_input_receiver_fn",
-    "tf.estimator.export.build_raw_serving_input_receiver_fn": "build_raw_serving_input_receiver_fn",
-    "tf.compat.v1.estimator.inputs.numpy_input_fn": "numpy_input_fn",
-    "tf.compat.v1.estimator.inputs.pandas_input_fn": "pandas_input_fn",
-    "tf.estimator.WarmStartSettings": "WarmStartSettings",
-    "tf.estimator.add_metrics": "add_metrics",
-    "tf.estimator.ProfilerHook": "ProfilerHook",
-}
-# Of TensorFlow 1 alone: those of TensorFlow 2 have other losses, optimizers and names of variables.
-_CANNED = re.compile(r"tf\.compat\.v1\.estimator\.((DNN|Linear|DNNLinearCombined)(Classifier|Regressor))$")
-# Of tf.contrib what is about Estimators.
-_CONTRIB = re.compile(r"contrib\.(estimator|learn|distribute|tpu)\.\w+")
-_OF_CONTRIB = {"estimator.forward_features": "forward_features"}
-_MODES = {"TRAIN": "'train'", "EVAL": "'eval'", "PREDICT": "'infer'", "INFER": "'infer'"}
-# Modules of Estimators: every use of what is imported from them is to be replaced.
-_OF_ESTIMATORS = re.compile(r"tensorflow(\.compat\.v[12]|\.python)?\.estimator\b|tensorflow_estimator\b")
-# Hooks are TensorFlow's own, and stay under another name.
-_HOOKS = re.compile(r"tf\.estimator\.(SessionRun\w+|\w+Hook|CheckpointSaverListener|SecondOrStepTimer|NanLoss\w+)$")
-_METHOD = "tf.estimator.Estimator."
-_FIELDS = {
-    "train": ("input_fn", "hooks", "steps", "max_steps", "saving_listeners"),
-    "evaluate": ("input_fn", "steps", "hooks", "checkpoint_path", "name"),
-    "predict": ("input_fn", "predict_keys", "hooks", "checkpoint_path", "yield_single_examples"),
-}
-_STAY = ("get_variable_names", "get_variable_value", "latest_checkpoint", "eval_dir")
-_EXPORTS = ("export_saved_model", "export_savedmodel")
-# A row of one of these kinds is the Estimator's: what is not converted of it declines the file.
-_KINDS = ("estimator", "canned estimator", "spec", "run config", "train and eval spec", "call", "keras estimator",
-          "exporter", "head", "export output", "serving input", "tpu")  # fmt: skip
-# What several processes train by.
-_CLUSTERS = ("tf.distribute.MultiWorkerMirroredStrategy", "tf.distribute.experimental.MultiWorkerMirroredStrategy",
-             "tf.distribute.experimental.ParameterServerStrategy", "tf.distribute.ParameterServerStrategy",
-             "tf.distribute.TPUStrategy", "tf.distribute.experimental.TPUStrategy",
-             "tf.contrib.distribute.CollectiveAllReduceStrategy", "tf.compat.v1.train.Server")  # fmt: skip
-# What needs a graph, where an Estimator made its own.
-_OF_GRAPHS = ("tf.compat.v1.placeholder", "tf.compat.v1.Session", "tf.compat.v1.InteractiveSession",
-              "tf.compat.v1.summary.FileWriter", "tf.compat.v1.train.Saver")  # fmt: skip
-# TensorFlow's own, which stays.
-_TENSORFLOWS = ("tf.compat.v1.tpu.CrossShardOptimizer",)
 
 
 def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tree, list[Construct]]) -> None:
@@ -167,7 +104,9 @@ class _File:
         self.edits: list[Edit] = []
         self.done: set[cst.CSTNode] = set()
         taken = set(tree.scope.names) | {name for scope in tree.scopes.values() for name in scope.names}
-        self.runtime = next(one for one in (_NAME, f"{_NAME}_", f"{_NAME}_of_estimator_pipeline") if one not in taken)
+        self.runtime = next(
+            one for one in (calls.NAME, f"{calls.NAME}_", f"{calls.NAME}_of_estimator_pipeline") if one not in taken
+        )
         self.needs_runtime = False
         self.gone: dict[str, tuple[str, cst.CSTNode]] = {}  # name -> (what was imported, where)
         # The functions that make or use an Estimator; None: the module's own statements.
@@ -183,6 +122,7 @@ class _File:
         self._contrib()
         if not self.edits:
             return None
+        self._refuse_what_is_left()
         self._imports()
         text = apply(self.lines.text, self.edits)
         unknown = unknown_names(text) - unknown_names(self.lines.text)
@@ -193,6 +133,15 @@ class _File:
             raise NotConvertible(f"the name {min(unknown)} would be gone", self.tree.module, 1)
         return ConversionOutcome(text, keeps_model_fn=True)
 
+    def _refuse_what_is_left(self) -> None:
+        """Names of Estimators that are no construct of the catalogue."""
+        for node in self.tree.chains:
+            name = dotted_of(node) or ""
+            if calls.OF_ROOT.match(name) and node not in self.done and not set(self.tree.above(node)) & self.done:
+                start, end = self._span(node)
+                if not any(edit.start <= start and end <= edit.end for edit in self.edits if edit.end > edit.start):
+                    raise NotConvertible(f"{name}: no call of Keras takes its place", node)
+
     # Constructs
 
     def _construct(self, one: Construct) -> None:
@@ -200,23 +149,25 @@ class _File:
         if node in self.done or one.details.get("imported"):
             return
         name = row.name
-        if is_guarded(self.tree, node) and (row.kind in _KINDS or name in _NAMES or name == "tf.estimator.ModeKeys"):
+        if is_guarded(self.tree, node) and (
+            row.kind in calls.KINDS or name in calls.NAMES or name == "tf.estimator.ModeKeys"
+        ):
             raise NotConvertible(f"{one.match.spelled} in a branch of another TensorFlow", node)
         method = one.call.func if one.call is not None else None
-        if isinstance(method, cst.Attribute) and method.attr is node and name.startswith(_METHOD):
+        if isinstance(method, cst.Attribute) and method.attr is node and name.startswith(calls.METHOD):
             assert one.call is not None and isinstance(node, cst.Name)
-            self._method(name.removeprefix(_METHOD), one.call, node)
+            self._method(name.removeprefix(calls.METHOD), one.call, node)
         elif name == "tf.estimator.ModeKeys":
             self._mode(node)
-        elif name in _NAMES and isinstance(node, (cst.Attribute, cst.Name)) and not self._is_field(one):
+        elif name in calls.NAMES and isinstance(node, (cst.Attribute, cst.Name)) and not self._is_field(one):
             self._name(node, name)
-        elif _CANNED.match(one.match.spelled) and not self._is_field(one):
+        elif calls.CANNED.match(one.match.spelled) and not self._is_field(one):
             self._chain(node, f"{self._module()}.{one.match.spelled.rpartition('.')[2]}")
-        elif _HOOKS.match(name) and isinstance(node, (cst.Attribute, cst.Name)) and not self._is_field(one):
+        elif calls.HOOKS.match(name) and isinstance(node, (cst.Attribute, cst.Name)) and not self._is_field(one):
             self._chain(node, self._v1(f"train.{name.rpartition('.')[2]}", node))
-        elif name in _OF_GRAPHS and self._is_of_job(node):
+        elif name in calls.OF_GRAPHS and self._is_of_job(node):
             self._of_graph(one)
-        elif name in _CLUSTERS:
+        elif name in calls.CLUSTERS:
             raise NotConvertible(f"{one.match.spelled}: a model_fn that stays trains in one process", node)
         elif name in ("make_one_shot_iterator", "make_initializable_iterator"):
             self._iterator(name, node)
@@ -232,7 +183,7 @@ class _File:
         for arg in next(one for one in self.tree.classes if one.name is name).bases:
             for value in self.program.meaning(arg.value, self.tree, self.tree.where.get(arg.value, self.tree.scope)):
                 spelled = catalogue.spell(value.dotted) if isinstance(value, Outside) else ""
-                if _HOOKS.match(spelled) and arg.value not in self.done:
+                if calls.HOOKS.match(spelled) and arg.value not in self.done:
                     self._chain(arg.value, self._v1(f"train.{spelled.rpartition('.')[2]}", arg.value))
 
     def _iterator(self, name: str, node: cst.CSTNode) -> None:
@@ -252,15 +203,15 @@ class _File:
 
     def _is_estimators(self, one: Construct) -> bool:
         """Whether a construct is the Estimator's, and not a field or a function of the program."""
-        if one.row.name in _TENSORFLOWS:
+        if one.row.name in calls.TENSORFLOWS:
             return False
-        if one.row.kind not in _KINDS or self._is_field(one):
+        if one.row.kind not in calls.KINDS or self._is_field(one):
             # A subclass, or a method of an object that is no Estimator of a model_fn.
-            return one.row.name.endswith(" subclass") and one.row.kind in _KINDS
+            return one.row.name.endswith(" subclass") and one.row.kind in calls.KINDS
         return one.row.name not in ("serving_input_receiver_fn",)
 
     def _name(self, node: cst.BaseExpression, row: str) -> None:
-        self._chain(node, f"{self._module()}.{_NAMES[row]}")
+        self._chain(node, f"{self._module()}.{calls.NAMES[row]}")
 
     def _module(self) -> str:
         self.needs_runtime = True
@@ -269,9 +220,9 @@ class _File:
     def _mode(self, node: cst.CSTNode) -> None:
         parent = self.tree.parents.get(node)
         name = node.attr.value if isinstance(node, cst.Attribute) else ""
-        if name not in _MODES and isinstance(parent, cst.Attribute) and parent.value is node:
+        if name not in calls.MODES and isinstance(parent, cst.Attribute) and parent.value is node:
             node, name = parent, parent.attr.value
-        self._chain(node, _MODES.get(name) or f"{self._module()}.ModeKeys")
+        self._chain(node, calls.MODES.get(name) or f"{self._module()}.ModeKeys")
 
     def _chain(self, node: cst.CSTNode, text: str) -> None:
         start, end = self._span(node)
@@ -316,12 +267,12 @@ class _File:
         """What takes or makes an Estimator in the package that has what tf.contrib had."""
         for node in self.tree.chains:
             name = dotted_of(node) or ""
-            if not _CONTRIB.match(name) or not any(one.endswith("import contrib") for one in self.tree.needs):
+            if not calls.CONTRIB.match(name) or not any(one.endswith("import contrib") for one in self.tree.needs):
                 continue
             below = name.removeprefix("contrib.")
-            if below not in _OF_CONTRIB:
+            if below not in calls.OF_CONTRIB:
                 raise NotConvertible(f"tf.contrib.{below}: no call of Keras takes its place", node)
-            self._chain(node, f"{self._module()}.{_OF_CONTRIB[below]}")
+            self._chain(node, f"{self._module()}.{calls.OF_CONTRIB[below]}")
 
     # Methods
 
@@ -329,17 +280,17 @@ class _File:
         func = call.func
         if not isinstance(func, cst.Attribute):
             raise NotConvertible(f"{name} of an Estimator that is not called by it", node)
-        if name in _STAY:
+        if name in calls.STAY:
             return
-        if name in _EXPORTS:
+        if name in calls.EXPORTS:
             self._function("export_saved_model", func, call)
             return
-        if name not in _FIELDS or any(arg.star for arg in call.args):
+        if name not in calls.FIELDS or any(arg.star for arg in call.args):
             raise NotConvertible(f"{name} of an Estimator: no call of Keras takes its place", node)
-        given = arguments(call, _FIELDS[name])
+        given = arguments(call, calls.FIELDS[name])
         if "input_fn" not in given:
             raise NotConvertible(f"{name} without an input_fn", node)
-        unknown = given.keys() - set(_FIELDS[name])
+        unknown = given.keys() - set(calls.FIELDS[name])
         if unknown:
             raise NotConvertible(f"{name} of an Estimator with {min(unknown)}", node)
         owner = func.value
@@ -419,7 +370,7 @@ class _File:
         line = self.tree.position(first)[0]
         at, newline = self.lines.starts[line - 1], self.lines.newline(line)
         alias = "model_fn as " + self.runtime
-        self.edits.append(Edit(at, at, f"from {_RUNTIME} import {alias}{newline}"))
+        self.edits.append(Edit(at, at, f"from {calls.RUNTIME} import {alias}{newline}"))
 
     def _of_tensorflow_1(self) -> None:
         """What the new names need, and the switch of a program that builds graphs."""
@@ -450,7 +401,7 @@ class _File:
         gone: dict[cst.SimpleStatementLine, list[cst.ImportAlias]] = {}
         for alias, binding in self.tree.imports:
             dotted = binding.name if binding.kind == "import" else f"{binding.module}.{binding.name}"
-            if not _OF_ESTIMATORS.match(dotted):
+            if not calls.OF_ESTIMATORS.match(dotted):
                 continue
             statement = next(self._statements(alias), None)
             if statement is None or len(statement.body) > 1 or not isinstance(alias, cst.ImportAlias):
