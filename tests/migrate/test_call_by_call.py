@@ -141,6 +141,22 @@ def test_files_of_one_program(tmp_path):
     assert "estimator." not in text.replace("estimator_pipeline.", "")
 
 
+def test_what_is_run_imports_it_first(tmp_path):
+    """Before TensorFlow with Keras 3, where another file of the program has the Estimator."""
+    (tmp_path / "model.py").write_text(
+        f"import tensorflow as tf\n{MODEL_FN}\nmodel = tf.estimator.Estimator(model_fn)\n"
+    )
+    (tmp_path / "main.py").write_text(
+        "import tensorflow as tf\nimport model\n\nif __name__ == '__main__':\n    tf.app.run(model.main)\n"
+    )
+    made = {one.path: one.after for one in convert(tmp_path).files}
+    assert made["main.py"] == (
+        "from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn\nimport tensorflow as tf\n"
+        'import model\n\nif __name__ == "__main__":\n    tf.compat.v1.disable_v2_behavior()\n\n'
+        "if __name__ == '__main__':\n    tf.compat.v1.app.run(model.main)\n"
+    )
+
+
 def test_canned_estimators(tmp_path):
     """Those of TensorFlow 1; columns are TensorFlow's own, and stay."""
     made = converted(

@@ -10,7 +10,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of
 
-__all__ = ["last_import", "root_of_tensorflow", "spread", "switch", "switch_lines", "switches_behavior"]
+__all__ = ["is_run", "last_import", "root_of_tensorflow", "spread", "switch", "switch_lines", "switches_behavior"]
 
 _SWITCHES = ("disable_v2_behavior", "enable_v2_behavior", "disable_eager_execution", "enable_eager_execution")
 _OF_TESTS = re.compile(r"(^|/)(test_[^/]*|[^/]*_test)\.py$")
@@ -66,7 +66,7 @@ def switch(
     """
     if switches or not (of_1 or tree.tensorflow_1 or tree.was_tensorflow_1) or tree.source.cells:
         return None
-    if root_of_tensorflow(program, tree) is None or not (_is_run(tree) or (not imported and _acts(tree))):
+    if root_of_tensorflow(program, tree) is None or not (is_run(tree) or (not imported and _acts(tree))):
         return None
     last, by_name = last_import(tree), _import_of_tensorflow(tree)
     if last is None or (by_name is not None and tree.position(by_name) > tree.position(last)):
@@ -77,7 +77,7 @@ def switch(
 def switch_lines(tree: Tree, v1: str) -> list[str]:
     """What such a program says, the name of tf.compat.v1 given: where it is run, and not where another imports it."""
     said = f"{v1}.disable_v2_behavior()"
-    return ["", 'if __name__ == "__main__":', f"    {said}"] if _is_run(tree) else ["", said]
+    return ["", 'if __name__ == "__main__":', f"    {said}"] if is_run(tree) else ["", said]
 
 
 def _import_of_tensorflow(tree: Tree) -> cst.BaseStatement | None:
@@ -133,7 +133,8 @@ def _acts(tree: Tree) -> bool:
     )  # fmt: skip
 
 
-def _is_run(tree: Tree) -> bool:
+def is_run(tree: Tree) -> bool:
+    """Whether a module asks for `__main__`."""
     return any(
         isinstance(one, cst.If) and "__main__" in tree.module.code_for_node(one.test) for one in tree.module.body
     )

@@ -121,7 +121,11 @@ class _File:
             self._construct(construct)
         self._contrib()
         if not self.edits:
-            return None
+            has_tensorflow = tensorflow_1.root_of_tensorflow(self.program, self.tree) is not None
+            if self.is_imported or not has_tensorflow or not tensorflow_1.is_run(self.tree):
+                return None
+            # What is run imports TensorFlow before the files of its program do, which need Keras 2.
+            self.needs_runtime = True
         self._refuse_what_is_left()
         self._imports()
         text = apply(self.lines.text, self.edits)
