@@ -28,7 +28,7 @@ def model_fn_of(spec):
     """A model_fn of layers, normalisation, a variable, a schedule; `spec` is the class of what it gives."""
 
     def model_fn(features, labels, mode, params):
-        net = v1.layers.dense(features["x"], 8, tf.nn.relu)
+        net = v1.layers.dense(features["x"], 8, tf.nn.relu, kernel_regularizer=tf.keras.regularizers.l2(0.01))
         net = v1.layers.batch_normalization(net, training=mode == "train")
         with v1.variable_scope("head"):
             weights = v1.get_variable("w", [8, 2], regularizer=tf.keras.regularizers.l2(0.01))

@@ -30,8 +30,10 @@ def as_in_graphs() -> Iterator[None]:
 
         def outside_functions() -> bool:
             caller = sys._getframe(1).f_globals.get("__name__", "")
-            # An optimizer would ask the variables, which live outside of the graph, for their operations.
-            return bool(real()) if ".optimizers." in caller else False
+            # An optimizer would ask the variables, which live outside of the graph, for their operations, and a layer
+            # of TensorFlow 1 the graph for those that were there before a regularized one.
+            own = any(part in caller for part in (".optimizers.", ".legacy_tf_layers."))
+            return bool(real()) if own else False
 
         setattr(asked, name, outside_functions)
         try:
