@@ -22,6 +22,9 @@ from estimator_pipeline.models.keras_runtime.model_fn.canned import (
     LinearRegressor,
 )
 from estimator_pipeline.models.keras_runtime.model_fn.exports import (
+    BestExporter,
+    FinalExporter,
+    LatestExporter,
     build_parsing_serving_input_receiver_fn,
     build_raw_serving_input_receiver_fn,
     export_saved_model,
@@ -36,11 +39,8 @@ from estimator_pipeline.models.keras_runtime.model_fn.model import (
     tpu_model,
 )
 from estimator_pipeline.models.keras_runtime.model_fn.settings import (
-    BestExporterSpec,
     ClassificationOutput,
     EvalSpec,
-    FinalExporterSpec,
-    LatestExporterSpec,
     ModelFnRunConfig,
     ModelFnSpec,
     PredictOutput,
@@ -54,7 +54,6 @@ from estimator_pipeline.models.keras_runtime.model_fn.settings import (
 from estimator_pipeline.models.keras_runtime.model_fn.training import train_and_evaluate
 from estimator_pipeline.models.keras_runtime.warm_start import WarmStartSettings
 
-BestExporter, FinalExporter, LatestExporter = BestExporterSpec, FinalExporterSpec, LatestExporterSpec
 RunConfig = ModelFnRunConfig
 
 __all__ = [
