@@ -97,6 +97,22 @@ def test_as_train_and_evaluate(tmp_path):
     assert ours.result["global_step"] == theirs["global_step"] == 10
 
 
+@pytest.mark.parametrize(("throttle", "steps"), [(0, [2, 4, 5]), (600, [2, 5])])
+def test_after_checkpoints(tmp_path, throttle, steps):
+    """As a listener: the first checkpoint is of before the first step, and the end is evaluated in any case."""
+    model = linear()
+    evaluation = quiet(held_out, throttle_secs=throttle, folder=str(tmp_path), options={"steps": 1})
+    evaluation.set_model(model)
+    evaluation.begin()
+    for step in (0, 2, 4):
+        evaluation.before_save(None, step)
+        assert not evaluation.after_save(None, step)
+    evaluation.end(None, 5)
+    assert [one["global_step"] for one in evaluation.results] == steps
+    assert json.loads((tmp_path / "eval" / "evaluations.json").read_text()) == evaluation.results
+    assert not list(tmp_path.glob("eval/events*"))  # they are the model's
+
+
 def test_training_goes_on_as_if_there_had_been_none():
     """The same weights, and the same means of the training's metrics, to the bit."""
     plain, evaluated = linear(), linear()
@@ -270,6 +286,9 @@ def test_training_stops(tmp_path):
 def test_what_is_refused():
     with pytest.raises(ConfigError, match="every_steps is 0"):
         quiet(held_out, every_steps=0)
+    with pytest.raises(ConfigError) as error:
+        quiet(held_out, every_steps=1, throttle_secs=0)
+    assert error.value.code == "argument/conflict"
     with pytest.raises(ConfigError, match="has exporters, and no folder"):
         quiet(held_out, every_steps=1, exporters=[FinalExporter("a", lambda model, folder: b"")])
     with pytest.raises(ConfigError, match="by the metric 'auc', and the evaluation has none of that name"):

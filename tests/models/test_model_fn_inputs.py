@@ -42,6 +42,26 @@ def test_an_input_function(input_fn):
     assert batches(data) == wanted and batches(data) == wanted
 
 
+def test_tensors_are_made_once():
+    """For all that is read of them, and nothing is read before."""
+    calls, read = [], []
+
+    def records():
+        for number in range(3):
+            read.append(number)
+            yield number
+
+    def input_fn():
+        calls.append(tf.executing_eagerly())
+        records_of_a_graph = tf.data.Dataset.from_generator(records, tf.int64, [])
+        return {"x": v1.data.make_one_shot_iterator(records_of_a_graph).get_next()}
+
+    data = keras_model_fn.dataset(input_fn)
+    assert calls == [True, False] and not read
+    assert batches(data) == batches(data) == [{"x": 0}, {"x": 1}, {"x": 2}]
+    assert len(calls) == 2
+
+
 def test_what_it_is_told():
     model = types.SimpleNamespace(params_of=lambda mode: {"rows": len(mode)}, config="config")
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import types
 
 import numpy as np
 import pytest
 
 from estimator_pipeline import compat
+from estimator_pipeline.compat.script_runner import runner
 from estimator_pipeline.errors import ClusterError, ConfigError, DivergedError
 from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn
 
@@ -17,6 +20,7 @@ v1 = tf.compat.v1
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed:UserWarning")
 RANDOM = np.random.RandomState(0)
 X = RANDOM.rand(64, 3).astype("float32")
+WORKERS = json.dumps({"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}})
 Y = (X.sum(1) > 1.5).astype("int64")
 
 
@@ -221,6 +225,70 @@ def test_train_and_evaluate(tmp_path):
     assert keras_model_fn.train_and_evaluate(model, train, evaluation) == (None, [])
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize(("throttle", "steps"), [(0, [2, 4, 5]), (900, [2, 5])])
+def test_the_same_checkpoints_are_evaluated(tmp_path, throttle, steps):
+    """As by an Estimator, with its specs."""
+    specs = tf.estimator.TrainSpec(data, max_steps=5), tf.estimator.EvalSpec(lambda: data(1), throttle_secs=throttle)
+    config = tf.estimator.RunConfig(str(tmp_path / "old"), save_checkpoints_steps=2)
+    estimator = tf.estimator.Estimator(model_fn_of(tf.estimator.EstimatorSpec), config=config, params=PARAMS)
+    tf.estimator.train_and_evaluate(estimator, *specs)
+    keras_model_fn.train_and_evaluate(made(tmp_path / "new", save_checkpoints_steps=2), *specs)
+    for folder in ("old", "new"):
+        paths = map(str, (tmp_path / folder / "eval").glob("events*"))
+        events = [event for path in paths for event in v1.train.summary_iterator(path)]
+        found = [one.step for one in events for value in one.summary.value if value.tag == "loss"]
+        assert sorted(found) == steps, folder
+
+
+def test_input_functions(tmp_path, monkeypatch):
+    """fit, evaluate and predict take them; batches of any length share one graph; a step reads its number once."""
+    modes, told, reads = [], [], []
+
+    def model_fn(features, labels, mode):
+        modes.append(mode)
+        total = tf.reduce_sum(features, 1) * v1.get_variable("weight", [], initializer=v1.ones_initializer())
+        if mode == "infer":
+            return keras_model_fn.ModelFnSpec(mode, predictions=total)
+        train_op = v1.assign_add(v1.train.get_global_step(), 1)
+        return keras_model_fn.ModelFnSpec(mode, loss=tf.reduce_mean(total - labels), train_op=train_op)
+
+    def input_fn(mode, params, config):
+        told.append((mode, params["size"], config.model_dir))
+        records = tf.data.Dataset.range(1, 9).map(lambda length: (tf.ones([length]), tf.cast(length, tf.float32)))
+        return records.padded_batch(params["size"], ([None], []))
+
+    model = keras_model_fn.ModelFnModel(model_fn, str(tmp_path), params={"size": 2})
+    step = type(model).global_step.fget
+    monkeypatch.setattr(type(model), "global_step", property(lambda self: reads.append(self) or step(self)))
+    model.fit(input_fn)
+    assert len(reads) == 5 and model.global_step == 4
+    assert model.evaluate(input_fn, return_dict=True)["loss"] == 0
+    wanted = list(range(1, 9))
+    assert model.predict(input_fn).tolist() == list(keras_model_fn.predictions(model, input_fn)) == wanted
+    assert modes == ["train", "eval", "infer"] and len(set(told)) == 3 and len(told) == 4
+    assert told[0] == ("train", 2, str(tmp_path))
+    assert model.predict_on_batch(tf.ones([1, 3])).tolist() == [3]
+
+
+def test_a_cluster_is_refused_by_the_command(tmp_path, monkeypatch, capsys):
+    """By `exec`: before anything is made, with what to do, the exit code of bad input, and no traceback."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn\n\n"
+        "keras_model_fn.ModelFnModel(None, 'model')\n"
+    )
+    monkeypatch.setenv("TF_CONFIG", WORKERS)
+    monkeypatch.chdir(tmp_path)
+    for name in ("argv", "path"):
+        monkeypatch.setattr(sys, name, [*getattr(sys, name)])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    assert runner.run_script(str(program)) == 2
+    said = capsys.readouterr().err
+    assert "[training/unsupported]" in said and "--to keras-layers" in said and "Traceback" not in said
+    assert not (tmp_path / "model").exists()
+
+
 def test_refusals(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="use_tpu=False"):
         keras_model_fn.tpu_model(model_fn_of(keras_model_fn.ModelFnSpec), str(tmp_path))
@@ -230,8 +298,14 @@ def test_refusals(tmp_path, monkeypatch):
         keras_model_fn.export_saved_model(made(tmp_path), str(tmp_path / "export"), serving())
     with pytest.raises(DivergedError, match="the loss is nan at step 1"):
         made(tmp_path, params={"offset": float("nan")}).fit(data(), steps_per_epoch=2)
-    cluster = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    for wrong in (lambda: keras_model_fn.TrainSpec(data, max_steps=0), lambda: keras_model_fn.EvalSpec(data, steps=0)):
+        with pytest.raises(ConfigError) as error:
+            wrong()
+        assert error.value.code == "argument/bad-value"
+    with pytest.raises(ClusterError, match="of 2 replicas"):
+        keras_model_fn.RunConfig(train_distribute=types.SimpleNamespace(num_replicas_in_sync=2))
+    assert keras_model_fn.RunConfig().is_chief and keras_model_fn.RunConfig().num_worker_replicas == 1
+    monkeypatch.setenv("TF_CONFIG", WORKERS)
     with pytest.raises(ClusterError, match="trains in one process"):
         made(tmp_path)
 

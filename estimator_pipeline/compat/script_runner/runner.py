@@ -22,10 +22,10 @@ from estimator_pipeline.compat.moved_names import suggestions as known_names
 from estimator_pipeline.compat.script_runner import children
 from estimator_pipeline.compat.tf1 import importers
 from estimator_pipeline.errors import (
+    ClusterError,
     ConfigError,
     DiskError,
     OtherJobError,
-    PortError,
     PreemptedError,
     TaskFailedError,
     WaitError,
@@ -118,7 +118,7 @@ def _guarded(program: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         _show(*_own_lines())
         return 130
-    except (DiskError, OtherJobError, PortError, PreemptedError, WaitError) as error:
+    except (ClusterError, DiskError, OtherJobError, PreemptedError, WaitError) as error:
         # Nothing of the program's is at fault, and no traceback says more.
         print(error, file=sys.stderr)
         _tell(error)

@@ -22,6 +22,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.distribute import replica_sync as replica_means
@@ -33,8 +35,8 @@ from estimator_pipeline.utils import durable_files as durable
 from estimator_pipeline.utils.best_results import is_better, is_number
 
 __all__ = [
-    "BestExporter", "Evaluation", "FinalExporter", "LatestExporter", "stop_if_higher", "stop_if_lower",
-    "stop_if_no_decrease", "stop_if_no_increase",
+    "BestExporter", "Evaluation", "FinalExporter", "LatestExporter", "new_export_folder", "stop_if_higher",
+    "stop_if_lower", "stop_if_no_decrease", "stop_if_no_increase",
 ]  # fmt: skip
 
 Result = Mapping[str, float]
@@ -43,7 +45,9 @@ Result = Mapping[str, float]
 def Evaluation(
     data: Any,
     *,
-    every_steps: int,
+    every_steps: int | None = None,
+    throttle_secs: float | None = None,
+    options: Mapping[str, Any] | None = None,
     name: str | None = None,
     folder: str | None = None,
     exporters: Sequence[LatestExporter] = (),
@@ -64,6 +68,10 @@ def Evaluation(
     Args:
         data: what is evaluated on, a data set or a function without arguments that gives one for each evaluation.
         every_steps: steps from one evaluation to the next, by the optimizer's count.
+        throttle_secs: instead of it, for a model that writes checkpoints and its evaluations' event files itself: it is
+            evaluated after a checkpoint, if the last evaluation began so many seconds before, and when training ends.
+            The callback is a listener of the checkpoints then, as of `tf.compat.v1.train.CheckpointSaverListener`.
+        options: further arguments of `model.evaluate`.
         name: of the evaluation, where there are several.
         folder: of the model: for TensorBoard's files, as an Estimator writes them, and exports; None: neither.
         exporters: what is exported with it, below `FOLDER/export`.
@@ -77,10 +85,17 @@ def Evaluation(
         all of them, and `exports`: for each exporter what it wrote last, or None.
 
     Raises:
-        ConfigError: an interval that is none, or exporters without a folder.
+        ConfigError: an interval that is none, two intervals, or exporters without a folder.
         ClusterError: a cluster with parameter servers, or a task that is an evaluator: each worker evaluates.
     """
-    if isinstance(every_steps, bool) or not isinstance(every_steps, int) or every_steps < 1:
+    if throttle_secs is not None and every_steps is not None:
+        raise ConfigError(
+            "Evaluation: every_steps and throttle_secs are both given",
+            code="argument/conflict",
+            hint="give one of them",
+        )
+    counts = isinstance(every_steps, int) and not isinstance(every_steps, bool) and every_steps > 0
+    if throttle_secs is None and not counts:
         raise ConfigError(
             f"Evaluation: every_steps is {every_steps!r}",
             code="argument/bad-value",
@@ -92,7 +107,7 @@ def Evaluation(
         )
     task = tf_config if tf_config is not None else from_environ(os.environ if environ is None else environ)
     keras_cluster.Cluster(task)  # as train_and_evaluate this would begin on each task of whatever cluster
-    return _callback_class()(data, every_steps, name, folder, exporters, stop, write, task)
+    return _callback_class()(data, every_steps, throttle_secs, options, name, folder, exporters, stop, write, task)
 
 
 @functools.cache
@@ -104,15 +119,16 @@ def _callback_class() -> Callable[..., Any]:
         _supports_tf_logs = True  # nothing is read of them, so that no step has to be waited for
 
         def __init__(
-            self, data: Any, every: int, name: str | None, folder: str | None, exporters: Any, stop: Any,
-            write: Any, task: TFConfig,
+            self, data: Any, every: Any, throttle: Any, options: Mapping[str, Any] | None, name: str | None,
+            folder: str | None, exporters: Any, stop: Any, write: Any, task: TFConfig,
         ) -> None:  # fmt: skip
             super().__init__()
-            self.result: dict[str, float] = {}
+            self.result: dict[str, Any] = {}
             self.results: list[dict[str, float]] = []
             self.exports: list[bytes | None] = [None for _ in exporters]
             self._data, self._every, self._exporters, self._stop = data, every, exporters, stop
             self._say, self._task, self._folder = write, task, folder
+            self._throttle, self._options = throttle, dict(options or {})
             self._place = os.path.join(folder, f"eval_{name}" if name else "eval") if folder is not None else None
             self._label = f"Evaluation {name!r}" if name else "Evaluation"
             self._step, self._begun, self._started = 0, 0, False
@@ -148,19 +164,45 @@ def _callback_class() -> Callable[..., Any]:
                 self._writer.close()
                 self._writer = None
 
+        # As a listener of checkpoints
+
+        def begin(self) -> None:
+            self._due: float | None = None
+            self.on_train_begin()
+            self.on_epoch_begin(0)
+
+        def before_save(self, session: Any, step: int) -> None:
+            pass
+
+        def after_save(self, session: Any, step: int) -> bool:
+            now = time.monotonic()
+            # A training begins with a checkpoint; the one after it is evaluated at once, as by an Estimator.
+            if self._due is None:
+                self._due = now
+            elif now >= self._due:
+                self._due, self._step = now + self._throttle, step
+                self._evaluate()
+            return False
+
+        def end(self, session: Any, step: int) -> None:
+            self._step = step
+            self.on_train_end()
+
         def _evaluate(self) -> None:
             data = _by_records(self._data() if callable(self._data) else self._data, self._task)
             variables = [one for metric in self.model.metrics for one in metric.variables]
             kept = tf.keras.backend.batch_get_value(variables)
             history = self.model.history  # evaluate begins another one, and fit would return that
             with moving_averages.averaged_weights(self.model), replica_means.alike(self.model):
-                found = self.model.evaluate(data, return_dict=True, verbose=0)
+                found = self.model.evaluate(data, return_dict=True, verbose=0, **self._options)
             self.model.history = history
             tf.keras.backend.batch_set_value(list(zip(variables, kept, strict=True)))
-            self.result = {key: float(found[key]) for key in sorted(found)} | {"global_step": self._step}
-            self.results.append(self.result)
+            found = {key: found[key] for key in sorted(found) if key != "global_step"}
+            numbers = {key: float(value) for key, value in found.items() if not np.ndim(value)}
+            self.result = found | numbers | {"global_step": self._step}
+            self.results.append(numbers | {"global_step": self._step})
             if self._task.is_chief:
-                told = ", ".join(f"{key} = {self.result[key]:.6g}" for key in sorted(found))
+                told = ", ".join(f"{key} = {value:.6g}" for key, value in numbers.items())
                 self._say(f"{self._label} at step {self._step}: {told}")
                 self._keep()
             for place, exporter in enumerate(self._exporters):
@@ -193,8 +235,9 @@ def _callback_class() -> Callable[..., Any]:
             with tf.io.gfile.GFile(f"{path}.unfinished", "w") as file:
                 file.write(json.dumps(self.results))
             durable.rename(f"{path}.unfinished", path, by=functools.partial(tf.io.gfile.rename, overwrite=True))
-            self._writer = self._writer or tf.summary.create_file_writer(self._place)
-            event_files.write_scalars(self._writer, self.result, step=self._step)
+            if self._throttle is None:
+                self._writer = self._writer or tf.summary.create_file_writer(self._place)
+                event_files.write_scalars(self._writer, self.results[-1], step=self._step)
 
         def _read(self) -> list[dict[str, float]]:
             path = "" if self._place is None else os.path.join(self._place, "evaluations.json")
@@ -223,6 +266,14 @@ def _by_records(data: Any, task: TFConfig) -> Any:
 # Exporters
 
 
+def new_export_folder(base: str) -> str:
+    """The name of a new folder in `base`, after the time in seconds; two exports of one second would be one."""
+    gfile = compat.tensorflow().io.gfile
+    while gfile.exists(path := os.path.join(base, str(int(time.time())))):
+        time.sleep(0.05)
+    return path
+
+
 class LatestExporter:
     """Exports with each evaluation.
 
@@ -244,8 +295,7 @@ class LatestExporter:
     def write(self, model: Any, folder: str) -> bytes:
         """Exports, and removes the oldest of what is more than is to be kept."""
         gfile = compat.tensorflow().io.gfile
-        while gfile.exists(os.path.join(folder, str(int(time.time())))):
-            time.sleep(0.05)  # two exports of one second would be one
+        new_export_folder(folder)  # waits for it: `export` names it itself
         path = self._export(model, folder)
         times = sorted(int(name.strip("/")) for name in gfile.listdir(folder) if name.strip("/").isdigit())
         for old in times[: -self._keep] if self._keep else ():

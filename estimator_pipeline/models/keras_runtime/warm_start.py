@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models import keras_variable_names as keras_names
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 
-__all__ = ["WarmStartSettings", "named_values", "restore", "warm_start"]
+__all__ = ["WarmStartSettings", "assign", "named_values", "restore", "warm_start", "warm_start_named"]
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,7 @@ def restore(model: Any, folder: str, *, scope: str = "", required: bool = True) 
         )
     if path is None:
         return False
-    saved, read = _checkpoint(path, scope)
-    for name, weight in _named(model, scope).items():
-        _assign(weight, name, name, path, saved, read)
+    assign(_named(model, scope), path, scope=scope)
     return True
 
 
@@ -96,16 +94,30 @@ def warm_start(model: Any, settings: WarmStartSettings | str | None, *, scope: s
     Raises:
         ConfigError: the checkpoint lacks a weight, or has one of another shape, or a name is not used.
     """
+    warm_start_named(_named(model, scope), model.trainable_weights, settings)
+
+
+def warm_start_named(
+    named: Mapping[str, Any], trained: Iterable[Any], settings: WarmStartSettings | str | None, *, kind: str = "weight"
+) -> None:
+    """The same for weights that no model has.
+
+    Args:
+        named: name -> weight.
+        trained: those that a single pattern may mean.
+        settings: as for :func:`warm_start`.
+        kind: what the weights are called in errors.
+    """
     if settings is None:
         return
     if isinstance(settings, str):
         settings = WarmStartSettings(settings)
     patterns = settings.vars_to_warm_start
-    asked = {id(weight) for weight in (model.trainable_weights if isinstance(patterns, str) else model.weights)}
-    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    asked = {id(weight) for weight in (trained if isinstance(patterns, str) else named.values())}
+    wanted = [patterns] if isinstance(patterns, str) else patterns or ()
     chosen = {
         name: weight
-        for name, weight in _named(model, scope).items()
+        for name, weight in named.items()
         if id(weight) in asked and any(re.match(pattern, f"{name}:0") for pattern in wanted)
     }
     before = dict(settings.var_name_to_prev_var_name or {})
@@ -118,9 +130,44 @@ def warm_start(model: Any, settings: WarmStartSettings | str | None, *, scope: s
             hint="name one of them, or let the patterns match it",
         )
     path = _path(settings.ckpt_to_initialize_from)
-    saved, read = _checkpoint(path, settings.scope)
-    for name, weight in chosen.items():
-        _assign(weight, name, before.get(name, name), path, saved, read)
+    assign(chosen, path, lambda name: before.get(name, name), scope=settings.scope, kind=kind)
+
+
+def assign(
+    named: Mapping[str, Any], path: str, before: Callable[[str], str] = str, *, scope: str = "", kind: str = "weight"
+) -> None:
+    """Gives weights the values of a checkpoint.
+
+    Args:
+        named: name -> weight.
+        path: of the checkpoint.
+        before: the name that the checkpoint has for a name.
+        scope: as for :func:`named_values`.
+        kind: what the weights are called in errors.
+
+    Raises:
+        ConfigError: the checkpoint lacks a weight, or has one of another shape.
+    """
+    saved, read = _checkpoint(path, scope)
+    hint = "it is of another model: choose another folder; a warm start takes other names by var_name_to_prev_var_name"
+    for name, weight in named.items():
+        old = before(name)
+        if old not in saved:
+            raise ConfigError(
+                f"the checkpoint {path} has no {kind} {old!r}",
+                code="model-dir/other-model",
+                found=", ".join(sorted(saved)),
+                hint=hint,
+            )
+        value = np.asarray(read(saved[old]))
+        if value.shape != tuple(weight.shape):
+            raise ConfigError(
+                f"the {kind} {name!r} has the shape {tuple(weight.shape)}, and another one in the checkpoint {path}",
+                code="model-dir/other-model",
+                found=f"{old!r} of {value.shape}",
+                hint=hint,
+            )
+        weight.assign(value)
 
 
 def _named(model: Any, scope: str) -> dict[str, Any]:
@@ -160,23 +207,3 @@ def _checkpoint(path: str, scope: str) -> tuple[dict[str, str], Callable[[str], 
     described = object_graph.variables_in(reader.get_tensor(object_graph.KEY))
     saved = {_before(one.full_name, scope): one.key for one in described if one.full_name and one.slot is None}
     return saved, reader.get_tensor
-
-
-def _assign(
-    weight: Any, name: str, before: str, path: str, saved: Mapping[str, str], read: Callable[[str], Any]
-) -> None:
-    if before not in saved:
-        raise ConfigError(
-            f"the checkpoint {path} has no weight {before!r}",
-            code="model-dir/other-model",
-            found=", ".join(sorted(saved)),
-            hint="give its name there, by var_name_to_prev_var_name",
-        )
-    value = np.asarray(read(saved[before]))
-    if value.shape != tuple(weight.shape):
-        raise ConfigError(
-            f"the weight {name!r} has the shape {tuple(weight.shape)}, and another one in the checkpoint {path}",
-            code="model-dir/other-model",
-            found=f"{before!r} of {value.shape}",
-        )
-    weight.assign(value)

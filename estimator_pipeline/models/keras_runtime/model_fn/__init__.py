@@ -30,6 +30,9 @@ from estimator_pipeline.models.keras_runtime.model_fn.early_stopping import (
     stop_if_no_increase_hook,
 )
 from estimator_pipeline.models.keras_runtime.model_fn.exports import (
+    BestExporter,
+    FinalExporter,
+    LatestExporter,
     build_parsing_serving_input_receiver_fn,
     build_raw_serving_input_receiver_fn,
     export_saved_model,
@@ -44,11 +47,8 @@ from estimator_pipeline.models.keras_runtime.model_fn.model import (
     tpu_model,
 )
 from estimator_pipeline.models.keras_runtime.model_fn.settings import (
-    BestExporterSpec,
     ClassificationOutput,
     EvalSpec,
-    FinalExporterSpec,
-    LatestExporterSpec,
     ModeKeys,
     ModelFnRunConfig,
     ModelFnSpec,
@@ -63,7 +63,6 @@ from estimator_pipeline.models.keras_runtime.model_fn.settings import (
 from estimator_pipeline.models.keras_runtime.model_fn.training import train_and_evaluate
 from estimator_pipeline.models.keras_runtime.warm_start import WarmStartSettings
 
-BestExporter, FinalExporter, LatestExporter = BestExporterSpec, FinalExporterSpec, LatestExporterSpec
 RunConfig = ModelFnRunConfig
 
 __all__ = [

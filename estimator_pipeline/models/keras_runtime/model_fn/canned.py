@@ -89,10 +89,7 @@ def DNNLinearCombinedClassifier(
 ) -> Any:  # fmt: skip
     """A linear part and a deep one, each with its optimizer, that tell classes apart."""
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
-    deep = _Deep(dnn_feature_columns, dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
-    wide = _Wide(linear_feature_columns, linear_sparse_combiner)
-    model_fn = _of_both(head, deep, wide, dnn_optimizer, linear_optimizer)
-    return ModelFnModel(model_fn, model_dir, config, None, warm_start_from)
+    return _combined(**locals())
 
 
 def DNNLinearCombinedRegressor(
@@ -105,16 +102,25 @@ def DNNLinearCombinedRegressor(
 ) -> Any:  # fmt: skip
     """A linear part and a deep one, each with its optimizer, that give numbers."""
     head = V1RegressionHead(label_dimension, weight_column, None, loss_reduction)
-    deep = _Deep(dnn_feature_columns, dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
-    wide = _Wide(linear_feature_columns, linear_sparse_combiner)
-    model_fn = _of_both(head, deep, wide, dnn_optimizer, linear_optimizer)
-    return ModelFnModel(model_fn, model_dir, config, None, warm_start_from)
+    return _combined(**locals())
 
 
 def _model(model_fn: Callable[..., ModelFnSpec], folder: str | None, config: RunConfig | None, warm_start: Any) -> Any:
     model = ModelFnModel(model_fn, folder, config, None, warm_start)
     model.checkpoints.part_of_scope = {"dnn": "t_0", "linear": "part_0"}
     return model
+
+
+def _combined(
+    *, head: V1Head, model_dir: str | None, linear_feature_columns: Any, linear_optimizer: Any,
+    dnn_feature_columns: Any, dnn_optimizer: Any, dnn_hidden_units: Sequence[int] | None, dnn_activation_fn: Any,
+    dnn_dropout: float | None, config: RunConfig | None, warm_start_from: Any, batch_norm: bool,
+    linear_sparse_combiner: str, **of_head: Any,
+) -> Any:  # fmt: skip
+    deep = _Deep(dnn_feature_columns, dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
+    wide = _Wide(linear_feature_columns, linear_sparse_combiner)
+    model_fn = _of_both(head, deep, wide, dnn_optimizer, linear_optimizer)
+    return ModelFnModel(model_fn, model_dir, config, None, warm_start_from)
 
 
 def _classes(classes: int, weights: Any, words: Sequence[str] | None, reduction: str) -> V1Head:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.models.keras_runtime import warm_start as keras_weights
 
 __all__ = ["NamedCheckpoints"]
 
@@ -78,33 +75,13 @@ class NamedCheckpoints:
         path = path or self.last
         if path is None:
             return False
-        reader = self._reader(path)
-        for name, variable in self.variables.items():
-            self._assign(variable, name, self._key(name), path, reader)
+        keras_weights.assign(self.variables, path, self._key, kind="variable")
         return True
 
     def warm_start(self) -> None:
         """Gives variables the values of another model's checkpoint."""
-        settings = self.warm_start_from
-        if settings is None:
-            return
-        tf = compat.tensorflow()
-        source = settings if isinstance(settings, str) else settings.ckpt_to_initialize_from
-        patterns = ".*" if isinstance(settings, str) else settings.vars_to_warm_start
-        before: Mapping[str, str] = {}
-        if not isinstance(settings, str):
-            before = settings.var_name_to_prev_var_name or {}
-        inside = os.path.join(source, "variables", "variables")
-        if tf.io.gfile.exists(f"{inside}.index"):
-            source = inside
-        elif tf.io.gfile.isdir(source):
-            source = tf.train.latest_checkpoint(source)
-        reader = self._reader(source)
-        for name, variable in self.variables.items():
-            trained = variable.trainable or not isinstance(patterns, str)
-            wanted = [patterns] if isinstance(patterns, str) else patterns or ()
-            if trained and any(re.match(pattern, name) for pattern in wanted):
-                self._assign(variable, name, before.get(name, name), source, reader)
+        trained = [one for one in self.variables.values() if one.trainable]
+        keras_weights.warm_start_named(self.variables, trained, self.warm_start_from, kind="variable")
 
     def _key(self, name: str) -> str:
         """The name of a variable in the checkpoints."""
@@ -122,21 +99,3 @@ class NamedCheckpoints:
 
     def _reader(self, path: str) -> Any:
         return compat.tensorflow().train.load_checkpoint(path)
-
-    def _assign(self, variable: Any, name: str, before: str, path: str, reader: Any) -> None:
-        if not reader.has_tensor(before):
-            raise ConfigError(
-                f"the checkpoint {path} has no variable {before!r}",
-                code="model-dir/other-model",
-                found=", ".join(sorted(reader.get_variable_to_shape_map())),
-                hint="it is of another model: choose another model_dir, or remove it",
-            )
-        value = np.asarray(reader.get_tensor(before))
-        if value.shape != tuple(variable.shape):
-            raise ConfigError(
-                f"the variable {name!r} has the shape {tuple(variable.shape)}, and another one in {path}",
-                code="model-dir/other-model",
-                found=f"{before!r} of {value.shape}",
-                hint="it is of another model: choose another model_dir, or remove it",
-            )
-        variable.assign(value)

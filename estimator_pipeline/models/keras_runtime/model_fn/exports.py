@@ -6,13 +6,13 @@ They are those that an Estimator writes, with the same signatures.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals.eager_blocks import eagerly
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.models.keras_runtime import evaluation as keras_evaluation
 from estimator_pipeline.models.keras_runtime.model_fn.settings import (
     ClassificationOutput,
     PredictOutput,
@@ -21,7 +21,10 @@ from estimator_pipeline.models.keras_runtime.model_fn.settings import (
     TensorServingInputReceiver,
 )
 
-__all__ = ["build_parsing_serving_input_receiver_fn", "build_raw_serving_input_receiver_fn", "export_saved_model"]
+__all__ = [
+    "BestExporter", "FinalExporter", "LatestExporter", "build_parsing_serving_input_receiver_fn",
+    "build_raw_serving_input_receiver_fn", "export_saved_model",
+]  # fmt: skip
 
 
 def build_parsing_serving_input_receiver_fn(
@@ -98,7 +101,8 @@ def export_saved_model(
             code="file/not-found",
             hint="train the model first",
         )
-    path = _new_folder(export_dir_base)
+    tf.io.gfile.makedirs(export_dir_base)
+    path = keras_evaluation.new_export_folder(export_dir_base)
     with tf.Graph().as_default() as graph:
         v1.train.get_or_create_global_step()
         receiver = serving_input_receiver_fn()
@@ -119,14 +123,6 @@ def export_saved_model(
         tf.io.gfile.copy(source, target)
     tf.io.gfile.rename(f"{path}.unfinished", path)
     return os.fsencode(path)
-
-
-def _new_folder(base: str) -> str:
-    gfile = compat.tensorflow().io.gfile
-    gfile.makedirs(base)
-    while gfile.exists(os.path.join(base, str(int(time.time())))):
-        time.sleep(0.05)  # two exports of one second would be one
-    return os.path.join(base, str(int(time.time())))
 
 
 def _features(receiver: Any) -> Any:
@@ -168,3 +164,37 @@ def _signature(output: Any, inputs: dict[str, Any]) -> Any:
     if not isinstance(outputs, Mapping):
         outputs = {"output": outputs}
     return utils.predict_signature_def(inputs, dict(outputs))
+
+
+# Exporters: those of Keras evaluations, by the arguments of the Estimator's
+
+
+def LatestExporter(
+    name: str, serving_input_receiver_fn: Callable[[], Any], assets_extra: Mapping[str, str] | None = None,
+    as_text: bool = False, exports_to_keep: int | None = 5,
+) -> keras_evaluation.LatestExporter:  # fmt: skip
+    """Exports after each evaluation."""
+    export = _exporting(serving_input_receiver_fn, assets_extra, as_text)
+    return keras_evaluation.LatestExporter(name, export, exports_to_keep=exports_to_keep)
+
+
+def FinalExporter(
+    name: str, serving_input_receiver_fn: Callable[[], Any], assets_extra: Mapping[str, str] | None = None,
+    as_text: bool = False,
+) -> keras_evaluation.FinalExporter:  # fmt: skip
+    """Exports once, when training has ended."""
+    return keras_evaluation.FinalExporter(name, _exporting(serving_input_receiver_fn, assets_extra, as_text))
+
+
+def BestExporter(
+    name: str = "best_exporter", serving_input_receiver_fn: Callable[[], Any] | None = None,
+    event_file_pattern: str = "eval/*.tfevents.*", compare_fn: Callable[..., bool] | None = None,
+    assets_extra: Mapping[str, str] | None = None, as_text: bool = False, exports_to_keep: int | None = 5,
+) -> keras_evaluation.BestExporter:  # fmt: skip
+    """Exports after an evaluation that is better than all before it; they are known without event files."""
+    export = _exporting(serving_input_receiver_fn, assets_extra, as_text)
+    return keras_evaluation.BestExporter(name, export, compare=compare_fn, exports_to_keep=exports_to_keep)
+
+
+def _exporting(serving: Any, assets: Mapping[str, str] | None, as_text: bool) -> Callable[[Any, str], bytes]:
+    return lambda model, folder: export_saved_model(model, folder, serving, assets, as_text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -38,14 +39,10 @@ def dataset(input_fn: Callable[..., Any], mode: str = "train", model: Any = None
     given = {"mode": mode, "params": params, "config": config, "input_context": tf.distribute.InputContext()}
     told = {name: value for name, value in given.items() if name in names}
 
-    def call() -> Any:
-        return input_fn(**told)
-
     try:
-        found = call()
-    except tf.errors.OutOfRangeError:  # an iterator of fewer batches than were asked for
-        found = ()
-    except RuntimeError as error:  # placeholders and queues are of graphs alone
+        with _without_iterators():
+            found = input_fn(**told)
+    except RuntimeError as error:  # iterators, placeholders and queues are of graphs alone
         if "eager" not in str(error):
             raise
         found = ()
@@ -53,33 +50,46 @@ def dataset(input_fn: Callable[..., Any], mode: str = "train", model: Any = None
         return found
     if found is None:
         raise InputError("the input function gives nothing", code="argument/bad-value", hint="let it return a data set")
-    return _of_tensors(call)
+    graph = tf.Graph()
+    with graph.as_default():
+        found = input_fn(**told)
+    return _of_tensors(graph, tuple(found) if isinstance(found, list) else found)
+
+
+@contextlib.contextmanager
+def _without_iterators() -> Iterator[None]:
+    """In the block eager execution makes no iterators of TensorFlow 1: a batch would be read for nothing."""
+    tf = compat.tensorflow()
+    kind = tf.compat.v1.data.Dataset
+    make = kind._make_one_shot_iterator  # all ways to make one come by it
+
+    def only_in_graphs(data: Any) -> Any:
+        if tf.executing_eagerly():
+            raise RuntimeError("tensors of an iterator are of a graph, and this is eager execution")
+        return make(data)
+
+    kind._make_one_shot_iterator = only_in_graphs
+    try:
+        yield
+    finally:
+        kind._make_one_shot_iterator = make
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
     return list(inspect.signature(function).parameters)
 
 
-def _of_tensors(call: Callable[[], Any]) -> Any:
+def _of_tensors(graph: Any, made: Any) -> Any:
     """A data set of the values that tensors have in one session run after another, until their input ends."""
     tf = compat.tensorflow()
     v1 = tf.compat.v1
-
-    def build() -> tuple[Any, Any]:
-        graph = tf.Graph()
-        with graph.as_default():
-            found = call()
-        return graph, tuple(found) if isinstance(found, list) else found
-
-    graph, made = build()
     spec = tf.nest.map_structure(tf.type_spec_from_value, made)
-    flat = tf.nest.flatten(spec, expand_composites=True)
+    tensors = tf.nest.flatten(made, expand_composites=True)
+    scaffold = v1.train.Scaffold()  # of all sessions: the first one closes the graph
 
     def values() -> Iterator[tuple[Any, ...]]:
-        graph, made = build()
-        tensors = tf.nest.flatten(made, expand_composites=True)
         with graph.as_default():  # and no longer: each value may be asked for by another thread
-            session = v1.train.SingularMonitoredSession()
+            session = v1.train.SingularMonitoredSession(scaffold=scaffold)
         try:
             while True:
                 try:
@@ -91,8 +101,7 @@ def _of_tensors(call: Callable[[], Any]) -> Any:
             with graph.as_default():
                 session.close()
 
-    del graph
-    signature = tuple(tf.TensorSpec(one.shape, one.dtype) for one in flat)
+    signature = tuple(tf.TensorSpec(one.shape, one.dtype) for one in tensors)
     return tf.data.Dataset.from_generator(values, output_signature=signature).map(
         lambda *tensors: tf.nest.pack_sequence_as(spec, tensors, expand_composites=True)
     )

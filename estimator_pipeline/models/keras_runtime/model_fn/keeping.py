@@ -39,11 +39,11 @@ def callbacks() -> Any:
                 self._writer = tf.summary.create_file_writer(self._config.model_dir)
             for listener in self._listeners:
                 listener.begin()
-            self._logged = (self.model.global_step, time.monotonic())
+            self._logged = (self.model.step, time.monotonic())
             self._save()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            step, every = self.model.global_step, self._config.log_step_count_steps
+            step, every = self.model.step, self._config.log_step_count_steps
             if every and (step == 1 or step % every == 0):
                 before, since = self._logged
                 self._logged = step, time.monotonic()
@@ -55,7 +55,7 @@ def callbacks() -> Any:
                 self._save()
 
         def on_train_end(self, logs: Any = None) -> None:
-            step = self.model.global_step
+            step = self.model.step
             if self._saved != step:
                 self._save()
             for listener in self._listeners:
@@ -69,7 +69,7 @@ def callbacks() -> Any:
                     tf.summary.experimental.write_raw_pb(self.model.last_summary, step)
 
         def _save(self) -> None:
-            step = self.model.global_step
+            step = self.model.step
             for listener in self._listeners:
                 listener.before_save(self._session, step)
             self._checkpoints.save(step)

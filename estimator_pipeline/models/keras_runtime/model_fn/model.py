@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline import compat
-from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.compat.internals.eager_blocks import eager_block, eagerly
-from estimator_pipeline.errors import ClusterError, ConfigError, DivergedError
+from estimator_pipeline.errors import ConfigError, DivergedError
+from estimator_pipeline.models.keras_runtime.model_fn import keeping
 from estimator_pipeline.models.keras_runtime.model_fn.checkpoints import NamedCheckpoints
 from estimator_pipeline.models.keras_runtime.model_fn.graphs import ModeGraph, Variables
 from estimator_pipeline.models.keras_runtime.model_fn.hooks import HookedSteps, Session
+from estimator_pipeline.models.keras_runtime.model_fn.inputs import dataset
 from estimator_pipeline.models.keras_runtime.model_fn.settings import ModelFnRunConfig as RunConfig
 from estimator_pipeline.models.keras_runtime.model_fn.settings import PredictOutput
 
@@ -53,16 +54,8 @@ def ModelFnModel(
         A `tf.keras.Model`, compiled, with `model_dir`, `config` and `params`.
 
     Raises:
-        ClusterError: TF_CONFIG describes a cluster: such a model trains in one process.
+        ClusterError: of the config: such a model trains in one process.
     """
-    task = from_environ(os.environ)
-    if not task.is_single_process:
-        raise ClusterError(
-            "a model_fn that stays a function of TensorFlow 1 trains in one process",
-            code="training/unsupported",
-            found=f"TF_CONFIG describes a cluster; this task is {task.task}",
-            hint="unset TF_CONFIG, or keep the Estimator and run it by estimator-pipeline exec",
-        )
     config = config if config is not None else RunConfig()
     folder = model_dir or config.model_dir or tempfile.mkdtemp()
     if config.model_dir != folder:
@@ -160,19 +153,21 @@ def predictions(
     """The predictions of a model, one example after another, as NumPy arrays.
 
     Args:
-        model: of Keras.
-        data: a data set of features, or of features and labels.
+        model: a ModelFnModel.
+        data: a data set of features, or of features and labels; or an input function.
         predict_keys: of a dict of predictions those that are wanted; None: all.
         yield_single_examples: whether each example comes by itself, or each batch.
     """
     keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
-    batches = eagerly(iter)(data)
+    with eager_block():  # and no longer than a batch: a program goes on between two values
+        data = model.data_of("infer", data)
+        graph, batches = model.graph_of("infer", data), iter(data)
     while True:
-        with eager_block():  # and no longer than a batch: a program goes on between two values
+        with eager_block():
             element = next(batches, None)
-        if element is None:
-            return
-        found = model.predict_on_batch(element[0] if isinstance(element, tuple) else element)
+            if element is None:
+                return
+            found = model.predict_on_batch(element, graph)
         if isinstance(found, Mapping) and keys:
             found = {name: found[name] for name in found if name in keys}
         if not yield_single_examples:
@@ -200,6 +195,7 @@ def _model_class() -> Callable[..., Any]:
             self._graphs: dict[tuple[str, str], ModeGraph] = {}
             self._of_evaluation: dict[tuple[str, str], tuple[dict[str, Any], list[Any]]] = {}
             self._hooked: HookedSteps | None = None
+            self._predict_graph: ModeGraph | None = None
             self.checkpoints = NamedCheckpoints(self.model_dir, config.keep_checkpoint_max, warm_start_from)
             self._is_restored = False
             # The model_fn has its own optimizer; this one tells callbacks which step it is.
@@ -224,9 +220,13 @@ def _model_class() -> Callable[..., Any]:
             params = dict(self.params) if isinstance(self.params, dict) else self.params
             return {**params, "batch_size": self.batch_sizes[mode]} if mode in self.batch_sizes else params
 
+        def data_of(self, mode: str, data: Any) -> Any:
+            """The data set that an input function gives; other data as they are."""
+            return dataset(data, mode, self) if callable(data) else data
+
         def graph_of(self, mode: str, data: Any) -> ModeGraph:
             """The graph of a mode for data sets like the one given, its variables with the last values."""
-            spec = getattr(data, "element_spec", data)
+            spec = data.element_spec if hasattr(data, "element_spec") else tf.nest.map_structure(_spec_of, data)
             # A model_fn gets no labels where it predicts.
             spec = spec[0] if mode == "infer" and isinstance(spec, tuple) else spec
             key = (mode, str(spec))
@@ -259,9 +259,8 @@ def _model_class() -> Callable[..., Any]:
             self._own_weights = list(self.checkpoints.variables.values())
             if "global_step" in kept:
                 self.optimizer.iterations = kept["global_step"]
-            if kept and self._is_restored and not self.checkpoints.last:
-                return made
-            self._is_restored = self._is_restored and not kept  # what is new is in the checkpoint, too
+            if kept and self.checkpoints.last:
+                self._is_restored = False  # what is new is in the checkpoint, too
             return made
 
         def _restore(self, graph: ModeGraph, mode: str) -> None:
@@ -295,37 +294,39 @@ def _model_class() -> Callable[..., Any]:
             """Trains on a data set. See `tf.keras.Model.fit` for what is not here.
 
             Args:
-                x: the data set.
+                x: the data set, or an input function; see :func:`dataset`.
                 steps_per_epoch: steps of this call; None: to the end of the data.
                 max_steps: the global step until which it trains; a model that has come so far is not trained.
                 hooks: as of `tf.compat.v1.train.SessionRunHook`.
                 saving_listeners: told of each checkpoint, as of `tf.compat.v1.train.CheckpointSaverListener`.
                 verbose: of Keras's own lines; the model has its own by `config.log_step_count_steps`.
             """
+            x = self.data_of("train", x)
             graph = self.graph_of("train", x)
             # A share of a step is one, as for an Estimator: programs divide numbers of records by sizes of batches.
             steps_per_epoch = math.ceil(steps_per_epoch) if steps_per_epoch is not None else None
+            self.step = self.global_step
             if max_steps is not None:
-                left = math.ceil(max_steps) - self.global_step
+                left = math.ceil(max_steps) - self.step
                 if left <= 0:
                     return None
                 steps_per_epoch = left if steps_per_epoch is None else min(steps_per_epoch, left)
             spec = graph.found
             told = [*(hooks or ()), *(spec.training_hooks or ()), *(spec.training_chief_hooks or ())]
-            last = [_last_step(hook, self.global_step) for hook in told]
+            last = [_last_step(hook, self.step) for hook in told]
             for step in last:
                 if step is not None:
-                    left = max(step - self.global_step, 0)
+                    left = max(step - self.step, 0)
                     steps_per_epoch = left if steps_per_epoch is None else min(steps_per_epoch, left)
             told = [hook for hook, step in zip(told, last, strict=True) if step is None]
             if steps_per_epoch == 0:
                 return None
             self._hooked, self._train_graph = HookedSteps(told, graph), graph
             self._hooked.begin()
-            keeping = _callbacks().Keeping(self.checkpoints, self.config, saving_listeners or (), Session(graph))
+            saver = keeping.callbacks().Keeping(self.checkpoints, self.config, saving_listeners or (), Session(graph))
             history = super().fit(
                 x, *arguments, steps_per_epoch=steps_per_epoch, verbose=verbose,
-                callbacks=[keeping, *(callbacks or ())], **options,
+                callbacks=[saver, *(callbacks or ())], **options,
             )  # fmt: skip
             self._hooked.end()
             return history
@@ -340,13 +341,14 @@ def _model_class() -> Callable[..., Any]:
             spec, graph = self._train_graph.found, self._train_graph
             fetches = {"loss": spec.loss, "train_op": spec.train_op}
             every = self.config.save_summary_steps
-            if every and self.global_step % every == 0:
+            if every and self.step % every == 0:
                 fetches["summary"] = graph.summary
             assert self._hooked is not None
             found = self._hooked.run(fetches, data)
+            self.step = self.global_step
             if not bool(tf.math.is_finite(found["loss"])):
                 raise DivergedError(
-                    f"the loss is {float(found['loss'])} at step {self.global_step}",
+                    f"the loss is {float(found['loss'])} at step {self.step}",
                     code="training/diverged",
                     hint="try a smaller learning rate; the last checkpoint is that of before",
                 )
@@ -364,12 +366,13 @@ def _model_class() -> Callable[..., Any]:
             """The metrics of the model_fn, the mean of its loss, and the global step.
 
             Args:
-                x: the data set.
+                x: the data set, or an input function.
                 steps: how many batches; None: all.
                 hooks: as of `tf.compat.v1.train.SessionRunHook`.
                 checkpoint_path: another checkpoint than the last.
                 name: of the evaluation, where there are several: its event files are in `eval_NAME`.
             """
+            x = self.data_of("eval", x)
             graph = self.graph_of("eval", x)
             if checkpoint_path is not None:
                 self.checkpoints.restore(checkpoint_path)
@@ -410,8 +413,9 @@ def _model_class() -> Callable[..., Any]:
 
         @eagerly
         def predict(self, x: Any = None, *arguments: Any, **options: Any) -> Any:
-            """The predictions of the model_fn for all records of a data set."""
-            self.graph_of("infer", x)
+            """The predictions of the model_fn for all records of a data set, or of what an input function gives."""
+            x = self.data_of("infer", x)
+            self._predict_graph = self.graph_of("infer", x) if hasattr(x, "element_spec") else None
             return super().predict(x, *arguments, **options)
 
         def make_predict_function(self, force: bool = False) -> Callable[[Any], Any]:
@@ -421,13 +425,14 @@ def _model_class() -> Callable[..., Any]:
 
         def predict_step(self, data: Any) -> Any:
             """The predictions for one batch."""
-            features = data[0] if isinstance(data, tuple) else data
-            graph = self.graph_of("infer", tf.nest.map_structure(_spec_of, features))
+            graph, features = self._predict_graph, data[0] if isinstance(data, tuple) else data
+            graph = graph if graph is not None else self.graph_of("infer", features)
             return graph.run(graph.found.predictions, features)
 
         @eagerly
-        def predict_on_batch(self, x: Any) -> Any:
-            """The predictions for one batch, as NumPy arrays."""
+        def predict_on_batch(self, x: Any, graph: ModeGraph | None = None) -> Any:
+            """The predictions for one batch, as NumPy arrays; the graph is one of :meth:`graph_of`."""
+            self._predict_graph = graph
             return tf.nest.map_structure(lambda one: one.numpy(), self.predict_step(x))
 
         # As an Estimator
@@ -493,9 +498,3 @@ def _metrics(spec: Any) -> tuple[dict[str, Any], list[Any]]:
             values[name] = metric[0]
             updates += tf.nest.flatten(metric[1])
     return values, updates
-
-
-def _callbacks() -> Any:
-    from estimator_pipeline.models.keras_runtime.model_fn import keeping
-
-    return keeping.callbacks()

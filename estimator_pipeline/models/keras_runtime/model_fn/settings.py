@@ -9,16 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from estimator_pipeline.cluster import TFConfig, from_environ
-from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.cluster import from_environ
+from estimator_pipeline.errors import ClusterError, ConfigError
+from estimator_pipeline.models.keras_runtime import distribution as keras_cluster
 
 __all__ = [
-    "BestExporterSpec", "ClassificationOutput", "EvalSpec", "FinalExporterSpec", "LatestExporterSpec",
-    "ModeKeys", "ModelFnRunConfig", "ModelFnSpec", "PredictOutput", "RegressionOutput", "ServingInputReceiver",
-    "TPUConfig", "TPUModelFnSpec", "TensorServingInputReceiver", "TrainSpec",
+    "ClassificationOutput", "EvalSpec", "ModeKeys", "ModelFnRunConfig", "ModelFnSpec", "PredictOutput", "RegressionOutput",
+    "ServingInputReceiver", "TPUConfig", "TPUModelFnSpec", "TensorServingInputReceiver", "TrainSpec",
 ]  # fmt: skip
 
 _NOT_SAID = object()
+_OF_CLUSTERS = (
+    "global_id_in_cluster", "is_chief", "num_ps_replicas", "num_worker_replicas", "task_id", "task_type",
+)  # fmt: skip
 
 
 class ModeKeys:
@@ -28,7 +31,7 @@ class ModeKeys:
 
 
 class ModelFnRunConfig:
-    """How a model is trained and kept.
+    """How a model is trained and kept, and its place in a cluster: that of a process by itself.
 
     Args:
         model_dir: the folder of checkpoints and event files.
@@ -42,7 +45,8 @@ class ModelFnRunConfig:
         further: fields that say how sessions, servers or TPUs are used. Keras has none; they can be read.
 
     Raises:
-        ConfigError: checkpoints by steps and by seconds, or a strategy of several replicas.
+        ConfigError: checkpoints by steps and by seconds.
+        ClusterError: a strategy of several replicas, or a cluster in TF_CONFIG.
     """
 
     def __init__(
@@ -61,12 +65,11 @@ class ModelFnRunConfig:
             )
         for strategy in (train_distribute, eval_distribute):
             if strategy is not None and strategy.num_replicas_in_sync > 1:
-                raise ConfigError(
-                    "RunConfig: a model_fn that stays a function of TensorFlow 1 trains on one device",
-                    code="training/unsupported",
-                    found=f"{type(strategy).__name__} of {strategy.num_replicas_in_sync} replicas",
-                    hint="leave the strategy out, or keep the Estimator and run it by estimator-pipeline exec",
-                )
+                raise _of_one_process(f"{type(strategy).__name__} of {strategy.num_replicas_in_sync} replicas")
+        task = from_environ(os.environ)
+        if not task.is_single_process:
+            raise _of_one_process(f"TF_CONFIG describes a cluster; this task is {task.task}")
+        self._cluster = keras_cluster.Cluster(task)
         self._given: dict[str, Any] = {
             "model_dir": model_dir, "tf_random_seed": tf_random_seed, "save_summary_steps": save_summary_steps,
             "save_checkpoints_steps": save_checkpoints_steps if by_steps else None,
@@ -76,7 +79,7 @@ class ModelFnRunConfig:
             "session_config": session_config, "keep_checkpoint_max": keep_checkpoint_max,
             "keep_checkpoint_every_n_hours": keep_checkpoint_every_n_hours,
             "log_step_count_steps": log_step_count_steps, "train_distribute": None, "device_fn": device_fn,
-            "protocol": protocol, "eval_distribute": None, **further,
+            "protocol": protocol, "eval_distribute": None, "master": "", **further,
         }  # fmt: skip
         for name in ("save_summary_steps", "save_checkpoints_steps", "log_step_count_steps"):
             # A share of a step is one: programs divide numbers of records by sizes of batches.
@@ -86,6 +89,8 @@ class ModelFnRunConfig:
         given = self.__dict__.get("_given", {})
         if name in given:
             return given[name]
+        if name in _OF_CLUSTERS:
+            return getattr(self._cluster, name)
         raise AttributeError(f"RunConfig has no field {name!r}")
 
     def replace(self, **fields: Any) -> ModelFnRunConfig:
@@ -97,46 +102,15 @@ class ModelFnRunConfig:
             given["save_checkpoints_steps"] = None
         return ModelFnRunConfig(**given | fields)
 
-    @property
-    def cluster(self) -> TFConfig:
-        """The cluster of TF_CONFIG, and this process's place in it."""
-        return from_environ(os.environ)
 
-    @property
-    def num_worker_replicas(self) -> int:
-        """How many tasks train; 1 without a cluster."""
-        return self.cluster.num_training_tasks
-
-    @property
-    def num_ps_replicas(self) -> int:
-        """How many parameter servers there are."""
-        cluster = self.cluster.cluster
-        return cluster.num_ps if cluster is not None else 0
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this task leads."""
-        return self.cluster.is_chief
-
-    @property
-    def task_type(self) -> str:
-        """chief or worker."""
-        return self.cluster.task.type
-
-    @property
-    def task_id(self) -> int:
-        """This task's number among those of its type."""
-        return self.cluster.task.index
-
-    @property
-    def global_id_in_cluster(self) -> int:
-        """This task's place among those that train, from 0."""
-        return self.cluster.rank
-
-    @property
-    def master(self) -> str:
-        """ "": there is no session, and no server that it is of."""
-        return ""
+def _of_one_process(found: str) -> ClusterError:
+    return ClusterError(
+        "a model_fn that stays a function of TensorFlow 1 trains in one process, on one device",
+        code="training/unsupported",
+        found=found,
+        hint="train without it; or convert the program by migrate convert --to keras-layers, whose Keras layers train "
+        "on several, or by --to estimator, and run its Estimator by estimator-pipeline exec",
+    )
 
 
 @dataclass(frozen=True)
@@ -211,17 +185,33 @@ def TPUModelFnSpec(
 
 @dataclass(frozen=True)
 class TrainSpec:
-    """What is trained on, and until which step."""
+    """What is trained on, and until which step of all runs together; None: to the end of the data.
+
+    Raises:
+        ConfigError: a number of steps below 1.
+    """
 
     input_fn: Callable[..., Any]
     max_steps: int | None = None
     hooks: Sequence[Any] | None = None
     saving_listeners: Sequence[Any] | None = None
 
+    def __post_init__(self) -> None:
+        _require("TrainSpec", max_steps=self.max_steps)
+
 
 @dataclass(frozen=True)
 class EvalSpec:
-    """What is evaluated on after a checkpoint, and what is exported then."""
+    """What is evaluated on after a checkpoint, and what is exported then.
+
+    Args:
+        steps: how many batches; None: all.
+        throttle_secs: from the begin of an evaluation to that of the next.
+        start_delay_secs: has no meaning, as in an Estimator of one process.
+
+    Raises:
+        ConfigError: a number of steps below 1.
+    """
 
     input_fn: Callable[..., Any]
     steps: int | None = 100
@@ -231,39 +221,16 @@ class EvalSpec:
     start_delay_secs: float = 120
     throttle_secs: float = 600
 
-
-@dataclass(frozen=True)
-class LatestExporterSpec:
-    """Exports after each evaluation."""
-
-    name: str
-    serving_input_receiver_fn: Callable[[], Any]
-    assets_extra: Mapping[str, str] | None = None
-    as_text: bool = False
-    exports_to_keep: int | None = 5
+    def __post_init__(self) -> None:
+        _require("EvalSpec", steps=self.steps)
 
 
-@dataclass(frozen=True)
-class FinalExporterSpec:
-    """Exports once, when training has ended."""
-
-    name: str
-    serving_input_receiver_fn: Callable[[], Any]
-    assets_extra: Mapping[str, str] | None = None
-    as_text: bool = False
-
-
-@dataclass(frozen=True)
-class BestExporterSpec:
-    """Exports after an evaluation that is better than all before it."""
-
-    name: str = "best_exporter"
-    serving_input_receiver_fn: Callable[[], Any] | None = None
-    event_file_pattern: str = "eval/*.tfevents.*"
-    compare_fn: Callable[..., bool] | None = None
-    assets_extra: Mapping[str, str] | None = None
-    as_text: bool = False
-    exports_to_keep: int | None = 5
+def _require(kind: str, **steps: float | None) -> None:
+    for name, value in steps.items():
+        if value is not None and value <= 0:
+            raise ConfigError(
+                f"{kind}: {name} is {value}", code="argument/bad-value", hint="give a number from 1 on, or None"
+            )
 
 
 # Exports
