@@ -11,6 +11,7 @@ import pytest
 from estimator_pipeline import compat
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn
+from estimator_pipeline.models.keras_runtime.model_fn.hooks import Session
 
 tf = compat.install()
 v1 = tf.compat.v1
@@ -60,6 +61,39 @@ def test_tensors_are_made_once():
     assert calls == [True, False] and not read
     assert batches(data) == batches(data) == [{"x": 0}, {"x": 1}, {"x": 2}]
     assert len(calls) == 2
+
+
+def test_an_iterator_that_a_hook_initializes():
+    """By arrays that the hook feeds: the class that programs of TensorFlow 1 have for it; for each reading anew."""
+
+    class Initializer(v1.train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            self.initialize(session)
+
+    hook, read = Initializer(), []
+
+    def input_fn():
+        place = v1.placeholder(tf.float32, [3])
+        iterator = v1.data.make_initializable_iterator(tf.data.Dataset.from_tensor_slices(place).batch(2))
+        hook.initialize = lambda session: session.run(iterator.initializer, feed_dict={place: [1.0, 2.0, 3.0]})
+        return {"x": iterator.get_next()}
+
+    def model_fn(features, mode):
+        v1.get_variable("w", [])
+        reading = v1.py_func(lambda x: read.append(x.tolist()), [features["x"]], [])
+        step = v1.train.get_global_step()
+        return keras_model_fn.ModelFnSpec(
+            mode, loss=tf.reduce_sum(features["x"]), train_op=v1.group(reading, v1.assign_add(step, 1))
+        )
+
+    model = keras_model_fn.ModelFnModel(model_fn)
+    for _ in range(2):
+        model.fit(input_fn, hooks=[hook])
+    assert read == [[1.0, 2.0], [3.0]] * 2
+    assert model.evaluate(input_fn, hooks=[hook], return_dict=True)["loss"] == 3.0
+    data = keras_model_fn.dataset(input_fn)
+    hook.initialize(Session(model.graph_of("train", data)))
+    assert batches(data) == batches(data) == [{"x": [1.0, 2.0]}, {"x": [3.0]}]
 
 
 def test_what_it_is_told():

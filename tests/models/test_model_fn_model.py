@@ -38,6 +38,7 @@ def model_fn_of(spec):
             weights = v1.get_variable("w", [8, 2], regularizer=tf.keras.regularizers.l2(0.01))
             offset = v1.Variable(tf.fill([2], params["offset"]), name="offset")
         logits = tf.identity(tf.matmul(net, weights) + offset, name="logits")
+        assert {net: "net", offset: "offset"}[offset] == offset.op.name.rpartition("/")[2] and net != logits
         found = {"class": tf.argmax(logits, 1), "logits": logits}
         if mode == "infer":
             return spec(mode, predictions=found)

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-__all__ = ["eager_block", "eagerly"]
+__all__ = ["eager_block", "eagerly", "no_eager_iterators"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -27,6 +27,29 @@ def eager_block() -> Iterator[None]:
         return
     with context.eager_mode():
         yield
+
+
+@contextlib.contextmanager
+def no_eager_iterators() -> Iterator[None]:
+    """In the block eager execution makes no iterators of TensorFlow 1: a batch would be read for nothing.
+
+    Private use: `_make_one_shot_iterator` of `tf.compat.v1.data.Dataset`, by which all ways to make one come.
+    """
+    import tensorflow as tf
+
+    kind = tf.compat.v1.data.Dataset
+    make = kind._make_one_shot_iterator
+
+    def only_in_graphs(data: Any) -> Any:
+        if tf.executing_eagerly():
+            raise RuntimeError("tensors of an iterator are of a graph, and this is eager execution")
+        return make(data)
+
+    kind._make_one_shot_iterator = only_in_graphs
+    try:
+        yield
+    finally:
+        kind._make_one_shot_iterator = make
 
 
 def eagerly(function: _Function) -> _Function:

@@ -156,9 +156,11 @@ def _signature(output: Any, inputs: dict[str, Any]) -> Any:
     utils = v1.saved_model.signature_def_utils
     one = next(iter(inputs.values())) if len(inputs) == 1 else None
     text = one is not None and one.dtype.base_dtype == compat.tensorflow().string
-    if isinstance(output, ClassificationOutput):
+    # Libraries have heads that give tf.estimator's own.
+    kind = type(output).__name__
+    if kind == ClassificationOutput.__name__:
         return utils.classification_signature_def(one, output.classes, output.scores) if text else None
-    if isinstance(output, RegressionOutput):
+    if kind == RegressionOutput.__name__:
         return utils.regression_signature_def(one, output.value) if text else None
     outputs = output.outputs
     if not isinstance(outputs, Mapping):

@@ -8,6 +8,7 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.models.keras_runtime.model_fn.graphs import ModeGraph
+from estimator_pipeline.models.keras_runtime.model_fn.inputs import InputGraph
 
 __all__ = ["HookedSteps", "ProfilerHook", "Session"]
 
@@ -27,12 +28,20 @@ class Session:
         self.graph = mode.graph
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
-        """Values of tensors as NumPy arrays; None for operations."""
+        """Values of tensors as NumPy arrays; None for operations, those of an input function's graph among them."""
+        of_input = next(filter(None, map(_input_graph, compat.tensorflow().nest.flatten(fetches))), None)
+        if of_input is not None:
+            return of_input.run_first(fetches, feed_dict)
         return _numpy(self._mode.run(fetches, None, feed_dict), fetches)
 
     def should_stop(self) -> bool:
         """Whether the session was asked to stop."""
         return False
+
+
+def _input_graph(fetch: Any) -> InputGraph | None:
+    graph = getattr(fetch, "graph", None)  # variables are of none
+    return InputGraph.of.get(graph) if graph is not None else None
 
 
 class HookedSteps:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from estimator_pipeline import compat
-from estimator_pipeline.compat.internals.eager_blocks import eagerly
+from estimator_pipeline.compat.internals.eager_blocks import eagerly, no_eager_iterators
 from estimator_pipeline.errors import InputError
 
-__all__ = ["dataset", "numpy_input_fn", "pandas_input_fn"]
+__all__ = ["InputGraph", "dataset", "numpy_input_fn", "pandas_input_fn"]
 
 
 @eagerly
@@ -40,7 +40,7 @@ def dataset(input_fn: Callable[..., Any], mode: str = "train", model: Any = None
     told = {name: value for name, value in given.items() if name in names}
 
     try:
-        with _without_iterators():
+        with no_eager_iterators():
             found = input_fn(**told)
     except RuntimeError as error:  # iterators, placeholders and queues are of graphs alone
         if "eager" not in str(error):
@@ -53,58 +53,62 @@ def dataset(input_fn: Callable[..., Any], mode: str = "train", model: Any = None
     graph = tf.Graph()
     with graph.as_default():
         found = input_fn(**told)
-    return _of_tensors(graph, tuple(found) if isinstance(found, list) else found)
-
-
-@contextlib.contextmanager
-def _without_iterators() -> Iterator[None]:
-    """In the block eager execution makes no iterators of TensorFlow 1: a batch would be read for nothing."""
-    tf = compat.tensorflow()
-    kind = tf.compat.v1.data.Dataset
-    make = kind._make_one_shot_iterator  # all ways to make one come by it
-
-    def only_in_graphs(data: Any) -> Any:
-        if tf.executing_eagerly():
-            raise RuntimeError("tensors of an iterator are of a graph, and this is eager execution")
-        return make(data)
-
-    kind._make_one_shot_iterator = only_in_graphs
-    try:
-        yield
-    finally:
-        kind._make_one_shot_iterator = make
+    return InputGraph(graph, tuple(found) if isinstance(found, list) else found).dataset()
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
     return list(inspect.signature(function).parameters)
 
 
-def _of_tensors(graph: Any, made: Any) -> Any:
-    """A data set of the values that tensors have in one session run after another, until their input ends."""
-    tf = compat.tensorflow()
-    v1 = tf.compat.v1
-    spec = tf.nest.map_structure(tf.type_spec_from_value, made)
-    tensors = tf.nest.flatten(made, expand_composites=True)
-    scaffold = v1.train.Scaffold()  # of all sessions: the first one closes the graph
+class InputGraph:
+    """The graph of an input function that gives tensors, and what is run in a session of it before the first batch.
 
-    def values() -> Iterator[tuple[Any, ...]]:
-        with graph.as_default():  # and no longer: each value may be asked for by another thread
-            session = v1.train.SingularMonitoredSession(scaffold=scaffold)
+    Args:
+        graph: the graph.
+        made: the tensors of a batch, in any structure.
+    """
+
+    of: ClassVar[weakref.WeakKeyDictionary[Any, InputGraph]] = weakref.WeakKeyDictionary()
+
+    def __init__(self, graph: Any, made: Any) -> None:
+        tf = compat.tensorflow()
+        self._graph = graph
+        self._spec = tf.nest.map_structure(tf.type_spec_from_value, made)
+        self._tensors = tf.nest.flatten(made, expand_composites=True)
+        self._scaffold = tf.compat.v1.train.Scaffold()  # of all sessions: the first one closes the graph
+        self._first: dict[tuple[int, ...], tuple[Any, Any]] = {}
+        self.of[graph] = self
+
+    def run_first(self, fetches: Any, feed_dict: Any) -> Any:
+        """What a hook runs: an iterator's initializer; each session runs it before it reads."""
+        flat = compat.tensorflow().nest.flatten(fetches)
+        self._first[tuple(map(id, flat))] = fetches, feed_dict
+        return None
+
+    def dataset(self) -> Any:
+        """The values of the tensors in one session run after another, until their input ends."""
+        tf = compat.tensorflow()
+        signature = tuple(tf.TensorSpec(one.shape, one.dtype) for one in self._tensors)
+        return tf.data.Dataset.from_generator(self._values, output_signature=signature).map(
+            lambda *tensors: tf.nest.pack_sequence_as(self._spec, tensors, expand_composites=True)
+        )
+
+    def _values(self) -> Iterator[tuple[Any, ...]]:
+        tf = compat.tensorflow()
+        with self._graph.as_default():  # and no longer: each value may be asked for by another thread
+            session = tf.compat.v1.train.SingularMonitoredSession(scaffold=self._scaffold)
         try:
+            for fetches, feed_dict in self._first.values():
+                session.raw_session().run(fetches, feed_dict)
             while True:
                 try:
-                    found = session.run(tensors)
+                    found = session.run(self._tensors)
                 except tf.errors.OutOfRangeError:
                     return
                 yield tuple(found)
         finally:
-            with graph.as_default():
+            with self._graph.as_default():
                 session.close()
-
-    signature = tuple(tf.TensorSpec(one.shape, one.dtype) for one in tensors)
-    return tf.data.Dataset.from_generator(values, output_signature=signature).map(
-        lambda *tensors: tf.nest.pack_sequence_as(spec, tensors, expand_composites=True)
-    )
 
 
 def numpy_input_fn(

@@ -14,8 +14,9 @@ from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.models.keras_runtime import distribution as keras_cluster
 
 __all__ = [
-    "ClassificationOutput", "EvalSpec", "ModeKeys", "ModelFnRunConfig", "ModelFnSpec", "PredictOutput", "RegressionOutput",
-    "ServingInputReceiver", "TPUConfig", "TPUModelFnSpec", "TensorServingInputReceiver", "TrainSpec",
+    "ClassificationOutput", "EvalSpec", "ModeKeys", "ModelFnRunConfig", "ModelFnSpec", "PredictOutput",
+    "RegressionOutput", "ServingInputReceiver", "TPUConfig", "TPUModelFnSpec", "TensorServingInputReceiver",
+    "TrainSpec",
 ]  # fmt: skip
 
 _NOT_SAID = object()
