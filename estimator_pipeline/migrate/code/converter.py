@@ -181,7 +181,7 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
                 if not made.kept and outcome is not None and outcome.text:
                     _to_keras(made, outcome, findings)
                 elif not made.kept:
-                    made.kept_as_estimator = f"line {outcome.line}: {outcome.reason}" if outcome is not None else ""
+                    made.kept_as_estimator = outcome.told() if outcome is not None else ""
                     _switch(made, trees[source.path], analysis, imported)
                     _import(made, trees[source.path], renamed.imports)
             files.append(made)
@@ -200,7 +200,7 @@ def _to_keras(made: ConvertedFile, outcome: ConversionOutcome, findings: list[Co
     made.changes.sort(key=lambda change: (change.line, change.column))
     made.keras, made.after = True, text
     if outcome.keeps_model_fn:
-        made.keeps_model_fn = f"line {outcome.line}: {outcome.reason}" if outcome.reason else "as its program"
+        made.keeps_model_fn = outcome.told() if outcome.reason else "as its program"
 
 
 def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[Tree]) -> None:

@@ -52,15 +52,14 @@ def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tr
         if not declined:
             for tree, one in made.items():
                 before = tree.keras or one
-                tree.keras = dataclasses.replace(one, reason=before.reason, line=before.line)
+                tree.keras = dataclasses.replace(before, text=one.text, keeps_model_fn=one.keeps_model_fn)
             continue
         first, one = next(iter(declined.items()))
         for tree in group:
             if tree in declined:
                 tree.keras = declined[tree]
             elif tree.keras is not None or tree in made:
-                said = f"it is one program with {first.source.path}, line {one.line}: {one.reason}"
-                tree.keras = ConversionOutcome(reason=said, line=tree.keras.line if tree.keras else 1)
+                tree.keras = dataclasses.replace(one, path=first.source.path)
 
 
 def _groups(program: Program, trees: Sequence[Tree]) -> list[list[Tree]]:
