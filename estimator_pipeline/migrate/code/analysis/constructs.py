@@ -272,6 +272,9 @@ class _Finder:
             elif dotted.startswith("tensorflow.contrib"):
                 match = CatalogueMatch(catalogue.row("tf.contrib"), catalogue.spell(dotted.removesuffix(".*")), False)
                 yield Construct(self.tree, place, match)
+            elif dotted.startswith("tensorflow.examples"):
+                spelled = catalogue.spell(dotted.removesuffix(".*"))
+                yield Construct(self.tree, place, CatalogueMatch(catalogue.row("tf.examples"), spelled, False))
             elif self._is_handed_on(node, binding):
                 found = catalogue.find(dotted)
                 if found is not None:

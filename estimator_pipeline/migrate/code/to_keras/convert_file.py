@@ -81,6 +81,7 @@ class ConversionOutcome:
         line: of the construct that it stays for.
         path: the file of that construct, where it is another one of the same program.
         together: the files that it is one program with, where `path` alone does not say it.
+        cell, source: of a notebook's cell; the line's text. Both are known once it is told as the user has it.
         gone: the constructs that the text has no more, by their nodes.
         keeps_model_fn: whether its model_fn stays a function of TensorFlow 1, which a Keras model calls.
     """
@@ -92,13 +93,16 @@ class ConversionOutcome:
     keeps_model_fn: bool = False
     path: str = ""
     together: str = ""
+    cell: int | None = None
+    source: str | None = None
 
     def told(self) -> str:
         """Where it stops, and why."""
+        line = f"line {self.line}" if self.cell is None else f"cell {self.cell}, line {self.line}"
         if not self.path:
-            return f"line {self.line}: {self.reason}"
+            return f"{line}: {self.reason}"
         together = f"{self.together}; " if self.together else ""
-        return f"it is one program with {together}{self.path}, line {self.line}: {self.reason}"
+        return f"it is one program with {together}{self.path}, {line}: {self.reason}"
 
 
 def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> ConversionOutcome | None:
