@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
 
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.analysis.constructs import RESOLVED, Construct, find_constructs
+from estimator_pipeline.migrate.code.analysis.constructs import DATASET_ATTRIBUTES, RESOLVED, Construct, find_constructs
 from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile, read_tree
 from estimator_pipeline.migrate.code.analysis.functions import find_functions
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
@@ -162,6 +162,9 @@ def _read(sources: list[SourceFile], base: Path) -> _Read:
 
     _all(read.failures.each(read.constructs, mark, lambda construct: construct.tree))
     tensorflow_1.spread(program, trees)
+    # Data sets of a program of TensorFlow 1 stay those of TensorFlow 1, with all that they have.
+    read.constructs = [one for one in read.constructs
+                       if not (one.row.name in DATASET_ATTRIBUTES and one.tree.tensorflow_1)]  # fmt: skip
     return read
 
 

@@ -26,6 +26,8 @@ MEANING = {
 
 def text(scan: Scan) -> str:
     """The whole of it: sums, what to do first, then each file with its verdict and constructs, then what to write."""
+    if not files(scan):
+        return "\n\n".join(part for part in (headline(scan), _skipped(scan)) if part)
     head = "\n".join(line for line in (headline(scan), made(scan)) if line)
     parts = [part for part in (head, _totals(scan), _first(scan), _kinds(scan)) if part]
     parts += [_file(scan, path, findings) for path, findings in files(scan).items()]

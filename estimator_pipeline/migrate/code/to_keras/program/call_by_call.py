@@ -29,6 +29,8 @@ from estimator_pipeline.migrate.code.to_keras.unresolved_names import unknown_na
 
 __all__ = ["convert_call_by_call"]
 
+_CANNED_OF_2 = re.compile(r"tf\.estimator\.(Baseline|DNN|Linear)\w+: ")
+
 
 def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tree, list[Construct]]) -> None:
     """Converts what `tree.keras` says that nothing else can; the outcome is there.
@@ -57,9 +59,14 @@ def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tr
         first, one = next(iter(declined.items()))
         for tree in group:
             if tree in declined:
-                tree.keras = declined[tree]
+                tree.keras = _reason(tree.keras, declined[tree])
             elif tree.keras is not None or tree in made:
                 tree.keras = dataclasses.replace(one, path=first.source.path)
+
+
+def _reason(whole: ConversionOutcome | None, here: ConversionOutcome) -> ConversionOutcome:
+    """What says more: canned Estimators are converted as a whole or not at all, and stop for what stops the whole."""
+    return whole if whole is not None and whole.reason and _CANNED_OF_2.match(here.reason) else here
 
 
 def _groups(program: Program, trees: Sequence[Tree]) -> list[list[Tree]]:
