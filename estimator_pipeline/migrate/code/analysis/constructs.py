@@ -206,9 +206,10 @@ class _Finder:
                 bindings = self.program.bindings(value.value, self.tree.where.get(value, self.tree.scope))
                 value = bindings[0].node if len(bindings) == 1 and bindings[0].kind == "value" else None
             func = value.func if isinstance(value, cst.Call) else None
-            if isinstance(func, cst.Name) and func.value in _READ_ONCE:
-                if func in self.tree.where and not self.program.bindings(func.value, self.tree.where[func]):
-                    yield Construct(self.tree, value, own("a list of Python 2"), details={"function": func.value})
+            if not isinstance(func, cst.Name) or func.value not in _READ_ONCE or func not in self.tree.where:
+                continue
+            if not self.program.bindings(func.value, self.tree.where[func]):
+                yield Construct(self.tree, value, own("a list of Python 2"), details={"function": func.value})
 
     def methods(self, call: cst.Call, func: cst.Attribute, scope: Scope) -> Iterator[Construct]:
         name = func.attr.value

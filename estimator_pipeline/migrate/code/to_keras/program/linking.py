@@ -184,13 +184,21 @@ def _check(program: Program, linked: Linked) -> None:
     found: dict[str, tuple[cst.CSTNode, Tree]] = {}
     for part in linked.parts:
         tree = part.tree
-        if tree.source.cells or tree.module.code != tree.source.text or "\r" in tree.source.text:
-            raise NotConvertible(
-                "a notebook, or a file that would not be kept byte for byte, is part of it", tree.module
-            )
+        if tree.source.cells:
+            raise NotConvertible("a notebook is part of it", tree.module, 1)
+        if "\r" in tree.source.text:
+            line = tree.source.text.count("\n", 0, tree.source.text.index("\r")) + 1
+            raise NotConvertible("lines that end by CR", tree.module, line)
+        if tree.module.code != tree.source.text:
+            pairs = zip(tree.module.code.splitlines(), tree.source.text.splitlines(), strict=False)
+            line = next((at for at, (one, other) in enumerate(pairs, 1) if one != other), 1)
+            raise NotConvertible("a line that would not be kept byte for byte", tree.module, line)
         unit = tree.module.default_indent
         if unit != linked.parts[0].tree.module.default_indent:
-            raise NotConvertible("its files are indented in several ways", tree.module)
+            indented = re.search(rf"^{unit}\S", tree.source.text, re.MULTILINE)
+            line = tree.source.text.count("\n", 0, indented.start()) + 1 if indented else 1
+            told = f"an indentation other than that of {linked.parts[0].tree.source.path}"
+            raise NotConvertible(told, tree.module, line)
         for node, binding in tree.imports:
             of_file = binding.kind == "from" and binding.name != "*"
             if of_file and any(program.files_of_import(tree, binding)):

@@ -73,6 +73,12 @@ def _convert(program: Program, group: list[Tree]) -> None:
             return
         where, line = linked.place(found.line)
         reason = found.reason
+        if not reason:
+            for tree in group:
+                if tree.keras is not None:
+                    told = f"no Estimator is made in it, nor in {_named(group, tree)}"
+                    tree.keras = ConversionOutcome(reason=told, line=tree.keras.line or _first_line(tree))
+            return
     except NotConvertible as declined:
         where, reason, by_itself = _place(group, declined.node), declined.reason, True
         if where is not None:
@@ -114,7 +120,7 @@ def _converted(program: Program, group: list[Tree], linked: Linked) -> Conversio
     others = [tree for tree in program.trees.values() if tree not in group]
     whole = Program([*others, made], [*(tree.source.path for tree in others), home.source.path], program.package)
     found = convert(whole, made, list(find_constructs(whole, made)))
-    return found or ConversionOutcome(reason="no Estimator is made in it", line=0)
+    return found or ConversionOutcome()
 
 
 def _is_model_fn(name: str) -> bool:
