@@ -65,8 +65,10 @@ def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tr
 
 
 def _reason(whole: ConversionOutcome | None, here: ConversionOutcome) -> ConversionOutcome:
-    """What says more: canned Estimators are converted as a whole or not at all, and stop for what stops the whole."""
-    return whole if whole is not None and whole.reason and _CANNED_OF_2.match(here.reason) else here
+    """Canned Estimators of TensorFlow 2 are converted with all of their program, and stop for what stops that too."""
+    if whole is None or not whole.reason or not _CANNED_OF_2.match(here.reason):
+        return here
+    return dataclasses.replace(here, reason=f"{here.reason}; as a whole: {whole.told()}")
 
 
 def _groups(program: Program, trees: Sequence[Tree]) -> list[list[Tree]]:
