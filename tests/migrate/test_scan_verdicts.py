@@ -81,7 +81,7 @@ def test_the_conversion_does_what_the_scan_says(program, found):
         assert bool(made.keeps_model_fn) is (verdict.verdict == "keras, model_fn stays"), made.path
         assert bool(made.kept_as_estimator) is (verdict.verdict == "estimator"), made.path
         assert made.changed is (verdict.verdict in ("keras", "keras, model_fn stays", "renamed")), made.path
-        assert verdict.why in ("", made.keeps_model_fn or made.kept_as_estimator or made.kept)
+        assert (made.keeps_model_fn or made.kept_as_estimator or made.kept).endswith(verdict.why), made.path
 
 
 def test_where_it_stops_is_a_line_of_the_users(program, found):
@@ -140,6 +140,29 @@ def test_a_reason_is_told_in_the_names_and_lines_of_the_file_as_it_was(tmp_path)
     assert said["task.py"].reason.startswith("tf.keras.estimator.model_to_estimator: ")
     assert said["model.py"].why == f"it is one program with task.py, line 7: {said['task.py'].reason}"
     assert said["model.py"].stops_at == said["task.py"].stops_at and said["model.py"].source == said["task.py"].source
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("print 'x'", "a print statement of Python 2"),
+        ("if x: print x", "a print statement of Python 2"),
+        ("y = `x`", "backticks of Python 2"),
+        ("exec 'x'", "an exec statement of Python 2"),
+        ("raise ValueError, 'x'", "a raise statement of Python 2"),
+        ("y = 0777", "an octal number of Python 2"),
+        ("y = x <> 1", "the operator <> of Python 2"),
+        ("y = 10L", "a long number of Python 2"),
+        ("f = lambda (a, b): a", "Lambda expression parameters cannot be parenthesized"),
+        ("try: f()\nexcept (A, B), e: pass", "an except clause of Python 2"),
+        ("try: f()\nexcept A, e: pass", "an except clause of Python 2"),
+    ],
+)
+def test_python_2_is_told_by_its_line(tmp_path, line, says):
+    (tmp_path / "a.py").write_text(f"import tensorflow as tf\nx = 1\n{line}\n")
+    (only,) = scan(tmp_path).verdicts.values()
+    assert only.verdict == "unreadable" and says in only.why and only.source == line.splitlines()[-1]
+    assert only.line == 2 + len(line.splitlines()) and only.why.startswith(f"line {only.line}: ")
 
 
 # Notebooks ---------------------------------------------------------------------------------------------------

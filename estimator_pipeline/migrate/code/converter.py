@@ -197,7 +197,8 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
             made.left = [one for one in findings if one.treatment == MANUAL]
             made.unchanged = [one for one in findings if one.treatment == UNCHANGED]
             if verdict.verdict in (COPIED, UNREADABLE, NO_TENSORFLOW):
-                made.kept = verdict.why
+                unread = "it cannot be read: " if verdict.verdict == UNREADABLE else ""
+                made.kept = f"{unread}{verdict.why}"
             elif source.path in analysis.renamed:
                 renamed = analysis.renamed[source.path]
                 made.after, made.changes = renamed.text, list(renamed.changes)

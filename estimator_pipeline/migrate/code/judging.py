@@ -72,7 +72,8 @@ def judge(
         path, kind, why, outcome = source.path, verdicts.UNCHANGED, "", outcomes.get(source.path)
         text = renamed.get(path)
         if path in without:
-            kind, why = verdicts.NO_TENSORFLOW, _unreadable(source)
+            told = _unreadable(source)
+            kind, why = verdicts.NO_TENSORFLOW, f"it cannot be read: {told}" if told else ""
         elif source.cells:
             if path in named:
                 kind, why = verdicts.COPIED, "notebooks are not converted"
@@ -110,7 +111,7 @@ def _of_outcome(source: SourceFile, outcome: ConversionOutcome, manual: int) -> 
 def _unreadable(source: SourceFile) -> str:
     if not source.problems or source.cells:
         return ""
-    return f"it cannot be read: {_of_line(source)}: {source.problems[0].why}"
+    return f"{_of_line(source)}: {source.problems[0].why}"
 
 
 def _of_line(source: SourceFile) -> str:
