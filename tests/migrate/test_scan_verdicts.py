@@ -142,6 +142,20 @@ def test_a_reason_is_told_in_the_names_and_lines_of_the_file_as_it_was(tmp_path)
     assert said["model.py"].stops_at == said["task.py"].stops_at and said["model.py"].source == said["task.py"].source
 
 
+def test_a_name_that_went_over_several_lines(tmp_path):
+    """It takes one line in the new text; what stands behind it is told, and written, where it was."""
+    (tmp_path / "a.py").write_text(
+        "import tensorflow as tf\nrate = (tf.\n  contrib.\n  layers.l2_regularizer(0.1))\nimport os\n\n"
+        "own = tf.keras.estimator.model_to_estimator(NET)\nown.train(DATA)\n"
+    )
+    (only,) = scan(tmp_path).verdicts.values()
+    assert (only.line, only.source) == (7, "own = tf.keras.estimator.model_to_estimator(NET)")
+    (made,) = convert(tmp_path).files
+    assert (
+        "import tensorflow as tf\n\ntf.compat.v1.disable_v2_behavior()\nrate = (tf.keras.regularizers.l2(" in made.after
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

@@ -23,7 +23,7 @@ from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFind
 from estimator_pipeline.migrate.code.judging import switched_behind
 from estimator_pipeline.migrate.code.notes import MARK, note_lines
 from estimator_pipeline.migrate.code.renames import tensorflow_1
-from estimator_pipeline.migrate.code.renames.renamed_text import Change
+from estimator_pipeline.migrate.code.renames.renamed_text import Change, RenamedText
 from estimator_pipeline.migrate.code.renames.tf1_names import ON_THE_WAY
 from estimator_pipeline.migrate.code.scanner import Analysis, analyse, analyse_sources, deep
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
@@ -208,7 +208,7 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
                 else:
                     made.kept_as_estimator = verdict.why
                     _switch(made, trees[source.path], analysis, imported)
-                    _import(made, trees[source.path], renamed.imports)
+                    _import(made, trees[source.path], renamed)
             files.append(made)
         _note(files, _again(files, analysis), NOTES[notes])
     return Converted(os.fspath(root), str(analysis.base), files, analysis.scan.skipped)
@@ -233,7 +233,7 @@ def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[T
     last = switched_behind(analysis.program, analysis.trees, tree, imported)
     if last is None:
         return
-    line, lines = tree.position(last)[2], Lines(made.after)
+    line, lines = analysis.renamed[made.path].line(tree.position(last)[2]), Lines(made.after)
     newline = lines.newline(line)
     root = tensorflow_1.root_of_tensorflow(analysis.program, tree)
     written = tensorflow_1.switch_lines(tree, f"{root}.compat.v1")
@@ -243,8 +243,9 @@ def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[T
     made.changes.sort(key=lambda change: (change.line, change.column))
 
 
-def _import(made: ConvertedFile, tree: Tree, imports: list[str]) -> None:
+def _import(made: ConvertedFile, tree: Tree, renamed: RenamedText) -> None:
     """What the new names need, behind the imports with which a file begins, or before its first statement."""
+    imports = renamed.imports
     if not imports:
         return
     lines, last = Lines(made.after), tensorflow_1.last_import(tree)
@@ -252,6 +253,7 @@ def _import(made: ConvertedFile, tree: Tree, imports: list[str]) -> None:
         line = tree.position(last)[2]
     else:
         line = tree.position(tree.module.body[1 if tree.module.get_docstring() is not None else 0])[0] - 1
+    line = renamed.line(line) if line else 0
     newline = lines.newline(max(line, 1))
     at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
     made.after = apply(made.after, [Edit(at, at, "".join(f"{one}{newline}" for one in imports))])

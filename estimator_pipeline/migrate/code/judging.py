@@ -35,8 +35,9 @@ def as_the_user_has_it(
         source = by_path.get(outcome.path or path)
         if source is None or not outcome.reason or outcome.source is not None:
             continue
-        line = outcome.line
-        for change in renamed[source.path].changes if source.path in renamed else ():
+        text = renamed.get(source.path)
+        line = text.old_line(outcome.line) if text is not None else outcome.line
+        for change in text.changes if text is not None else ():
             if change.line == line and change.before:
                 new = rf"(?<![\w.]){re.escape(change.after)}(?!\w)"
                 outcome.reason = re.sub(new, change.before.replace("\\", r"\\"), outcome.reason)
