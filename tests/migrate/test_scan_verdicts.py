@@ -242,6 +242,10 @@ def test_two_notebooks_that_write_a_file_of_one_name(tmp_path):
         ("cd = {}\ncd in x", "cd = {}\ncd in x"),
         ("rm -rf a/b", ""),
         ("model.train?", ""),
+        ("!gcloud submit \\\n  --tier basic \\\n  --stream\nx = 1", "\n\n\nx = 1"),
+        ("!ls {DIR}/*\n!ls {DIR}/*\nx = 1", "\n\nx = 1"),
+        ("# a, b,\n!ls\nx = (1,\n  2)", "# a, b,\n\nx = (1,\n  2)"),
+        ("#@title HTML\n%%html\n<b>x</b>", "\n\n"),
     ],
 )
 def test_lines_that_are_not_python(cell, code):

@@ -116,7 +116,7 @@ def code_of(content: bytes) -> NotebookCode:
 def _keep_written(written: dict[str, list[NotebookCell]], number: int, text: str) -> None:
     """Keeps the Python file that a cell writes; another cell writes it anew, or appends to it."""
     lines = text.split("\n")
-    at = next((at for at, line in enumerate(lines) if line.strip()), 0)
+    at = next((at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), 0)
     name, append = _written_name(lines[at].strip())
     if not name.endswith(".py"):
         return
@@ -156,9 +156,19 @@ def _is_other(first: str, more: bool) -> bool:
 def _python(text: str) -> str:
     lines = text.split("\n")
     told = [line.strip() for line in lines if line.strip()]
+    while len(told) > 1 and told[0].startswith("#"):  # what stands above a cell's magic
+        del told[0]
     if told and _is_other(told[0], len(told) > 1):
         return "\n" * text.count("\n")
-    return "\n".join(_plain(line, before) for line, before in zip(lines, ["", *lines], strict=False))
+    made: list[str] = []
+    before, goes_on = "", False
+    for line in lines:
+        plain = "" if goes_on else _plain(line, before)
+        # A command may go over several lines, as Python's own do.
+        goes_on = (goes_on or plain != line) and line.rstrip().endswith("\\")
+        made.append(plain)
+        before = "" if plain.lstrip().startswith("#") else plain
+    return "\n".join(made)
 
 
 def _plain(line: str, before: str) -> str:
