@@ -153,6 +153,7 @@ class Scan:
 
 
 _MOST = 3  # of each kind of step
+_V1 = "import tensorflow.compat.v1 as tf"
 
 
 def first_steps(scan: Scan) -> list[str]:
@@ -162,12 +163,14 @@ def first_steps(scan: Scan) -> list[str]:
     gone: dict[str, list[CodeFinding]] = {}
     for finding in scan.findings:
         if finding.treatment == MANUAL and finding.kind != "unreadable":
-            gone.setdefault(finding.name, []).append(finding)
+            gone.setdefault(_V1 if _V1 in finding.keep else finding.spelled, []).append(finding)
     by_hand = []
     for name, found in sorted(gone.items(), key=lambda one: (-len({f.path for f in one[1]}), one[0])):
-        files = len({one.path for one in found})
-        write = f" by {found[0].keep}" if found[0].keep else ""
-        by_hand.append(f"replace {name}{write}, in {_files(files)}, first at {found[0].place}: {found[0].reason}")
+        files, write = _files(len({one.path for one in found})), found[0].keep
+        what = f"replace {name}{f' by {write}' if write else ''}"
+        if name == _V1:
+            what = f"write `{_V1}`, for {_files(len({one.spelled for one in found}), 'name')} of TensorFlow 1"
+        by_hand.append(f"{what}, in {files}, first at {found[0].place}: {found[0].reason}")
     steps += _shortened(by_hand, "names that are gone")
     converted = [one for one in scan.verdicts.values() if one.verdict in (KERAS, KEEPS_MODEL_FN, RENAMED)]
     if converted or scan.judged(ESTIMATOR):
@@ -185,8 +188,8 @@ def first_steps(scan: Scan) -> list[str]:
     return steps + _shortened(blocks, "places that keep files from Keras")
 
 
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count} files"
+def _files(count: int, what: str = "file") -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _shortened(steps: list[str], what: str) -> list[str]:
