@@ -50,7 +50,7 @@ def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tr
             outcome = _outcome(program, tree, found[tree], tree in imported, graphs)
             if outcome is not None:
                 made[tree] = outcome
-        declined = {tree: one for tree, one in made.items() if not one.text}
+        declined = {tree: _reason(tree.keras, one) for tree, one in made.items() if not one.text}
         if not declined:
             for tree, one in made.items():
                 before = tree.keras or one
@@ -59,7 +59,7 @@ def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tr
         first, one = next(iter(declined.items()))
         for tree in group:
             if tree in declined:
-                tree.keras = _reason(tree.keras, declined[tree])
+                tree.keras = declined[tree]
             elif tree.keras is not None or tree in made:
                 tree.keras = dataclasses.replace(one, path=first.source.path)
 
