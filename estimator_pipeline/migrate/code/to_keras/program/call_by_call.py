@@ -9,6 +9,7 @@ or none of them.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 
 import libcst as cst
