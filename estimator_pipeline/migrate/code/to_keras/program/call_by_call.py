@@ -252,7 +252,7 @@ class _File:
                     return f"{alias.evaluated_alias}.compat.v1.{name}"
             if binding.kind == "import" and binding.name == "tensorflow":
                 return f"tensorflow.compat.v1.{name}"
-        raise NotConvertible("tensorflow is not imported by a name", node)
+        raise NotConvertible(f"tf.compat.v1.{name}, and tensorflow is not imported by a name", node)
 
     def _is_of_job(self, node: cst.CSTNode) -> bool:
         """Whether a node stands where an Estimator is made or used: there is no graph around it any more."""
