@@ -98,7 +98,7 @@ def test_what_stays_says_why():
     files = convert(program).files
     assert not any(made.keras or made.before != made.after for made in files)
     (why,) = (made.kept_as_estimator for made in files if UNCHANGED in made.kept_as_estimator)
-    assert why.startswith("line ")
+    assert why.startswith("it is one program with inputs/npz.py, ")
 
 
 def test_to_estimator(tmp_path, capsys):

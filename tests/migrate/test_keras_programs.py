@@ -402,3 +402,19 @@ def test_programs_that_are_declined(tmp_path, change, more, reason):
     assert not any(one.keras or one.changed for one in made.files)
     assert {"task.py", "model.py"} <= said.keys()
     assert any(reason in f"{path}: {text.partition(': ')[2]}" or reason in text for path, text in said.items()), said
+
+
+def test_a_file_that_needs_none_of_its_imports_any_more(tmp_path):
+    """What it needs now stands in their place."""
+    (tmp_path / "model.py").write_text(
+        "import tensorflow as tf\n\n\ndef make(folder):\n"
+        "    return tf.estimator.LinearRegressor([tf.feature_column.numeric_column('x')], folder)\n"
+    )
+    (tmp_path / "task.py").write_text(
+        "import tensorflow as tf\n\nimport model\n\nestimator = model.make('m')\nestimator.train(lambda: DATA)\n"
+    )
+    made = {one.path: one for one in convert(tmp_path).files}
+    assert made["model.py"].keras and made["task.py"].keras, made["task.py"].kept_as_estimator
+    assert made["model.py"].after.startswith(
+        "from estimator_pipeline.models.keras_runtime import canned as keras_canned"
+    )

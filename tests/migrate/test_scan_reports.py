@@ -56,7 +56,10 @@ def test_what_cannot_be_parsed_is_a_finding_with_its_line(tmp_path):
     (tmp_path / "plain.py").write_text("x = 1\ndef f(:\n    pass\n")
     (tmp_path / "bytes.py").write_bytes(b"x = 1\ny = '\xe4'\n")
     (tmp_path / "unknown.py").write_bytes(b"# -*- coding: klingon -*-\nx = 1\n")
-    (tmp_path / "fine.py").write_text("import tensorflow as tf\ntf.estimator.RunConfig()\n")
+    (tmp_path / "fine.py").write_text(
+        "import tensorflow as tf\nimport clause, tabs\nfrom . import plain, bytes\nfrom unknown import x\n"
+        "tf.estimator.RunConfig()\n"
+    )
     found = by_hand_reasons(tmp_path)
     assert {place.rpartition(":")[0] for place in found} == {
         "two.py:4", "clause.py:3", "tabs.py:3", "plain.py:2", "bytes.py:2", "unknown.py:1"}  # fmt: skip

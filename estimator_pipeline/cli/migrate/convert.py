@@ -53,7 +53,7 @@ def command(
     estimator(program), model(made) and input_fn(program) of that file. What was compared is written to DIR/parity.json,
     and the exit code is 1 where the two part.
     """
-    from estimator_pipeline.migrate.code import convert, diff, summary
+    from estimator_pipeline.migrate.code import NOT_RUN, convert, diff, summary
     from estimator_pipeline.migrate.code.write import check_output, write
 
     if output is None and not dry_run:
@@ -100,8 +100,9 @@ def command(
             )
         told = json.dumps(finite(text.document(compared)), indent=1)
         (output / "parity.json").write_text(told, encoding="utf-8")
+    ran = NOT_RUN if compared is None else f"trained by --parity, {'equal' if compared.equal else 'not equal'}"
     if as_json:
-        document = made.document() | {"output": str(output) if written else None}
+        document = made.document() | {"output": str(output) if written else None, "run": ran}
         if dry_run:
             document["diff"] = diff(made)
         if compared is not None:
@@ -112,7 +113,7 @@ def command(
         typer.echo(diff(made), nl=False)
         typer.echo(summary(made), err=True)
         return
-    typer.echo(summary(made))
+    typer.echo(summary(made, ran))
     typer.echo(f"\nwritten to {output}; run it by: estimator-pipeline exec FILE")
     if compared is not None:
         typer.echo(f"\n{text.summary(compared)}")

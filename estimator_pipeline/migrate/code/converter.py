@@ -10,24 +10,27 @@ import io
 import os
 import tokenize
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import libcst as cst
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
-from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile
+from estimator_pipeline.migrate.code.analysis.files import Skipped
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding
+from estimator_pipeline.migrate.code.judging import switched_behind
 from estimator_pipeline.migrate.code.notes import MARK, note_lines
 from estimator_pipeline.migrate.code.renames import tensorflow_1
-from estimator_pipeline.migrate.code.renames.renamed_text import Change
+from estimator_pipeline.migrate.code.renames.renamed_text import Change, RenamedText
 from estimator_pipeline.migrate.code.renames.tf1_names import ON_THE_WAY
 from estimator_pipeline.migrate.code.scanner import Analysis, analyse, analyse_sources, deep
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
-from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files, reached
+from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files
 from estimator_pipeline.migrate.code.to_keras.program.rule import KERAS
+from estimator_pipeline.migrate.code.verdicts import COPIED, NO_TENSORFLOW, UNREADABLE, FileVerdict
+from estimator_pipeline.migrate.code.verdicts import UNCHANGED as VERDICT_UNCHANGED
 
 __all__ = ["NOTES", "SCHEMA", "Change", "Converted", "ConvertedFile", "convert"]
 
@@ -54,6 +57,7 @@ class ConvertedFile:
         keras: whether it is a Keras program now.
         keeps_model_fn: why its model_fn stays a function, which a Keras model calls; "" where none does.
         kept_as_estimator: why it stays an Estimator program, where it is one.
+        verdict: what a scan says of it.
     """
 
     path: str
@@ -67,10 +71,16 @@ class ConvertedFile:
     keras: bool = False
     keeps_model_fn: str = ""
     kept_as_estimator: str = ""
+    verdict: FileVerdict = field(default_factory=lambda: FileVerdict("", VERDICT_UNCHANGED))
 
     @property
     def changed(self) -> bool:
         return self.before != self.after
+
+    @property
+    def notebook(self) -> str:
+        """The notebook whose cells write the file; "" where it is a file already."""
+        return self.verdict.notebook
 
     def document(self) -> dict[str, Any]:
         def told(finding: CodeFinding) -> dict[str, Any]:
@@ -84,6 +94,7 @@ class ConvertedFile:
             "keras": self.keras,
             "keeps_model_fn": self.keeps_model_fn or None,
             "kept_as_estimator": self.kept_as_estimator or None,
+            "verdict": self.verdict.document(),
             "changes": [vars(change) for change in self.changes],
             "manual": [told(finding) for finding in self.left],
             "unchanged": [told(finding) for finding in self.unchanged],
@@ -116,6 +127,17 @@ class Converted:
         done = sum(len(one.changes) for one in self.files)
         return done, done + sum(len(one.left) + len(one.unchanged) for one in self.files)
 
+    @property
+    def became(self) -> dict[str, int]:
+        """How many files are Keras now, by a model_fn that stays, and how many there are with Estimators."""
+        keras = [one for one in self.files if one.keras]
+        stay = sum(bool(one.kept_as_estimator) for one in self.files)
+        return {
+            "keras": len(keras),
+            "keeps_model_fn": sum(bool(one.keeps_model_fn) for one in keras),
+            "of": len(keras) + stay,
+        }
+
     def document(self) -> dict[str, Any]:
         """The document that `--json` prints."""
         return {
@@ -126,6 +148,7 @@ class Converted:
             "manual": sum(len(one.left) for one in self.files),
             "unchanged": sum(len(one.unchanged) for one in self.files),
             "keras": [one.path for one in self.files if one.keras],
+            "became": self.became,
             "not_read": [{"path": one.path, "why": one.why} for one in self.skipped],
         }
 
@@ -160,30 +183,32 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
             hint="name one",
         )
     analysis = analyse(root, to=to)
-    by_path: dict[str, list[CodeFinding]] = analysis.scan.by_file()
+    by_path: dict[str, list[CodeFinding]] = {}
+    for finding in analysis.scan.findings:
+        by_path.setdefault(finding.written or finding.path, []).append(finding)
     trees = {tree.source.path: tree for tree in analysis.trees}
     files = []
     with deep():
         imported = imported_files(analysis.program, analysis.trees)
         for source in analysis.sources:
-            made = ConvertedFile(source.path, source.text, source.text, source.encoding)
+            verdict = analysis.scan.verdicts[source.path]
+            made = ConvertedFile(source.path, source.text, source.text, source.encoding, verdict=verdict)
             findings = by_path.get(source.path, [])
             made.left = [one for one in findings if one.treatment == MANUAL]
             made.unchanged = [one for one in findings if one.treatment == UNCHANGED]
-            if source.cells:
-                made.kept = "notebooks are not converted" if findings else ""
-            elif source.problems:
-                made.kept = "it cannot be read"
+            if verdict.verdict in (COPIED, UNREADABLE, NO_TENSORFLOW):
+                unread = "it cannot be read: " if verdict.verdict == UNREADABLE else ""
+                made.kept = f"{unread}{verdict.why}"
             elif source.path in analysis.renamed:
                 renamed = analysis.renamed[source.path]
-                made.after, made.changes, made.kept = renamed.text, list(renamed.changes), renamed.kept
+                made.after, made.changes = renamed.text, list(renamed.changes)
                 outcome = analysis.outcomes.get(source.path)
-                if not made.kept and outcome is not None and outcome.text:
+                if outcome is not None and outcome.text:
                     _to_keras(made, outcome, findings)
-                elif not made.kept:
-                    made.kept_as_estimator = f"line {outcome.line}: {outcome.reason}" if outcome is not None else ""
+                else:
+                    made.kept_as_estimator = verdict.why
                     _switch(made, trees[source.path], analysis, imported)
-                    _import(made, trees[source.path], renamed.imports)
+                    _import(made, trees[source.path], renamed)
             files.append(made)
         _note(files, _again(files, analysis), NOTES[notes])
     return Converted(os.fspath(root), str(analysis.base), files, analysis.scan.skipped)
@@ -200,17 +225,15 @@ def _to_keras(made: ConvertedFile, outcome: ConversionOutcome, findings: list[Co
     made.changes.sort(key=lambda change: (change.line, change.column))
     made.keras, made.after = True, text
     if outcome.keeps_model_fn:
-        made.keeps_model_fn = f"line {outcome.line}: {outcome.reason}" if outcome.reason else "as its program"
+        made.keeps_model_fn = outcome.told() if outcome.reason else "as its program"
 
 
 def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[Tree]) -> None:
     """`tf.compat.v1.disable_v2_behavior()` behind the imports of a program of TensorFlow 1."""
-    files = reached(analysis.program, tree, set(analysis.trees))
-    switches, of_1 = tensorflow_1.switches_behavior(files), any(one.tensorflow_1 for one in files)
-    last = tensorflow_1.switch(analysis.program, tree, switches, tree in imported, of_1=of_1)
+    last = switched_behind(analysis.program, analysis.trees, tree, imported)
     if last is None:
         return
-    line, lines = tree.position(last)[2], Lines(made.after)
+    line, lines = analysis.renamed[made.path].line(tree.position(last)[2]), Lines(made.after)
     newline = lines.newline(line)
     root = tensorflow_1.root_of_tensorflow(analysis.program, tree)
     written = tensorflow_1.switch_lines(tree, f"{root}.compat.v1")
@@ -220,8 +243,9 @@ def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[T
     made.changes.sort(key=lambda change: (change.line, change.column))
 
 
-def _import(made: ConvertedFile, tree: Tree, imports: list[str]) -> None:
+def _import(made: ConvertedFile, tree: Tree, renamed: RenamedText) -> None:
     """What the new names need, behind the imports with which a file begins, or before its first statement."""
+    imports = renamed.imports
     if not imports:
         return
     lines, last = Lines(made.after), tensorflow_1.last_import(tree)
@@ -229,6 +253,7 @@ def _import(made: ConvertedFile, tree: Tree, imports: list[str]) -> None:
         line = tree.position(last)[2]
     else:
         line = tree.position(tree.module.body[1 if tree.module.get_docstring() is not None else 0])[0] - 1
+    line = renamed.line(line) if line else 0
     newline = lines.newline(max(line, 1))
     at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
     made.after = apply(made.after, [Edit(at, at, "".join(f"{one}{newline}" for one in imports))])
@@ -240,7 +265,7 @@ def _again(files: list[ConvertedFile], analysis: Analysis) -> Analysis:
     """The analysis of what is written."""
     if not any(made.changed for made in files):
         return analysis
-    sources = [SourceFile(made.path, made.after, one.cells, list(one.problems), one.encoding)
+    sources = [replace(one, text=made.after, problems=list(one.problems))
                for made, one in zip(files, analysis.sources, strict=True)]  # fmt: skip
     outcomes = {path: outcome for path, outcome in analysis.outcomes.items() if not outcome.text}
     return analyse_sources(analysis.scan.root, analysis.base, sources, analysis.scan.skipped, outcomes)

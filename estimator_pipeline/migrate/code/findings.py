@@ -8,8 +8,17 @@ from typing import Any
 
 from estimator_pipeline.migrate.code.analysis.files import Skipped
 from estimator_pipeline.migrate.code.catalogue import KINDS
+from estimator_pipeline.migrate.code.verdicts import (
+    ESTIMATOR,
+    KEEPS_MODEL_FN,
+    KERAS,
+    RENAMED,
+    UNREADABLE,
+    VERDICTS,
+    FileVerdict,
+)
 
-__all__ = ["AUTOMATIC", "MANUAL", "SCHEMA", "TREATMENTS", "UNCHANGED", "CodeFinding", "Scan"]
+__all__ = ["AUTOMATIC", "MANUAL", "SCHEMA", "TREATMENTS", "UNCHANGED", "CodeFinding", "Scan", "first_steps"]
 
 UNCHANGED, AUTOMATIC, MANUAL = "unchanged", "automatic", "manual"
 TREATMENTS = (UNCHANGED, AUTOMATIC, MANUAL)
@@ -36,6 +45,7 @@ class CodeFinding:
         details: facts of this one: modes, fields, where a function is handed over.
         docs: where the documents say more.
         rule: the converter's rule, by name.
+        written: the file that the cell writes (`%%writefile`), where it is in one.
     """
 
     path: str
@@ -56,6 +66,7 @@ class CodeFinding:
     details: Mapping[str, Any]
     docs: str
     rule: str | None = None
+    written: str = ""
 
     @property
     def place(self) -> str:
@@ -66,7 +77,8 @@ class CodeFinding:
     def document(self) -> dict[str, Any]:
         names = ("path", "cell", "line", "column", "end_line", "end_column", "kind", "name", "spelled", "treatment",
                  "reason", "keep", "successor", "write", "certainty", "docs", "rule")  # fmt: skip
-        return {name: getattr(self, name) for name in names} | {"details": dict(self.details)}
+        told = {name: getattr(self, name) for name in names}
+        return told | {"written": self.written or None, "details": dict(self.details)}
 
 
 @dataclass
@@ -81,6 +93,9 @@ class Scan:
         lines: how many lines they have.
         without: how many of them have nothing to do with TensorFlow.
         texts: path -> the text of a file with findings; of a notebook cell `path#cell`.
+        verdicts: path -> what becomes of a file, of all that were read.
+        date: the day of the scan.
+        commit: what is checked out there, where it is a checkout of git.
     """
 
     root: str
@@ -90,6 +105,9 @@ class Scan:
     lines: int = 0
     without: int = 0
     texts: dict[str, str] = field(default_factory=dict)
+    verdicts: dict[str, FileVerdict] = field(default_factory=dict)
+    date: str = ""
+    commit: str | None = None
 
     def count(self, treatment: str | None = None, kind: str | None = None) -> int:
         return sum(
@@ -103,6 +121,10 @@ class Scan:
             found.setdefault(one.path, []).append(one)
         return found
 
+    def judged(self, verdict: str) -> int:
+        """How many files have a verdict."""
+        return sum(one.verdict == verdict for one in self.verdicts.values())
+
     def kinds(self) -> list[str]:
         """The kinds that were found, in the catalogue's order."""
         there = {one.kind for one in self.findings}
@@ -113,7 +135,12 @@ class Scan:
         return {
             "schema": SCHEMA,
             "root": self.root,
+            "date": self.date,
+            "commit": self.commit,
             "files": {"read": self.files, "lines": self.lines, "without_tensorflow": self.without},
+            "totals": {word: self.judged(word) for word in VERDICTS},
+            "verdicts": [one.document() for one in self.verdicts.values()],
+            "first": first_steps(self),
             "treatments": {
                 name: {"findings": self.count(name)} for name in TREATMENTS
             },
@@ -123,3 +150,48 @@ class Scan:
             "findings": [one.document() for one in self.findings],
             "skipped": [{"path": one.path, "why": one.why} for one in self.skipped],
         }  # fmt: skip
+
+
+_MOST = 3  # of each kind of step
+_V1 = "import tensorflow.compat.v1 as tf"
+
+
+def first_steps(scan: Scan) -> list[str]:
+    """What to do first, in its order: what keeps most files from running or from Keras comes before the rest."""
+    steps = [f"make {one.path} readable: {one.why}" for one in scan.verdicts.values() if one.verdict == UNREADABLE]
+    steps = _shortened(steps, "files that cannot be read")
+    gone: dict[str, list[CodeFinding]] = {}
+    for finding in scan.findings:
+        if finding.treatment == MANUAL and finding.kind != "unreadable":
+            gone.setdefault(_V1 if _V1 in finding.keep else finding.spelled, []).append(finding)
+    by_hand = []
+    for name, found in sorted(gone.items(), key=lambda one: (-len({f.path for f in one[1]}), one[0])):
+        files, write = _files(len({one.path for one in found})), found[0].keep
+        what = f"replace {name}{f' by {write}' if write else ''}"
+        if name == _V1:
+            what = f"write `{_V1}`, for {_files(len({one.spelled for one in found}), 'name')} of TensorFlow 1"
+        by_hand.append(f"{what}, in {files}, first at {found[0].place}: {found[0].reason}")
+    steps += _shortened(by_hand, "names that are gone")
+    converted = [one for one in scan.verdicts.values() if one.verdict in (KERAS, KEEPS_MODEL_FN, RENAMED)]
+    if converted or scan.judged(ESTIMATOR):
+        keras = scan.judged(KERAS) + scan.judged(KEEPS_MODEL_FN)
+        of = keras + scan.judged(ESTIMATOR)
+        told = [f"Keras of {keras} of {of} files with Estimators"] if of else []
+        told += [f"names of TensorFlow 2 in {_files(scan.judged(RENAMED))} without"] if scan.judged(RENAMED) else []
+        steps.append(f"run `migrate convert {scan.root} --output DIR`, which makes {', and '.join(told)}")
+    stops: dict[tuple[str, str], int] = {}
+    for one in scan.verdicts.values():
+        if one.verdict == ESTIMATOR:
+            stops[one.stops_at, one.reason] = stops.get((one.stops_at, one.reason), 0) + 1
+    blocks = [f"write anew what keeps {_files(count)} from Keras: {place}: {reason}"
+              for (place, reason), count in sorted(stops.items(), key=lambda one: (-one[1], one[0]))]  # fmt: skip
+    return steps + _shortened(blocks, "places that keep files from Keras")
+
+
+def _files(count: int, what: str = "file") -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _shortened(steps: list[str], what: str) -> list[str]:
+    more = len(steps) - _MOST
+    return steps if more <= 1 else [*steps[:_MOST], f"and {more} more {what}"]

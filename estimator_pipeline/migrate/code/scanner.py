@@ -10,22 +10,25 @@ import contextlib
 import os
 import re
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.analysis.constructs import RESOLVED, Construct, find_constructs
+from estimator_pipeline.migrate.code.analysis.constructs import DATASET_ATTRIBUTES, RESOLVED, Construct, find_constructs
 from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile, read_tree
 from estimator_pipeline.migrate.code.analysis.functions import find_functions
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
+from estimator_pipeline.migrate.code.checkout import commit_of
 from estimator_pipeline.migrate.code.failures import Failures
 from estimator_pipeline.migrate.code.findings import AUTOMATIC, MANUAL, UNCHANGED, CodeFinding, Scan
+from estimator_pipeline.migrate.code.judging import as_the_user_has_it, judge
 from estimator_pipeline.migrate.code.renames import renamed_text, tensorflow_1, tf1_names
 from estimator_pipeline.migrate.code.renames.registry import decide
 from estimator_pipeline.migrate.code.renames.renamed_text import RenamedText
@@ -50,6 +53,7 @@ class Analysis:
         constructs: each with its finding; what cannot be read has a finding of `scan` alone.
         renamed: path -> the text with the names of TensorFlow 2.
         outcomes: path -> what becomes of a file as a Keras program.
+        without: the files that have nothing of TensorFlow.
     """
 
     base: Path
@@ -60,6 +64,7 @@ class Analysis:
     constructs: list[tuple[Construct, CodeFinding]]
     renamed: Mapping[str, RenamedText]
     outcomes: Mapping[str, ConversionOutcome]
+    without: set[str] = field(default_factory=set)
 
 
 def scan(root: str | os.PathLike[str]) -> Scan:
@@ -84,7 +89,15 @@ def analyse(root: str | os.PathLike[str], *, to: str = "keras") -> Analysis:
         to: what a program becomes, one of `converter.TARGETS`.
     """
     base, sources, skipped = read_tree(root)
-    return analyse_sources(root, base, sources, skipped, {} if to == "estimator" else None, to=to)
+    done = analyse_sources(root, base, sources, skipped, {} if to == "estimator" else None, to=to)
+    found = done.scan
+    with deep():
+        found.verdicts = judge(
+            sources, found.findings, done.renamed, done.outcomes, done.without, done.program, done.trees
+        )
+    found.date = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))))
+    found.commit = commit_of(base)
+    return done
 
 
 def analyse_sources(
@@ -106,27 +119,28 @@ def analyse_sources(
     found.lines = sum(source.text.count("\n") + (not source.text.endswith("\n")) for source in sources if source.text)
     with deep():
         read = _read(sources, base)
-        found.without = read.without
+        found.without = len(read.without)
         renamed = _renamed(read)
         if outcomes is None:
-            outcomes = _outcomes(read, sources, base, renamed, to)
+            outcomes = as_the_user_has_it(_outcomes(read, sources, base, renamed, to), sources, renamed)
         pairs = _decided(read, outcomes)
     findings = [finding for _, finding in pairs]
-    findings += [_unreadable(source, problem) for source in sources for problem in source.problems]
+    findings += [_unreadable(source, problem) for source in sources if source.path not in read.without
+                 for problem in source.problems]  # fmt: skip
     found.findings = sorted(_once(findings), key=_order)
     _keep_texts(found, sources)
-    return Analysis(base, sources, found, read.program, read.trees, pairs, renamed, outcomes)
+    return Analysis(base, sources, found, read.program, read.trees, pairs, renamed, outcomes, read.without)
 
 
 @dataclass
 class _Read:
-    """A code base: its files, what their names mean, what is found in them, and how many have no TensorFlow."""
+    """A code base: its files, what their names mean, what is found in them, and which have no TensorFlow."""
 
     trees: list[Tree]
     program: Program
     constructs: list[Construct]
     failures: Failures
-    without: int
+    without: set[str]
 
     def each(self, step: Callable[[Tree], _Found]) -> Iterator[_Found]:
         """What a step gives for each file."""
@@ -148,6 +162,9 @@ def _read(sources: list[SourceFile], base: Path) -> _Read:
 
     _all(read.failures.each(read.constructs, mark, lambda construct: construct.tree))
     tensorflow_1.spread(program, trees)
+    # Data sets of a program of TensorFlow 1 stay those of TensorFlow 1, with all that they have.
+    read.constructs = [one for one in read.constructs
+                       if not (one.row.name in DATASET_ATTRIBUTES and one.tree.tensorflow_1)]  # fmt: skip
     return read
 
 
@@ -165,8 +182,7 @@ def _outcomes(
     """Path -> what becomes of a file as a Keras program. Files of TensorFlow 1 get there by their new names."""
     if any(one.changes for one in renamed.values()):
         texts = {path: one.text for path, one in renamed.items()}
-        sources = [SourceFile(one.path, texts.get(one.path, one.text), one.cells, list(one.problems), one.encoding)
-                   for one in sources]  # fmt: skip
+        sources = [replace(one, text=texts.get(one.path, one.text), problems=list(one.problems)) for one in sources]
         old = {tree.source.path: tree.tensorflow_1 for tree in read.trees}
         read = _read(sources, base)
         for tree in read.trees:
@@ -217,23 +233,28 @@ def _once(findings: Iterable[CodeFinding]) -> list[CodeFinding]:
 # Files
 
 
-def _trees(sources: list[SourceFile]) -> tuple[list[Tree], int]:
-    """The trees of what has to do with TensorFlow, and how many files have not: libcst is slow."""
-    waiting = {source.path: source for source in sources if not source.problems}
-    imports = {path: _imported(source) for path, source in waiting.items()}
-    chosen = {path for path, source in waiting.items() if imports[path] is None or _OF_INTEREST.search(source.text)}
+def _trees(sources: list[SourceFile]) -> tuple[list[Tree], set[str]]:
+    """The trees of what has to do with TensorFlow, and the paths of what has not: libcst is slow."""
+    imports = {source.path: _imported(source) for source in sources}
+    chosen = {source.path for source in sources if _OF_INTEREST.search(source.text)}
     while True:
         # A module may get `tf`, or a class of it, from another module of the program.
         names = {_module_name(path) for path in chosen}
-        more = {path for path in waiting if path not in chosen and names & (imports[path] or set())}
+        more = {path for path, imported in imports.items() if path not in chosen and names & imported.names}
         if not more:
             break
         chosen |= more
+    # What a program of TensorFlow imports and Python 3 cannot read keeps the program from running.
+    needed = {name for path in chosen for name in imports[path].names}
+    unread = {source.path for source in sources if source.problems or not imports[source.path].readable}
+    chosen |= {path for path in unread if _module_name(path) in needed}
     trees = []
-    for path in sorted(chosen):
-        source = waiting[path]
-        trees += [tree for tree in _parsed(source) if tree is not None]
-    return trees, len(waiting) - len(chosen)
+    for source in sources:
+        if source.path in chosen and not source.problems:
+            trees += [tree for tree in _parsed(source) if tree is not None]
+        elif source.path in unread and not source.problems and not source.cells:
+            parse(source)  # for its problem
+    return trees, {source.path for source in sources} - chosen
 
 
 def _parsed(source: SourceFile) -> list[Tree | None]:
@@ -261,14 +282,23 @@ def _syntax(text: str) -> ast.Module | None:
             return None
 
 
-def _imported(source: SourceFile) -> set[str] | None:
-    """The last parts of the names of modules that a file imports; None where Python's own parser cannot read it."""
-    if source.cells:
-        return None
-    tree = _syntax(source.text)
-    if tree is None:
-        return None
+class _Imported(NamedTuple):
+    """The last parts of the names of modules that a file imports, and whether Python's own parser can read it."""
+
+    names: set[str]
+    readable: bool
+
+
+_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+)?import[ \t]+([\w., \t]+)", re.MULTILINE)
+
+
+def _imported(source: SourceFile) -> _Imported:
+    tree = None if source.cells else _syntax(source.text)
     found: set[str] = set()
+    if tree is None:
+        for module, names in _IMPORT.findall(source.text):
+            found.update(re.findall(r"\w+", f"{module} {names}"))
+        return _Imported(found - {"as", ""}, bool(source.cells))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found.update(part for alias in node.names for part in alias.name.split("."))
@@ -277,7 +307,7 @@ def _imported(source: SourceFile) -> set[str] | None:
             found.update(alias.name for alias in node.names)
             if node.level and not node.module:
                 found.add(PurePosixPath(source.path).parent.name)
-    return found
+    return _Imported(found, True)
 
 
 def _module_name(path: str) -> str:
@@ -348,10 +378,10 @@ def _finding(construct: Construct, old: bool) -> CodeFinding:
     if row.name in ("tf.contrib", "private import"):
         name = match.spelled
     return CodeFinding(
-        path=source.path, line=in_cell, column=column, end_line=end_line - line + in_cell, end_column=end_column,
+        path=source.shown, line=in_cell, column=column, end_line=end_line - line + in_cell, end_column=end_column,
         cell=cell, kind=kind, name=name, spelled=match.spelled, treatment=treatment, reason=reason, keep=keep,
         successor=successor, write=write, certainty=construct.certainty,
-        details=construct.details, docs=row.anchor, rule=rule or None,
+        details=construct.details, docs=row.anchor, rule=rule or None, written=source.path if source.notebook else "",
     )  # fmt: skip
 
 
@@ -360,19 +390,21 @@ def _unreadable(source: SourceFile, problem: NotebookProblem) -> CodeFinding:
     keep = row.keep if "Python 2" in problem.why else ""
     cell, line = (problem.cell, problem.line) if problem.cell else source.place(problem.line)
     return CodeFinding(
-        path=source.path, line=line, column=problem.column, end_line=line, end_column=problem.column + 1, cell=cell,
+        path=source.shown, line=line, column=problem.column, end_line=line, end_column=problem.column + 1, cell=cell,
         kind=row.kind, name=row.name, spelled=row.name, treatment=MANUAL,
         reason=f"it cannot be read: {problem.why}", keep=keep, successor=row.successor, write=row.write,
-        certainty=RESOLVED, details={}, docs=row.anchor,
+        certainty=RESOLVED, details={}, docs=row.anchor, written=source.path if source.notebook else "",
     )  # fmt: skip
 
 
 def _keep_texts(found: Scan, sources: list[SourceFile]) -> None:
     with_findings = {finding.path for finding in found.findings}
     for source in sources:
-        if source.path not in with_findings:
+        if source.shown not in with_findings:
             continue
-        if source.cells:
-            found.texts |= {f"{source.path}#{cell.number}": cell.text for cell in source.cells}
-        else:
+        for cell in source.cells:
+            found.texts.setdefault(f"{source.path}#{cell.number}", cell.text)
+        if source.origin:
+            found.texts |= {f"{source.notebook}#{one.number}": "\n" * one.above + one.text for one in source.origin}
+        elif not source.cells:
             found.texts[source.path] = source.text

@@ -74,7 +74,9 @@ def write(converted: Converted, output: Path) -> None:
 def _write(made: ConvertedFile, base: Path, folder: Path) -> None:
     path, source = folder / made.path, base / made.path
     path.parent.mkdir(parents=True, exist_ok=True)
-    if made.changed:
+    if made.notebook:
+        path.write_bytes(made.after.encode(made.encoding))
+    elif made.changed:
         content = made.after.encode(made.encoding)
         path.write_bytes(content)
         shutil.copymode(source, path)

@@ -26,6 +26,9 @@ _METHODS = (
     *_OWN_METHODS,
 )  # fmt: skip
 _DATASET_METHODS = ("make_one_shot_iterator", "make_initializable_iterator")
+DATASET_ATTRIBUTES = ("output_classes", "output_shapes", "output_types")
+# Of Python 2 they are lists.
+_READ_ONCE = ("filter", "map", "zip")
 _GRADIENTS = ("minimize", "apply_gradients", "compute_gradients")
 # A class's kind, or its base's name -> the row of classes that come from it.
 _SUBCLASSES = {
@@ -135,9 +138,13 @@ class _Finder:
 
     def _method_of_a_data_set(self, node: cst.Attribute | cst.Name, scope: Scope) -> Iterator[Construct]:
         """V1 data sets alone have such methods; those of `tf.compat.v1.data` are V1 data sets."""
-        if not isinstance(node, cst.Attribute) or node.attr.value not in _DATASET_METHODS:
+        if not isinstance(node, cst.Attribute) or node.attr.value not in (*_DATASET_METHODS, *DATASET_ATTRIBUTES):
             return
         made = self._made_by(node.value, scope, set())
+        if node.attr.value in DATASET_ATTRIBUTES:
+            if made.startswith("tf.data."):
+                yield Construct(self.tree, node.attr, own(node.attr.value), BY_USE)
+            return
         if not made and any(b.name.startswith("tensorflow.compat.v1") for _, b in self.tree.imports):
             made = "tf.compat.v1."
         match = own(node.attr.value)
@@ -175,6 +182,8 @@ class _Finder:
             match = self.match(call.func, scope)
             if match is not None and match.row.fields:
                 yield from self.fields(call, match)
+            if match is not None and match.row.kind in ("canned estimator", "estimator"):
+                yield from self.read_once(call)
             if isinstance(call.func, cst.Attribute):
                 yield from self.methods(call, call.func, scope)
 
@@ -188,6 +197,19 @@ class _Finder:
             spelled = f"{match.spelled}.{name}"
             place = arg.keyword or arg.value
             yield Construct(self.tree, place, match._replace(row=row, spelled=spelled), call=call)
+
+    def read_once(self, call: cst.Call) -> Iterator[Construct]:
+        """Arguments of an Estimator that were lists in Python 2: `units = map(int, text)`."""
+        for arg in call.args:
+            value: Any = arg.value
+            if isinstance(value, cst.Name):
+                bindings = self.program.bindings(value.value, self.tree.where.get(value, self.tree.scope))
+                value = bindings[0].node if len(bindings) == 1 and bindings[0].kind == "value" else None
+            func = value.func if isinstance(value, cst.Call) else None
+            if not isinstance(func, cst.Name) or func.value not in _READ_ONCE or func not in self.tree.where:
+                continue
+            if not self.program.bindings(func.value, self.tree.where[func]):
+                yield Construct(self.tree, value, own("a list of Python 2"), details={"function": func.value})
 
     def methods(self, call: cst.Call, func: cst.Attribute, scope: Scope) -> Iterator[Construct]:
         name = func.attr.value
@@ -272,6 +294,9 @@ class _Finder:
             elif dotted.startswith("tensorflow.contrib"):
                 match = CatalogueMatch(catalogue.row("tf.contrib"), catalogue.spell(dotted.removesuffix(".*")), False)
                 yield Construct(self.tree, place, match)
+            elif dotted.startswith("tensorflow.examples"):
+                spelled = catalogue.spell(dotted.removesuffix(".*"))
+                yield Construct(self.tree, place, CatalogueMatch(catalogue.row("tf.examples"), spelled, False))
             elif self._is_handed_on(node, binding):
                 found = catalogue.find(dotted)
                 if found is not None:

@@ -7,11 +7,11 @@ import os
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.code.analysis import notebooks
-from estimator_pipeline.migrate.code.analysis.notebooks import NotebookCell, NotebookProblem
+from estimator_pipeline.migrate.code.analysis.notebooks import NotebookCell, NotebookProblem, WrittenFile
 
 __all__ = ["Skipped", "SourceFile", "read_tree"]
 
@@ -41,6 +41,8 @@ class SourceFile:
         cells: of a notebook, which cell a line belongs to.
         problems: what of it cannot be read.
         encoding: by which the file's bytes are the text.
+        notebook: the notebook whose cells write this file by `%%writefile`, where no file of that name is there.
+        origin: those cells.
     """
 
     path: str
@@ -48,12 +50,19 @@ class SourceFile:
     cells: tuple[NotebookCell, ...] = ()
     problems: list[NotebookProblem] = field(default_factory=list)
     encoding: str = "utf-8"
+    notebook: str = ""
+    origin: tuple[NotebookCell, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The file that a user has it in."""
+        return self.notebook or self.path
 
     def place(self, line: int) -> tuple[int | None, int]:
-        """(cell, line within it) of a line; cell is None for a file that is no notebook."""
-        for cell in reversed(self.cells):
+        """(cell, line within it) of a line; cell is None for a file that no notebook has."""
+        for cell in reversed(self.cells or self.origin):
             if line >= cell.first:
-                return cell.number, line - cell.first + 1
+                return cell.number, line - cell.first + 1 + cell.above
         return None, line
 
 
@@ -87,11 +96,14 @@ def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[SourceFile], lis
     else:
         base = root
         found = list(_walk(root, skipped))
-    sources = []
+    sources: list[SourceFile] = []
+    written: list[tuple[str, WrittenFile]] = []
     for path in found:
-        source = _read(path, path.relative_to(base).as_posix(), skipped)
+        name = path.relative_to(base).as_posix()
+        source = _read(path, name, skipped, written)
         if source is not None:
             sources.append(source)
+    sources += _written(sources, written)
     if not sources:
         told = "; ".join(f"{one.path}: {one.why}" for one in skipped[:3])
         raise ConfigError(
@@ -101,6 +113,21 @@ def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[SourceFile], lis
             hint="name the folder of the program's sources",
         )
     return base, sorted(sources, key=lambda source: source.path), sorted(skipped, key=lambda one: one.path)
+
+
+def _written(sources: list[SourceFile], written: list[tuple[str, WrittenFile]]) -> Iterator[SourceFile]:
+    """The files that cells of notebooks write; not those that are there with the same text."""
+    there = {source.path: source.text.rstrip() for source in sources}
+    for notebook, file in written:
+        for folder in (PurePosixPath(notebook).parent, PurePosixPath(notebook).with_suffix("").as_posix() + "_files"):
+            path = PurePosixPath(folder, file.name).as_posix()
+            if there.get(path, file.text.rstrip()) == file.text.rstrip():
+                break
+        else:
+            continue
+        if path not in there:
+            there[path] = file.text.rstrip()
+            yield SourceFile(path, file.text, notebook=notebook, origin=file.cells)
 
 
 def _walk(root: Path, skipped: list[Skipped]) -> Iterator[Path]:
@@ -168,7 +195,9 @@ def _is_python(path: Path) -> bool:
     return first.startswith(b"#!") and b"python" in first
 
 
-def _read(path: Path, name: str, skipped: list[Skipped]) -> SourceFile | None:
+def _read(
+    path: Path, name: str, skipped: list[Skipped], written: list[tuple[str, WrittenFile]]
+) -> SourceFile | None:  # fmt: skip
     try:
         if not path.is_file():  # a pipe would never end
             skipped.append(Skipped(name, "not an ordinary file"))
@@ -182,8 +211,9 @@ def _read(path: Path, name: str, skipped: list[Skipped]) -> SourceFile | None:
         skipped.append(Skipped(name, error.strerror or "cannot be read"))
         return None
     if path.suffix == ".ipynb":
-        text, cells, problems = notebooks.code_of(content)
-        return SourceFile(name, text, cells, problems)
+        code = notebooks.code_of(content)
+        written += [(name, file) for file in code.written]
+        return SourceFile(name, code.text, code.cells, list(code.problems))
     if b"\0" in content and not content.startswith((b"\xff\xfe", b"\xfe\xff")):
         skipped.append(Skipped(name, "binary: it holds a NUL byte"))
         return None
@@ -195,13 +225,15 @@ def _decoded(name: str, content: bytes) -> SourceFile:
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     except (SyntaxError, LookupError) as error:
-        return SourceFile(name, "", problems=[NotebookProblem(1, 1, f"its encoding cannot be told: {error}")])
+        problem = NotebookProblem(1, 1, f"its encoding cannot be told: {error}")
+        return SourceFile(name, content.decode("latin-1"), problems=[problem])
     try:
         return SourceFile(name, content.decode(encoding), encoding=encoding)
     except (UnicodeDecodeError, LookupError) as error:
         start = error.start if isinstance(error, UnicodeDecodeError) else 0
         line = content.count(b"\n", 0, start) + 1
-        return SourceFile(name, "", problems=[NotebookProblem(line, 1, f"it is not {encoding}: {_reason(error)}")])
+        problem = NotebookProblem(line, 1, f"it is not {encoding}: {_reason(error)}")
+        return SourceFile(name, content.decode("latin-1"), problems=[problem])
 
 
 def _reason(error: Exception) -> str:

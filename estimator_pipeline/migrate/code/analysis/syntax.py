@@ -433,7 +433,7 @@ _METHODS: dict[type, Any] = {
 def parse(source: SourceFile) -> Tree | None:
     """The tree of a source; None, and a problem of the source, where its syntax is not that of Python 3."""
     # Python 3.14 reads `except A, b:` again, as two classes; whoever wrote it for an older one meant Python 2's.
-    clause = re.search(r"^[ \t]*except\s+[\w.]+\s*,\s*\w+\s*:", source.text, re.MULTILINE)
+    clause = re.search(r"^[ \t]*except\s+(?:[\w.]+|\([^()]*\))\s*,\s*\w+\s*:", source.text, re.MULTILINE)
     if clause is not None and sys.version_info < (3, 14):
         line = source.text.count("\n", 0, clause.start()) + 1
         source.problems.append(NotebookProblem(line, 1, "an except clause of Python 2"))
@@ -470,7 +470,13 @@ def _problem(text: str, error: cst.ParserSyntaxError) -> NotebookProblem:
 _PYTHON_2 = (
     (r"^\s*print\s+[^(\s=]|^\s*print\s*>>|;\s*print\s+['\"]|:\s*print\s+['\"\w]", "a print statement of Python 2"),
     (r"except\s+[\w.()\s,]+,\s*\w+\s*:", "an except clause of Python 2"),
-    (r"^\s*exec\s+[^(]|^\s*raise\s+[\w.]+\s*,|`|\b0[0-7]+\b|<>|\bur['\"]|\d[lL]\b", "the syntax of Python 2"),
+    (r"`", "backticks of Python 2, which are repr()"),
+    (r"^\s*exec\s+[^(]", "an exec statement of Python 2"),
+    (r"^\s*raise\s+[\w.]+\s*,", "a raise statement of Python 2, with a comma"),
+    (r"\b0[0-7]+\b", "an octal number of Python 2, which is 0o..."),
+    (r"<>", "the operator <> of Python 2, which is !="),
+    (r"\bur['\"]", "a text ur'...' of Python 2"),
+    (r"\d[lL]\b", "a long number of Python 2, with an L"),
 )
 
 

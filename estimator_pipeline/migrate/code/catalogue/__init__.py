@@ -265,7 +265,7 @@ def find(dotted: str) -> CatalogueMatch | None:
         if found is not None:
             gone = spelled.startswith("tf.contrib")
             below = spelled.removeprefix("tf.")
-            if found.name == "tf.contrib":
+            if found.name in ("tf.contrib", "tf.examples"):
                 return CatalogueMatch(found, ".".join(parts), False)
             return CatalogueMatch(found, spelled, not gone and not is_v1_only(spelled), below in TWO_MEANINGS)
     return _v1_symbol(parts)

@@ -33,6 +33,35 @@ _ESTIMATORS = (
     ),
 )  # fmt: skip
 
+_GONE = (
+    *table(
+        "canned estimator",
+        "tf.estimator.",
+        (
+            ("BoostedTreesClassifier", "GradientBoostedTreesModel of the package tensorflow-decision-forests",
+             "tfdf.keras.GradientBoostedTreesModel(tfdf.keras.Task.CLASSIFICATION)"),
+            ("BoostedTreesRegressor", "GradientBoostedTreesModel of the package tensorflow-decision-forests",
+             "tfdf.keras.GradientBoostedTreesModel(tfdf.keras.Task.REGRESSION)"),
+            ("BoostedTreesEstimator", "GradientBoostedTreesModel of the package tensorflow-decision-forests",
+             "tfdf.keras.GradientBoostedTreesModel()"),
+            ("experimental.boosted_trees_classifier_train_in_memory",
+             "GradientBoostedTreesModel of the package tensorflow-decision-forests",
+             "tfdf.keras.GradientBoostedTreesModel(tfdf.keras.Task.CLASSIFICATION)"),
+            ("experimental.boosted_trees_regressor_train_in_memory",
+             "GradientBoostedTreesModel of the package tensorflow-decision-forests",
+             "tfdf.keras.GradientBoostedTreesModel(tfdf.keras.Task.REGRESSION)"),
+        ),
+        runs=False,
+        because="it is gone: tensorflow-estimator 2.15 has no boosted trees",
+        keep="a model of the package tensorflow-decision-forests",
+    ),
+    Row("tf.examples", "data", "tf.keras.datasets", "(x, y), (x_test, y_test) = tf.keras.datasets.mnist.load_data()",
+        runs=False, keep="tf.keras.datasets",
+        because="tensorflow.examples is gone since TensorFlow 2.0; `exec --tf1` has its reader of MNIST"),
+    Row("a list of Python 2", "data", "a list", "list(map(...))", runs=False,
+        because="map, filter and zip give in Python 3 what can be read once, and each model_fn reads it",
+        keep="list(...) around it"),
+)  # fmt: skip
 _CANNED = table(
     "canned estimator",
     "tf.estimator.",
@@ -251,4 +280,4 @@ _TPU = (
         "model.compile(optimizer=optimizer)", also=("tf.contrib.tpu.CrossShardOptimizer",)),
 )  # fmt: skip
 
-ROWS = (*_ESTIMATORS, *_CANNED, *_FUNCTIONS, *_MODE, *_SPEC, *_CONFIG, *_SPECS, *_CALLS, *_KERAS, *_TPU)
+ROWS = (*_ESTIMATORS, *_CANNED, *_GONE, *_FUNCTIONS, *_MODE, *_SPEC, *_CONFIG, *_SPECS, *_CALLS, *_KERAS, *_TPU)

@@ -144,6 +144,11 @@ _DATA = (
         because="data sets of TensorFlow 2 have no such method",
         keep="tf.compat.v1.data.make_initializable_iterator(dataset)"),
     *(
+        Row(name, "data", "dataset.element_spec", "dataset.element_spec", runs=False,
+            because="data sets of TensorFlow 2 have no such attribute", keep=f"tf.compat.v1.data.get_{name}(dataset)")
+        for name in ("output_classes", "output_shapes", "output_types")
+    ),
+    *(
         Row(f"tf.compat.v1.train.{name}", "data", _QUEUE, "dataset.shuffle(n).batch(batch_size).repeat(epochs)")
         for name in (
             "batch", "batch_join", "maybe_batch", "maybe_batch_join", "maybe_shuffle_batch", "maybe_shuffle_batch_join",

@@ -35,7 +35,9 @@ class RenamedText:
         changes: what was changed in it.
         kept: why it is as it was, where it might have been changed.
         imports: what the text still needs: `import tf_slim`. It is not in it, for lines stay where they are.
-        contrib: (name, line) of the first thing that is no longer TensorFlow's.
+        contrib: (name, line of the new text) of the first thing that is no longer TensorFlow's.
+        moved: (first line, last line, new first line, new last line) of what has another number of lines now: a name
+            that went over several.
     """
 
     text: str
@@ -43,6 +45,27 @@ class RenamedText:
     kept: str = ""
     imports: list[str] = field(default_factory=list)
     contrib: tuple[str, int] | None = None
+    moved: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    def line(self, old: int) -> int:
+        """The line of the new text for one of the file as it was; of what became shorter the last one."""
+        by = 0
+        for first, last, new_first, new_last in self.moved:
+            if first < old < last:
+                return new_first
+            if old >= last:
+                by = new_last - last
+        return old + by
+
+    def old_line(self, new: int) -> int:
+        """The line of the file as it was for one of the new text; of what became shorter the first one."""
+        by = 0
+        for first, last, new_first, new_last in self.moved:
+            if new_first <= new <= new_last:
+                return first
+            if new > new_last:
+                by = last - new_last
+        return new + by
 
 
 def of(tree: Tree) -> RenamedText:
@@ -53,19 +76,33 @@ def of(tree: Tree) -> RenamedText:
     if tree.module.code != before:
         return RenamedText(before, kept="it would not be kept byte for byte")
     changes: list[Change] = []
-    after = apply(before, _edits(tree, Lines(before), changes))
+    edits = list(_edits(tree, Lines(before), changes))
+    after = apply(before, edits)
     why = _does_not_read(before, after)
     if why:  # a defect: the program stays as it was, and says so
         return RenamedText(before, kept=f"what was written cannot be read: {why}")
     imports = sorted({found.needs for found in tree.renamed.values() if found.needs})
     contrib = [(tree.position(found.node)[0], found.before) for found in tree.renamed.values() if found.contrib]
     line, name = min(contrib, default=(0, ""))
-    return RenamedText(
+    made = RenamedText(
         after,
         sorted(changes, key=lambda change: (change.line, change.column)),
         imports=imports,
-        contrib=(name, line) if name else None,
+        moved=list(_of_other_length(before, edits)),
     )
+    made.contrib = (name, made.line(line)) if name else None
+    return made
+
+
+def _of_other_length(before: str, edits: list[Edit]) -> Iterator[tuple[int, int, int, int]]:
+    by = 0
+    for start, end, new in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+        lines, others = len(Lines(before[start:end]).starts), len(Lines(new).starts)
+        if lines == others:
+            continue
+        first = len(Lines(before[:start]).starts)
+        yield first, first + lines - 1, first + by, first + by + others - 1
+        by += others - lines
 
 
 def _edits(tree: Tree, lines: Lines, changes: list[Change]) -> Iterator[Edit]:

@@ -1,8 +1,8 @@
 """How a scan is told: text for a terminal, SARIF for tools, one HTML page for people. A conversion: text, a diff."""
 
-from estimator_pipeline.migrate.code.reports.conversion import diff, summary
+from estimator_pipeline.migrate.code.reports.conversion import NOT_RUN, diff, summary
 from estimator_pipeline.migrate.code.reports.page import page
 from estimator_pipeline.migrate.code.reports.sarif import sarif as sarif_document
 from estimator_pipeline.migrate.code.reports.text import text
 
-__all__ = ["diff", "page", "sarif_document", "summary", "text"]
+__all__ = ["NOT_RUN", "diff", "page", "sarif_document", "summary", "text"]

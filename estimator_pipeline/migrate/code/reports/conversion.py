@@ -7,25 +7,32 @@ import re
 
 from estimator_pipeline.migrate.code.converter import Converted, ConvertedFile
 
-__all__ = ["diff", "summary"]
+__all__ = ["NOT_RUN", "diff", "summary"]
 
 
-def summary(converted: Converted) -> str:
-    """What was changed, what a person has to write, what was left out."""
+NOT_RUN = "converted, not run"
+
+
+def summary(converted: Converted, ran: str = NOT_RUN) -> str:
+    """What was changed, what a person has to write, what was left out.
+
+    Args:
+        ran: what of it was run.
+    """
     files = converted.files
     changes, left = sum(len(one.changes) for one in files), sum(len(one.left) for one in files)
     stays = sum(len(one.unchanged) for one in files)
     told = f"{changes} changes in {len(converted.changed)} of {len(files)} files" if changes else "nothing to convert"
     parts = [f"{converted.root}: {told}; {left or 'nothing'} left to be written by hand, {stays} constructs stay"]
-    parts += _keras(converted)
+    parts += _keras(converted, ran)
     parts += [_file(one) for one in files if one.changes or one.left or one.kept]
     if converted.skipped:
         parts.append("\n".join(["Not read, and not copied", *(f"  {s.path}: {s.why}" for s in converted.skipped)]))
     return "\n\n".join(parts)
 
 
-def _keras(converted: Converted) -> list[str]:
-    """Which files are Keras now, and why others are not."""
+def _keras(converted: Converted, ran: str) -> list[str]:
+    """How many files are Keras now, which, and for which line others are not."""
     lines = []
     for one in converted.files:
         if one.keeps_model_fn:
@@ -35,11 +42,15 @@ def _keras(converted: Converted) -> list[str]:
             lines.append(f"  {one.path}: Keras now")
         elif one.kept_as_estimator:
             lines.append(f"  {one.path}: stays an Estimator program: {one.kept_as_estimator}")
+            lines.append(f"    {one.verdict.stops_at}: {one.verdict.source}")
     if not lines:
         return []
     done, every = converted.share
+    counts = converted.became
+    files = f"{counts['keras']} of {counts['of']} files with Estimators became Keras"
+    how = f"{counts['keras'] - counts['keeps_model_fn']} by layers, {counts['keeps_model_fn']} by a model_fn that stays"
     share = f"; {done} of {every} constructs are converted" if every else ""
-    return ["\n".join([f"To Keras{share}", *lines])]
+    return ["\n".join([f"To Keras{share}", f"  {files}: {how}; {ran}", *lines])]
 
 
 def _file(made: ConvertedFile) -> str:
@@ -59,10 +70,14 @@ def _file(made: ConvertedFile) -> str:
 def diff(converted: Converted) -> str:
     """All changes as one unified diff, in the order of the files; "" where there are none."""
     parts: list[str] = []
-    for made in converted.changed:
-        before, after = (re.split(r"(?<=\n)", text) for text in (made.before, made.after))
+    for made in converted.files:
+        if not made.changed and not made.notebook:
+            continue
+        # What a notebook writes is no file yet.
+        old, name = ("", "/dev/null") if made.notebook else (made.before, f"a/{made.path}")
+        before, after = (re.split(r"(?<=\n)", text) for text in (old, made.after))
         for line in difflib.unified_diff(
-            [one for one in before if one], [one for one in after if one], f"a/{made.path}", f"b/{made.path}"
+            [one for one in before if one], [one for one in after if one], name, f"b/{made.path}"
         ):
             parts.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(parts)

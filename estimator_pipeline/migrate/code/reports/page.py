@@ -11,8 +11,9 @@ from typing import Any
 import jinja2
 
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.findings import TREATMENTS, CodeFinding, Scan
-from estimator_pipeline.migrate.code.reports.text import MEANING, headline
+from estimator_pipeline.migrate.code.findings import TREATMENTS, CodeFinding, Scan, first_steps
+from estimator_pipeline.migrate.code.reports.text import MEANING, files, headline, made, verdicts_of
+from estimator_pipeline.migrate.code.verdicts import VERDICTS
 from estimator_pipeline.utils.version import __version__
 
 __all__ = ["page"]
@@ -34,6 +35,9 @@ def page(scan: Scan) -> str:
     return template.render(
         scan=scan,
         headline=headline(scan),
+        made=made(scan),
+        totals=[{"meaning": meaning, "count": scan.judged(word)} for word, meaning in VERDICTS.items()],
+        first=first_steps(scan),
         treatments=[
             {"name": name, "mark": name.replace(" ", "-"), "count": scan.count(name), "meaning": MEANING[name]}
             for name in TREATMENTS
@@ -44,8 +48,9 @@ def page(scan: Scan) -> str:
         ],
         files=[
             {"path": path, "anchor": f"file-{number}", "blocks": _blocks(scan, findings),
+             "verdicts": verdicts_of(scan, path),
              "counts": [sum(one.treatment == name for one in findings) for name in TREATMENTS]}
-            for number, (path, findings) in enumerate(scan.by_file().items())
+            for number, (path, findings) in enumerate(files(scan).items())
         ],
         version=__version__,
     )  # fmt: skip
@@ -59,7 +64,7 @@ def _blocks(scan: Scan, findings: list[CodeFinding]) -> list[dict[str, Any]]:
             found.append({"cell": finding.cell, "line": finding.line, "findings": []})
         found[-1]["findings"].append(finding)
     shown: dict[int | None, int] = {}
-    for block, after in zip(found, [*found[1:], None], strict=True):
+    for block, after in zip(found, [*found[1:], None], strict=False):
         cell, line = block["cell"], block["line"]
         path = findings[0].path
         source = scan.texts.get(path if cell is None else f"{path}#{cell}", "").splitlines()

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding, Scan
+from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding, Scan, first_steps
+from estimator_pipeline.migrate.code.verdicts import VERDICTS
 from estimator_pipeline.utils.version import __version__
 
 __all__ = ["SCHEMA_URI", "sarif"]
@@ -46,7 +47,21 @@ def sarif(scan: Scan) -> dict[str, Any]:
                 "columnKind": "unicodeCodePoints",
                 "originalUriBaseIds": {"%SRCROOT%": {"uri": _root_uri(scan.root)}},
                 "results": [_result(finding, index, scan.texts, seen) for finding in scan.findings],
-                "properties": {"files": scan.files, "lines": scan.lines},
+                "artifacts": [
+                    {
+                        "location": {"uri": quote(one.notebook or one.path), "uriBaseId": "%SRCROOT%"},
+                        "properties": one.document(),
+                    }
+                    for one in scan.verdicts.values()
+                ],
+                "properties": {
+                    "files": scan.files,
+                    "lines": scan.lines,
+                    "date": scan.date,
+                    "commit": scan.commit,
+                    "totals": {word: scan.judged(word) for word in VERDICTS},
+                    "first": first_steps(scan),
+                },
             }
         ],
     }

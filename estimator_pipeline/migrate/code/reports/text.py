@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.findings import AUTOMATIC, MANUAL, TREATMENTS, UNCHANGED, CodeFinding, Scan
+from estimator_pipeline.migrate.code.findings import (
+    AUTOMATIC,
+    MANUAL,
+    TREATMENTS,
+    UNCHANGED,
+    CodeFinding,
+    Scan,
+    first_steps,
+)
+from estimator_pipeline.migrate.code.verdicts import RENAMED, VERDICTS, FileVerdict
 
-__all__ = ["text"]
+__all__ = ["MEANING", "files", "headline", "made", "text", "verdicts_of"]
 
 _HEAD = {UNCHANGED: "unchanged", AUTOMATIC: "automatic", MANUAL: "manual"}
 MEANING = {
@@ -16,9 +25,12 @@ MEANING = {
 
 
 def text(scan: Scan) -> str:
-    """The whole of it: sums by kind, then each file with its constructs, then what to write."""
-    parts = [_summary(scan)]
-    parts += [_file(path, findings) for path, findings in scan.by_file().items()]
+    """The whole of it: sums, what to do first, then each file with its verdict and constructs, then what to write."""
+    if not files(scan):
+        return "\n\n".join(part for part in (headline(scan), _skipped(scan)) if part)
+    head = "\n".join(line for line in (headline(scan), made(scan)) if line)
+    parts = [part for part in (head, _totals(scan), _first(scan), _kinds(scan)) if part]
+    parts += [_file(scan, path, findings) for path, findings in files(scan).items()]
     parts += [part for part in (_successors(scan), _skipped(scan)) if part]
     return "\n\n".join(parts)
 
@@ -38,10 +50,28 @@ def headline(scan: Scan) -> str:
     return f"{scan.root}: {where}; {runs}"
 
 
-def _summary(scan: Scan) -> str:
-    lines = [headline(scan), ""]
+def made(scan: Scan) -> str:
+    """When, and of what: the day, and the commit of a checkout."""
+    commit = f", commit {scan.commit}" if scan.commit else ""
+    return f"scanned on {scan.date}{commit}" if scan.date else ""
+
+
+def files(scan: Scan) -> dict[str, list[CodeFinding]]:
+    """The user's files that there is something to say of, in their order, each with its findings."""
+    found = scan.by_file()
+    said = [one.notebook or one.path for one in scan.verdicts.values() if one.why or one.verdict == RENAMED]
+    return {path: found.get(path, []) for path in sorted({*found, *said})}
+
+
+def verdicts_of(scan: Scan, path: str) -> list[FileVerdict]:
+    """The verdict on a file, and on those that it writes, where it is a notebook."""
+    return [one for one in scan.verdicts.values() if path in (one.path, one.notebook)]
+
+
+def _kinds(scan: Scan) -> str:
     if not scan.findings:
-        return lines[0]
+        return ""
+    lines = []
     names = [catalogue.KINDS[kind] for kind in scan.kinds()]
     width = max(map(len, [*names, "all"]))
     lines.append(" " * width + "".join(f"{_HEAD[name]:>12}" for name in TREATMENTS))
@@ -52,8 +82,26 @@ def _summary(scan: Scan) -> str:
     return "\n".join(lines)
 
 
-def _file(path: str, findings: list[CodeFinding]) -> str:
-    lines = [f"{path}"]
+def _totals(scan: Scan) -> str:
+    """How many files have each verdict."""
+    lines = [f"{scan.judged(word):>6}  {meaning}" for word, meaning in VERDICTS.items() if scan.judged(word)]
+    return "\n".join(["Files", *lines]) if lines else ""
+
+
+def _first(scan: Scan) -> str:
+    steps = first_steps(scan)
+    return "\n".join(["What to do first", *(f"{at:>3}. {step}" for at, step in enumerate(steps, 1))]) if steps else ""
+
+
+def _file(scan: Scan, path: str, findings: list[CodeFinding]) -> str:
+    lines = []
+    for one in verdicts_of(scan, path):
+        written = f" writes {one.path}, which" if one.notebook else ":"
+        lines.append(f"{path}{written} {one.told()}")
+        lines += [f"    {one.stops_at}: {one.source}"] if one.source else []
+    lines = lines or [path]
+    if not findings:
+        return "\n".join(lines)
     places = [finding.place for finding in findings]
     wide = min(max(map(len, places)), 48)
     named = min(max(len(_named(finding)) for finding in findings), 60)

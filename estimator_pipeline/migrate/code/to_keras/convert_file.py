@@ -24,6 +24,7 @@ from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.to_keras.classes import estimator_subclasses as subclasses  # fmt: skip
 from estimator_pipeline.migrate.code.to_keras.helpers import HELPERS
 from estimator_pipeline.migrate.code.to_keras.hooks import hooks
+from estimator_pipeline.migrate.code.to_keras.imports_of_tensorflow import v1_import, without_a_name
 from estimator_pipeline.migrate.code.to_keras.job import canned, datasets, flags, training
 from estimator_pipeline.migrate.code.to_keras.job import exports as exporting
 from estimator_pipeline.migrate.code.to_keras.job.estimators import ConvertedJob
@@ -78,6 +79,9 @@ class ConversionOutcome:
         text: the Keras program; "" where it stays an Estimator program.
         reason: why it stays.
         line: of the construct that it stays for.
+        path: the file of that construct, where it is another one of the same program.
+        together: the files that it is one program with, where `path` alone does not say it.
+        cell, source: of a notebook's cell; the line's text. Both are known once it is told as the user has it.
         gone: the constructs that the text has no more, by their nodes.
         keeps_model_fn: whether its model_fn stays a function of TensorFlow 1, which a Keras model calls.
     """
@@ -87,6 +91,18 @@ class ConversionOutcome:
     line: int = 0
     gone: set[cst.CSTNode] = field(default_factory=set)
     keeps_model_fn: bool = False
+    path: str = ""
+    together: str = ""
+    cell: int | None = None
+    source: str | None = None
+
+    def told(self) -> str:
+        """Where it stops, and why."""
+        line = f"line {self.line}" if self.cell is None else f"cell {self.cell}, line {self.line}"
+        if not self.path:
+            return f"{line}: {self.reason}"
+        together = f"{self.together}; " if self.together else ""
+        return f"it is one program with {together}{self.path}, {line}: {self.reason}"
 
 
 def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> ConversionOutcome | None:
@@ -118,14 +134,16 @@ def convert(program: Program, tree: Tree, constructs: Sequence[Construct]) -> Co
 
 def _written(program: Program, tree: Tree, first: cst.CSTNode, constructs: Sequence[Construct]) -> str:
     tf = tensorflow_1.root_of_tensorflow(program, tree)
-    old = None if tf else _v1_import(tree)
+    old = None if tf else v1_import(tree)
     if tree.tensorflow_1:
         for one in constructs:
             if one.match.spelled.startswith("tf.") and not one.match.exists and not is_guarded(tree, one.node):
                 raise NotConvertible(f"{one.match.spelled}, which TensorFlow 2 has under no other name", one.node)
     check_contrib(tree, first)
-    if tree.tensorflow_1 or (tf is None and old is None):
-        raise NotConvertible("it does not import tensorflow as TensorFlow 2", first)
+    if tf is None and old is None:
+        raise without_a_name(program, tree, first)
+    if tree.tensorflow_1:
+        raise NotConvertible("names that TensorFlow 1 alone has, in a file that it is one program with", first)
     if tf is None:
         assert old is not None
         tf = old.evaluated_alias or "tf"
@@ -192,16 +210,6 @@ def _of_classes(program: Program, tree: Tree, lowered: subclasses.Lowered) -> Co
             reason=reason, line=lowered.line(found.line if found else 0) or tree.position(lowered.first)[0]
         )
     return ConversionOutcome(lowered.raised(found.text))
-
-
-def _v1_import(tree: Tree) -> cst.ImportAlias | None:
-    """`import tensorflow.compat.v1 as tf`, where that is all there is of TensorFlow."""
-    found = [(alias, binding) for alias, binding in tree.imports
-             if f"{binding.module}.".startswith(("tensorflow.", "keras.", "tf_keras."))]  # fmt: skip
-    if len(found) != 1 or not isinstance(found[0][0], cst.ImportAlias) or found[0][1].name != "tensorflow.compat.v1":
-        return None
-    alias = found[0][0]
-    return alias if found[0][1].kind == "import" and alias.asname is not None else None
 
 
 def _switches(reader: Rewriter) -> None:

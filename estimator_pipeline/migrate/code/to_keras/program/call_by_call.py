@@ -9,6 +9,7 @@ or none of them.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 
 import libcst as cst
@@ -29,6 +30,8 @@ from estimator_pipeline.migrate.code.to_keras.unresolved_names import unknown_na
 
 __all__ = ["convert_call_by_call"]
 
+_CANNED_OF_2 = re.compile(r"tf\.estimator\.(Baseline|DNN|Linear)\w+: ")
+
 
 def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tree, list[Construct]]) -> None:
     """Converts what `tree.keras` says that nothing else can; the outcome is there.
@@ -48,19 +51,25 @@ def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tr
             outcome = _outcome(program, tree, found[tree], tree in imported, graphs)
             if outcome is not None:
                 made[tree] = outcome
-        declined = {tree: one for tree, one in made.items() if not one.text}
+        declined = {tree: _reason(tree.keras, one) for tree, one in made.items() if not one.text}
         if not declined:
             for tree, one in made.items():
                 before = tree.keras or one
-                tree.keras = dataclasses.replace(one, reason=before.reason, line=before.line)
+                tree.keras = dataclasses.replace(before, text=one.text, keeps_model_fn=one.keeps_model_fn)
             continue
         first, one = next(iter(declined.items()))
         for tree in group:
             if tree in declined:
                 tree.keras = declined[tree]
             elif tree.keras is not None or tree in made:
-                said = f"it is one program with {first.source.path}, line {one.line}: {one.reason}"
-                tree.keras = ConversionOutcome(reason=said, line=tree.keras.line if tree.keras else 1)
+                tree.keras = dataclasses.replace(one, path=first.source.path)
+
+
+def _reason(whole: ConversionOutcome | None, here: ConversionOutcome) -> ConversionOutcome:
+    """Canned Estimators of TensorFlow 2 are converted with all of their program, and stop for what stops that too."""
+    if whole is None or not whole.reason or not _CANNED_OF_2.match(here.reason):
+        return here
+    return dataclasses.replace(here, reason=f"{here.reason}; as a whole: {whole.told()}")
 
 
 def _groups(program: Program, trees: Sequence[Tree]) -> list[list[Tree]]:
@@ -243,7 +252,7 @@ class _File:
                     return f"{alias.evaluated_alias}.compat.v1.{name}"
             if binding.kind == "import" and binding.name == "tensorflow":
                 return f"tensorflow.compat.v1.{name}"
-        raise NotConvertible("tensorflow is not imported by a name", node)
+        raise NotConvertible(f"tf.compat.v1.{name}, and tensorflow is not imported by a name", node)
 
     def _is_of_job(self, node: cst.CSTNode) -> bool:
         """Whether a node stands where an Estimator is made or used: there is no graph around it any more."""

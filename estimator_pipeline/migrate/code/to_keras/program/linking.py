@@ -6,6 +6,7 @@ have told apart. Its conversion is that of any file; parting.py gives each file 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import ModuleOf, O
 from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, children, dotted_of
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible
 
-__all__ = ["Import", "Linked", "SourcePart", "imported_files", "link", "reached"]
+__all__ = ["Import", "Linked", "SourcePart", "imported_files", "line_of_name", "link", "reached"]
 
 
 @dataclass
@@ -100,6 +101,18 @@ def reached(program: Program, tree: Tree, chosen: set[Tree]) -> list[Tree]:
     return list(found)
 
 
+def line_of_name(tree: Tree, name: str) -> int:
+    """The line at which the top of a file imports a name, or gives it its value; 0 where it does neither."""
+    for alias, binding in tree.imports:
+        if binding.scope is tree.scope and binding.name != "*" and _name(binding) == name:
+            return tree.position(alias)[0]
+    for binding in tree.scope.names.get(name, ()):
+        node = binding.node.name if isinstance(binding.node, (cst.FunctionDef, cst.ClassDef)) else binding.node
+        with contextlib.suppress(KeyError):
+            return tree.position(node)[0]
+    return 0
+
+
 def imported_files(program: Program, trees: Iterable[Tree]) -> set[Tree]:
     """The files that others of a program import."""
     return {
@@ -130,7 +143,8 @@ def link(program: Program, trees: Sequence[Tree]) -> Linked:
                 header[one.header] = None
         for name, key in _bound(program, part.tree):
             if bound.setdefault(name, key) != key:
-                raise NotConvertible(f"{name}, which files of a program import from several places", part.tree.module)
+                told = f"{name}, which files of a program import from several places"
+                raise NotConvertible(told, part.tree.module, line_of_name(part.tree, name))
         edits += _references(program, linked, part, renamed)
         part.text = apply(part.tree.source.text, edits)
         texts.append(part.text if part.text.endswith("\n") else part.text + "\n")
@@ -167,24 +181,33 @@ def _absolute(tree: Tree, module: str, level: int) -> str:
 
 def _check(program: Program, linked: Linked) -> None:
     """Whether all files have TensorFlow in the same way, each by an import of its own."""
-    found: dict[str, Tree] = {}
+    found: dict[str, tuple[cst.CSTNode, Tree]] = {}
     for part in linked.parts:
         tree = part.tree
-        if tree.source.cells or tree.module.code != tree.source.text or "\r" in tree.source.text:
-            raise NotConvertible(
-                "a notebook, or a file that would not be kept byte for byte, is part of it", tree.module
-            )
+        if tree.source.cells:
+            raise NotConvertible("a notebook is part of it", tree.module, 1)
+        if "\r" in tree.source.text:
+            line = tree.source.text.count("\n", 0, tree.source.text.index("\r")) + 1
+            raise NotConvertible("lines that end by CR", tree.module, line)
+        if tree.module.code != tree.source.text:
+            pairs = zip(tree.module.code.splitlines(), tree.source.text.splitlines(), strict=False)
+            line = next((at for at, (one, other) in enumerate(pairs, 1) if one != other), 1)
+            raise NotConvertible("a line that would not be kept byte for byte", tree.module, line)
         unit = tree.module.default_indent
         if unit != linked.parts[0].tree.module.default_indent:
-            raise NotConvertible("its files are indented in several ways", tree.module)
-        for _, binding in tree.imports:
+            indented = re.search(rf"^{unit}\S", tree.source.text, re.MULTILINE)
+            line = tree.source.text.count("\n", 0, indented.start()) + 1 if indented else 1
+            told = f"an indentation other than that of {linked.parts[0].tree.source.path}"
+            raise NotConvertible(told, tree.module, line)
+        for node, binding in tree.imports:
             of_file = binding.kind == "from" and binding.name != "*"
             if of_file and any(program.files_of_import(tree, binding)):
                 _check_handed_on(program, tree, binding)
             if binding.kind == "import" and binding.name in ("tensorflow", "tensorflow.compat.v1"):
-                found.setdefault(binding.name, tree)
+                found.setdefault(binding.name, (node, tree))
     if len(found) > 1:
-        raise NotConvertible("its files have TensorFlow in several ways", next(iter(found.values())).module)
+        (first, _), (_, second) = list(found.values())[:2]
+        raise NotConvertible(f"its files have TensorFlow in several ways: {second.source.path} has another", first)
 
 
 def _check_handed_on(program: Program, tree: Tree, binding: Binding) -> None:
@@ -256,7 +279,7 @@ def _imports(program: Program, linked: Linked, part: SourcePart, at: int) -> Ite
         parent = tree.parents.get(node)
         inside = node not in at_the_top and parent not in at_the_top and not _is_at_the_top(tree, node, at_the_top)
         if inside and any(other in trees for other in program.files_of_import(tree, binding)):
-            raise NotConvertible("an import of another of its files within a function or a condition", tree.module)
+            raise NotConvertible("an import of another of its files within a function or a condition", node)
 
 
 def _in_header(tree: Tree, small: Sequence[cst.Import | cst.ImportFrom], text: str) -> str:

@@ -14,7 +14,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import ModuleOf, P
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.to_keras import convert_file as conversion
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome, convert
-from estimator_pipeline.migrate.code.to_keras.program.linking import Linked, link, reached
+from estimator_pipeline.migrate.code.to_keras.program.linking import Linked, line_of_name, link, reached
 from estimator_pipeline.migrate.code.to_keras.program.splitting import defined, part
 from estimator_pipeline.migrate.code.to_keras.rewriter import NotConvertible
 
@@ -35,7 +35,7 @@ def convert_together(program: Program, chosen: Sequence[Tree]) -> None:
             try:
                 _check_others(program, {tree: tree.keras.text})
             except NotConvertible as declined:
-                tree.keras = ConversionOutcome(reason=declined.reason, line=_line(tree, declined.node))
+                tree.keras = ConversionOutcome(reason=declined.reason, line=declined.line or _line(tree, declined.node))
             except conversion.DEFECTS as error:
                 tree.keras = ConversionOutcome(reason=_defect(error), line=_first_line(tree))
     groups: list[list[Tree]] = []
@@ -73,6 +73,12 @@ def _convert(program: Program, group: list[Tree]) -> None:
             return
         where, line = linked.place(found.line)
         reason = found.reason
+        if not reason:
+            for tree in group:
+                if tree.keras is not None:
+                    told = f"no Estimator is made in it, nor in {_named(group, tree)}"
+                    tree.keras = ConversionOutcome(reason=told, line=tree.keras.line or _first_line(tree))
+            return
     except NotConvertible as declined:
         where, reason, by_itself = _place(group, declined.node), declined.reason, True
         if where is not None:
@@ -82,12 +88,16 @@ def _convert(program: Program, group: list[Tree]) -> None:
     for tree in group:
         if tree.keras is None or (by_itself and tree.keras.reason and "this file" not in tree.keras.reason):
             continue  # what a file is declined for by itself says more than why it is not joined with others
-        said = reason
-        if tree is not where or not line:
-            at = f"{where.source.path}{f', line {line}' if line else ''}: " if where is not None else ""
+        if tree is where and line:
+            tree.keras = ConversionOutcome(reason=reason, line=line)
+        elif where is not None and line:
+            tree.keras = ConversionOutcome(
+                reason=reason, line=line, path=where.source.path, together=_named(group, tree)
+            )
+        else:
+            at = f"{where.source.path}: " if where is not None else ""
             said = f"it is one program with {_named(group, tree)}; {at}{reason}"
-        own = line if tree is where and line else tree.keras.line or _first_line(tree)
-        tree.keras = ConversionOutcome(reason=said, line=own)
+            tree.keras = ConversionOutcome(reason=said, line=tree.keras.line or _first_line(tree))
 
 
 def _defect(error: Exception) -> str:
@@ -110,7 +120,7 @@ def _converted(program: Program, group: list[Tree], linked: Linked) -> Conversio
     others = [tree for tree in program.trees.values() if tree not in group]
     whole = Program([*others, made], [*(tree.source.path for tree in others), home.source.path], program.package)
     found = convert(whole, made, list(find_constructs(whole, made)))
-    return found or ConversionOutcome(reason="no Estimator is made in it", line=0)
+    return found or ConversionOutcome()
 
 
 def _is_model_fn(name: str) -> bool:
@@ -127,7 +137,8 @@ def _check_others(program: Program, texts: dict[Tree, str]) -> None:
                 with contextlib.suppress(ValueError, TypeError):
                     for name in ast.literal_eval(node.value):
                         if name not in names[tree]:
-                            raise NotConvertible(f"{name}, which __all__ of {tree.source.path} names", tree.module)
+                            told = f"{name}, which __all__ of {tree.source.path} names"
+                            raise NotConvertible(told, tree.module, line_of_name(tree, name))
     for other in program.trees.values():
         if other in texts:
             continue
@@ -136,7 +147,7 @@ def _check_others(program: Program, texts: dict[Tree, str]) -> None:
                 if isinstance(module, ModuleOf) and module.tree in texts and binding.name in gone[module.tree]:
                     if program.submodule(module, binding.name) is not None:
                         continue
-                    raise NotConvertible(f"{binding.name}, which {other.source.path} takes of it", module.tree.module)
+                    raise _taken(binding.name, module.tree, other)
         for chain in other.chains:
             if not isinstance(chain, cst.Attribute):
                 continue
@@ -145,7 +156,12 @@ def _check_others(program: Program, texts: dict[Tree, str]) -> None:
                     continue
                 name = chain.attr.value
                 if name in gone[value.tree]:
-                    raise NotConvertible(f"{name}, which {other.source.path} takes of it", value.tree.module)
+                    raise _taken(name, value.tree, other)
+
+
+def _taken(name: str, tree: Tree, other: Tree) -> NotConvertible:
+    told = f"{name}, which {other.source.path} takes of it"
+    return NotConvertible(told, tree.module, line_of_name(tree, name))
 
 
 def _others(before: str, after: str) -> set[str]:

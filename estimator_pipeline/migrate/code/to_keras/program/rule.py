@@ -91,7 +91,7 @@ class _ToKeras:
     def refuses(self, construct: Any) -> str:
         """Why the file stays an Estimator program."""
         outcome = construct.tree.keras
-        return "" if outcome.text else f"line {outcome.line}: {outcome.reason}"
+        return "" if outcome.text else outcome.told()
 
     def writes(self, construct: Any) -> str:
         """What takes the construct's place."""

@@ -191,7 +191,11 @@ def _asked(text: str, names: set[str], alias: str) -> str:
 
 def _with_new(part: SourcePart, text: str, lines: dict[str, str | None], new: dict[str, str]) -> str:
     """The text with its imports in place of what stands for them, and further ones beside them."""
+    if new and part.imports and all(lines.get(one.marker) is None for one in part.imports):
+        lines[part.imports[0].marker] = ""  # none of them is needed any more; the new ones stand in their place
     order = [one.marker for one in part.imports if lines.get(one.marker) is not None]
+    if new and not order:
+        raise NotConvertible("a file without imports would need one", part.tree.module)
     before: dict[str, list[str]] = {}
     behind: dict[str, list[str]] = {}
     plain = [one for one in order if _module(lines[one] or "") in sys.stdlib_module_names]
@@ -218,14 +222,12 @@ def _with_new(part: SourcePart, text: str, lines: dict[str, str | None], new: di
             before.setdefault((third or order)[0], []).append(said)
         else:
             behind.setdefault(order[-1], []).extend(["", said])
-    if new and not order:
-        raise NotConvertible("a file without imports would need one", part.tree.module)
     for one in part.imports:
         kept = lines.get(one.marker)
         if kept is None:
             text = re.sub(rf"(?m)^{one.marker}\n", "", text)
             continue
-        told = "\n".join([*before.get(one.marker, ()), kept, *behind.get(one.marker, ())])
+        told = "\n".join([*before.get(one.marker, ()), kept, *behind.get(one.marker, ())]).strip("\n")
         text = re.sub(rf"(?m)^{one.marker}\b", told.replace("\\", r"\\"), text)
     return text
 

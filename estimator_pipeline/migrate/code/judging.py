@@ -1,0 +1,140 @@
+"""From what a scan knows to a verdict on each file; the converter goes by the same verdicts."""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import libcst as cst
+
+from estimator_pipeline.migrate.code import verdicts
+from estimator_pipeline.migrate.code.analysis.files import SourceFile
+from estimator_pipeline.migrate.code.analysis.name_resolution import Program
+from estimator_pipeline.migrate.code.analysis.syntax import Tree
+from estimator_pipeline.migrate.code.findings import MANUAL, CodeFinding
+from estimator_pipeline.migrate.code.renames import tensorflow_1
+from estimator_pipeline.migrate.code.renames.renamed_text import RenamedText
+from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
+from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files, reached
+from estimator_pipeline.migrate.code.verdicts import FileVerdict
+
+__all__ = ["as_the_user_has_it", "judge", "switched_behind"]
+
+
+def as_the_user_has_it(
+    outcomes: Mapping[str, ConversionOutcome], sources: Iterable[SourceFile], renamed: Mapping[str, RenamedText]
+) -> Mapping[str, ConversionOutcome]:
+    """Tells each reason in the lines and names of the files as they were; Keras is planned for their new names.
+
+    A file that a notebook writes is told by the cell.
+    """
+    by_path = {source.path: source for source in sources}
+    for path, outcome in outcomes.items():
+        source = by_path.get(outcome.path or path)
+        if source is None or not outcome.reason or outcome.source is not None:
+            continue
+        text = renamed.get(source.path)
+        line = text.old_line(outcome.line) if text is not None else outcome.line
+        for change in text.changes if text is not None else ():
+            if change.line == line and change.before:
+                new = rf"(?<![\w.]){re.escape(change.after)}(?!\w)"
+                outcome.reason = re.sub(new, change.before.replace("\\", r"\\"), outcome.reason)
+        lines = source.text.splitlines()
+        outcome.source = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+        outcome.cell, outcome.line = source.place(line)
+        if outcome.path:
+            outcome.path = source.shown
+    return outcomes
+
+
+def judge(
+    sources: Sequence[SourceFile],
+    findings: Iterable[CodeFinding],
+    renamed: Mapping[str, RenamedText],
+    outcomes: Mapping[str, ConversionOutcome],
+    without: Collection[str],
+    program: Program,
+    trees: Sequence[Tree],
+) -> dict[str, FileVerdict]:
+    """Path -> verdict.
+
+    Args:
+        outcomes: what becomes of a file as a Keras program, in the user's words.
+        without: the files that have nothing of TensorFlow.
+    """
+    manual = collections.Counter(one.written or one.path for one in findings if one.treatment == MANUAL)
+    named = {one.written or one.path for one in findings}
+    by_path = {tree.source.path: tree for tree in trees}
+    imported: set[Tree] | None = None
+    found = {}
+    for source in sources:
+        path, kind, why, outcome = source.path, verdicts.UNCHANGED, "", outcomes.get(source.path)
+        text = renamed.get(path)
+        if path in without:
+            told = _unreadable(source)
+            kind, why = verdicts.NO_TENSORFLOW, f"it cannot be read: {told}" if told else ""
+        elif source.cells:
+            if path in named:
+                kind, why = verdicts.COPIED, "notebooks are not converted"
+        elif source.problems:
+            kind, why = verdicts.UNREADABLE, _unreadable(source)
+        elif text is not None and text.kept:
+            kind, why = verdicts.COPIED, text.kept
+        elif outcome is not None:
+            found[path] = _of_outcome(source, outcome, manual[path])
+            continue
+        elif text is not None and (text.changes or text.imports):
+            kind = verdicts.RENAMED
+        elif path in by_path:
+            imported = imported_files(program, trees) if imported is None else imported
+            if switched_behind(program, trees, by_path[path], imported) is not None:
+                kind = verdicts.RENAMED
+        found[path] = FileVerdict(
+            path, kind, why, reason=why, manual=manual[path], notebook=source.notebook, **_place(source, why)
+        )
+    return found
+
+
+def _of_outcome(source: SourceFile, outcome: ConversionOutcome, manual: int) -> FileVerdict:
+    kind = verdicts.ESTIMATOR
+    if outcome.text:
+        kind = verdicts.KEEPS_MODEL_FN if outcome.keeps_model_fn else verdicts.KERAS
+    if not outcome.reason:
+        return FileVerdict(source.path, kind, manual=manual, notebook=source.notebook)
+    return FileVerdict(
+        source.path, kind, outcome.told(), reason=outcome.reason, at=outcome.path or source.shown, cell=outcome.cell,
+        line=outcome.line, source=outcome.source or "", manual=manual, notebook=source.notebook,
+    )  # fmt: skip
+
+
+def _unreadable(source: SourceFile) -> str:
+    if not source.problems or source.cells:
+        return ""
+    return f"{_of_line(source)}: {source.problems[0].why}"
+
+
+def _of_line(source: SourceFile) -> str:
+    cell, line = source.place(source.problems[0].line)
+    return f"line {line}" if cell is None else f"cell {cell}, line {line}"
+
+
+def _place(source: SourceFile, why: str) -> dict[str, Any]:
+    """Where a file cannot be read."""
+    if not source.problems or source.cells or not why:
+        return {}
+    number = source.problems[0].line
+    lines = source.text.splitlines()
+    cell, line = source.place(number)
+    here = lines[number - 1].strip() if number <= len(lines) else ""
+    return {"at": source.shown, "cell": cell, "line": line, "source": here}
+
+
+def switched_behind(
+    program: Program, trees: Iterable[Tree], tree: Tree, imported: set[Tree]
+) -> cst.BaseStatement | None:  # fmt: skip
+    """The statement behind which a file has to say that it was written for TensorFlow 1; None where it need not."""
+    files = reached(program, tree, set(trees))
+    switches, of_1 = tensorflow_1.switches_behavior(files), any(one.tensorflow_1 for one in files)
+    return tensorflow_1.switch(program, tree, switches, tree in imported, of_1=of_1)
