@@ -320,7 +320,7 @@ def test_what_would_not_be_equal_is_declined(tmp_path, parts, reason):
          "a DropoutWrapper whose share cannot be told"),
         ("    logits =", "    with tf.variable_scope('a', initializer=tf.zeros_initializer()):\n"
                          "        net = tf.layers.dense(net, 3)\n    logits =", "what a scope gives to all"),
-        ("    logits =", "    w = tf.Variable([1.])\n    logits =", "tf.compat.v1.Variable makes a variable outside"),
+        ("    logits =", "    w = tf.Variable([1.])\n    logits =", "tf.Variable makes a variable outside"),
         ("    return data", "    data = data.shuffle(int(tf.train.get_global_step()))\n    return data",
          "the global step is read"),
         ("    print(", "    print(tf.trainable_variables());  print(", "compat.v1.trainable_variables would be left"),
