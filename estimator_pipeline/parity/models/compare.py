@@ -74,7 +74,7 @@ def compare_models(
     Args:
         estimator: a `tf.estimator.Estimator`, or a canned one. Its `model_fn`, `params` and `config` are used, strategy
             included; its `model_dir` is neither read nor written.
-        model: a compiled `tf.keras.Model` of Keras 2, made in the scope of its strategy, if it has one.
+        model: a compiled `tf.keras.Model` of Keras 2, made in its strategy's scope; or a `keras_model_fn.ModelFnModel`.
         input_fn: gives the training data, a `tf.data.Dataset` of (features, labels), in the same order each time. Its
             parameters `params`, `config`, `mode` and `input_context` are filled as an Estimator fills them. It may
             return tensors, as programs of TensorFlow 1 do: then which records were read is not compared.
@@ -105,14 +105,13 @@ def compare_models(
         TaskFailedError: training or evaluation of either failed, for a function of the program raised.
     """
     check_arguments(estimator, model, steps, eval_steps)
-    if calls_model_fn(model):
-        data = InputFns.of(estimator, input_fn, eval_input_fn, keras_input_fn, keras_eval_input_fn, eval_steps)
-        names = bool(mapping or metric_names or predictions)
-        return compare_model_fn(estimator, model, data, steps=steps, named=names, tolerances=tolerances, folder=folder)
+    input_fns = InputFns.of(estimator, input_fn, eval_input_fn, keras_input_fn, keras_eval_input_fn, eval_steps)
     allowed = Tolerances.of(tolerances)
+    if calls_model_fn(model):
+        names = mapping, metric_names, predictions
+        return compare_model_fn(estimator, model, input_fns, allowed, steps, names, folder)
     weights = matching.names_of(mapping, "mapping", '{"dense/kernel": "fc1/weights"}')
     named = matching.names_of(metric_names, "metric_names", '{"acc": "accuracy"}')
-    input_fns = InputFns.of(estimator, input_fn, eval_input_fn, keras_input_fn, keras_eval_input_fn, eval_steps)
     if named and input_fns.evaluation is None:
         raise ConfigError(
             "metric_names names metrics, and nothing is evaluated",
@@ -493,9 +492,8 @@ def _refuse_divergence(base: Path) -> None:
 
 def _slots(base: Path, names: list[str], optimizer: Any, options: tuple[Any, Any]) -> tuple[bool, list[str]]:
     """Whether both keep the same slots, under the same names and with the same meaning."""
-    keras = initial_of(base / "keras" / "record")
-    estimator = initial_of(base / "estimator" / "record")
-    slots = [{name for name in side if kind_of(name) == "slots"} for side in (estimator, keras)]
+    sides = [initial_of(base / engine / "record") for engine in ("estimator", "keras")]
+    slots = [{name for name in side if kind_of(name) == "slots"} for side in sides]
     if slots[0] != slots[1]:
         return False, ["the optimizers' slots are not compared: the two do not keep the same ones"]
     if known_differences.of_optimizers(names, type(optimizer).__name__, options) and type(optimizer).__name__ != "Adam":

@@ -6,7 +6,7 @@ Both have the same variables, metrics and predictions under the same names, so t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def calls_model_fn(model: Any) -> bool:
 
 @eagerly
 def compare_model_fn(
-    estimator: Any, model: Any, data: InputFns, *, steps: int, named: bool, tolerances: Any = None, folder: Any = None
+    estimator: Any, model: Any, data: InputFns, allowed: Tolerances, steps: int, names: Sequence[Any], folder: Any
 ) -> Parity:  # fmt: skip
     """Trains both from the Estimator's initial values on the same records, and compares each step.
 
@@ -49,21 +49,20 @@ def compare_model_fn(
         estimator: a `tf.estimator.Estimator`.
         model: a `keras_model_fn.ModelFnModel`, or a model of another function of that module.
         data: of both.
+        allowed: what may differ by how much.
         steps: how many training steps.
-        named: whether names of one were given for those of the other.
-        tolerances: see :meth:`Tolerances.of`.
-        folder: where the runs and their records go; a new temporary one by default.
+        names: what was given to map names of one to those of the other: nothing.
+        folder: where the runs and their records go; None: a new temporary one.
 
     Raises:
         ConfigError: names were given, or the variables are others.
     """
-    if named:
+    if any(names):
         raise ConfigError(
             "names were given, and the Keras model calls a model_fn: its names are the Estimator's",
             code="argument/not-applicable",
             hint="leave mapping, metric_names and predictions out",
         )
-    allowed = Tolerances.of(tolerances)
     with folders.runs(folder, option="folder", engines=ENGINES) as base:
         read = graph_facts.GraphFacts()
         theirs = _by_estimator(estimator, base, data, steps, read)

@@ -1,14 +1,36 @@
-"""`tf.contrib.layers`: what tf-slim left out of it."""
+"""`tf.contrib.layers`: what tf-slim left out of it.
+
+Its feature columns are those of `tf.feature_column` here: canned Estimators take no others. Each gives the numbers that
+its namesake gave, but for crossed columns, whose hash is another one, and for identities out of range, which are
+refused. How values of a row are combined is said by the column that makes numbers of them.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["bow_encoder", "embed_sequence"]
+__all__ = [
+    "bow_encoder",
+    "bucketized_column",
+    "create_feature_spec_for_parsing",
+    "crossed_column",
+    "embed_sequence",
+    "embedding_column",
+    "one_hot_column",
+    "real_valued_column",
+    "sparse_column_with_hash_bucket",
+    "sparse_column_with_integerized_feature",
+    "sparse_column_with_keys",
+    "sparse_column_with_vocabulary_file",
+    "weighted_sparse_column",
+]
 
 _v1: Any = tf.compat.v1
+_columns: Any = tf.feature_column
 
 
 def embed_sequence(
@@ -72,3 +94,90 @@ def bow_encoder(
         if isinstance(ids, (tf.SparseTensor, _v1.SparseTensorValue)):
             return _v1.nn.safe_embedding_lookup_sparse(embeddings, ids)
         return tf.reduce_mean(tf.nn.embedding_lookup(embeddings, ids), axis=1)
+
+
+def real_valued_column(
+    column_name: str, dimension: int | None = 1, default_value: Any = None, dtype: Any = tf.float32,
+    normalizer: Any = None,
+) -> Any:  # fmt: skip
+    """Numbers, [batch, dimension].
+
+    Raises:
+        ValueError: `dimension` is None, of which `tf.feature_column` has nothing.
+    """
+    if dimension is None:
+        raise ValueError("real_valued_column: dimension=None has no successor in tf.feature_column")
+    return _columns.numeric_column(column_name, (dimension,), default_value, dtype, normalizer)
+
+
+def sparse_column_with_keys(
+    column_name: str, keys: Sequence[Any], default_value: int = -1, combiner: str = "sum", dtype: Any = tf.string
+) -> Any:  # fmt: skip
+    """Words of a list, by their numbers."""
+    return _columns.categorical_column_with_vocabulary_list(column_name, keys, dtype, default_value)
+
+
+def sparse_column_with_vocabulary_file(
+    column_name: str, vocabulary_file: str, num_oov_buckets: int = 0, vocab_size: int | None = None,
+    default_value: int = -1, combiner: str = "sum", dtype: Any = tf.string,
+) -> Any:  # fmt: skip
+    """Words of a file, by their numbers."""
+    default = None if num_oov_buckets else default_value
+    return _columns.categorical_column_with_vocabulary_file(
+        column_name, vocabulary_file, vocab_size, dtype, default, num_oov_buckets
+    )
+
+
+def sparse_column_with_hash_bucket(
+    column_name: str, hash_bucket_size: int, combiner: str = "sum", dtype: Any = tf.string, hash_keys: Any = None
+) -> Any:  # fmt: skip
+    """Words by their hash."""
+    return _columns.categorical_column_with_hash_bucket(column_name, hash_bucket_size, dtype)
+
+
+def sparse_column_with_integerized_feature(
+    column_name: str, bucket_size: int, combiner: str = "sum", dtype: Any = tf.int64
+) -> Any:  # fmt: skip
+    """Numbers below `bucket_size` that are categories."""
+    return _columns.categorical_column_with_identity(column_name, bucket_size)
+
+
+def bucketized_column(source_column: Any, boundaries: Sequence[float]) -> Any:
+    """Numbers by the range that they are in."""
+    return _columns.bucketized_column(source_column, sorted(boundaries))
+
+
+def crossed_column(
+    columns: Iterable[Any], hash_bucket_size: int, combiner: str = "sum", *unused: Any, **more: Any
+) -> Any:
+    """Pairs of categories, and so on, by their hash."""
+    return _columns.crossed_column([*columns], hash_bucket_size, more.get("hash_key"))
+
+
+def weighted_sparse_column(sparse_id_column: Any, weight_column_name: str, dtype: Any = tf.float32) -> Any:
+    """Categories that count as another feature says."""
+    return _columns.weighted_categorical_column(sparse_id_column, weight_column_name, dtype)
+
+
+def one_hot_column(sparse_id_column: Any) -> Any:
+    """Of each category how often it is there."""
+    return _columns.indicator_column(sparse_id_column)
+
+
+def embedding_column(
+    sparse_id_column: Any, dimension: int, combiner: str | None = None, initializer: Any = None,
+    ckpt_to_load_from: Any = None, tensor_name_in_ckpt: Any = None, max_norm: float | None = None,
+    trainable: bool = True,
+) -> Any:  # fmt: skip
+    """The mean of the embeddings of a row's categories, [batch, dimension]."""
+    if initializer is None:
+        initializer = tf.compat.v1.truncated_normal_initializer(stddev=1 / math.sqrt(sparse_id_column.num_buckets))
+    return _columns.embedding_column(
+        sparse_id_column, dimension, combiner or "mean", initializer, ckpt_to_load_from, tensor_name_in_ckpt, max_norm,
+        trainable,
+    )  # fmt: skip
+
+
+def create_feature_spec_for_parsing(feature_columns: Iterable[Any]) -> Any:
+    """What `tf.io.parse_example` needs."""
+    return _columns.make_parse_example_spec([*feature_columns])

@@ -49,7 +49,7 @@ from estimator_pipeline.models.keras_runtime.model_fn.model import (
 from estimator_pipeline.models.keras_runtime.model_fn.settings import (
     ClassificationOutput,
     EvalSpec,
-    ModeKeys,
+    ModelFnModeKeys,
     ModelFnRunConfig,
     ModelFnSpec,
     PredictOutput,
@@ -63,7 +63,7 @@ from estimator_pipeline.models.keras_runtime.model_fn.settings import (
 from estimator_pipeline.models.keras_runtime.model_fn.training import train_and_evaluate
 from estimator_pipeline.models.keras_runtime.warm_start import WarmStartSettings
 
-RunConfig = ModelFnRunConfig
+RunConfig, ModeKeys = ModelFnRunConfig, ModelFnModeKeys
 
 __all__ = [
     "BestExporter", "ClassificationOutput", "DNNClassifier", "DNNLinearCombinedClassifier",

@@ -14,7 +14,7 @@ from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.models.keras_runtime import distribution as keras_cluster
 
 __all__ = [
-    "ClassificationOutput", "EvalSpec", "ModeKeys", "ModelFnRunConfig", "ModelFnSpec", "PredictOutput",
+    "ClassificationOutput", "EvalSpec", "ModelFnModeKeys", "ModelFnRunConfig", "ModelFnSpec", "PredictOutput",
     "RegressionOutput", "ServingInputReceiver", "TPUConfig", "TPUModelFnSpec", "TensorServingInputReceiver",
     "TrainSpec",
 ]  # fmt: skip
@@ -25,7 +25,7 @@ _OF_CLUSTERS = (
 )  # fmt: skip
 
 
-class ModeKeys:
+class ModelFnModeKeys:
     """What a model_fn is told as its mode."""
 
     TRAIN, EVAL, PREDICT, INFER = "train", "eval", "infer", "infer"
