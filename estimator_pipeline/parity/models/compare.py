@@ -3,9 +3,8 @@
     found = compare_models(estimator, model, input_fn=train_input_fn, steps=20,
                            mapping={"dense/kernel": "fc1/weights", "dense/bias": "fc1/biases"})
 
-The Estimator is set to the values that the Keras model has, both train on the same records, and what each step did is
-compared, see :mod:`estimator_pipeline.parity.result`. Neither is changed by it: the Estimator trains in a folder of
-the comparison's own, the Keras model gets its values back.
+Both train from the Keras model's values on the same records, and each step is compared, see
+:mod:`estimator_pipeline.parity.result`. Neither is changed: the Estimator trains in a folder of the comparison's own.
 """
 
 from __future__ import annotations
