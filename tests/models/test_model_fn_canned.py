@@ -1,4 +1,4 @@
-"""The canned Estimators of TensorFlow 1 as Keras models: the numbers of tf.compat.v1.estimator, to the bit."""
+"""The canned Estimators of TensorFlow 1 and 2 as Keras models: the numbers of the Estimators, to the bit."""
 
 from __future__ import annotations
 
@@ -54,22 +54,78 @@ CASES = {
 
 @pytest.mark.parametrize("name", [name if name == "both" else pytest.param(name, marks=LONG) for name in CASES])
 def test_as_the_estimator(name, tmp_path):
-    kind, options, labels = CASES[name]
+    check_as_the_estimator(v1.estimator, "", CASES[name], tmp_path)
+
+
+KERAS = tf.keras.optimizers
+CASES_V2 = {
+    "weights": ("DNNClassifier", {"hidden_units": [8, 4], "feature_columns": DEEP, "weight_column": "weight"}, YES),
+    "classes": (
+        "DNNClassifier",
+        {"hidden_units": [4], "feature_columns": DEEP, "n_classes": 3, "batch_norm": True, "optimizer": "Adam"},
+        CLASSES,
+    ),
+    "numbers": (
+        "DNNRegressor",
+        {"hidden_units": [4], "feature_columns": DEEP, "loss_reduction": "sum", "optimizer": "SGD"},
+        NUMBERS,
+    ),
+    "an optimizer": (
+        "DNNRegressor",
+        {"hidden_units": [4], "feature_columns": DEEP, "optimizer": lambda: KERAS.legacy.RMSprop(0.01)},
+        NUMBERS,
+    ),
+    "linear": ("LinearClassifier", {"feature_columns": WIDE, "label_vocabulary": ["no", "yes"]}, WORDS),
+    "linear numbers": ("LinearRegressor", {"feature_columns": WIDE, "weight_column": "weight"}, NUMBERS),
+    "both": ("DNNLinearCombinedClassifier", BOTH, YES),
+    "both numbers": ("DNNLinearCombinedRegressor", BOTH, NUMBERS),
+    "only linear": ("DNNLinearCombinedRegressor", {"linear_feature_columns": WIDE}, NUMBERS),
+}
+
+
+@pytest.mark.parametrize("name", [name if name == "both" else pytest.param(name, marks=LONG) for name in CASES_V2])
+def test_as_the_estimator_of_tensorflow_2(name, tmp_path):
+    """The optimizers' variables have the Estimator's names, too."""
+    check_as_the_estimator(tf.estimator, "V2", CASES_V2[name], tmp_path)
+
+
+def check_as_the_estimator(estimators, suffix, case, tmp_path):
+    kind, options, labels = case
 
     def data(repeat=1):
         return tf.data.Dataset.from_tensor_slices((X, labels)).batch(20).repeat(repeat)
 
-    estimator = getattr(v1.estimator, kind)(model_dir=str(tmp_path / "old"), **options)
+    estimator = getattr(estimators, kind)(model_dir=str(tmp_path / "old"), **options)
     estimator.train(lambda: data(None), steps=1)
     shutil.copytree(tmp_path / "old", tmp_path / "new")
     estimator.train(lambda: data(None), steps=8)
-    model = getattr(keras_model_fn, kind)(model_dir=str(tmp_path / "new"), **options)
+    model = getattr(keras_model_fn, kind + suffix)(model_dir=str(tmp_path / "new"), **options)
     model.fit(data(None), steps_per_epoch=8)
     wanted = estimator.evaluate(data)
     assert model.evaluate(data(), return_dict=True) == {key: pytest.approx(wanted[key], abs=0) for key in wanted}
     one, other = next(estimator.predict(data)), next(keras_model_fn.predictions(model, data()))
     assert one.keys() == other.keys() and all(np.array_equal(one[key], other[key]) for key in one)
     assert set(model.get_variable_names()) == set(estimator.get_variable_names())
+    if suffix:
+        back = getattr(estimators, kind)(model_dir=str(tmp_path / "new"), **options)
+        assert back.evaluate(data) == wanted
+
+
+@LONG
+def test_an_optimizer_of_today_and_an_export(tmp_path):
+    """An optimizer that makes no operations of graphs is replaced by the one that does."""
+    model = keras_model_fn.DNNClassifierV2(
+        [4], DEEP, str(tmp_path / "model"), dropout=0.5, optimizer=KERAS.Adam(0.01), weight_column="weight"
+    )
+    data = tf.data.Dataset.from_tensor_slices((X, YES)).batch(20)
+    model.fit(data)
+    model.fit(data.map(lambda features, labels: (features, labels[:, tf.newaxis])))
+    assert model.global_step == 10 and "training/Adam/dnn/logits/bias/m" in model.get_variable_names()
+    spec = {"number": tf.io.FixedLenFeature([], tf.float32), "word": tf.io.FixedLenFeature([], tf.string)}
+    serving = keras_model_fn.build_parsing_serving_input_receiver_fn(spec)
+    path = keras_model_fn.export_saved_model(model, str(tmp_path / "export"), serving)
+    signatures = tf.saved_model.load(path.decode()).signatures
+    assert set(signatures) == {"serving_default", "classification", "regression", "predict"}
 
 
 @LONG

@@ -22,7 +22,7 @@ from estimator_pipeline.models.keras_runtime.heads import BinaryClassHead, Multi
 
 __all__ = [
     "DNNClassifier", "DNNLinearCombinedClassifier", "DNNLinearCombinedRegressor", "DNNRegressor", "LinearClassifier",
-    "LinearRegressor", "add_metrics", "export",
+    "LinearRegressor", "add_metrics", "export", "keras_optimizer", "linear_rate",
 ]  # fmt: skip
 
 _RATES = {"dnn": 0.001, "linear": 0.2, "wide": 0.005}
@@ -37,7 +37,7 @@ def DNNClassifier(
     """A network of dense layers that tells classes apart."""
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     deep = _deep(feature_columns, hidden_units, head.width, activation_fn, dropout, batch_norm)
-    return _compiled(head, model_dir, deep, None, _optimizer(optimizer, _RATES["dnn"]), None)
+    return _compiled(head, model_dir, deep, None, keras_optimizer(optimizer, None), None)
 
 
 def DNNRegressor(
@@ -48,7 +48,7 @@ def DNNRegressor(
     """A network of dense layers that gives numbers."""
     head = RegressionHead(label_dimension, weight_column, loss_reduction)
     deep = _deep(feature_columns, hidden_units, head.width, activation_fn, dropout, batch_norm)
-    return _compiled(head, model_dir, deep, None, _optimizer(optimizer, _RATES["dnn"]), None)
+    return _compiled(head, model_dir, deep, None, keras_optimizer(optimizer, None), None)
 
 
 def LinearClassifier(
@@ -60,7 +60,7 @@ def LinearClassifier(
     head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
     rate = min(_RATES["linear"], 1 / math.sqrt(len(feature_columns)))
     wide = linear_model(feature_columns, head.width, sparse_combiner)
-    return _compiled(head, model_dir, None, wide, None, _optimizer(optimizer, rate))
+    return _compiled(head, model_dir, None, wide, None, keras_optimizer(optimizer, rate))
 
 
 def LinearRegressor(
@@ -72,7 +72,7 @@ def LinearRegressor(
     head = RegressionHead(label_dimension, weight_column, loss_reduction)
     rate = min(_RATES["linear"], 1 / math.sqrt(len(feature_columns)))
     wide = linear_model(feature_columns, head.width, sparse_combiner)
-    return _compiled(head, model_dir, None, wide, None, _optimizer(optimizer, rate))
+    return _compiled(head, model_dir, None, wide, None, keras_optimizer(optimizer, rate))
 
 
 def DNNLinearCombinedClassifier(
@@ -104,8 +104,13 @@ def DNNLinearCombinedRegressor(
 
 
 def _both(head: Any, folder: str | None, deep: Any, wide: Any, one: Any, other: Any, columns: Sequence[Any]) -> Any:
-    rate = min(_RATES["wide"], 1 / math.sqrt(max(len(columns), 1)))
-    return _compiled(head, folder, deep, wide, _optimizer(one, _RATES["dnn"]), _optimizer(other, rate))
+    rate = linear_rate(len(columns))
+    return _compiled(head, folder, deep, wide, keras_optimizer(one, _RATES["dnn"]), keras_optimizer(other, rate))
+
+
+def linear_rate(columns: int) -> float:
+    """The learning rate of the linear part of a linear and a deep one, for so many columns, where none is said."""
+    return min(_RATES["wide"], 1 / math.sqrt(max(columns, 1)))
 
 
 def _classes(classes: int, weights: Any, words: Sequence[str] | None, reduction: str) -> Any:
@@ -115,8 +120,16 @@ def _classes(classes: int, weights: Any, words: Sequence[str] | None, reduction:
     return MultiClassHead(classes, weights, words, reduction)
 
 
-def _optimizer(given: Any, rate: float) -> Any:
-    """An optimizer of Keras, by name or made by a function."""
+def keras_optimizer(given: Any, rate: float | None) -> Any:
+    """An optimizer of Keras, of the kind whose variables an Estimator keeps.
+
+    Args:
+        given: its name, the optimizer, or a function that makes it.
+        rate: the learning rate of one that is named; None: its own.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
     tf = compat.tensorflow()
     if isinstance(given, str):
         kinds = {"Adagrad": "Adagrad", "Adam": "Adam", "Ftrl": "Ftrl", "RMSProp": "RMSprop", "SGD": "SGD"}
@@ -124,7 +137,8 @@ def _optimizer(given: Any, rate: float) -> Any:
             raise ConfigError(
                 f"optimizer {given!r}: there is none of that name", code="argument/unknown-name", found=", ".join(kinds)
             )
-        return getattr(tf.keras.optimizers.legacy, kinds[given])(learning_rate=rate)
+        kind = getattr(tf.keras.optimizers.legacy, kinds[given])
+        return kind() if rate is None else kind(learning_rate=rate)
     return given() if callable(given) and not isinstance(given, tf.keras.optimizers.legacy.Optimizer) else given
 
 

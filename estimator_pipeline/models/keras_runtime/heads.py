@@ -92,9 +92,10 @@ class _Head:
         metrics[self.key("average_loss")].update_state(losses, sample_weight=weights)
         if regularization:
             metrics[self.key("regularization_loss")].update_state(tf.add_n(list(regularization)))
-        self._update(metrics, labels, logits, weights)
+        self.tell(metrics, labels, logits, weights)
 
-    def _update(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
+    def tell(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
+        """Tells the metrics of a batch, all but those of losses."""
         raise NotImplementedError
 
     def further(self, found: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +133,7 @@ class RegressionHead(_Head):
         names = [self.key(name) for name in ("label/mean", "prediction/mean")]
         return super().metrics(regularized=regularized) | {name: mean(name=name) for name in names}
 
-    def _update(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
+    def tell(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
         for name, value in {"label/mean": self.labels(labels), "prediction/mean": logits}.items():
             metrics[self.key(name)].update_state(value, sample_weight=weights)
 
@@ -166,7 +167,7 @@ class _Classes(_Head):
         accuracy = compat.tensorflow().keras.metrics.Accuracy(name=name)
         return super().metrics(regularized=regularized) | {name: accuracy}
 
-    def _update(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
+    def tell(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
         predicted = self.predictions(logits)["class_ids"]
         metrics[self.key("accuracy")].update_state(self.labels(labels), predicted, sample_weight=weights)
 
@@ -257,8 +258,8 @@ class BinaryClassHead(_Classes):
         kinds = ("accuracy", "precision", "recall")
         return [self.key(f"{kind}/positive_threshold_{threshold:g}") for kind in kinds]
 
-    def _update(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
-        super()._update(metrics, labels, logits, weights)
+    def tell(self, metrics: Mapping[str, Any], labels: Any, logits: Any, weights: Any) -> None:
+        super().tell(metrics, labels, logits, weights)
         tf = compat.tensorflow()
         numbers, predicted = self.labels(labels), self.predictions(logits)
         classes, share = tf.cast(predicted["class_ids"], tf.float32), predicted["logistic"]

@@ -21,6 +21,14 @@ from estimator_pipeline.models.keras_runtime.model_fn.canned import (
     LinearClassifier,
     LinearRegressor,
 )
+from estimator_pipeline.models.keras_runtime.model_fn.canned_v2 import (
+    DNNClassifierV2,
+    DNNLinearCombinedClassifierV2,
+    DNNLinearCombinedRegressorV2,
+    DNNRegressorV2,
+    LinearClassifierV2,
+    LinearRegressorV2,
+)
 from estimator_pipeline.models.keras_runtime.model_fn.early_stopping import (
     EvaluationHook,
     make_early_stopping_hook,
@@ -36,6 +44,22 @@ from estimator_pipeline.models.keras_runtime.model_fn.exports import (
     build_parsing_serving_input_receiver_fn,
     build_raw_serving_input_receiver_fn,
     export_saved_model,
+)
+from estimator_pipeline.models.keras_runtime.model_fn.heads import (
+    binary_classification_head,
+    logistic_regression_head,
+    multi_class_head,
+    poisson_regression_head,
+    regression_head,
+)
+from estimator_pipeline.models.keras_runtime.model_fn.heads_v2 import (
+    LogisticRegressionHead,
+    PoissonRegressionHead,
+    V2BinaryClassHead,
+    V2MultiClassHead,
+    V2MultiHead,
+    V2MultiLabelHead,
+    V2RegressionHead,
 )
 from estimator_pipeline.models.keras_runtime.model_fn.hooks import ProfilerHook
 from estimator_pipeline.models.keras_runtime.model_fn.inputs import dataset, numpy_input_fn, pandas_input_fn
@@ -64,17 +88,23 @@ from estimator_pipeline.models.keras_runtime.model_fn.training import train_and_
 from estimator_pipeline.models.keras_runtime.warm_start import WarmStartSettings
 
 RunConfig, ModeKeys = ModelFnRunConfig, ModelFnModeKeys
+BinaryClassHead, MultiClassHead, MultiHead = V2BinaryClassHead, V2MultiClassHead, V2MultiHead
+MultiLabelHead, RegressionHead = V2MultiLabelHead, V2RegressionHead
 
 __all__ = [
-    "BestExporter", "ClassificationOutput", "DNNClassifier", "DNNLinearCombinedClassifier",
-    "DNNLinearCombinedRegressor", "DNNRegressor", "EvalSpec", "EvaluationHook", "FinalExporter", "LatestExporter",
-    "LinearClassifier", "LinearRegressor", "ModeKeys", "ModelFnModel", "ModelFnSpec", "PredictOutput", "ProfilerHook",
+    "BestExporter", "BinaryClassHead", "ClassificationOutput", "DNNClassifier", "DNNClassifierV2",
+    "DNNLinearCombinedClassifier", "DNNLinearCombinedClassifierV2", "DNNLinearCombinedRegressor",
+    "DNNLinearCombinedRegressorV2", "DNNRegressor", "DNNRegressorV2", "EvalSpec", "EvaluationHook",
+    "FinalExporter", "LatestExporter", "LinearClassifier", "LinearClassifierV2", "LinearRegressor",
+    "LinearRegressorV2", "LogisticRegressionHead", "ModeKeys", "ModelFnModel", "ModelFnSpec", "MultiClassHead",
+    "MultiHead", "MultiLabelHead", "PoissonRegressionHead", "PredictOutput", "ProfilerHook", "RegressionHead",
     "RegressionOutput", "RunConfig", "ServingInputReceiver", "TPUConfig", "TPUModelFnSpec",
-    "TensorServingInputReceiver", "TrainSpec", "WarmStartSettings", "add_metrics",
-    "build_parsing_serving_input_receiver_fn", "build_raw_serving_input_receiver_fn", "dataset", "export_saved_model",
-    "forward_features", "make_early_stopping_hook", "numpy_input_fn", "pandas_input_fn", "predictions",
-    "stop_if_higher_hook", "stop_if_lower_hook", "stop_if_no_decrease_hook", "stop_if_no_increase_hook", "tpu_model",
-    "train_and_evaluate",
+    "TensorServingInputReceiver", "TrainSpec", "WarmStartSettings", "add_metrics", "binary_classification_head",
+    "build_parsing_serving_input_receiver_fn", "build_raw_serving_input_receiver_fn", "dataset",
+    "export_saved_model", "forward_features", "logistic_regression_head", "make_early_stopping_hook",
+    "multi_class_head", "numpy_input_fn", "pandas_input_fn", "poisson_regression_head", "predictions",
+    "regression_head", "stop_if_higher_hook", "stop_if_lower_hook", "stop_if_no_decrease_hook",
+    "stop_if_no_increase_hook", "tpu_model", "train_and_evaluate",
 ]  # fmt: skip
 
 # Before the program's other imports: libraries of them may want Keras 2, or names of tf.estimator.

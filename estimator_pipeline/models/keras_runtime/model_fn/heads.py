@@ -5,6 +5,7 @@ Numbers, names of metrics and of predictions are those of the heads of `tf.compa
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +19,13 @@ from estimator_pipeline.models.keras_runtime.model_fn.settings import (
     RegressionOutput,
 )
 
-__all__ = ["V1BinaryClassHead", "V1Head", "V1MultiClassHead", "V1RegressionHead"]
+__all__ = [
+    "V1BinaryClassHead", "V1Head", "V1MultiClassHead", "V1RegressionHead", "binary_classification_head",
+    "logistic_loss", "logistic_regression_head", "multi_class_head", "poisson_loss", "poisson_regression_head",
+    "regression_head",
+]  # fmt: skip
+
+_MEAN = "weighted_sum_over_batch_size"
 
 
 class V1Head(ABC):
@@ -75,8 +82,7 @@ class V1Head(ABC):
             return ModelFnSpec(mode, predictions, export_outputs=self.outputs(predictions))
         labels = self._shaped(labels, logits)
         labels = self._ids(labels)
-        unreduced = self.loss_fn(labels, logits) if self.loss_fn is not None else self.losses(labels, logits)
-        weights = self._weights(features)
+        unreduced, weights = self._unreduced(labels, logits, features), self._weights(features)
         loss = v1.losses.compute_weighted_loss(unreduced, weights=weights, reduction=self.reduction)
         added = v1.add_n(list(regularization_losses)) if regularization_losses else None
         total = loss if added is None else loss + added
@@ -116,6 +122,12 @@ class V1Head(ABC):
     def _ids(self, labels: Any) -> Any:
         """Labels as the loss takes them."""
         return labels
+
+    def _unreduced(self, labels: Any, logits: Any, features: Any) -> Any:
+        if self.loss_fn is None:
+            return self.losses(labels, logits)
+        given = {"features": features} if "features" in inspect.signature(self.loss_fn).parameters else {}
+        return self.loss_fn(labels=labels, logits=logits, **given)
 
     def _shaped(self, labels: Any, logits: Any) -> Any:
         tf = compat.tensorflow()
@@ -252,14 +264,20 @@ class V1RegressionHead(V1Head):
 
     Args:
         label_dimension: how many an example has.
+        inverse_link_fn: makes the predictions of the logits; None: they are the logits.
     """
 
-    def __init__(self, label_dimension: int = 1, *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self, label_dimension: int = 1, *arguments: Any, inverse_link_fn: Callable[[Any], Any] | None = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*arguments, **options)
-        self.logits_dimension = label_dimension
+        self.logits_dimension, self.inverse_link_fn = label_dimension, inverse_link_fn
 
     def predictions(self, logits: Any) -> dict[str, Any]:
-        return {"predictions": logits}
+        if self.inverse_link_fn is None:
+            return {"predictions": logits}
+        return {"predictions": self.inverse_link_fn(logits), "logits": logits}
 
     def outputs(self, predictions: dict[str, Any]) -> dict[str, Any]:
         regression = RegressionOutput(predictions["predictions"])
@@ -280,3 +298,63 @@ class V1RegressionHead(V1Head):
             "prediction/mean": metrics.mean(found, weights=weights),
             "label/mean": metrics.mean(labels, weights=weights),
         }
+
+
+# The heads of tf.contrib.estimator
+
+
+def binary_classification_head(
+    weight_column: Any = None, thresholds: Sequence[float] | None = None,
+    label_vocabulary: Sequence[str] | None = None, loss_reduction: str = _MEAN,
+    loss_fn: Callable[..., Any] | None = None, name: str | None = None,
+) -> V1Head:  # fmt: skip
+    """The head of two classes. See :class:`V1Head`."""
+    return V1BinaryClassHead(weight_column, label_vocabulary, loss_reduction, loss_fn, name, thresholds=thresholds)
+
+
+def multi_class_head(
+    n_classes: int, weight_column: Any = None, label_vocabulary: Sequence[str] | None = None,
+    loss_reduction: str = _MEAN, loss_fn: Callable[..., Any] | None = None, name: str | None = None,
+) -> V1Head:  # fmt: skip
+    """The head of more than two classes. See :class:`V1Head`."""
+    return V1MultiClassHead(n_classes, weight_column, label_vocabulary, loss_reduction, loss_fn, name)
+
+
+def regression_head(
+    weight_column: Any = None, label_dimension: int = 1, loss_reduction: str = _MEAN,
+    loss_fn: Callable[..., Any] | None = None, inverse_link_fn: Callable[[Any], Any] | None = None,
+    name: str | None = None,
+) -> V1Head:  # fmt: skip
+    """The head of numbers. See :class:`V1RegressionHead`."""
+    return V1RegressionHead(
+        label_dimension, weight_column, None, loss_reduction, loss_fn, name, inverse_link_fn=inverse_link_fn
+    )
+
+
+def poisson_regression_head(
+    weight_column: Any = None, label_dimension: int = 1, loss_reduction: str = _MEAN, compute_full_loss: bool = True,
+    name: str | None = None,
+) -> V1Head:  # fmt: skip
+    """The head of counts, with the loss of Poisson's distribution; `compute_full_loss` is that of the loss."""
+    inverse = compat.tensorflow().exp
+    loss_fn = poisson_loss(compute_full_loss)
+    return regression_head(weight_column, label_dimension, loss_reduction, loss_fn, inverse, name)
+
+
+def logistic_regression_head(weight_column: Any = None, loss_reduction: str = _MEAN, name: str | None = None) -> V1Head:
+    """The head of numbers in [0, 1], with the cross entropy of the sigmoid."""
+    return regression_head(weight_column, 1, loss_reduction, logistic_loss, compat.tensorflow().sigmoid, name)
+
+
+def poisson_loss(full: bool) -> Callable[..., Any]:
+    """The loss of Poisson's distribution; whether with the part that no logit changes."""
+
+    def loss_fn(labels: Any, logits: Any) -> Any:
+        return compat.tensorflow().nn.log_poisson_loss(labels, logits, compute_full_loss=full)
+
+    return loss_fn
+
+
+def logistic_loss(labels: Any, logits: Any) -> Any:
+    """The cross entropy of the sigmoid, of labels in [0, 1]."""
+    return compat.tensorflow().nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
