@@ -45,6 +45,7 @@ from estimator_pipeline.models.keras_runtime.model_fn.exports import (
     build_raw_serving_input_receiver_fn,
     export_saved_model,
 )
+from estimator_pipeline.models.keras_runtime.model_fn.from_keras import model_to_estimator
 from estimator_pipeline.models.keras_runtime.model_fn.heads import (
     binary_classification_head,
     logistic_regression_head,
@@ -102,8 +103,8 @@ __all__ = [
     "TensorServingInputReceiver", "TrainSpec", "WarmStartSettings", "add_metrics", "binary_classification_head",
     "build_parsing_serving_input_receiver_fn", "build_raw_serving_input_receiver_fn", "dataset",
     "export_saved_model", "forward_features", "logistic_regression_head", "make_early_stopping_hook",
-    "multi_class_head", "numpy_input_fn", "pandas_input_fn", "poisson_regression_head", "predictions",
-    "regression_head", "stop_if_higher_hook", "stop_if_lower_hook", "stop_if_no_decrease_hook",
+    "model_to_estimator", "multi_class_head", "numpy_input_fn", "pandas_input_fn", "poisson_regression_head",
+    "predictions", "regression_head", "stop_if_higher_hook", "stop_if_lower_hook", "stop_if_no_decrease_hook",
     "stop_if_no_increase_hook", "tpu_model", "train_and_evaluate",
 ]  # fmt: skip
 

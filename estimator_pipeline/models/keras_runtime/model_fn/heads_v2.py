@@ -335,6 +335,13 @@ class V2MultiHead(V2Head):
         self.heads, self.head_weights = list(heads), list(head_weights or [1.0] * len(names))
         self.logits_dimension = sum(head.logits_dimension for head in heads)
 
+    def create_estimator_spec(self, *arguments: Any, **options: Any) -> ModelFnSpec:
+        v1 = compat.tensorflow().compat.v1
+        with v1.name_scope(None):
+            for _ in self.heads:  # each one took a scope before that of the optimizer's variables
+                v1.get_default_graph().unique_name("training")
+        return super().create_estimator_spec(*arguments, **options)
+
     def _parts(self, logits: Any) -> list[tuple[V2Head, Any]]:
         """The heads with their logits."""
         if isinstance(logits, Mapping):
