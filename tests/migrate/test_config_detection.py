@@ -9,7 +9,8 @@ import pytest
 from estimator_pipeline.errors import ConfigError
 from tests.support.config_cases import CONFIGS, EXAMPLES, converted
 
-KNOWN = "run_config, hparams_json, hparams, flags_json, flags, cloud_ml_engine, sagemaker, sagemaker_estimator, tfjob"
+KNOWN = "run_config, hparams_json, hparams, flags_json, flags, cloud_ml_engine, sagemaker, sagemaker_estimator, "
+KNOWN += "sagemaker_program, shell, tfjob"
 
 
 def refused(path, **arguments) -> str:

@@ -22,7 +22,7 @@ def command(
             "--format",
             metavar="NAME",
             help="run_config, hparams_json, hparams, flags_json, flags, cloud_ml_engine, sagemaker, "
-            "sagemaker_estimator or tfjob; found out by default.",
+            "sagemaker_estimator, sagemaker_program, shell or tfjob; found out by default.",
         ),
     ] = None,
     template: Annotated[
@@ -42,7 +42,7 @@ def command(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there already.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
-    """Make a job file of a RunConfig, HParams, flags, a job of AI Platform or SageMaker, or a TFJob.
+    """Make a job file of a RunConfig, HParams, flags, a job of AI Platform or SageMaker, a command line, or a TFJob.
 
     Every field of the configuration is accounted for: taken, needs a decision, or no longer needed; in the report, and
     as comments in the job file. What a job needs and the configuration does not say is left as ???, and such a job is

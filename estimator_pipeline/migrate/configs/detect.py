@@ -19,6 +19,8 @@ from estimator_pipeline.migrate.configs.formats import (
     hparams,
     run_configs,
     sagemaker,
+    sagemaker_programs,
+    shell_scripts,
     tfjobs,
 )
 from estimator_pipeline.migrate.configs.formats.schemas import AIPlatformJob, SageMakerEstimator, TFJob, TrainingJob
@@ -117,6 +119,8 @@ FORMATS: tuple[Format, ...] = (
         lambda data, document: _estimator(data),
         SageMakerEstimator,
     ),
+    Format("sagemaker_program", "a program of SageMaker's SDK", sagemaker_programs.convert),
+    Format("shell", "a command line or a script of a shell", shell_scripts.convert),
     Format(
         "tfjob",
         "a TFJob of Kubeflow",
@@ -147,6 +151,10 @@ def read(text: str, *, source: str, wanted: str | None = None) -> tuple[Format, 
             found=f"allowed: {', '.join(_BY_NAME)}",
             hint=f"did you mean {close!r}?" if close else "leave it out: the content says which one it is.",
         )
+    if wanted == "shell" or (wanted is None and shell_scripts.looks_like_shell(text)):
+        return _BY_NAME["shell"], shell_scripts.read_shell(text, source=source)
+    if wanted == "sagemaker_program" or (wanted is None and sagemaker_programs.looks_like_python(text)):
+        return _BY_NAME["sagemaker_program"], sagemaker_programs.read_program(text, source=source)
     if wanted == "flags" or (wanted is None and arguments.looks_like_flags(text)):
         return _BY_NAME["flags"], arguments.read_flags(text, source=source)
     if wanted == "hparams" or (wanted is None and hparams.is_text(text)):

@@ -36,6 +36,10 @@ class ConfigFinding:
     job_value: Any = None
     why: str = ""
 
+    def at(self, item: Item) -> ConfigFinding:
+        """The same of a field that another document calls so."""
+        return replace(self, item=item)
+
     def document(self) -> dict[str, Any]:
         """As plain values, for JSON."""
         found = {

@@ -12,7 +12,13 @@ from typing import Any
 from estimator_pipeline.migrate.configs.documents import Item
 from estimator_pipeline.migrate.configs.findings import JobDraft
 from estimator_pipeline.migrate.configs.formats.arguments import apply_arguments
-from estimator_pipeline.migrate.configs.formats.hyperparameters import KNOWN, normal, put_strategy
+from estimator_pipeline.migrate.configs.formats.hyperparameters import (
+    KNOWN,
+    NO_TPU,
+    need_strategy_of_tpu,
+    normal,
+    put_strategy,
+)
 from estimator_pipeline.migrate.configs.formats.machines import need_devices, take_deadline, take_gpus, take_machine
 from estimator_pipeline.migrate.configs.formats.schemas import AIPlatformJob, TrainingInput, checked
 
@@ -129,6 +135,15 @@ def _cluster(draft: JobDraft, given: TrainingInput, fields: dict[str, Item]) -> 
         "evaluator": fields.get("evaluatorCount"),
     }
     item = fields.get("scaleTier")
+    if tier == "BASIC_TPU":
+        need_strategy_of_tpu(draft)
+    if custom and _is_tpu(given.workerType):
+        # The one worker is the TPU itself, and the master its host: one task trains.
+        if fields.get("workerCount"):
+            draft.decide(fields["workerCount"], NO_TPU)
+        source.pop("worker")
+        counts["worker"] = 0
+        need_strategy_of_tpu(draft)
     if not custom:
         for name, to in (("workerCount", "workers"), ("parameterServerCount", "ps")):
             if name in fields and fields[name].value is not None:
@@ -146,6 +161,10 @@ def _cluster(draft: JobDraft, given: TrainingInput, fields: dict[str, Item]) -> 
         _machines(draft, service, role, fields, there=role == "chief" or counts[role] > 0)
     put_strategy(draft)
     need_devices(draft, _gpus(draft))
+
+
+def _is_tpu(machine: Any) -> bool:
+    return str(machine).startswith("cloud_tpu") or str(machine).endswith("_tpu")
 
 
 def _gpus(draft: JobDraft) -> int:
@@ -185,7 +204,7 @@ def _tier(draft: JobDraft, tier: str, item: Item) -> None:
     if tier == "CUSTOM":
         draft.drop(item, "machines and numbers are given one by one")
     elif tier == "BASIC_TPU":
-        draft.decide(item, "TPUs are not supported")
+        draft.decide(item, NO_TPU)
     else:
         master, (worker, workers), (ps, _) = TIERS[tier]
         own = Item(item.path, master, item.line, f"scaleTier {tier}: master")
@@ -200,15 +219,15 @@ def _machines(draft: JobDraft, service: str, role: str, fields: dict[str, Item],
     role = "worker" if role == "chief" and not draft.current("cluster", "chief") else role
     kind, config = fields.get(f"{service}Type"), fields.get(f"{service}Config")
     if kind is not None and kind.value is not None:
-        if not there:
+        if _is_tpu(kind.value):
+            draft.decide(kind, NO_TPU)
+        elif not there:
             draft.drop(kind, f"the cluster has no {role}")
-        elif str(kind.value).startswith("cloud_tpu") or str(kind.value).endswith("_tpu"):
-            draft.decide(kind, "TPUs are not supported")
         else:
             take_machine(draft, kind, role)
     if config is None or config.value is None:
         return
-    if not there:
+    if not there and not (kind is not None and _is_tpu(kind.value)):
         draft.drop(config, f"the cluster has no {role}")
         return
     for item in draft.document.items(*config.path):
@@ -219,7 +238,7 @@ def _replica(draft: JobDraft, name: str, item: Item, role: str) -> None:
     if name == "acceleratorConfig":
         count, kind = draft.document.item(*item.path, "count"), draft.document.item(*item.path, "type")
         if kind is not None and str(kind.value).startswith("TPU"):
-            draft.decide(item, "TPUs are not supported")
+            draft.decide(item, NO_TPU)
             return
         if count is not None:
             take_gpus(draft, count, role, int(count.value), why=f"GPUs of each {role}")
@@ -230,7 +249,7 @@ def _replica(draft: JobDraft, name: str, item: Item, role: str) -> None:
     elif name == "imageUri":
         draft.decide(item, "the image must hold this package as well: build one FROM it", ("kubernetes", "image"))
     elif name == "tpuTfVersion":
-        draft.decide(item, "TPUs are not supported")
+        draft.decide(item, NO_TPU)
     elif name == "diskConfig":
         draft.drop(item, "the disk of a machine that the service made")
     elif name in ("containerCommand", "containerArgs"):

@@ -11,7 +11,7 @@ from estimator_pipeline.migrate.configs.formats.hyperparameters import OWN_FLAGS
 __all__ = ["convert", "surely"]
 
 # Of the flags that every program with absl has, those that no hyperparameter is called by.
-_TELLING = OWN_FLAGS - {"v", "log_dir", "help"}
+_TELLING = OWN_FLAGS - {"v", "help"}
 
 
 def surely(data: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from estimator_pipeline.migrate.configs.documents import Item, Path
 from estimator_pipeline.migrate.configs.findings import JobDraft
 
-__all__ = ["KNOWN", "OWN_FLAGS", "apply", "known", "normal", "put_strategy", "typed"]
+__all__ = ["KNOWN", "NO_TPU", "OWN_FLAGS", "apply", "known", "need_strategy_of_tpu", "normal", "put_strategy", "typed"]
 
 # What a value is turned into; flags and SageMaker's hyperparameters are text.
 Kind = str
@@ -96,6 +96,12 @@ STRATEGIES = {
     "collective_all_reduce": "multi_worker_mirrored",
     "parameter_server": "parameter_server",
 }
+NO_TPU = (
+    "TPUs are not supported: name machines with CPUs or GPUs; `migrate convert` makes an Estimator of a TPUEstimator"
+)
+_FOLDER = (
+    "where the program writes checkpoints and events, unless it has another model_dir; in absl log_dir is of log files"
+)
 # Part of a name, why a person has to look, and where the answer is written.
 _ASK: tuple[tuple[str, str, str], ...] = (
     (
@@ -112,6 +118,8 @@ _ASK: tuple[tuple[str, str, str], ...] = (
     ),
     (r"^(use_)?fp16$|^(dtype|precision|mixed_precision|use_amp)$", "16 bits are model.mixed_precision (bfloat16)", ""),
     (r"^sync_replicas$|replicas_to_aggregate", "synchronous training is multi_worker_mirrored", "run.train_distribute"),
+    # Before the names of data: slim's train_dir is where checkpoints go.
+    (r"^(train_?dir|log_?dir|summar(y|ies)_dir|checkpoints?_?(dir|path)|ckpt_?dir)$", _FOLDER, "run.model_dir"),
     (
         r"^(train_)?(data|dataset|input|records?)_?(dir|path|files?|pattern)?$|^train(ing)?(_(files?|data|path|dir|csv))?$",
         "where the records are: input.source and the fields of that source",
@@ -123,14 +131,14 @@ _ASK: tuple[tuple[str, str, str], ...] = (
         "input.eval",
     ),
     (r"^(export|serving|saved_model)", "exports are eval.exporters", "eval.exporters"),
-    (r"^(train_dir|log_?dir|checkpoint_(dir|path)|ckpt_dir)$", "if it is where checkpoints go", "run.model_dir"),
-    (r"^use_tpu$|^tpu|^iterations_per_loop$|^num_shards$", "TPUs are not supported", ""),
+    (r"^use_tpu$|^tpu|^iterations_per_loop$|^num_shards$|^num_tpu_cores$", NO_TPU, ""),
 )
 # Flags by which programs of TensorFlow 1 were told their part.
 _TASK = {"job_name", "task_index", "task_id", "task_type", "is_chief", "worker_index", "ps_index", "master"}
-# Flags that absl, gflags and TensorFlow's flags define themselves.
+# Flags that absl, gflags and TensorFlow's flags define themselves. Not so log_dir, which is absl's as well: most programs
+# that are given one call their model directory so.
 OWN_FLAGS = frozenset({
-    "alsologtostderr", "logtostderr", "log_dir", "logger_levels", "stderrthreshold", "showprefixforinfo", "verbosity",
+    "alsologtostderr", "logtostderr", "logger_levels", "stderrthreshold", "showprefixforinfo", "verbosity",
     "v", "vmodule", "help", "helpfull", "helpshort", "helpxml", "only_check_args", "pdb", "pdb_post_mortem",
     "profile_file", "run_with_pdb", "run_with_profiling", "use_cprofile_for_profiling", "undefok", "flagfile",
     "op_conversion_fallback_to_while_loop", "runtime_oom_exit", "hbm_oom_exit", "tt_check_filter",
@@ -188,9 +196,12 @@ def apply(draft: JobDraft, items: Iterable[tuple[str, Item]], *, others_are_para
 
 def _rank(name: str) -> int:
     kind = KNOWN.get(name, ("", ""))[1]
-    if name in ("ps_hosts", "worker_hosts"):
+    if name in ("ps_hosts", "worker_hosts", "use_tpu"):
         return -1
-    return 0 if kind in ("optimizer", "strategy") else 2 if kind == "epochs" else 1
+    if kind == "model_dir":
+        # model_dir before its other names; these before what only may be one.
+        return 1 if name == "model_dir" else 2
+    return 0 if kind in ("optimizer", "strategy") else 4 if kind == "epochs" else 3
 
 
 def _apply_one(draft: JobDraft, name: str, item: Item, *, scheduled: bool, others_are_params: bool) -> None:
@@ -220,7 +231,14 @@ def _unknown(draft: JobDraft, name: str, item: Item, others_are_params: bool) ->
         return
     for pattern, why, to in _ASK:
         if re.search(pattern, name):
+            if why is NO_TPU and typed(item.value) in (None, False, "", 0):
+                draft.drop(item, "no TPU")
+                return
             draft.decide(item, why, tuple(to.split(".")) if to else None)
+            if why is _FOLDER:
+                draft.need(("run", "model_dir"), f"{item.value}, if --{name} is the folder of checkpoints")
+            elif name == "use_tpu":
+                need_strategy_of_tpu(draft)
             return
     why = f"the program's own; if it is a parameter of the model: --param {name}"
     draft.decide(item, why, ("model", "params", name))
@@ -337,6 +355,13 @@ def _hosts(draft: JobDraft, name: str, item: Item) -> None:
     else:
         draft.take(item, ("cluster", "workers"), len(hosts), why="their number; addresses come from the scheduler")
         put_strategy(draft)
+
+
+def need_strategy_of_tpu(draft: JobDraft) -> None:
+    """A job that ran on a TPU does not run before a person has said what takes the TPU's place."""
+    draft.need(
+        ("run", "train_distribute"), "the program trained on a TPU; mirrored on several GPUs, none on one device"
+    )
 
 
 def put_strategy(draft: JobDraft) -> None:

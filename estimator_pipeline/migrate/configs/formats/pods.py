@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 from estimator_pipeline.migrate.configs.documents import Item, Path
 from estimator_pipeline.migrate.configs.findings import JobDraft, get, put
+from estimator_pipeline.migrate.configs.formats.hyperparameters import NO_TPU, need_strategy_of_tpu
 
 __all__ = ["convert_pod", "same_in_all"]
 
@@ -14,6 +16,8 @@ __all__ = ["convert_pod", "same_in_all"]
 CONTAINER = "tensorflow"
 ROLE_FIELDS = ("cpu", "memory", "gpus", "node_selector", "tolerations")
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "alpha.kubernetes.io/nvidia-gpu", "gpu.intel.com/i915")
+TPU = re.compile(r"(^|[./])(cloud-)?tpus?([./-]|$)|gke-tpu-")
+"""In the names of resources, annotations and labels of nodes: cloud-tpus.google.com/v2, google.com/tpu."""
 POD_DECIDED = {
     "affinity": ("kubernetes.pod_patch has it, as it stands", None),
     "initContainers": ("kubernetes.pod_patch has it, as it stands", None),
@@ -63,6 +67,8 @@ def convert_pod(draft: JobDraft, role: str, path: Path, *, alone: bool) -> None:
                     draft.decide(own, "a second container: kubernetes.pod_patch has it, as it stands")
         elif name == "volumes":
             _volumes(draft, document.items(*item.path), mounts)
+        elif name == "nodeSelector" and any(TPU.search(str(key)) for key in item.value):
+            draft.decide(item, NO_TPU)
         elif name == "nodeSelector":
             draft.take(item, ("kubernetes", "roles", role, "node_selector"))
         elif name == "tolerations":
@@ -87,7 +93,10 @@ def _container(draft: JobDraft, spec: Path) -> int:
 def _metadata(draft: JobDraft, name: str, item: Item) -> None:
     if name in ("labels", "annotations"):
         for own in draft.document.items(*item.path):
-            draft.take(own, ("kubernetes", name, str(own.path[-1])))
+            if TPU.search(str(own.path[-1])):
+                draft.decide(own, NO_TPU)
+            else:
+                draft.take(own, ("kubernetes", name, str(own.path[-1])))
     else:
         draft.drop(item, "the operator names the pods")
 
@@ -250,7 +259,11 @@ def _resources(draft: JobDraft, item: Item, role: str) -> None:
             if asked is not None and most is not None:
                 draft.drop(asked, "what is asked for is the limit as well")
         else:
-            draft.decide(first, "a resource that a job file does not ask for: a patch to the manifests")
+            if TPU.search(name):
+                draft.decide(first, NO_TPU)
+                need_strategy_of_tpu(draft)
+            else:
+                draft.decide(first, "a resource that a job file does not ask for: a patch to the manifests")
             if asked is not None and most is not None:
                 draft.joined.add(most.path)
     for inner in draft.document.items(*item.path):
