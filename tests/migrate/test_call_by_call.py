@@ -157,6 +157,27 @@ def test_what_is_run_imports_it_first(tmp_path):
     )
 
 
+def test_heads_and_canned_estimators_of_tensorflow_2(tmp_path):
+    """Their V2; a head by the Estimator's private name for it; a Keras model that became an Estimator."""
+    made = converted(
+        tmp_path,
+        "import tensorflow as tf\nfrom tensorflow.python.estimator.canned import head as lib\n\n"
+        "def model_fn(features, labels, mode):\n    w = tf.Variable(1.0)\n    head = tf.estimator.MultiClassHead(3)\n"
+        "    other = lib._binary_logistic_or_multi_class_head(2, None, None, 'weighted_sum')\n"
+        "    return head.create_estimator_spec(features, mode, w, labels)\n\n"
+        "models = [tf.estimator.Estimator(model_fn), tf.estimator.DNNClassifier([3], []),\n"
+        "          tf.compat.v1.estimator.LinearRegressor([]), tf.keras.estimator.model_to_estimator(keras_model=1)]\n"
+        "for model in models:\n    model.train(input_fn, steps=1)\n",
+    )
+    for line in (
+        "    head = keras_model_fn.MultiClassHead(3)\n",
+        "    other = keras_model_fn.binary_or_multi_class_head(2, None, None, 'weighted_sum')\n",
+        "models = [keras_model_fn.ModelFnModel(model_fn), keras_model_fn.DNNClassifierV2([3], []),\n"
+        "          keras_model_fn.LinearRegressor([]), keras_model_fn.model_to_estimator(keras_model=1)]\n",
+    ):
+        assert line in made.after, made.after
+
+
 def test_canned_estimators(tmp_path):
     """Those of TensorFlow 1; columns are TensorFlow's own, and stay."""
     made = converted(

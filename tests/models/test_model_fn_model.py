@@ -290,6 +290,18 @@ def test_a_cluster_is_refused_by_the_command(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "model").exists()
 
 
+def test_as_an_estimator_by_the_names_of_its_arguments(tmp_path):
+    """For functions of a program that are handed one, and call it."""
+    model = made(tmp_path)
+
+    def work(estimator):
+        assert estimator.train(input_fn=data, steps=2) is estimator
+        found = estimator.evaluate(input_fn=data, steps=1)
+        return found["global_step"], next(estimator.predict(input_fn=data, predict_keys=["class"])).keys()
+
+    assert work(model) == (2, {"class"})
+
+
 def test_refusals(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="use_tpu=False"):
         keras_model_fn.tpu_model(model_fn_of(keras_model_fn.ModelFnSpec), str(tmp_path))

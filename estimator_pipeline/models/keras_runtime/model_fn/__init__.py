@@ -29,14 +29,7 @@ from estimator_pipeline.models.keras_runtime.model_fn.canned_v2 import (
     LinearClassifierV2,
     LinearRegressorV2,
 )
-from estimator_pipeline.models.keras_runtime.model_fn.early_stopping import (
-    EvaluationHook,
-    make_early_stopping_hook,
-    stop_if_higher_hook,
-    stop_if_lower_hook,
-    stop_if_no_decrease_hook,
-    stop_if_no_increase_hook,
-)
+from estimator_pipeline.models.keras_runtime.model_fn.derived import add_metrics, forward_features
 from estimator_pipeline.models.keras_runtime.model_fn.exports import (
     BestExporter,
     FinalExporter,
@@ -48,6 +41,7 @@ from estimator_pipeline.models.keras_runtime.model_fn.exports import (
 from estimator_pipeline.models.keras_runtime.model_fn.from_keras import model_to_estimator
 from estimator_pipeline.models.keras_runtime.model_fn.heads import (
     binary_classification_head,
+    binary_or_multi_class_head,
     logistic_regression_head,
     multi_class_head,
     poisson_regression_head,
@@ -62,15 +56,17 @@ from estimator_pipeline.models.keras_runtime.model_fn.heads_v2 import (
     V2MultiLabelHead,
     V2RegressionHead,
 )
-from estimator_pipeline.models.keras_runtime.model_fn.hooks import ProfilerHook
-from estimator_pipeline.models.keras_runtime.model_fn.inputs import dataset, numpy_input_fn, pandas_input_fn
-from estimator_pipeline.models.keras_runtime.model_fn.model import (
-    ModelFnModel,
-    add_metrics,
-    forward_features,
-    predictions,
-    tpu_model,
+from estimator_pipeline.models.keras_runtime.model_fn.hooks import (
+    EvaluationHook,
+    ProfilerHook,
+    make_early_stopping_hook,
+    stop_if_higher_hook,
+    stop_if_lower_hook,
+    stop_if_no_decrease_hook,
+    stop_if_no_increase_hook,
 )
+from estimator_pipeline.models.keras_runtime.model_fn.inputs import dataset, numpy_input_fn, pandas_input_fn
+from estimator_pipeline.models.keras_runtime.model_fn.model import ModelFnModel, predictions, tpu_model
 from estimator_pipeline.models.keras_runtime.model_fn.settings import (
     ClassificationOutput,
     EvalSpec,
@@ -95,16 +91,16 @@ MultiLabelHead, RegressionHead = V2MultiLabelHead, V2RegressionHead
 __all__ = [
     "BestExporter", "BinaryClassHead", "ClassificationOutput", "DNNClassifier", "DNNClassifierV2",
     "DNNLinearCombinedClassifier", "DNNLinearCombinedClassifierV2", "DNNLinearCombinedRegressor",
-    "DNNLinearCombinedRegressorV2", "DNNRegressor", "DNNRegressorV2", "EvalSpec", "EvaluationHook",
-    "FinalExporter", "LatestExporter", "LinearClassifier", "LinearClassifierV2", "LinearRegressor",
-    "LinearRegressorV2", "LogisticRegressionHead", "ModeKeys", "ModelFnModel", "ModelFnSpec", "MultiClassHead",
-    "MultiHead", "MultiLabelHead", "PoissonRegressionHead", "PredictOutput", "ProfilerHook", "RegressionHead",
-    "RegressionOutput", "RunConfig", "ServingInputReceiver", "TPUConfig", "TPUModelFnSpec",
-    "TensorServingInputReceiver", "TrainSpec", "WarmStartSettings", "add_metrics", "binary_classification_head",
-    "build_parsing_serving_input_receiver_fn", "build_raw_serving_input_receiver_fn", "dataset",
-    "export_saved_model", "forward_features", "logistic_regression_head", "make_early_stopping_hook",
-    "model_to_estimator", "multi_class_head", "numpy_input_fn", "pandas_input_fn", "poisson_regression_head",
-    "predictions", "regression_head", "stop_if_higher_hook", "stop_if_lower_hook", "stop_if_no_decrease_hook",
+    "DNNLinearCombinedRegressorV2", "DNNRegressor", "DNNRegressorV2", "EvalSpec", "EvaluationHook", "FinalExporter",
+    "LatestExporter", "LinearClassifier", "LinearClassifierV2", "LinearRegressor", "LinearRegressorV2",
+    "LogisticRegressionHead", "ModeKeys", "ModelFnModel", "ModelFnSpec", "MultiClassHead", "MultiHead",
+    "MultiLabelHead", "PoissonRegressionHead", "PredictOutput", "ProfilerHook", "RegressionHead", "RegressionOutput",
+    "RunConfig", "ServingInputReceiver", "TPUConfig", "TPUModelFnSpec", "TensorServingInputReceiver", "TrainSpec",
+    "WarmStartSettings", "add_metrics", "binary_classification_head", "binary_or_multi_class_head",
+    "build_parsing_serving_input_receiver_fn", "build_raw_serving_input_receiver_fn", "dataset", "export_saved_model",
+    "forward_features", "logistic_regression_head", "make_early_stopping_hook", "model_to_estimator",
+    "multi_class_head", "numpy_input_fn", "pandas_input_fn", "poisson_regression_head", "predictions",
+    "regression_head", "stop_if_higher_hook", "stop_if_lower_hook", "stop_if_no_decrease_hook",
     "stop_if_no_increase_hook", "tpu_model", "train_and_evaluate",
 ]  # fmt: skip
 

@@ -11,12 +11,7 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.models.keras_runtime.model_fn.heads import (
-    V1BinaryClassHead,
-    V1Head,
-    V1MultiClassHead,
-    V1RegressionHead,
-)
+from estimator_pipeline.models.keras_runtime.model_fn.heads import V1Head, V1RegressionHead, binary_or_multi_class_head
 from estimator_pipeline.models.keras_runtime.model_fn.model import ModelFnModel
 from estimator_pipeline.models.keras_runtime.model_fn.settings import ModelFnRunConfig as RunConfig
 from estimator_pipeline.models.keras_runtime.model_fn.settings import ModelFnSpec
@@ -40,7 +35,7 @@ def DNNClassifier(
     config: RunConfig | None = None, warm_start_from: Any = None, loss_reduction: str = _SUM, batch_norm: bool = False,
 ) -> Any:  # fmt: skip
     """A network of dense layers that tells classes apart."""
-    head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
+    head = binary_or_multi_class_head(n_classes, weight_column, label_vocabulary, loss_reduction)
     deep = _Deep(feature_columns, hidden_units, activation_fn, dropout, batch_norm)
     return _model(_of(head, deep, optimizer), model_dir, config, warm_start_from)
 
@@ -63,7 +58,7 @@ def LinearClassifier(
     partitioner: Any = None, warm_start_from: Any = None, loss_reduction: str = _SUM, sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
     """A weight for each category and number, that tells classes apart."""
-    head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
+    head = binary_or_multi_class_head(n_classes, weight_column, label_vocabulary, loss_reduction)
     wide = _Wide(feature_columns, sparse_combiner)
     return _model(_of(head, wide, optimizer), model_dir, config, warm_start_from)
 
@@ -88,7 +83,7 @@ def DNNLinearCombinedClassifier(
     batch_norm: bool = False, linear_sparse_combiner: str = "sum",
 ) -> Any:  # fmt: skip
     """A linear part and a deep one, each with its optimizer, that tell classes apart."""
-    head = _classes(n_classes, weight_column, label_vocabulary, loss_reduction)
+    head = binary_or_multi_class_head(n_classes, weight_column, label_vocabulary, loss_reduction)
     return _combined(**locals())
 
 
@@ -121,13 +116,6 @@ def _combined(
     wide = _Wide(linear_feature_columns, linear_sparse_combiner)
     model_fn = _of_both(head, deep, wide, dnn_optimizer, linear_optimizer)
     return ModelFnModel(model_fn, model_dir, config, None, warm_start_from)
-
-
-def _classes(classes: int, weights: Any, words: Sequence[str] | None, reduction: str) -> V1Head:
-    """The head of so many classes."""
-    if classes == 2:
-        return V1BinaryClassHead(weights, words, reduction)
-    return V1MultiClassHead(classes, weights, words, reduction)
 
 
 class _Deep:

@@ -21,8 +21,8 @@ from estimator_pipeline.models.keras_runtime.model_fn.settings import (
 
 __all__ = [
     "V1BinaryClassHead", "V1Head", "V1MultiClassHead", "V1RegressionHead", "binary_classification_head",
-    "logistic_loss", "logistic_regression_head", "multi_class_head", "poisson_loss", "poisson_regression_head",
-    "regression_head",
+    "binary_or_multi_class_head", "logistic_loss", "logistic_regression_head", "multi_class_head", "poisson_loss",
+    "poisson_regression_head", "regression_head",
 ]  # fmt: skip
 
 _MEAN = "weighted_sum_over_batch_size"
@@ -301,6 +301,15 @@ class V1RegressionHead(V1Head):
 
 
 # The heads of tf.contrib.estimator
+
+
+def binary_or_multi_class_head(
+    n_classes: int, weight_column: Any, label_vocabulary: Sequence[str] | None, loss_reduction: str, loss_fn: Any = None
+) -> V1Head:  # fmt: skip
+    """The head of the canned Estimators of TensorFlow 1 for classes, which programs take by its private name."""
+    if n_classes == 2:
+        return V1BinaryClassHead(weight_column, label_vocabulary, loss_reduction, loss_fn)
+    return V1MultiClassHead(n_classes, weight_column, label_vocabulary, loss_reduction, loss_fn)
 
 
 def binary_classification_head(

@@ -1,16 +1,24 @@
-"""Hooks of sessions around the steps of a model: what they ask for is fetched with the step, as a session did it."""
+"""Hooks of sessions around the steps of a model: what they ask for is fetched with the step, as a session did it.
+
+Those that look at evaluations have the arguments and rules of `tf.estimator.experimental`'s.
+"""
 
 from __future__ import annotations
 
+import operator
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.models.keras_runtime.model_fn.graphs import ModeGraph
-from estimator_pipeline.models.keras_runtime.model_fn.inputs import InputGraph
+from estimator_pipeline.models.keras_runtime.model_fn.inputs import InputGraph, dataset
 
-__all__ = ["HookedSteps", "ProfilerHook", "Session"]
+__all__ = [
+    "EvaluationHook", "HookedSteps", "ProfilerHook", "Session", "StoppingHook", "make_early_stopping_hook",
+    "stop_if_higher_hook", "stop_if_lower_hook", "stop_if_no_decrease_hook", "stop_if_no_increase_hook",
+]  # fmt: skip
 
 # What the model does by itself.
 _OWN = ("CheckpointSaverHook", "StepCounterHook", "SummarySaverHook", "NanTensorHook", "GlobalStepWaiterHook")
@@ -98,7 +106,24 @@ def _numpy(found: Any, fetches: Any) -> Any:
     return tf.nest.map_structure(lambda one: one.numpy() if hasattr(one, "numpy") else one, found)
 
 
-class ProfilerHook:
+class _Hook:
+    def begin(self) -> None:
+        """See `tf.compat.v1.train.SessionRunHook`."""
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Nothing is done."""
+
+    def before_run(self, context: Any) -> None:
+        """Nothing is asked for."""
+
+    def after_run(self, context: Any, values: Any) -> None:
+        """Nothing is done."""
+
+    def end(self, session: Any) -> None:
+        """Nothing is done."""
+
+
+class ProfilerHook(_Hook):
     """Profiles a step each so many steps or seconds, for TensorBoard. A hook of `fit`.
 
     Args:
@@ -119,9 +144,6 @@ class ProfilerHook:
         """See `tf.compat.v1.train.SessionRunHook`."""
         self._time = time.monotonic()
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        """Nothing is done."""
-
     def before_run(self, context: Any) -> None:
         """Begins a profile, where it is time to."""
         self._step += 1
@@ -136,5 +158,156 @@ class ProfilerHook:
             compat.tensorflow().profiler.experimental.stop()
             self._runs, self._time = False, time.monotonic()
 
+
+class StoppingHook(_Hook):
+    """Asks for the end of a training where a function says so. See :func:`make_early_stopping_hook`."""
+
+    def __init__(self, should_stop: Callable[[], bool], seconds: float | None, steps: int | None) -> None:
+        self._should_stop, self._seconds, self._every = should_stop, seconds, steps
+        self._step, self._time = 0, float("-inf")
+
+    def after_run(self, context: Any, values: Any) -> None:
+        """Asks the function, where it is time to."""
+        self._step += 1
+        late = self._seconds is not None and time.monotonic() - self._time >= self._seconds
+        if late or (self._every is not None and (self._step - 1) % self._every == 0):
+            self._time = time.monotonic()
+            if self._should_stop():
+                context.request_stop()
+
+
+class EvaluationHook(_Hook):
+    """Evaluates a model while it trains, with the weights that it has. `InMemoryEvaluatorHook` of Estimators.
+
+    Args:
+        estimator: a ModelFnModel.
+        input_fn: of the evaluation.
+        hooks: of the evaluation.
+        name: of the evaluation.
+        every_n_iter: steps from one to the next; there is one before the first step and one behind the last.
+    """
+
+    def __init__(
+        self, estimator: Any, input_fn: Callable[..., Any], hooks: Sequence[Any] | None = None, name: str | None = None,
+        every_n_iter: int = 100,
+    ) -> None:  # fmt: skip
+        self._model, self._input_fn, self._hooks, self._name = estimator, input_fn, hooks, name
+        self._every, self._step, self._evaluated = every_n_iter, 0, -1
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Evaluates."""
+        self._evaluate()
+
+    def after_run(self, context: Any, values: Any) -> None:
+        """Evaluates, where it is time to."""
+        self._step += 1
+        if self._step % self._every == 0:
+            self._evaluate()
+
     def end(self, session: Any) -> None:
-        """Nothing is done."""
+        """Evaluates, unless the last step was evaluated."""
+        if self._evaluated != self._step:
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        self._evaluated = self._step
+        data = dataset(self._input_fn, "eval", self._model)
+        self._model.evaluate(data, return_dict=True, hooks=self._hooks, name=self._name)
+
+
+def make_early_stopping_hook(
+    estimator: Any, should_stop_fn: Callable[[], bool], run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> StoppingHook:  # fmt: skip
+    """A hook that ends a training where a function says so.
+
+    Args:
+        estimator: a ModelFnModel.
+        should_stop_fn: is asked after the first step, and then
+        run_every_secs: each so many seconds, or
+        run_every_steps: each so many steps; then `run_every_secs` is None.
+    """
+    return StoppingHook(should_stop_fn, None if run_every_steps is not None else run_every_secs, run_every_steps)
+
+
+def stop_if_higher_hook(
+    estimator: Any, metric_name: str, threshold: float, eval_dir: str | None = None, min_steps: int = 0,
+    run_every_secs: float | None = 60, run_every_steps: int | None = None,
+) -> StoppingHook:  # fmt: skip
+    """A hook that ends a training once a metric is above a threshold.
+
+    Args:
+        estimator: a ModelFnModel.
+        metric_name: of an evaluation.
+        threshold: of the metric.
+        eval_dir: the folder of the evaluations' event files; None: that of the model.
+        min_steps: evaluations before it do not count.
+        run_every_secs, run_every_steps: see :func:`make_early_stopping_hook`.
+    """
+
+    def should_stop() -> bool:
+        found = _evaluations(eval_dir or estimator.eval_dir(), metric_name)
+        return any(step >= min_steps and value > threshold for step, value in found)
+
+    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+
+
+def stop_if_lower_hook(
+    estimator: Any, metric_name: str, threshold: float, eval_dir: str | None = None, min_steps: int = 0,
+    run_every_secs: float | None = 60, run_every_steps: int | None = None,
+) -> StoppingHook:  # fmt: skip
+    """A hook that ends a training once a metric is below a threshold. See :func:`stop_if_higher_hook`."""
+
+    def should_stop() -> bool:
+        found = _evaluations(eval_dir or estimator.eval_dir(), metric_name)
+        return any(step >= min_steps and value < threshold for step, value in found)
+
+    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+
+
+def stop_if_no_decrease_hook(
+    estimator: Any, metric_name: str, max_steps_without_decrease: int, eval_dir: str | None = None, min_steps: int = 0,
+    run_every_secs: float | None = 60, run_every_steps: int | None = None,
+) -> StoppingHook:  # fmt: skip
+    """A hook that ends a training where a metric was not lower for so many steps. See :func:`stop_if_higher_hook`."""
+    should_stop = _without_better(estimator, metric_name, max_steps_without_decrease, eval_dir, min_steps, operator.lt)
+    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+
+
+def stop_if_no_increase_hook(
+    estimator: Any, metric_name: str, max_steps_without_increase: int, eval_dir: str | None = None, min_steps: int = 0,
+    run_every_secs: float | None = 60, run_every_steps: int | None = None,
+) -> StoppingHook:  # fmt: skip
+    """A hook that ends a training where a metric was not higher for so many steps. See :func:`stop_if_higher_hook`."""
+    should_stop = _without_better(estimator, metric_name, max_steps_without_increase, eval_dir, min_steps, operator.gt)
+    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+
+
+def _without_better(
+    estimator: Any, metric: str, most: int, folder: str | None, first: int, is_better: Callable[[float, float], bool]
+) -> Callable[[], bool]:  # fmt: skip
+    def should_stop() -> bool:
+        best: tuple[int, float] | None = None
+        for step, value in _evaluations(folder or estimator.eval_dir(), metric):
+            if step < first:
+                continue
+            if best is None or is_better(value, best[1]):
+                best = step, value
+            if step - best[0] >= most:
+                return True
+        return False
+
+    return should_stop
+
+
+def _evaluations(folder: str, metric: str) -> list[tuple[int, float]]:
+    """(step, value of a metric) of the evaluations that a folder has event files of, in their order."""
+    tf = compat.tensorflow()
+    found: dict[int, float] = {}
+    for path in sorted(tf.io.gfile.glob(os.path.join(folder, "*tfevents*"))):
+        for event in tf.compat.v1.train.summary_iterator(path):
+            for value in event.summary.value:
+                if value.tag == metric:
+                    number = tf.make_ndarray(value.tensor) if value.HasField("tensor") else value.simple_value
+                    found[event.step] = float(number)
+    return sorted(found.items())

@@ -20,15 +20,13 @@ import numpy as np
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals.eager_blocks import eager_block, eagerly
 from estimator_pipeline.errors import ConfigError, DivergedError
-from estimator_pipeline.models.keras_runtime.model_fn import keeping
-from estimator_pipeline.models.keras_runtime.model_fn.checkpoints import NamedCheckpoints
+from estimator_pipeline.models.keras_runtime.model_fn.checkpoints import NamedCheckpoints, saving_callbacks
 from estimator_pipeline.models.keras_runtime.model_fn.graphs import ModeGraph, Variables
 from estimator_pipeline.models.keras_runtime.model_fn.hooks import HookedSteps, Session
 from estimator_pipeline.models.keras_runtime.model_fn.inputs import dataset
 from estimator_pipeline.models.keras_runtime.model_fn.settings import ModelFnRunConfig as RunConfig
-from estimator_pipeline.models.keras_runtime.model_fn.settings import PredictOutput
 
-__all__ = ["ModelFnModel", "add_metrics", "forward_features", "predictions", "tpu_model"]
+__all__ = ["ModelFnModel", "predictions", "tpu_model"]
 
 
 @eagerly
@@ -88,63 +86,6 @@ def tpu_model(
     sizes = {"train": train_batch_size, "eval": eval_batch_size or train_batch_size, "infer": predict_batch_size}
     model.batch_sizes = {mode: size for mode, size in sizes.items() if size is not None}
     return model
-
-
-def add_metrics(model: Any, metric_fn: Callable[..., Mapping[str, Any]]) -> Any:
-    """A model with further metrics.
-
-    Args:
-        model: a ModelFnModel.
-        metric_fn: of what it has parameters for among features, labels, predictions and config: name -> metric.
-
-    Returns:
-        Another model, of the same folder.
-    """
-    names = inspect.signature(metric_fn).parameters
-
-    def model_fn(features: Any, labels: Any, mode: str) -> Any:
-        spec = model.call_model_fn(features, labels, mode)
-        if mode != "eval":
-            return spec
-        given = {"features": features, "labels": labels, "predictions": spec.predictions, "config": model.config}
-        further = metric_fn(**{name: value for name, value in given.items() if name in names})
-        return spec._replace(eval_metric_ops={**(spec.eval_metric_ops or {}), **further})
-
-    return _like(model, model_fn)
-
-
-def forward_features(model: Any, keys: Sequence[str] | str | None = None) -> Any:
-    """A model whose predictions have features beside them.
-
-    Args:
-        model: a ModelFnModel.
-        keys: which features; None: all.
-
-    Returns:
-        Another model, of the same folder.
-    """
-    names = [keys] if isinstance(keys, str) else keys
-
-    def model_fn(features: Any, labels: Any, mode: str) -> Any:
-        given = dict(features)
-        spec = model.call_model_fn(features, labels, mode)
-        if mode != "infer":
-            return spec
-        added = {name: given[name] for name in names or given}
-        exports = dict(spec.export_outputs or {})
-        for key, output in exports.items():
-            if isinstance(output, PredictOutput):
-                exports[key] = PredictOutput({**output.outputs, **added})
-        return spec._replace(predictions={**spec.predictions, **added}, export_outputs=exports or None)
-
-    return _like(model, model_fn)
-
-
-def _like(model: Any, model_fn: Callable[..., Any]) -> Any:
-    """A model of another model_fn, all else like the one given."""
-    made = ModelFnModel(model_fn, None, model.config, model.params, model.checkpoints.warm_start_from)
-    made.checkpoints.part_of_scope, made.batch_sizes = model.checkpoints.part_of_scope, model.batch_sizes
-    return made
 
 
 def predictions(
@@ -323,7 +264,7 @@ def _model_class() -> Callable[..., Any]:
                 return None
             self._hooked, self._train_graph = HookedSteps(told, graph), graph
             self._hooked.begin()
-            saver = keeping.callbacks().Keeping(self.checkpoints, self.config, saving_listeners or (), Session(graph))
+            saver = saving_callbacks().Keeping(self.checkpoints, self.config, saving_listeners or (), Session(graph))
             history = super().fit(
                 x, *arguments, steps_per_epoch=steps_per_epoch, verbose=verbose,
                 callbacks=[saver, *(callbacks or ())], **options,
@@ -362,17 +303,20 @@ def _model_class() -> Callable[..., Any]:
         @eagerly
         def evaluate(self, x: Any = None, *arguments: Any, return_dict: bool = False, steps: float | None = None,
                      hooks: Sequence[Any] | None = None, checkpoint_path: str | None = None, name: str | None = None,
-                     verbose: Any = 0, **options: Any) -> Any:  # fmt: skip
+                     verbose: Any = 0, input_fn: Any = None, **options: Any) -> Any:  # fmt: skip
             """The metrics of the model_fn, the mean of its loss, and the global step.
 
             Args:
                 x: the data set, or an input function.
+                return_dict: whether they come by their names; of an input function they do.
+                input_fn: the same as `x`, by the Estimator's name for it.
                 steps: how many batches; None: all.
                 hooks: as of `tf.compat.v1.train.SessionRunHook`.
                 checkpoint_path: another checkpoint than the last.
                 name: of the evaluation, where there are several: its event files are in `eval_NAME`.
             """
-            x = self.data_of("eval", x)
+            x = input_fn if input_fn is not None else x
+            return_dict, x = return_dict or callable(x), self.data_of("eval", x)
             graph = self.graph_of("eval", x)
             if checkpoint_path is not None:
                 self.checkpoints.restore(checkpoint_path)
@@ -412,8 +356,19 @@ def _model_class() -> Callable[..., Any]:
         # Predictions
 
         @eagerly
-        def predict(self, x: Any = None, *arguments: Any, **options: Any) -> Any:
-            """The predictions of the model_fn for all records of a data set, or of what an input function gives."""
+        def predict(
+            self, x: Any = None, *arguments: Any, input_fn: Any = None, predict_keys: Any = None,
+            yield_single_examples: bool = True, **options: Any,
+        ) -> Any:  # fmt: skip
+            """The predictions of the model_fn for all records of a data set, or of what an input function gives.
+
+            Args:
+                x: the data set, or an input function.
+                input_fn: in place of `x`: they come one after another, as an Estimator gave them.
+                predict_keys, yield_single_examples: then, see :func:`predictions`.
+            """
+            if input_fn is not None:
+                return predictions(self, input_fn, predict_keys, yield_single_examples)
             x = self.data_of("infer", x)
             self._predict_graph = self.graph_of("infer", x) if hasattr(x, "element_spec") else None
             return super().predict(x, *arguments, **options)
@@ -436,6 +391,15 @@ def _model_class() -> Callable[..., Any]:
             return tf.nest.map_structure(lambda one: one.numpy(), self.predict_step(x))
 
         # As an Estimator
+
+        def train(
+            self, input_fn: Callable[..., Any], hooks: Any = None, steps: float | None = None,
+            max_steps: float | None = None, saving_listeners: Any = None,
+        ) -> Any:  # fmt: skip
+            """`fit` by the arguments of an Estimator, for code that is handed one of several kinds."""
+            self.fit(input_fn, steps_per_epoch=steps, max_steps=max_steps, hooks=hooks,
+                     saving_listeners=saving_listeners)  # fmt: skip
+            return self
 
         def get_variable_names(self) -> list[str]:
             """The names of the last checkpoint's variables."""

@@ -129,6 +129,7 @@ class _File:
         for construct in self.constructs:
             self._construct(construct)
         self._contrib()
+        self._private()
         if not self.edits:
             has_tensorflow = tensorflow_1.root_of_tensorflow(self.program, self.tree) is not None
             if self.is_imported or not has_tensorflow or not tensorflow_1.is_run(self.tree):
@@ -174,8 +175,8 @@ class _File:
             self._mode(node)
         elif name in calls.NAMES and isinstance(node, (cst.Attribute, cst.Name)) and not self._is_field(one):
             self._name(node, name)
-        elif calls.CANNED.match(one.match.spelled) and not self._is_field(one):
-            self._chain(node, f"{self._module()}.{one.match.spelled.rpartition('.')[2]}")
+        elif (canned := calls.CANNED.match(one.match.spelled)) and not self._is_field(one):
+            self._chain(node, f"{self._module()}.{canned[2]}{'' if canned[1] else 'V2'}")
         elif calls.HOOKS.match(name) and isinstance(node, (cst.Attribute, cst.Name)) and not self._is_field(one):
             self._chain(node, self._v1(f"train.{name.rpartition('.')[2]}", node))
         elif name in calls.OF_GRAPHS and self._is_of_job(node):
@@ -286,6 +287,15 @@ class _File:
             if below not in calls.OF_CONTRIB:
                 raise NotConvertible(f"tf.contrib.{below}: no call of Keras takes its place", node)
             self._chain(node, f"{self._module()}.{calls.OF_CONTRIB[below]}")
+
+    def _private(self) -> None:
+        for node in self.tree.chains:
+            if not any((dotted_of(node) or "").endswith(name.rpartition(".")[2]) for name in calls.PRIVATE):
+                continue
+            for value in self.program.meaning(node, self.tree, self.tree.where.get(node, self.tree.scope)):
+                module, _, below = value.dotted.partition(".estimator.") if isinstance(value, Outside) else ("", "", "")
+                if calls.OF_ESTIMATORS.match(f"{module}.estimator.") and below in calls.PRIVATE:
+                    self._chain(node, f"{self._module()}.{calls.PRIVATE[below]}")
 
     # Methods
 

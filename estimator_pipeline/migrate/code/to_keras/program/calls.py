@@ -38,12 +38,22 @@ NAMES = {
     **{f"tf.estimator.experimental.{name}": name
        for name in ("make_early_stopping_hook", "stop_if_higher_hook", "stop_if_lower_hook",
                     "stop_if_no_decrease_hook", "stop_if_no_increase_hook")},
+    **{f"tf.estimator.{name}": name
+       for name in ("BinaryClassHead", "LogisticRegressionHead", "MultiClassHead", "MultiHead", "MultiLabelHead",
+                    "PoissonRegressionHead", "RegressionHead")},
+    **{f"tf.{module}keras.estimator.model_to_estimator": "model_to_estimator" for module in ("", "compat.v1.")},
 }  # fmt: skip
-# Of TensorFlow 1 alone: those of TensorFlow 2 have other losses, optimizers and names of variables.
-CANNED = re.compile(r"tf\.compat\.v1\.estimator\.((DNN|Linear|DNNLinearCombined)(Classifier|Regressor))$")
+# Those of TensorFlow 2 have other losses, optimizers and names of variables, and a V2 behind their names.
+CANNED = re.compile(r"tf\.(compat\.v1\.)?estimator\.((?:DNN|Linear|DNNLinearCombined)(?:Classifier|Regressor))$")
 # Of tf.contrib what is about Estimators.
 CONTRIB = re.compile(r"contrib\.(estimator|learn|distribute|tpu)\.\w+")
-OF_CONTRIB = {"estimator.forward_features": "forward_features"}
+OF_CONTRIB = {
+    f"estimator.{name}": name
+    for name in ("binary_classification_head", "forward_features", "logistic_regression_head", "multi_class_head",
+                 "poisson_regression_head", "regression_head")
+}  # fmt: skip
+# Of the Estimator's own modules what has no public name.
+PRIVATE = {"canned.head._binary_logistic_or_multi_class_head": "binary_or_multi_class_head"}
 MODES = {"TRAIN": "'train'", "EVAL": "'eval'", "PREDICT": "'infer'", "INFER": "'infer'"}
 # Modules of Estimators: every use of what is imported from them is to be replaced.
 OF_ESTIMATORS = re.compile(r"tensorflow(\.compat\.v[12]|\.python)?\.estimator\b|tensorflow_estimator\b")

@@ -1,0 +1,69 @@
+"""Models that are made of a ModelFnModel: with further metrics, or with features beside its predictions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from estimator_pipeline.models.keras_runtime.model_fn.model import ModelFnModel
+from estimator_pipeline.models.keras_runtime.model_fn.settings import PredictOutput
+
+__all__ = ["add_metrics", "forward_features"]
+
+
+def add_metrics(model: Any, metric_fn: Callable[..., Mapping[str, Any]]) -> Any:
+    """A model with further metrics.
+
+    Args:
+        model: a ModelFnModel.
+        metric_fn: of what it has parameters for among features, labels, predictions and config: name -> metric.
+
+    Returns:
+        Another model, of the same folder.
+    """
+    names = inspect.signature(metric_fn).parameters
+
+    def model_fn(features: Any, labels: Any, mode: str) -> Any:
+        spec = model.call_model_fn(features, labels, mode)
+        if mode != "eval":
+            return spec
+        given = {"features": features, "labels": labels, "predictions": spec.predictions, "config": model.config}
+        further = metric_fn(**{name: value for name, value in given.items() if name in names})
+        return spec._replace(eval_metric_ops={**(spec.eval_metric_ops or {}), **further})
+
+    return _like(model, model_fn)
+
+
+def forward_features(model: Any, keys: Sequence[str] | str | None = None) -> Any:
+    """A model whose predictions have features beside them.
+
+    Args:
+        model: a ModelFnModel.
+        keys: which features; None: all.
+
+    Returns:
+        Another model, of the same folder.
+    """
+    names = [keys] if isinstance(keys, str) else keys
+
+    def model_fn(features: Any, labels: Any, mode: str) -> Any:
+        given = dict(features)
+        spec = model.call_model_fn(features, labels, mode)
+        if mode != "infer":
+            return spec
+        added = {name: given[name] for name in names or given}
+        exports = dict(spec.export_outputs or {})
+        for key, output in exports.items():
+            if isinstance(output, PredictOutput):
+                exports[key] = PredictOutput({**output.outputs, **added})
+        return spec._replace(predictions={**spec.predictions, **added}, export_outputs=exports or None)
+
+    return _like(model, model_fn)
+
+
+def _like(model: Any, model_fn: Callable[..., Any]) -> Any:
+    """A model of another model_fn, all else like the one given."""
+    made = ModelFnModel(model_fn, None, model.config, model.params, model.checkpoints.warm_start_from)
+    made.checkpoints.part_of_scope, made.batch_sizes = model.checkpoints.part_of_scope, model.batch_sizes
+    return made
