@@ -171,4 +171,4 @@ def _weights(cloned: _Cloned, values: list[Any], folder: str) -> WarmStartSettin
     path = os.path.join(folder, "keras", "keras_model.ckpt")
     tf.io.gfile.makedirs(os.path.dirname(path))
     tf.compat.v1.train.Saver(named).save(None, path, write_meta_graph=False)
-    return WarmStartSettings(path, [f"{re.escape(name)}$" for name in names])
+    return WarmStartSettings(path, [f"{re.escape(name)}:0$" for name in names])
