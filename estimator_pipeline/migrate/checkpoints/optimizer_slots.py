@@ -212,7 +212,8 @@ def _scale_of_momentum(draft: PlanDraft, hyper: Mapping[str, Any]) -> tuple[floa
     if choices.learning_rate is None:
         draft.refuse(
             f"{why}: the learning rate lies between them, if it was the same at all steps",
-            "say it: --learning-rate 0.1; or train on with the same optimizer, or --drop-optimizer-state",
+            f"say it: --learning-rate {0.1 if rate is None else rate:g}; or train on with the same optimizer, or "
+            "--drop-optimizer-state",
         )
         return None, "name"
     if choices.learning_rate <= 0:
