@@ -151,9 +151,9 @@ def build_keras_model(
 def save_keras_model(model: Any, path: str) -> None:
     """Saves a compiled model as a `.keras` file, its optimizer's state with it.
 
-    Keras 2 leaves the state of its optimizers out of such files. Here it is one more member of the archive, which
-    Keras does not look at and :func:`load_keras_model` reads. Keras 3 writes it by itself. Readers of `path` see the
-    old file or the new one whole.
+    Keras 2 leaves the state of `tf.keras.optimizers.legacy` out of such files. Here it is one more member of the
+    archive, which Keras does not look at and :func:`load_keras_model` reads. Keras 3, and the newer optimizers of
+    Keras 2, write it by themselves. Readers of `path` see the old file or the new one whole.
 
     Args:
         model: a compiled `tf.keras.Model`.
@@ -166,12 +166,13 @@ def save_keras_model(model: Any, path: str) -> None:
         if compat.keras_generation() == 3:
             model.save(local)
         else:
-            state = io.BytesIO()
-            np.savez(state, *model.optimizer.get_weights())
             with _metrics_as_compiled(model):
                 model.save(local, save_format="keras")
-            with zipfile.ZipFile(local, "a") as archive:
-                archive.writestr(_STATE, state.getvalue())
+            if hasattr(model.optimizer, "get_weights"):
+                state = io.BytesIO()
+                np.savez(state, *model.optimizer.get_weights())
+                with zipfile.ZipFile(local, "a") as archive:
+                    archive.writestr(_STATE, state.getvalue())
         gfile.copy(local, f"{path}.unfinished", overwrite=True)
     durable.rename(f"{path}.unfinished", path, by=functools.partial(gfile.rename, overwrite=True))
 

@@ -42,10 +42,13 @@ _V1_SLOTS = {
     "RMSProp_1": "momentum",
     "Ftrl": "accumulator",
     "Ftrl_1": "linear",
+    "Adadelta": "accum_grad",
+    "Adadelta_1": "accum_var",
 }
 # With `centered=True` there is one slot more.
 _V1_CENTERED = {"RMSProp": "rms", "RMSProp_1": "mg", "RMSProp_2": "momentum"}
-_KERAS_SLOTS = ("momentum", "m", "v", "vhat", "accumulator", "rms", "mg", "linear", GRADIENT_SUM)
+_KERAS_SLOTS = ("momentum", "m", "v", "vhat", "accumulator", "rms", "mg", "linear", "accum_grad", "accum_var",
+                GRADIENT_SUM)  # fmt: skip
 # The newer optimizers of Keras 2 put the slot's name first, and have names of their own.
 NEWER_SLOTS = {
     "m": "m",
@@ -61,7 +64,7 @@ NEWER_SLOTS = {
     "accumulated_delta_var": "accum_var",
 }
 # What they are called, where their slots were made in the first step.
-_NEWER = ("SGD", "Adam", "AdamW", "Nadam", "RMSprop", "Adagrad", "Ftrl")
+_NEWER = ("SGD", "Adam", "AdamW", "Nadam", "RMSprop", "Adagrad", "Adadelta", "Ftrl")
 _NEWER_SETTINGS = ("learning_rate", "current_learning_rate")
 _SETTINGS = ("learning_rate", "decay", "momentum", "beta_1", "beta_2", "rho")
 # Of FTRL besides, where the last one of them says that it is FTRL: a layer may have a weight `beta` alone.

@@ -564,6 +564,42 @@ def test_names_that_say_nothing_are_refused_and_said_in_a_file(tmp_path):
     assert any("the-x" in note for note in done.notes)
 
 
+def test_classes_of_a_model_fns_own(tmp_path):
+    """`tf.argmax` and what programs make of it: of one dimension or two, of other types, under their own names."""
+
+    def outputs(given):
+        logits = tf.concat([given["logits"], 2 * given["logits"] - 1], 1)
+        classes = tf.argmax(logits, 1)
+        return {
+            "probabilities": tf.nn.softmax(logits),
+            "classes": classes,
+            "predicted_class": tf.argmax(logits, 1, output_type=tf.int32),
+            "label": tf.expand_dims(classes, -1),
+            "score_of": tf.cast(classes, tf.float32),
+        }
+
+    source = own_export(tmp_path, outputs)
+
+    def make():
+        model = sum_model(source)()
+        return tf.keras.Model(model.inputs, tf.concat([model.output, 2 * model.output - 1], 1))
+
+    with pytest.raises(ConfigError) as told:
+        migrate_export(source, model=make, output=tmp_path / "new")
+    assert told.value.code == "migrate/mismatch"
+    done = migrate_export(source, model=make, output=tmp_path / "new", signature={"outputs": {"score_of": "argmax"}})
+    assert done.equal, str(done)
+    assert described(tmp_path / "new") == described(source)
+    meanings = {row.output: row.meaning for row in done.rows}
+    assert meanings["classes"] == meanings["label"] == meanings["predicted_class"] == "argmax"
+
+
+def test_a_class_of_one_logit(tmp_path):
+    source = own_export(tmp_path, lambda given: {"class": tf.cast(given["logits"][:, 0] > 0, tf.int32)})
+    done = migrate_export(source, model=sum_model(source), output=tmp_path / "new")
+    assert done.equal and described(tmp_path / "new") == described(source)
+
+
 def test_one_tensor_on_either_side_needs_no_name(tmp_path):
     source = own_export(tmp_path, lambda given: {"logits": given["logits"]})
     done = migrate_export(source, model=sum_model(source, "other"), output=tmp_path / "new")

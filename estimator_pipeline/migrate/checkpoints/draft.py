@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,6 +15,7 @@ from estimator_pipeline.migrate.checkpoints.state import StateEntry, TrainingSta
 __all__ = ["Choices", "MigrationPlan", "PlanDraft", "PlanRow"]
 
 _SHOWN = 8
+_HINTS = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,7 @@ class Choices:
         drop_optimizer_state: the optimizer begins anew.
         use_ema_weights: weights are their moving averages.
         learning_rate: the constant one that the checkpoint was trained with.
+        may_initialize: whether the command has `--initialize`; that of exports has not.
         momentum: what the checkpoint's momentum is a sum of, "v1" or "keras", where its names do not say it.
         step: where the checkpoint holds no step, or more than one.
     """
@@ -41,6 +44,7 @@ class Choices:
     learning_rate: float | None = None
     momentum: str | None = None
     step: int | None = None
+    may_initialize: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +83,21 @@ class MigrationPlan:
     rows: tuple[PlanRow, ...]
     weights: Mapping[str, str]
     notes: tuple[str, ...]
+
+
+_NAMED = re.compile(r"(--(?:initialize|allow-leftover|accept)) \S+")
+
+
+def _hints(hints: list[str]) -> list[str]:
+    """Each hint once. Of many that differ in a variable's name alone there is one, with NAME in its place."""
+    named: dict[str, list[str]] = {}
+    for hint in hints:
+        named.setdefault(_NAMED.sub(r"\1 NAME", hint), []).append(hint)
+    return [
+        hint
+        for alike, given in named.items()
+        for hint in (dict.fromkeys(given) if len(set(given)) <= _HINTS else [alike])
+    ]
 
 
 class PlanDraft:
@@ -146,13 +165,12 @@ class PlanDraft:
                     self.refuse(f"{flag} {pattern} fits no variable that it is for", f"leave {flag} {pattern} out")
         if self._problems:
             texts = list(self._problems)
-            rest = len(texts) - _SHOWN
-            more = [*texts[1:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
+            lines = "".join(f"\n  {text}" for text in texts)
+            told = texts[0] if len(texts) == 1 else f"{len(texts)} things do not fit:{lines}"
             raise ConfigError(
-                f"{self.source.source} cannot go on as {self.target.source}: {texts[0]}",
+                f"{self.source.source} cannot go on as {self.target.source}: {told}",
                 code="migrate/mismatch",
-                found="; ".join(more) or None,
-                hint="; ".join(dict.fromkeys(self._problems.values())),
+                hint="; ".join(_hints(list(self._problems.values()))),
             )
         return MigrationPlan(
             step=step, values=self.values, rows=tuple(self.rows), weights=weights, notes=tuple(self.notes)

@@ -34,12 +34,13 @@ def save_file(model: Any, path: str) -> None:
         ) from error
 
 
-def state_of_file(path: str, *, model: str | None) -> TrainingState:
+def state_of_file(path: str, *, model: str | None, option: str = "--source-model") -> TrainingState:
     """The state in a file of Keras's.
 
     Args:
         path: of a local file.
         model: `file.py:function` of the model that a `.weights.h5` file belongs to.
+        option: the command's name for `model`.
 
     Raises:
         ConfigError: it cannot be read, or belongs to the other Keras.
@@ -55,9 +56,9 @@ def state_of_file(path: str, *, model: str | None) -> TrainingState:
         raise ConfigError(
             f"{path} has weights without names",
             code="migrate/bad-checkpoint",
-            hint="name the function of its model: --source-model file.py:function",
+            hint=f"name the function of its model: {option} file.py:function",
         )
-    made = load_function(model, field="--source-model")()
+    made = load_function(model, field=option)()
     try:
         made.load_weights(path)
     except (OSError, ValueError, KeyError) as error:
@@ -87,5 +88,6 @@ def _check_generation(path: str) -> None:
         raise ConfigError(
             f"{path} was written by Keras {version}, and this target is made in a process with the other Keras",
             code="tensorflow/wrong-keras",
-            hint=f"write a checkpoint of it first, and migrate that: --to {name} --model ... --output FOLDER",
+            hint=f"write a checkpoint of it first: estimator-pipeline migrate checkpoint {path} --to {name} --model "
+            "FILE.py:NAME --output FOLDER; and give that",
         )

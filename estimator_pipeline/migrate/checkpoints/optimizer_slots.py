@@ -8,6 +8,8 @@ m, v (adam)      means of gradients and squares       V1 keeps powers of beta be
 rms, mg          the same (rmsprop)                   they start at 1 in V1; epsilon is no part of them
 momentum (rms.)  the last steps                       V1 keeps it without momentum too, and does not use it
 accumulator      sums of squares (adagrad, ftrl)      nothing
+accum_grad,      adadelta's means of the squares of   nothing
+accum_var        gradients and of steps
 linear (ftrl)    FTRL's linear term                   nothing
 gradient_sum     gradients of the last batches, where nothing; 0 where the one has it and the other not
                  several make a change
@@ -32,7 +34,7 @@ from estimator_pipeline.utils.variable_names import GRADIENT_SUM
 if TYPE_CHECKING:
     from estimator_pipeline.migrate.checkpoints.draft import PlanDraft
 
-__all__ = ["plan_settings", "plan_slots", "power_after"]
+__all__ = ["differences_of_stock", "plan_settings", "plan_slots", "power_after"]
 
 _POWERS = {"beta1_power": "beta_1", "beta2_power": "beta_2"}
 # Names of the same setting.
@@ -61,6 +63,8 @@ def plan_slots(draft: PlanDraft, pairs: Mapping[str, str], hyper: Mapping[str, A
             f"the optimizer begins anew: {count} slots of the checkpoint are left behind (--drop-optimizer-state)"
         )
         return
+    if _keeps_what_it_does_not_use(draft, hyper):
+        return
     if source.family != target.family:
         draft.refuse(
             f"the checkpoint has the slots of {_told(source.slots, source.family)}, and the target's optimizer those "
@@ -72,6 +76,10 @@ def plan_slots(draft: PlanDraft, pairs: Mapping[str, str], hyper: Mapping[str, A
     unused = target.family == "rmsprop" and hyper.get("momentum") == 0
     for weight, slots in target.slots.items():
         theirs = source.slots.get(pairs.get(weight, ""), {})
+        shape = target.weights[weight].shape
+        if weight in pairs and source.weights[pairs[weight]].fitted(shape).shape != shape:
+            # The weight's own line says it.
+            continue
         if weight not in pairs:
             for entry in slots.values():
                 draft.keep(entry, how="its first value (its weight begins anew)")
@@ -110,6 +118,49 @@ def plan_slots(draft: PlanDraft, pairs: Mapping[str, str], hyper: Mapping[str, A
                     f"the slot {given.given} {list(given.shape)} of the checkpoint is nothing in the target",
                     f"--allow-leftover {given.given} for this one, or --drop-optimizer-state for all of them",
                 )
+
+
+def _keeps_what_it_does_not_use(draft: PlanDraft, hyper: Mapping[str, Any]) -> bool:
+    """Keras 2's newer SGD has a momentum for each weight without using it; V1's, and Keras 3's, have none."""
+    source, target = draft.source, draft.target
+    if (source.family, target.family) == ("none", "momentum") and hyper.get("momentum") == 0:
+        for slots in target.slots.values():
+            for entry in slots.values():
+                draft.keep(entry, how="not used: momentum is 0")
+        return True
+    entries = [entry for slots in source.slots.values() for entry in slots.values()]
+    if (source.family, target.family) == ("momentum", "none") and not any(entry.value.any() for entry in entries):
+        for entry in entries:
+            draft.leave(entry, how="left behind: 0, not used")
+        return True
+    return False
+
+
+def differences_of_stock(family: str, hyper: Mapping[str, Any]) -> str | None:
+    """Why a stock optimizer of Keras goes on otherwise than that of `tf.compat.v1.train`; None where it does not.
+
+    Of Keras 3 and the newer ones of Keras 2; the formulas are the same, but for where epsilon is added and its default.
+
+    Args:
+        family: of the slots.
+        hyper: numbers of the target's optimizer.
+    """
+    name, of_v1 = _EPSILONS.get(family, ("", 0.0))
+    epsilon = hyper.get("epsilon")
+    if not name or not isinstance(epsilon, float | int) or np.isclose(epsilon, of_v1, rtol=1e-3, atol=1e-20):
+        return None
+    there = f"tf.compat.v1.train.{name}Optimizer has {of_v1:g} by default" if family != "adagrad" else "V1 has none"
+    return f"its epsilon is {epsilon:g}, {there}: keras.optimizers.{_CLASSES.get(name, name)}(epsilon={of_v1:g})"
+
+
+# The epsilon of V1, added where Keras adds its own; Adagrad has none, and 1e-30 is as good as none.
+_EPSILONS = {
+    "adam": ("Adam", 1e-8),
+    "adagrad": ("Adagrad", 1e-30),
+    "rmsprop": ("RMSProp", 1e-10),
+    "adadelta": ("Adadelta", 1e-8),
+}
+_CLASSES = {"RMSProp": "RMSprop"}
 
 
 def _told(slots: Mapping[str, Mapping[str, StateEntry]], family: str) -> str:
@@ -161,7 +212,8 @@ def _scale_of_momentum(draft: PlanDraft, hyper: Mapping[str, Any]) -> tuple[floa
     if choices.learning_rate is None:
         draft.refuse(
             f"{why}: the learning rate lies between them, if it was the same at all steps",
-            "say it: --learning-rate 0.1; or train on with the same optimizer, or --drop-optimizer-state",
+            f"say it: --learning-rate {0.1 if rate is None else rate:g}; or train on with the same optimizer, or "
+            "--drop-optimizer-state",
         )
         return None, "name"
     if choices.learning_rate <= 0:

@@ -216,6 +216,7 @@ def _to_estimator(
 
 def _from_here_on(asked: CheckpointRequest, source: TrainingState, target: Any) -> list[str]:
     """What the target computes otherwise than what wrote the checkpoint, though its state is the same."""
+    from estimator_pipeline.migrate.checkpoints.optimizer_slots import differences_of_stock
     from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
     from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
     from estimator_pipeline.models.optimizers.spec import NAMES, Optimizer, optimizer_of
@@ -224,9 +225,11 @@ def _from_here_on(asked: CheckpointRequest, source: TrainingState, target: Any) 
     if asked.job is not None:
         if asked.to == "keras3":
             why.append(keras3_optimizers.differences(optimizer_of(_job(asked).model.optimizer.model_dump())))
-    elif source.style == "v1" and target.state.style == "keras" and source.family in NAMES:
+    elif source.style == "v1" and target.state.style == "keras" and source.family in (*NAMES, "adadelta"):
         options = {"epsilon": 1e-8} if target.hyper.get("epsilon") == 1e-8 else {}
-        if source.family != "momentum":
+        if not keras_optimizers.is_legacy(target.model.optimizer):
+            why.append(differences_of_stock(source.family, target.hyper))
+        elif source.family != "momentum":
             why.append(keras_optimizers.differences(Optimizer(name=source.family, options=options)))
     notes = [f"the optimizer goes on from the same state with another arithmetic: {one}" for one in why if one]
     if asked.to == "keras3" and source.kind != "keras3" and any("moving_variance" in name for name in source.weights):
@@ -333,7 +336,8 @@ def _estimator_target(asked: CheckpointRequest) -> tuple[Any, str]:
     if asked.job is None:
         function = named_function(asked.estimator, option="--estimator")
         estimator = function()
-        if not isinstance(estimator, tf.estimator.Estimator):
+        # That of tf.estimator is one of these.
+        if not isinstance(estimator, tf.compat.v1.estimator.Estimator):
             raise ConfigError(
                 f"--estimator: {getattr(function, '__name__', asked.estimator)} returns a {type(estimator).__name__}",
                 code="model/bad-function",

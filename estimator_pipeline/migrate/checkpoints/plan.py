@@ -153,9 +153,10 @@ def _refuse_unmatched(
                 "say which is which: --mapping NAMES.yaml",
             )
         else:
+            anew = f", or --initialize {one.given.partition(':')[0]} to begin it anew"
             draft.refuse(
                 f"{one.given} {list(one.shape)} is missing in the checkpoint",
-                f"--mapping, or --initialize {one.given.partition(':')[0]} to begin it anew",
+                f"--mapping{anew if draft.choices.may_initialize else ' where it has another name there'}",
             )
     for name, one in left.items():
         if name not in told:
@@ -205,5 +206,7 @@ def _target_averages(draft: PlanDraft, pairs: Mapping[str, str]) -> None:
         else:
             draft.refuse(
                 f"{entry.given} {list(entry.shape)} is missing in the checkpoint",
-                f"--initialize {entry.given.partition(':')[0]} to begin it with its weight",
+                f"--initialize {entry.given.partition(':')[0]} to begin it with its weight"
+                if draft.choices.may_initialize
+                else "leave moving averages out of the model's optimizer: an export has none",
             )

@@ -39,11 +39,12 @@ _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 # Of Keras 3's optimizers: the slot's name at the end -> what Keras 2 calls it.
 _KERAS_3_SLOTS = {
     "momentum", "velocity", "velocity_hat", "average_gradient", "accumulator", "linear", "rms", "mg", GRADIENT_SUM,
-    AVERAGE,
+    AVERAGE, "accumulated_grad", "accumulated_delta_var",
 }  # fmt: skip
 _RENAMED = {
     "adam": {"momentum": "m", "velocity": "v", "velocity_hat": "vhat"},
     "rmsprop": {"velocity": "rms", "average_gradient": "mg"},
+    "other": {"accumulated_grad": "accum_grad", "accumulated_delta_var": "accum_var"},
 }
 _SETTING = re.compile(r"(^|/)optimizer/(?!iter/|_iterations/)[^/]+" + re.escape(_VALUE))
 _NOT_STATE = re.compile(r"(^|/)(keras_api|_?metrics|_compile_metrics|_loss_tracker|loss_tracker)(/|$)")

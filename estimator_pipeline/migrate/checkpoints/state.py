@@ -19,12 +19,13 @@ from estimator_pipeline.utils.variable_names import AVERAGE, GLOBAL_STEP, GRADIE
 __all__ = ["AVERAGE", "StateEntry", "TrainingState", "family_of", "state_of"]
 
 _PART = re.compile(r"(?P<whole>.+)/part_(?P<number>\d+)(?P<slot>/[^/]+)?$")
-_V1_ENDINGS = re.compile(r"/(Momentum|Adam|Adam_1|Adagrad|RMSProp|RMSProp_1|RMSProp_2|Ftrl|Ftrl_1)(:0)?$")
+_V1_ENDINGS = re.compile(r"/(Momentum|Adam|Adam_1|Adadelta|Adadelta_1|Adagrad|RMSProp(_[12])?|Ftrl(_1)?)(:0)?$")
 # Slots -> whose they are.
 _FAMILIES: tuple[tuple[str, frozenset[str]], ...] = (
     ("rmsprop", frozenset({"rms"})),
     ("ftrl", frozenset({"accumulator", "linear"})),
     ("adagrad", frozenset({"accumulator"})),
+    ("adadelta", frozenset({"accum_grad", "accum_var"})),
     ("adam", frozenset({"m", "v"})),
     ("momentum", frozenset({"momentum"})),
 )

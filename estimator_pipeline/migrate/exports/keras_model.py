@@ -204,7 +204,8 @@ def _give_weights(model: Any, checkpoint: str, request: ModelRequest) -> list[st
     from estimator_pipeline.migrate.checkpoints.targets import KerasTarget
 
     if reading.is_keras_file(checkpoint):
-        state = state_of_file(checkpoint, model=request.model if isinstance(request.model, str) else None)
+        state = state_of_file(checkpoint, model=request.model if isinstance(request.model, str) else None,
+                              option="--model")  # fmt: skip
     elif os.path.exists(os.path.join(checkpoint, saved_models.FILE)):
         # The variables of an export are a checkpoint like any other.
         state = reading.read_state(os.path.join(checkpoint, "variables", "variables"))
@@ -220,7 +221,7 @@ def _give_weights(model: Any, checkpoint: str, request: ModelRequest) -> list[st
     )  # fmt: skip
     choices = Choices(
         mapping=request.mapping, allow_leftover=request.allow_leftover, drop_optimizer_state=True,
-        use_ema_weights=request.use_ema_weights, step=0,
+        use_ema_weights=request.use_ema_weights, step=0, may_initialize=False,
     )  # fmt: skip
     found = plan(bare, target.state, choices, hyper={}, reverse=False)
     target.assign(found.values)

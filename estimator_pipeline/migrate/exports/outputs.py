@@ -14,7 +14,7 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.exports.read import CLASSIFY, REGRESS, EstimatorExport
+from estimator_pipeline.migrate.exports.read import CLASSIFY, REGRESS, EstimatorExport, Tensor
 from estimator_pipeline.utils.io_errors import code_of
 
 __all__ = ["GIVES", "HEADS", "NOT_OF_HEADS", "ExportOverrides", "OutputMapping", "output_mappings_of", "read_overrides"]
@@ -25,7 +25,12 @@ GIVES = ("logits", "probabilities", "predictions")
 _OF_HEADS = (
     "logits", "probabilities", "class_ids", "classes", "all_class_ids", "all_classes", "logistic", "predictions",
 )  # fmt: skip
-_PLAIN = ("identity", "exp", "sigmoid", "softmax")
+_PLAIN = ("identity", "exp", "sigmoid", "softmax", "argmax")
+# What programs call the class with the largest logit; an output of this name that is an integer is taken for it, and
+# the comparison shows whether it is.
+_CLASS = re.compile(
+    r"(.*_)?(class(es)?|class_?ids?|labels?|pred(s|ictions?|icted\w*)?|ids?|argmax|output)", re.IGNORECASE
+)
 NOT_OF_HEADS = (*_PLAIN, "feature")
 _CALL = re.compile(r"(\w+)\((.+)\)")
 
@@ -51,7 +56,7 @@ class OutputMapping:
     """What one output of a signature is.
 
     Attributes:
-        function: of :data:`_OF_HEADS`, "identity", "exp", "sigmoid", "softmax" or "feature".
+        function: of :data:`_OF_HEADS`, "identity", "exp", "sigmoid", "softmax", "argmax" or "feature".
         of: the model's output (None: its only one), or the input.
     """
 
@@ -139,7 +144,7 @@ def output_mappings_of(
     used = set()
     for key, signature in export.signatures.items():
         found[key] = {}
-        for name in signature.outputs:
+        for name, tensor in signature.outputs.items():
             spoken = next((one for one in (f"{key}/{name}", name) if one in overrides.outputs), None)
             if spoken is not None:
                 used.add(spoken)
@@ -147,7 +152,7 @@ def output_mappings_of(
             elif not single and name in model_outputs:
                 mapping = OutputMapping("identity", name)
             else:
-                mapping = _inferred(signature.method, key, name, model_outputs, problems)
+                mapping = _inferred(signature.method, key, name, tensor, model_outputs, problems)
             if mapping is not None:
                 found[key][name] = mapping
     # What is said twice over, for one signature and for all, is said.
@@ -165,7 +170,7 @@ def _spoken(
     if call is None:
         if text in model_outputs:
             return OutputMapping("identity", text)
-        if text in _OF_HEADS:
+        if text in (*_OF_HEADS, "argmax"):
             return _of_logits(text, model_outputs, where, problems)
     elif call[1] == "feature":
         return OutputMapping("feature", call[2])
@@ -193,9 +198,13 @@ def _of_logits(
 
 
 def _inferred(
-    method: str, key: str, name: str, model_outputs: Mapping[str, Any], problems: list[str]
+    method: str, key: str, name: str, tensor: Tensor, model_outputs: Mapping[str, Any], problems: list[str]
 ) -> OutputMapping | None:
     where = f"{key}/{name}"
+    integer = tensor.dtype.startswith(("int", "uint"))
+    # The heads of tf.estimator give class_ids of [B, 1]; a model_fn's own tf.argmax has one dimension.
+    if integer and _CLASS.fullmatch(name) and not (name in _OF_HEADS and tensor.rank != 1 and "id" in name):
+        return _of_logits("argmax", model_outputs, where, problems)
     if method == CLASSIFY and name in ("scores", "classes"):
         return _of_logits("probabilities" if name == "scores" else "all_classes", model_outputs, where, problems)
     if method == REGRESS and name == "outputs":
@@ -203,7 +212,8 @@ def _inferred(
     if name in _OF_HEADS:
         return _of_logits(name, model_outputs, where, problems)
     why = "may be probabilities or logits" if name == "scores" else "has no counterpart in the model"
-    problems.append(f"output {where} {why}; say it: outputs: {{{name}: probabilities}}, or an output of the model")
+    such = f"argmax({next(iter(model_outputs))})" if integer else "probabilities"
+    problems.append(f"output {where} {why}; say it: outputs: {{{name}: {such}}}, or an output of the model")
     return None
 
 
@@ -223,7 +233,8 @@ def head_of(
     if not needed:
         return None
     if columns == 1:
-        regression, binary = "predictions" in needed, bool(needed - {"predictions", "outputs"})
+        regression = "predictions" in needed
+        binary = bool(needed - {"predictions", "outputs"}) or ("argmax" in functions and not regression)
         if regression and not binary:
             if "logits" in functions:
                 problems.append(
@@ -233,17 +244,17 @@ def head_of(
             return "regression"
         if binary and not regression:
             return "binary"
-        problems.append(f"{', '.join(sorted(needed))} of one logit: say the head, binary or regression")
+        problems.append(f"{', '.join(sorted(needed))} of one logit: say --head binary or --head regression")
         return None
     if needed <= {"predictions", "outputs"}:
         return "regression"
-    if "class_ids" in needed:
+    if "class_ids" in needed or "argmax" in functions:
         return "multi_class"
     if gives == "probabilities":
         return "multi_class"
     problems.append(
         f"{', '.join(sorted(needed))} of {columns or 'several'} logits: classes of which one holds (multi_class), or "
-        "each for itself (multi_label); say the head"
+        "each for itself (multi_label); say --head multi_class or --head multi_label"
     )
     return None
 
@@ -293,6 +304,10 @@ def function_of(head: str | None, gives: str, classes: tuple[str, ...]) -> Calla
         return tf.gather(tf.constant(classes), ids) if classes else tf.strings.as_string(ids)
 
     def make(name: str, values: Any) -> Any:
+        if name == "argmax":
+            if values.shape.rank == 2 and values.shape[-1] == 1:
+                return tf.cast(values[:, 0] > (0.5 if gives == "probabilities" else 0.0), tf.int64)
+            return tf.argmax(values, axis=-1)
         if name in ("exp", "sigmoid", "softmax"):
             return {"exp": tf.exp, "sigmoid": tf.nn.sigmoid, "softmax": tf.nn.softmax}[name](values)
         values = tf.cast(values, tf.float32)

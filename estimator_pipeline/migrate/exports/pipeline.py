@@ -343,12 +343,26 @@ class _Fit:
                 except ConfigError as error:
                     self._problems.append(f"output {signature.key}/{name}: {error.what}")
                     continue
+            value = _as_class(value, one, tensor)
             made = Tensor("", value.dtype.name, None if value.shape.rank is None else tuple(value.shape.as_list()))
             if made.dtype != tensor.dtype or not value.shape.is_compatible_with(tf.TensorShape(tensor.shape)):
                 self._problems.append(f"output {signature.key}/{name} is {tensor}, and the model's {one} is {made}")
                 continue
             found[name] = tf.identity(tf.ensure_shape(value, tensor.shape), name=None)
         return found
+
+
+def _as_class(value: Any, mapping: OutputMapping, tensor: Tensor) -> Any:
+    """A class as the old export gives it: of one dimension or two, as an integer of another size, or a float."""
+    tf = compat.tensorflow()
+    if mapping.function not in ("argmax", "class_ids", "classes"):
+        return value
+    if value.shape.rank == 2 and tensor.rank == 1 and value.shape[-1] == 1:
+        value = tf.squeeze(value, -1)
+    elif value.shape.rank == 1 and tensor.rank == 2:
+        value = tf.expand_dims(value, -1)
+    number = mapping.function != "classes" and tf.as_dtype(tensor.dtype) not in (tf.string, tf.bool)
+    return tf.cast(value, tensor.dtype) if number else value
 
 
 def _same_type(feature: ExportFeature | Tensor, wanted: Input) -> bool:

@@ -50,6 +50,11 @@ class Tensor:
     dtype: str
     shape: tuple[int | None, ...] | None
 
+    @property
+    def rank(self) -> int | None:
+        """How many dimensions it has; None: not known."""
+        return None if self.shape is None else len(self.shape)
+
     def __str__(self) -> str:
         return f"{self.dtype} {_told(self.shape)}"
 

@@ -32,6 +32,7 @@ __all__ = ["SLOTS", "differences", "takes_rows", "v1_classes"]
 SLOTS: Mapping[str, Mapping[str, str]] = {
     "Adam": {"momentum": "m", "velocity": "v", "velocity_hat": "vhat"},
     "RMSprop": {"velocity": "rms", "average_gradient": "mg"},
+    "Adadelta": {"accumulated_grad": "accum_grad", "accumulated_delta_var": "accum_var"},
 }
 
 

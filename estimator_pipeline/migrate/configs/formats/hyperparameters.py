@@ -135,8 +135,8 @@ _ASK: tuple[tuple[str, str, str], ...] = (
 )
 # Flags by which programs of TensorFlow 1 were told their part.
 _TASK = {"job_name", "task_index", "task_id", "task_type", "is_chief", "worker_index", "ps_index", "master"}
-# Flags that absl, gflags and TensorFlow's flags define themselves. Not so log_dir, which is absl's as well: most
-# programs that are given one call their model directory so.
+# Flags that absl, gflags and TensorFlow's flags define themselves. Not so absl's log_dir: most programs that are given
+# one call their model directory so.
 OWN_FLAGS = frozenset({
     "alsologtostderr", "logtostderr", "logger_levels", "stderrthreshold", "showprefixforinfo", "verbosity",
     "v", "vmodule", "help", "helpfull", "helpshort", "helpxml", "only_check_args", "pdb", "pdb_post_mortem",

@@ -52,7 +52,7 @@ def read_program(text: str, *, source: str) -> Document:
         raise ConfigError(
             f"{source} is a notebook." if '"nbformat"' in text else f"{source} is no program that Python 3 reads.",
             code="file/bad-format",
-            hint="save the cell that makes the estimator as a .py file; estimator-pipeline migrate scan reads programs",
+            hint="save the cell that makes the estimator as a .py file; migrate scan reads programs.",
         )
     names, modules = _names(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_estimator(node, names, modules)]
@@ -193,5 +193,5 @@ def convert(draft: JobDraft) -> None:
         if name in ("instance_count", "train_instance_count"):
             draft.need(("cluster", "workers"), f"the program computed it: {item.value}")
     for item in document.items("fit"):
-        told = f"where the records were: {item.value}: input.source, and files that all tasks can read"
-        draft.decide(Item(item.path, item.value, item.line, "fit"), told, ("input", "train"))
+        why = f"where the records were: {item.value}: input.source, and files that all tasks can read"
+        draft.decide(Item(item.path, item.value, item.line, "fit"), why, ("input", "train"))

@@ -83,9 +83,7 @@ def read_shell(text: str, *, source: str) -> Document:
     if len(training) != 1:
         files = [found for command in commands if (found := _of_kubectl(command))]
         raise ConfigError(
-            f"{source} has {len(training)} commands that start a training"
-            if training
-            else f"{source} has no command that starts a training",
+            f"{source} has {len(training) or 'no'} commands that start a training.",
             code="migrate/unknown-format",
             found="; ".join(f"line {one.line}: {one.text:.70}" for one in training or commands[:8]) or "no command",
             hint=f"read the file that it applies: estimator-pipeline migrate config {files[0]}."
