@@ -30,7 +30,7 @@ estimator.train(lambda: DATA)
 FILES = {
     "layers.py": f"import tensorflow as tf\n{BODY}{TRAIN}",
     "stays.py": f"import tensorflow as tf\n{BODY}{TRAIN}\nestimator.train(input_fn=lambda: DATA, hooks=[Own()])\n",
-    "made.py": "import tensorflow as tf\n\nmodel = tf.keras.estimator.model_to_estimator(NET)\n",
+    "made.py": "import tensorflow as tf\n\nmodel = tf.estimator.BaselineClassifier(NET)\n",
     "names.py": "import tensorflow as tf\nx = tf.log(1.)\n",
     "today.py": "import tensorflow as tf\nx = tf.math.log(1.)\n",
     "two.py": "import tensorflow as tf\n\nif 1:\n    print 'x'\n",
@@ -88,7 +88,7 @@ def test_where_it_stops_is_a_line_of_the_users(program, found):
     for one in found.verdicts.values():
         if one.line:
             assert (program / one.at).read_text().splitlines()[one.line - 1].strip() == one.source != ""
-    assert found.verdicts["made.py"].why.startswith("line 3: tf.keras.estimator.model_to_estimator: ")
+    assert found.verdicts["made.py"].why.startswith("line 3: tf.estimator.BaselineClassifier: ")
     assert found.verdicts["two.py"].stops_at == "two.py:4" and found.verdicts["two.py"].source == "print 'x'"
 
 
@@ -120,7 +120,7 @@ def test_the_summary_counts_files(program, tmp_path, capsys):
     assert "2 of 3 files with Estimators became Keras: 1 by layers, 1 by a model_fn that stays; converted, not run" in (
         summary(made)
     )
-    assert "    made.py:3: model = tf.keras.estimator.model_to_estimator(NET)\n" in summary(made)
+    assert "    made.py:3: model = tf.estimator.BaselineClassifier(NET)\n" in summary(made)
     code, out, _ = run(["migrate", "convert", program, "--output", tmp_path / "out", "--json"], capsys)
     document = json.loads(out)
     assert code == 0 and document["run"] == "converted, not run" and document["became"]["keras"] == 2
@@ -132,12 +132,12 @@ def test_a_reason_is_told_in_the_names_and_lines_of_the_file_as_it_was(tmp_path)
     (tmp_path / "model.py").write_text(f"import tensorflow as tf\nfrom tensorflow.contrib import layers\n{BODY}")
     (tmp_path / "task.py").write_text(
         "import tensorflow as tf\n\nimport model\n\n\ndef main():\n"
-        "    own = tf.keras.estimator.model_to_estimator(\n        model.net())\n    own.train(model.data)\n"
+        "    own = tf.estimator.BaselineClassifier(\n        model.net())\n    own.train(model.data)\n"
         "    x = tf.estimator.Estimator(model.model_fn)\n    tf.log(1.)\n"
     )
     said = scan(tmp_path).verdicts
     assert (said["task.py"].at, said["task.py"].line) == ("task.py", 7)
-    assert said["task.py"].reason.startswith("tf.keras.estimator.model_to_estimator: ")
+    assert said["task.py"].reason.startswith("tf.estimator.BaselineClassifier: ")
     assert said["model.py"].why == f"it is one program with task.py, line 7: {said['task.py'].reason}"
     assert said["model.py"].stops_at == said["task.py"].stops_at and said["model.py"].source == said["task.py"].source
 
@@ -146,10 +146,10 @@ def test_a_name_that_went_over_several_lines(tmp_path):
     """It takes one line in the new text; what stands behind it is told, and written, where it was."""
     (tmp_path / "a.py").write_text(
         "import tensorflow as tf\nrate = (tf.\n  contrib.\n  layers.l2_regularizer(0.1))\nimport os\n\n"
-        "own = tf.keras.estimator.model_to_estimator(NET)\nown.train(DATA)\n"
+        "own = tf.estimator.BaselineClassifier(NET)\nown.train(DATA)\n"
     )
     (only,) = scan(tmp_path).verdicts.values()
-    assert (only.line, only.source) == (7, "own = tf.keras.estimator.model_to_estimator(NET)")
+    assert (only.line, only.source) == (7, "own = tf.estimator.BaselineClassifier(NET)")
     (made,) = convert(tmp_path).files
     assert (
         "import tensorflow as tf\n\ntf.compat.v1.disable_v2_behavior()\nrate = (tf.keras.regularizers.l2(" in made.after
@@ -263,7 +263,8 @@ def test_lines_that_are_not_python(cell, code):
         ("from tensorflow.examples.tutorials.mnist import input_data", "tf.examples"),
         ("mnist = tf.examples.tutorials.mnist", "tf.examples"),
         ("types = tf.data.Dataset.range(3).batch(2).output_types", "output_types"),
-        ("units = map(int, '8')\nm = tf.estimator.DNNClassifier(units, [])", "a list of Python 2"),
+        ("units = map(int, '8')\nm = tf.estimator.DNNClassifier(units, [])\nb = tf.estimator.BaselineClassifier()",
+         "a list of Python 2"),
     ],
 )  # fmt: skip
 def test_what_is_gone_is_by_hand(tmp_path, capsys, code, name):

@@ -128,6 +128,19 @@ def test_an_optimizer_of_today_and_an_export(tmp_path):
     assert set(signatures) == {"serving_default", "classification", "regression", "predict"}
 
 
+@pytest.mark.parametrize("version", ["", "V2"])
+def test_columns_and_units_that_are_read_once(version, tmp_path):
+    """By each graph of the model: values of a dict, a generator, `map`; or one column by itself."""
+    make = getattr(keras_model_fn, f"DNNClassifier{version}")
+    column = tf.feature_column.numeric_column("number")
+    data = tf.data.Dataset.from_tensor_slices((X, YES)).batch(50)
+    for given in ({"a": column}.values(), (one for one in [column]), column):
+        model = make(map(int, ["4"]), given, str(tmp_path / version / type(given).__name__))
+        model.fit(data)
+        assert "dnn/hiddenlayer_0/kernel" in model.get_variable_names()
+        assert model.evaluate(data, return_dict=True)["global_step"] == 2
+
+
 @LONG
 def test_further_metrics_and_features(tmp_path):
     """add_metrics and forward_features make another model of the same folder."""

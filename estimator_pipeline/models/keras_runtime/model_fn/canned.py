@@ -118,14 +118,21 @@ def _combined(
     return ModelFnModel(model_fn, model_dir, config, None, warm_start_from)
 
 
+def listed(columns: Any) -> list[Any]:
+    """The feature columns that are given: one, or any that can be read once, as values of a dict or of a generator."""
+    if hasattr(columns, "parse_example_spec"):  # a column is a tuple itself
+        return [columns]
+    return list(columns or ())
+
+
 class _Deep:
     """Dense layers on feature columns."""
 
     scope, rate = "dnn", 0.05
 
     def __init__(self, columns: Any, units: Any, activation: Any, dropout: float | None, norm: bool) -> None:
-        self.columns = list(columns) if isinstance(columns, list | tuple | set) else [columns] if columns else []
-        self.units, self.activation, self.dropout, self.norm = units or (), activation, dropout, norm
+        self.columns = listed(columns)
+        self.units, self.activation, self.dropout, self.norm = tuple(units or ()), activation, dropout, norm
 
     def logits(self, features: Any, mode: str, width: int) -> Any:
         tf = compat.tensorflow()
@@ -157,7 +164,7 @@ class _Wide:
     scope = "linear"
 
     def __init__(self, columns: Any, combiner: str) -> None:
-        self.columns = list(columns) if isinstance(columns, list | tuple | set) else [columns] if columns else []
+        self.columns = listed(columns)
         self.combiner = combiner
 
     @property

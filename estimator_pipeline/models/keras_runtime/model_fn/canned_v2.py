@@ -11,6 +11,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.keras_runtime.canned import keras_optimizer, linear_rate
+from estimator_pipeline.models.keras_runtime.model_fn.canned import listed
 from estimator_pipeline.models.keras_runtime.model_fn.heads_v2 import (
     V2BinaryClassHead,
     V2Head,
@@ -114,10 +115,6 @@ def _classes(classes: int, weights: Any, words: Sequence[str] | None, reduction:
     return V2MultiClassHead(classes, weights, words, reduction)
 
 
-def _listed(columns: Any) -> list[Any]:
-    return list(columns) if isinstance(columns, list | tuple | set) else [columns] if columns else []
-
-
 class _Deep:
     """Dense layers on feature columns."""
 
@@ -125,8 +122,8 @@ class _Deep:
         self, columns: Any, optimizer: Any, units: Any, activation: Any, dropout: float | None, norm: bool,
         *, rate: float | None = None,
     ) -> None:  # fmt: skip
-        self.columns, self.optimizer, self.rate = _listed(columns), optimizer, rate
-        self.units, self.activation, self.dropout, self.norm = units or (), activation, dropout, norm
+        self.columns, self.optimizer, self.rate = listed(columns), optimizer, rate
+        self.units, self.activation, self.dropout, self.norm = tuple(units or ()), activation, dropout, norm
 
     def built(self, features: Any, mode: str, width: int) -> tuple[Any, list[Any], list[Any]]:
         """(the logits, the variables that are trained, what updates moving statistics)."""
@@ -156,7 +153,7 @@ class _Wide:
     """Linear weights of feature columns."""
 
     def __init__(self, columns: Any, optimizer: Any, combiner: str, *, alone: bool = False) -> None:
-        self.columns, self.optimizer, self.combiner = _listed(columns), optimizer, combiner
+        self.columns, self.optimizer, self.combiner = listed(columns), optimizer, combiner
         # By its name an optimizer has the same rate for any number of columns, where nothing is beside the part.
         self.rate = 0.2 if alone else linear_rate(len(self.columns))
 
