@@ -199,8 +199,7 @@ class _Outcome:
 def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) -> Parity:
     """Trains both, and compares what they have recorded."""
     model, optimizer = pair.model, type(pair.model.optimizer).__name__
-    writers = {engine: StepWriter(base / engine / "record") for engine in reversed(ENGINES)}
-    read = graph_facts.GraphFacts()
+    read, writers = graph_facts.GraphFacts(), {one: StepWriter(base / one / "record") for one in reversed(ENGINES)}
     keras = _by_keras(pair, writers["keras"])
     with inspection.keras_classes():
         estimator = _by_estimator(pair, base, writers, read)
