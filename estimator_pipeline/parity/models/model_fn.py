@@ -18,7 +18,6 @@ from estimator_pipeline.engines.recording import step_recorder as recording
 from estimator_pipeline.engines.recording.environment import environment_of
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.tolerances import Tolerances
-from estimator_pipeline.models.keras_runtime.model_fn.inputs import dataset
 from estimator_pipeline.parity import folders, graph_facts, known_differences
 from estimator_pipeline.parity.comparison import compare_records
 from estimator_pipeline.parity.models import inspection
@@ -111,6 +110,9 @@ def _by_estimator(estimator: Any, base: Path, data: InputFns, steps: int, read: 
 
 def _by_keras(model: Any, base: Path, data: InputFns, steps: int, names: dict[str, str]) -> _Outcome:
     """Trains a copy of the model from the values that the Estimator has recorded."""
+    # Of a package that loads TensorFlow; who has a model of it has it loaded.
+    from estimator_pipeline.models.keras_runtime.model_fn.inputs import dataset
+
     writer, folder = StepWriter(base / "keras" / "record"), str(base / "keras" / "model")
     copy = type(model)(model.model_fn, model.config.replace(model_dir=folder), model.params, None)
     copy.checkpoints.part_of_scope, copy.batch_sizes = model.checkpoints.part_of_scope, model.batch_sizes
