@@ -244,23 +244,15 @@ def _model_class() -> Callable[..., Any]:
             """
             x = self.data_of("train", x)
             graph = self.graph_of("train", x)
-            # A share of a step is one, as for an Estimator: programs divide numbers of records by sizes of batches.
-            steps_per_epoch = math.ceil(steps_per_epoch) if steps_per_epoch is not None else None
-            self.step = self.global_step
-            if max_steps is not None:
-                left = math.ceil(max_steps) - self.step
-                if left <= 0:
-                    return None
-                steps_per_epoch = left if steps_per_epoch is None else min(steps_per_epoch, left)
-            spec = graph.found
+            spec, self.step = graph.found, self.global_step
             told = [*(hooks or ()), *(spec.training_hooks or ()), *(spec.training_chief_hooks or ())]
             last = [_last_step(hook, self.step) for hook in told]
-            for step in last:
-                if step is not None:
-                    left = max(step - self.step, 0)
-                    steps_per_epoch = left if steps_per_epoch is None else min(steps_per_epoch, left)
             told = [hook for hook, step in zip(told, last, strict=True) if step is None]
-            if steps_per_epoch == 0:
+            left = [step - self.step for step in (max_steps, *last) if step is not None]
+            left += [steps_per_epoch] if steps_per_epoch is not None else []
+            # A share of a step is one, as for an Estimator: programs divide numbers of records by sizes of batches.
+            steps_per_epoch = math.ceil(min(left)) if left else None
+            if steps_per_epoch is not None and steps_per_epoch <= 0:
                 return None
             self._hooked, self._train_graph = HookedSteps(told, graph), graph
             self._hooked.begin()
