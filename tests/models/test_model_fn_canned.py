@@ -9,6 +9,7 @@ import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.models.keras_runtime import model_fn as keras_model_fn
+from estimator_pipeline.models.keras_runtime.model_fn.canned import listed
 
 tf = compat.install()
 v1 = tf.compat.v1
@@ -128,6 +129,15 @@ def test_an_optimizer_of_today_and_an_export(tmp_path):
     assert set(signatures) == {"serving_default", "classification", "regression", "predict"}
 
 
+def test_columns_that_are_read_once():
+    """Values of a dict, a generator, a set; or one column by itself, which is a tuple."""
+    column = tf.feature_column.numeric_column("number")
+    for given in ({"a": column}.values(), (one for one in [column]), {column}, column):
+        assert listed(given) == [column]
+    assert listed(None) == listed(()) == []
+
+
+@LONG
 @pytest.mark.parametrize("version", ["", "V2"])
 def test_columns_and_units_that_are_read_once(version, tmp_path):
     """By each graph of the model: values of a dict, a generator, `map`; or one column by itself."""
