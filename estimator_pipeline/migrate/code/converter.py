@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,18 +18,21 @@ import libcst as cst
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
 from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile
+from estimator_pipeline.migrate.code.analysis.modules import Modules
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding
 from estimator_pipeline.migrate.code.notes import MARK, note_lines
+from estimator_pipeline.migrate.code.others import Others
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.renames.renamed_text import Change
 from estimator_pipeline.migrate.code.renames.tf1_names import ON_THE_WAY
-from estimator_pipeline.migrate.code.scanner import Analysis, analyse, analyse_sources, deep
+from estimator_pipeline.migrate.code.repository.repository import read_code, run
+from estimator_pipeline.migrate.code.scanner import Analysis, analyse, deep, unreadable
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files, reached
 from estimator_pipeline.migrate.code.to_keras.program.rule import KERAS
 
-__all__ = ["NOTES", "SCHEMA", "Change", "Converted", "ConvertedFile", "convert"]
+__all__ = ["NOTES", "SCHEMA", "Change", "Converted", "ConvertedFile", "convert", "convert_part"]
 
 SCHEMA = "estimator-pipeline/migrate-convert/1"
 """The form of the JSON document. A new number where a field goes or changes its meaning; new fields are no change."""
@@ -130,7 +133,15 @@ class Converted:
         }
 
 
-def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "keras") -> Converted:
+def convert(
+    root: str | os.PathLike[str],
+    *,
+    notes: str = "manual",
+    to: str = "keras",
+    jobs: int = 1,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Converted:
     """Converts a file or a folder; nothing is written.
 
     Args:
@@ -138,6 +149,7 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
         notes: which constructs that are left get a marked comment above them; one of :data:`NOTES`.
         to: "keras"; "keras-layers", where a model_fn either becomes Keras layers or keeps its Estimator; "estimator",
             where all stay Estimators.
+        jobs, cache, progress: see :func:`scan`.
 
     Returns:
         Every file with its text before and after, what was changed and what is left.
@@ -159,8 +171,30 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
             found=", ".join(TARGETS),
             hint="name one",
         )
-    analysis = analyse(root, to=to)
-    by_path: dict[str, list[CodeFinding]] = analysis.scan.by_file()
+    code = read_code(root)
+    files = {}
+    for source in code.sources:
+        files[source.path] = made = ConvertedFile(source.path, source.text, source.text, source.encoding)
+        made.left = [unreadable(source, problem) for problem in source.problems]
+        made.kept = "" if not source.problems else "notebooks are not converted" if source.cells else "it cannot be read"
+    for answer in run(code, "convert", {"notes": notes, "to": to}, jobs=jobs, cache=cache, progress=progress):
+        for one in answer["files"]:
+            made = files[one["path"]]
+            for name, value in one.items():
+                if name in ("left", "unchanged"):
+                    value = [CodeFinding(**finding) for finding in value]
+                setattr(made, name, [Change(**change) for change in value] if name == "changes" else value)
+    return Converted(os.fspath(root), str(code.base), list(files.values()), code.skipped)
+
+
+def convert_part(
+    sources: list[SourceFile], modules: Modules, others: Others, options: Mapping[str, str], tick: Callable[[], None]
+) -> dict[str, Any]:
+    """The files of one program, as plain values: what of them is not as it was."""
+    analysis = analyse(sources, modules, others, to=options["to"], tick=tick)
+    by_path: dict[str, list[CodeFinding]] = {}
+    for finding in analysis.findings:
+        by_path.setdefault(finding.path, []).append(finding)
     trees = {tree.source.path: tree for tree in analysis.trees}
     files = []
     with deep():
@@ -185,8 +219,15 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
                     _switch(made, trees[source.path], analysis, imported)
                     _import(made, trees[source.path], renamed.imports)
             files.append(made)
-        _note(files, _again(files, analysis), NOTES[notes])
-    return Converted(os.fspath(root), str(analysis.base), files, analysis.scan.skipped)
+        _note(files, _again(files, analysis, others), NOTES[options["notes"]])
+    return {"files": [_plain(made) for made in files]}
+
+
+def _plain(made: ConvertedFile) -> dict[str, Any]:
+    plain = {name: value for name, value in vars(made).items() if name != "before" and (name != "after" or made.changed)}
+    for name in ("changes", "left", "unchanged"):
+        plain[name] = [vars(one) for one in plain[name]]
+    return plain
 
 
 def _to_keras(made: ConvertedFile, outcome: ConversionOutcome, findings: list[CodeFinding]) -> None:
@@ -236,14 +277,15 @@ def _import(made: ConvertedFile, tree: Tree, imports: list[str]) -> None:
     made.changes.sort(key=lambda change: (change.line, change.column))
 
 
-def _again(files: list[ConvertedFile], analysis: Analysis) -> Analysis:
+def _again(files: list[ConvertedFile], analysis: Analysis, others: Others) -> Analysis:
     """The analysis of what is written."""
-    if not any(made.changed for made in files):
+    counts = any(construct.match.ambiguous for construct, _ in analysis.constructs)
+    if not others.any("a converted file", any(made.changed for made in files), counts=counts):
         return analysis
     sources = [SourceFile(made.path, made.after, one.cells, list(one.problems), one.encoding)
                for made, one in zip(files, analysis.sources, strict=True)]  # fmt: skip
     outcomes = {path: outcome for path, outcome in analysis.outcomes.items() if not outcome.text}
-    return analyse_sources(analysis.scan.root, analysis.base, sources, analysis.scan.skipped, outcomes)
+    return analyse(sources, analysis.program.modules, others, outcomes=outcomes, trees=analysis.program.trees)
 
 
 def _note(files: list[ConvertedFile], done: Analysis, noted: tuple[str, ...]) -> None:

@@ -117,7 +117,7 @@ class Tree:
         was_tensorflow_1: whether that is so of the file that this one is a renamed copy of.
         keras: what becomes of the file as a Keras program.
         renamed: node -> how the converter spells it; renamed_parts: what else is another thing by that;
-            renamed_names: of the whole program, by the name below tf.
+            new_name: of a name below tf, as all of the code base has it.
     """
 
     def __init__(self, source: SourceFile, module: cst.Module) -> None:
@@ -133,16 +133,39 @@ class Tree:
         self.strings: list[cst.SimpleString] = []
         self.imports: list[tuple[cst.CSTNode, Binding]] = []
         self.scope = Scope("module", module, None, self)
+        self._plan_nothing()
+        self._positions: Any = None
+        _Walk(self).statements(module.body, self.scope, module)
+
+    def begin_anew(self, source: SourceFile) -> None:
+        """Forgets what was planned for the file, whose text is the same."""
+        self._plan_nothing()
+        self.source = source
+
+    def _plan_nothing(self) -> None:
         self.tensorflow_1 = False
         self.contrib: tuple[str, int] | None = None
         self.needs: list[str] = []
         self.was_tensorflow_1 = False
         self.renamed: dict[cst.CSTNode, Any] = {}
         self.renamed_parts: dict[cst.CSTNode, Any] = {}
-        self.renamed_names: dict[str, Any] = {}
+        self.new_name: Any = lambda below: None
         self.keras: Any = None
-        self._positions: Any = None
-        _Walk(self).statements(module.body, self.scope, module)
+
+    def state(self) -> dict[str, Any]:
+        """What is planned for the file; :meth:`set_state` brings it back."""
+        names = ("source", "tensorflow_1", "contrib", "needs", "was_tensorflow_1", "renamed", "renamed_parts",
+                 "new_name", "keras")  # fmt: skip
+        return {name: getattr(self, name) for name in names}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes back to an earlier plan."""
+        vars(self).update(state)
+
+    @functools.cached_property
+    def verbatim(self) -> bool:
+        """Whether the tree gives the text of the file byte for byte."""
+        return self.module.code == self.source.text
 
     def position(self, node: cst.CSTNode) -> tuple[int, int, int, int]:
         """First line and column, last line and column; lines and columns count from 1, the last is exclusive."""

@@ -50,7 +50,7 @@ def of(tree: Tree) -> RenamedText:
     before = tree.source.text
     if tree.source.cells:
         return RenamedText(before)
-    if tree.module.code != before:
+    if not tree.verbatim:
         return RenamedText(before, kept="it would not be kept byte for byte")
     changes: list[Change] = []
     after = apply(before, _edits(tree, Lines(before), changes))

@@ -88,11 +88,10 @@ def reached(program: Program, tree: Tree, chosen: set[Tree]) -> list[Tree]:
         if one in found or one in waiting:
             return
         waiting.add(one)
-        for _, binding in one.imports:
-            for other in program.files_of_import(one, binding):
-                if other is not tree:
-                    visit(other)
-        if one in chosen or any(other in found for _, b in one.imports for other in program.files_of_import(one, b)):
+        for other in program.imports(one):
+            if other is not tree:
+                visit(other)
+        if one in chosen or any(other in found for other in program.imports(one)):
             found[one] = None
 
     waiting: set[Tree] = set()
@@ -102,10 +101,7 @@ def reached(program: Program, tree: Tree, chosen: set[Tree]) -> list[Tree]:
 
 def imported_files(program: Program, trees: Iterable[Tree]) -> set[Tree]:
     """The files that others of a program import."""
-    return {
-        other for tree in trees for _, binding in tree.imports for other in program.files_of_import(tree, binding)
-        if other is not tree
-    }  # fmt: skip
+    return {other for tree in trees for other in program.imports(tree) if other is not tree}
 
 
 def link(program: Program, trees: Sequence[Tree]) -> Linked:
@@ -170,7 +166,7 @@ def _check(program: Program, linked: Linked) -> None:
     found: dict[str, Tree] = {}
     for part in linked.parts:
         tree = part.tree
-        if tree.source.cells or tree.module.code != tree.source.text or "\r" in tree.source.text:
+        if tree.source.cells or not tree.verbatim or "\r" in tree.source.text:
             raise NotConvertible(
                 "a notebook, or a file that would not be kept byte for byte, is part of it", tree.module
             )
