@@ -24,7 +24,7 @@ from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFind
 from estimator_pipeline.migrate.code.notes import MARK, note_lines
 from estimator_pipeline.migrate.code.others import Others
 from estimator_pipeline.migrate.code.renames import tensorflow_1
-from estimator_pipeline.migrate.code.renames.renamed_text import Change
+from estimator_pipeline.migrate.code.renames.renamed_text import NOT_VERBATIM, Change
 from estimator_pipeline.migrate.code.renames.tf1_names import ON_THE_WAY
 from estimator_pipeline.migrate.code.repository.repository import read_code, run
 from estimator_pipeline.migrate.code.scanner import Analysis, analyse, deep, unreadable
@@ -211,6 +211,7 @@ def convert_part(
             elif source.path in analysis.renamed:
                 renamed = analysis.renamed[source.path]
                 made.after, made.changes, made.kept = renamed.text, list(renamed.changes), renamed.kept
+                made.kept = made.kept or ("" if trees[source.path].verbatim else NOT_VERBATIM)
                 outcome = analysis.outcomes.get(source.path)
                 if not made.kept and outcome is not None and outcome.text:
                     _to_keras(made, outcome, findings)

@@ -7,7 +7,6 @@ assignments, `self.x` through the class, calls through what their functions retu
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,28 +94,28 @@ class Program:
         if node in self._known:
             return self._known[node]
         before = self._cuts
-        with self._asking(node) as new:
-            if not new:
-                return ()
+        if not self._asks(node):
+            return ()
+        try:
             found = tuple(dict.fromkeys(self._expression(node, tree, scope)))
+        finally:
+            self._asked.discard(node)
         # Within a circle an answer may be a part of it, and is another one when asked from elsewhere.
         if not self._asked or self._cuts == before:
             self._known[node] = found
         return found
 
-    @contextlib.contextmanager
-    def _asking(self, question: Any) -> Iterator[bool]:
-        """Whether a question is answered: not within itself, as in a circle of names, nor too far from the first."""
+    def _asks(self, question: Any) -> bool:
+        """Whether a question is answered: not within itself, as in a circle of names, nor too far from the first.
+
+        Then it is open until it is taken from `_asked`.
+        """
         self._steps = self._steps + 1 if self._asked else 1
         if question in self._asked or self._steps > _STEPS or len(self._asked) >= _DEPTH:
             self._cuts += 1
-            yield False
-            return
+            return False
         self._asked.add(question)
-        try:
-            yield True
-        finally:
-            self._asked.discard(question)
+        return True
 
     def begin_anew(self) -> None:
         """After an exception: no question is open."""
@@ -211,13 +210,18 @@ class Program:
             yield from self._from_stars(name, scope.tree)
 
     def _from_stars(self, name: str, tree: Tree) -> Iterator[Value]:
-        with self._asking((tree.source.path, name)) as new:
-            for star in tree.scope.stars if new else ():
+        question = (tree.source.path, name)
+        if not self._asks(question):
+            return
+        try:
+            for star in tree.scope.stars:
                 for value in self._module(star, tree):
                     if isinstance(value, ModuleOf) and value.tree is not None:
                         yield from self._public(value, name)
                     elif isinstance(value, Outside) and self._is_outside_name(f"{value.dotted}.{name}"):
                         yield Outside(f"{value.dotted}.{name}")
+        finally:
+            self._asked.discard(question)
 
     @staticmethod
     def _is_outside_name(dotted: str) -> bool:
@@ -297,17 +301,23 @@ class Program:
 
     def _public(self, module: ModuleOf, name: str) -> Iterator[Value]:
         if module.tree is not None:
-            with self._asking((module.path, name, "public")) as new:
-                found = list(self.look_up(name, module.tree.scope)) if new else []
+            question = (module.path, name, "public")
+            found, new = [], self._asks(question)
+            if new:
+                try:
+                    found = list(self.look_up(name, module.tree.scope))
+                finally:
+                    self._asked.discard(question)
             if found or (new and name in module.tree.scope.names):
                 yield from found
                 return
         yield from self._at(within(module.path, name))
 
     def _of_class(self, own: ClassOf, name: str) -> Iterator[Value]:
-        with self._asking((own.node, name)) as new:
-            if not new:
-                return
+        question = (own.node, name)
+        if not self._asks(question):
+            return
+        try:
             scope = own.tree.scopes[own.node]
             found = [*scope.names.get(name, ()), *scope.attributes.get(name, ())]
             for binding in found:
@@ -326,6 +336,8 @@ class Program:
                         yield from self._of_class(base, name)
                     else:
                         yield Member(base.dotted, name)
+        finally:
+            self._asked.discard(question)
 
     def bases(self, own: ClassOf) -> Iterator[Outside | ClassOf]:
         """The classes that a class is made of, as it names them."""

@@ -172,8 +172,8 @@ class Tree:
         if self._positions is None:
             from libcst.metadata import MetadataWrapper, PositionProvider
 
-            wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
-            self._positions = wrapper.resolve(PositionProvider)
+            # By itself: the wrapper would walk over the whole tree once more, for other metadata than this.
+            self._positions = PositionProvider()._gen(MetadataWrapper(self.module, unsafe_skip_copy=True))
         found = self._positions[node]
         return found.start.line, found.start.column + 1, found.end.line, found.end.column + 1
 

@@ -15,6 +15,9 @@ from estimator_pipeline.migrate.code.analysis.syntax import Tree
 __all__ = ["Change", "RenamedText", "of"]
 
 
+NOT_VERBATIM = "it would not be kept byte for byte"
+
+
 @dataclass(frozen=True)
 class Change:
     """A place that was converted; line and column are those of the program as it was, counted from 1."""
@@ -50,8 +53,10 @@ def of(tree: Tree) -> RenamedText:
     before = tree.source.text
     if tree.source.cells:
         return RenamedText(before)
+    if not tree.renamed:
+        return RenamedText(before)
     if not tree.verbatim:
-        return RenamedText(before, kept="it would not be kept byte for byte")
+        return RenamedText(before, kept=NOT_VERBATIM)
     changes: list[Change] = []
     after = apply(before, _edits(tree, Lines(before), changes))
     why = _does_not_read(before, after)
