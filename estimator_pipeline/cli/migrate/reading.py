@@ -12,16 +12,14 @@ from typing import Annotated, TextIO
 
 import typer
 
-from estimator_pipeline.utils.cache_folder import cache_folder
+from estimator_pipeline.utils.cache_folder import cache_dir
 
 __all__ = ["Jobs", "NoCache", "cores", "progress_on", "results_folder"]
 
 Jobs = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Processes that read a folder; by default one for each core.")
 ]
-NoCache = Annotated[
-    bool, typer.Option("--no-cache", help="Read all of it anew, and keep nothing for the next time.")
-]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Read all of it anew, and keep nothing for the next time.")]
 
 _WIDTH = 30
 _BAR_SECS, _LINE_SECS = 0.1, 30.0
@@ -34,7 +32,7 @@ def cores() -> int:
 
 def results_folder(no_cache: bool) -> Path | None:
     """Where the results of earlier runs are."""
-    return None if no_cache else cache_folder(os.environ) / "migrate"
+    return None if no_cache else cache_dir(os.environ) / "migrate"
 
 
 @contextlib.contextmanager

@@ -176,7 +176,9 @@ def convert(
     for source in code.sources:
         files[source.path] = made = ConvertedFile(source.path, source.text, source.text, source.encoding)
         made.left = [unreadable(source, problem) for problem in source.problems]
-        made.kept = "" if not source.problems else "notebooks are not converted" if source.cells else "it cannot be read"
+        made.kept = (
+            "" if not source.problems else "notebooks are not converted" if source.cells else "it cannot be read"
+        )
     for answer in run(code, "convert", {"notes": notes, "to": to}, jobs=jobs, cache=cache, progress=progress):
         for one in answer["files"]:
             made = files[one["path"]]
@@ -225,7 +227,9 @@ def convert_part(
 
 
 def _plain(made: ConvertedFile) -> dict[str, Any]:
-    plain = {name: value for name, value in vars(made).items() if name != "before" and (name != "after" or made.changed)}
+    plain = {
+        name: value for name, value in vars(made).items() if name != "before" and (name != "after" or made.changed)
+    }
     for name in ("changes", "left", "unchanged"):
         plain[name] = [vars(one) for one in plain[name]]
     return plain

@@ -25,10 +25,10 @@ from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.failures import Failures
 from estimator_pipeline.migrate.code.findings import AUTOMATIC, MANUAL, UNCHANGED, CodeFinding, Scan
 from estimator_pipeline.migrate.code.others import Others
-from estimator_pipeline.migrate.code.repository.repository import read_code, run
 from estimator_pipeline.migrate.code.renames import renamed_text, tensorflow_1, tf1_names
 from estimator_pipeline.migrate.code.renames.registry import decide
 from estimator_pipeline.migrate.code.renames.renamed_text import RenamedText
+from estimator_pipeline.migrate.code.repository.repository import read_code, run
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras.program import rule as keras
 

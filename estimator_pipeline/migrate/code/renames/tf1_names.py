@@ -157,7 +157,7 @@ def plan_aliases(trees: list[Tree], others: Others, stage: str) -> None:
 
     def new_name(below: str) -> RenamedName | None:
         found = others.last(f"{stage}: new name of {below}", names.get(below))
-        return found and RenamedName(cst.Name("tf"), below, found[1])
+        return None if found is None else RenamedName(cst.Name("tf"), below, found[1])
 
     for tree in trees:
         tree.new_name = new_name

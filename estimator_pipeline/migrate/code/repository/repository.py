@@ -112,8 +112,7 @@ class _Run:
                 self._keep(part, answer)
         for again in range(_ROUNDS, -1, -1):
             self.known = merged(self.found[part]["told"] for part in parts if part in self.found)
-            left = [part for part in parts
-                    if part not in self.found or (again and not holds(self.found[part]["asked"], self.known))]  # fmt: skip
+            left = [part for part in parts if part not in self.found or (again and self._is_old(part))]
             if left:
                 self._read(left, stack)
                 continue
@@ -164,6 +163,10 @@ class _Run:
         self.ticks[part] = min(self.ticks[part] + ticks, _TICKS * len(part.paths))
         if self.progress is not None:
             self.progress(sum(self.ticks.values()) // _TICKS, sum(len(one.paths) for one in self.ticks))
+
+    def _is_old(self, part: Part) -> bool:
+        """Whether others have told something else by now than the program was told."""
+        return not holds(self.found[part]["asked"], self.known)
 
     def _joined(self, parts: list[Part]) -> list[Part]:
         """The programs, those as one of which a file that is part of both came to different things."""
