@@ -179,7 +179,9 @@ def convert(
         made.kept = (
             "" if not source.problems else "notebooks are not converted" if source.cells else "it cannot be read"
         )
-    for answer in run(code, "convert", {"notes": notes, "to": to}, jobs=jobs, cache=cache, progress=progress):
+    for answer in run(
+        code, "convert", convert_part, {"notes": notes, "to": to}, jobs=jobs, cache=cache, progress=progress
+    ):
         for one in answer["files"]:
             made = files[one["path"]]
             for name, value in one.items():

@@ -84,7 +84,7 @@ def scan(
     found = Scan(root=os.fspath(root), skipped=code.skipped, files=len(code.sources), without=code.without)
     found.lines = sum(one.text.count("\n") + (not one.text.endswith("\n")) for one in code.sources if one.text)
     findings = [unreadable(source, problem) for source in code.sources for problem in source.problems]
-    for answer in run(code, "scan", {}, jobs=jobs, cache=cache, progress=progress):
+    for answer in run(code, "scan", scan_part, {}, jobs=jobs, cache=cache, progress=progress):
         findings += [CodeFinding(**one) for one in answer["findings"]]
     found.findings = in_order(findings)
     _keep_texts(found, code.sources)

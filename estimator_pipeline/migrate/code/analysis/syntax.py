@@ -19,6 +19,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
+from estimator_pipeline.migrate.code.analysis.python_2 import why_not_python_3
 
 __all__ = ["Binding", "Scope", "Tree", "dotted_of", "parse"]
 
@@ -487,20 +488,4 @@ def _problem(text: str, error: cst.ParserSyntaxError) -> NotebookProblem:
         pass
     lines = text.splitlines()
     here = lines[line - 1] if 0 < line <= len(lines) else ""
-    return NotebookProblem(line, max(column, 1), _why(here, message))
-
-
-_PYTHON_2 = (
-    (r"^\s*print\s+[^(\s=]|^\s*print\s*>>|;\s*print\s+['\"]|:\s*print\s+['\"\w]", "a print statement of Python 2"),
-    (r"except\s+[\w.()\s,]+,\s*\w+\s*:", "an except clause of Python 2"),
-    (r"^\s*exec\s+[^(]|^\s*raise\s+[\w.]+\s*,|`|\b0[0-7]+\b|<>|\bur['\"]|\d[lL]\b", "the syntax of Python 2"),
-)
-
-
-def _why(line: str, message: str) -> str:
-    for pattern, why in _PYTHON_2:
-        if re.search(pattern, line):
-            return why
-    if "tab" in message:
-        return "tabs and spaces are mixed in its indentation"
-    return f"the syntax is not that of Python 3: {message}" if message else "the syntax is not that of Python 3"
+    return NotebookProblem(line, max(column, 1), why_not_python_3(here, message))

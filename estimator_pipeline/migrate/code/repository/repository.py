@@ -16,9 +16,9 @@ from estimator_pipeline.migrate.code.others import holds, merged
 from estimator_pipeline.migrate.code.repository import results_cache
 from estimator_pipeline.migrate.code.repository.processes import Processes
 from estimator_pipeline.migrate.code.repository.results_cache import ResultsCache
-from estimator_pipeline.migrate.code.repository.worker import Worker, quiet_collector
+from estimator_pipeline.migrate.code.repository.worker import PartFunction, Worker, quiet_collector
 
-__all__ = ["Code", "Progress", "read_code", "run"]
+__all__ = ["CodeBase", "Progress", "read_code", "run"]
 
 Progress = Callable[[int, int], None]
 """Called with how many files are done, and how many there are."""
@@ -32,7 +32,7 @@ _ROUNDS = 8
 
 
 @dataclass
-class Code:
+class CodeBase:
     """A code base.
 
     Attributes:
@@ -49,7 +49,7 @@ class Code:
     without: int
 
 
-def read_code(root: str | os.PathLike[str]) -> Code:
+def read_code(root: str | os.PathLike[str]) -> CodeBase:
     """Reads a file or a folder, and finds its programs.
 
     Raises:
@@ -61,12 +61,13 @@ def read_code(root: str | os.PathLike[str]) -> Code:
     chosen = with_tensorflow(readable, imports)
     modules = Modules([source.path for source in sources], base.resolve().name)
     found = parts(readable, imports, chosen, modules)
-    return Code(base, sources, skipped, modules, found, len(readable) - len(chosen))
+    return CodeBase(base, sources, skipped, modules, found, len(readable) - len(chosen))
 
 
 def run(
-    code: Code,
+    code: CodeBase,
     work: str,
+    part: PartFunction,
     options: Mapping[str, str],
     *,
     jobs: int = 1,
@@ -76,9 +77,10 @@ def run(
     """What comes of each program; the same for any number of processes, and with any cache.
 
     Args:
-        work, options: see :class:`..worker.Worker`.
+        work: the name by which a process knows `part`; "scan" or "convert".
+        part, options: see :class:`..worker.Worker`.
     """
-    running = _Run(code, work, options, jobs, None if cache is None else ResultsCache(cache), progress)
+    running = _Run(code, work, part, options, jobs, None if cache is None else ResultsCache(cache), progress)
     with quiet_collector(), contextlib.ExitStack() as stack:
         return running.answers(stack)
 
@@ -86,14 +88,15 @@ def run(
 class _Run:
     def __init__(
         self,
-        code: Code,
+        code: CodeBase,
         work: str,
+        part: PartFunction,
         options: Mapping[str, str],
         jobs: int,
         cache: ResultsCache | None,
         progress: Progress | None,
     ) -> None:
-        self.code, self.work, self.options, self.jobs = code, work, dict(options), jobs
+        self.code, self.work, self.part, self.options, self.jobs = code, work, part, dict(options), jobs
         self.cache, self.progress = cache, progress
         self.sources = {source.path: source for source in code.sources}
         self.found: dict[Part, dict[str, Any]] = {}
@@ -144,7 +147,7 @@ class _Run:
 
     def _answer(self, part: Part) -> dict[str, Any]:
         if self.worker is None:
-            self.worker = Worker(self.work, self.options, self.code.modules)
+            self.worker = Worker(self.part, self.options, self.code.modules)
         return self.worker.answer(self._sources(part), self.known, lambda: self._tick(part, 1))
 
     def _new(self, part: Part, answer: dict[str, Any]) -> None:

@@ -16,11 +16,13 @@ import threading
 import time
 from typing import Any
 
+from estimator_pipeline.migrate.code import converter, scanner
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.modules import Modules
 from estimator_pipeline.migrate.code.analysis.notebooks import NotebookCell
 from estimator_pipeline.migrate.code.repository.worker import Worker, quiet_collector
 
+PARTS = {"scan": scanner.scan_part, "convert": converter.convert_part}
 _TICK_SECS = 0.2
 
 
@@ -28,7 +30,7 @@ def main() -> None:
     """Answers until standard input ends."""
     threading.Thread(target=_end_with_the_asking_process, daemon=True).start()
     first = json.loads(sys.stdin.readline())
-    worker = Worker(first["work"], first["options"], Modules(first["paths"], first["package"]))
+    worker = Worker(PARTS[first["work"]], first["options"], Modules(first["paths"], first["package"]))
     with quiet_collector():
         for line in sys.stdin:
             job = json.loads(line)

@@ -12,25 +12,26 @@ from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.modules import Modules
 from estimator_pipeline.migrate.code.others import Others
 
-__all__ = ["Worker", "quiet_collector"]
+__all__ = ["PartFunction", "Worker", "quiet_collector"]
 
 # Trees refer to themselves. So many files are let go at a time: a collection looks at all that there is.
 _FILES_AT_A_TIME = 100
+
+PartFunction = Callable[
+    [list[SourceFile], Modules, Others, Mapping[str, str], Callable[[], None]], dict[str, Any]
+]  # fmt: skip
 
 
 class Worker:
     """Reads programs of one code base.
 
     Args:
-        work: "scan" or "convert".
-        options: of that work.
+        part: what is done with one, such as `scanner.scan_part`.
+        options: of that.
     """
 
-    def __init__(self, work: str, options: Mapping[str, str], modules: Modules) -> None:
-        from estimator_pipeline.migrate.code import converter, scanner
-
-        self._part = {"scan": scanner.scan_part, "convert": converter.convert_part}[work]
-        self._options, self._modules = options, modules
+    def __init__(self, part: PartFunction, options: Mapping[str, str], modules: Modules) -> None:
+        self._part, self._options, self._modules = part, options, modules
         self._files = 0
 
     def answer(
