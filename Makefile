@@ -65,6 +65,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/evaluation_memory.py
 	$(BIN)/python benchmarks/exec_startup.py
 	$(BIN)/python benchmarks/ledger_cost.py
+	$(BIN)/python benchmarks/migrate_scan.py
 	$(BIN)/python benchmarks/mirrored_evaluation.py
 	$(BIN)/python benchmarks/record_checksums.py
 	$(BIN)/python benchmarks/restart_time.py

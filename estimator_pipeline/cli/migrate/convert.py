@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from estimator_pipeline.cli.migrate.reading import Jobs, NoCache, cores, progress_on, results_folder
 from estimator_pipeline.errors import ConfigError
 
 
@@ -40,6 +41,8 @@ def command(
         ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of --parity.")] = 20,
+    jobs: Jobs = None,
+    no_cache: NoCache = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
     """Convert what can be converted for sure, and mark what a person has to write.
@@ -70,7 +73,10 @@ def command(
         check_proof(parity, path)
     if output is not None and path.exists():
         check_output(path, output, overwrite=overwrite)
-    made = convert(path, notes=notes, to=to)
+    with progress_on(quiet=as_json) as progress:
+        made = convert(
+            path, notes=notes, to=to, jobs=jobs or cores(), cache=results_folder(no_cache), progress=progress
+        )
     written = output is not None and not dry_run
     if written and output is not None:
         write(made, output)

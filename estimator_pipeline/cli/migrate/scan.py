@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from estimator_pipeline.cli.migrate.reading import Jobs, NoCache, cores, progress_on, results_folder
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils import durable_files as durable
 
@@ -36,6 +37,8 @@ def command(
             help="Exit code 1 where a finding has this treatment, or a harder one.",
         ),
     ] = None,
+    jobs: Jobs = None,
+    no_cache: NoCache = False,
 ) -> None:
     """Find every construct of tf.estimator and TensorFlow 1 in a program, and say what becomes of each.
 
@@ -51,7 +54,8 @@ def command(
             found="manual, automatic, unchanged",
             hint="name one of the three",
         )
-    found = scan(path)
+    with progress_on(quiet=as_json) as progress:
+        found = scan(path, jobs=jobs or cores(), cache=results_folder(no_cache), progress=progress)
     if sarif is not None:
         _write(sarif, json.dumps(sarif_document(found), indent=1) + "\n", "--sarif")
     if html is not None:

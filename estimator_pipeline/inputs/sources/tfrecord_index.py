@@ -26,7 +26,7 @@ import tempfile
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ import numpy as np
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.utils import durable_files as durable
 from estimator_pipeline.utils import io_errors
+from estimator_pipeline.utils.cache_folder import cache_dir
 
 __all__ = [
     "INDEX_SUFFIX",
@@ -65,12 +66,6 @@ _DIGEST = re.compile(r"[0-9a-f]{16}")
 _LARGE = 32 * 1024
 _BLOCK = 4096
 _BLOCKS = 4
-
-
-def cache_dir(environ: Mapping[str, str]) -> Path:
-    """Where this package keeps what it can make again: XDG_CACHE_HOME or ~/.cache, and its own name."""
-    base = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
-    return Path(base) / "estimator_pipeline"
 
 
 def check_file(path: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,22 +17,25 @@ import libcst as cst
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
-from estimator_pipeline.migrate.code.analysis.files import Skipped
+from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile
+from estimator_pipeline.migrate.code.analysis.modules import Modules
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding
-from estimator_pipeline.migrate.code.judging import switched_behind
+from estimator_pipeline.migrate.code.judging import judge_by_itself, switched_behind
 from estimator_pipeline.migrate.code.notes import MARK, note_lines
+from estimator_pipeline.migrate.code.others import Others
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.renames.renamed_text import Change, RenamedText
 from estimator_pipeline.migrate.code.renames.tf1_names import ON_THE_WAY
-from estimator_pipeline.migrate.code.scanner import Analysis, analyse, analyse_sources, deep
+from estimator_pipeline.migrate.code.repository.repository import read_code, run
+from estimator_pipeline.migrate.code.scanner import Analysis, analyse, deep, judged, unreadable
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files
 from estimator_pipeline.migrate.code.to_keras.program.rule import KERAS
 from estimator_pipeline.migrate.code.verdicts import COPIED, NO_TENSORFLOW, UNREADABLE, FileVerdict
 from estimator_pipeline.migrate.code.verdicts import UNCHANGED as VERDICT_UNCHANGED
 
-__all__ = ["NOTES", "SCHEMA", "Change", "Converted", "ConvertedFile", "convert"]
+__all__ = ["NOTES", "SCHEMA", "Change", "Converted", "ConvertedFile", "convert", "convert_part"]
 
 SCHEMA = "estimator-pipeline/migrate-convert/1"
 """The form of the JSON document. A new number where a field goes or changes its meaning; new fields are no change."""
@@ -153,7 +156,15 @@ class Converted:
         }
 
 
-def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "keras") -> Converted:
+def convert(
+    root: str | os.PathLike[str],
+    *,
+    notes: str = "manual",
+    to: str = "keras",
+    jobs: int = 1,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Converted:
     """Converts a file or a folder; nothing is written.
 
     Args:
@@ -161,6 +172,7 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
         notes: which constructs that are left get a marked comment above them; one of :data:`NOTES`.
         to: "keras"; "keras-layers", where a model_fn either becomes Keras layers or keeps its Estimator; "estimator",
             where all stay Estimators.
+        jobs, cache, progress: see :func:`scan`.
 
     Returns:
         Every file with its text before and after, what was changed and what is left.
@@ -182,24 +194,41 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
             found=", ".join(TARGETS),
             hint="name one",
         )
-    analysis = analyse(root, to=to)
+    code = read_code(root)
+    files, verdicts = {}, judge_by_itself(code.sources, code.without)
+    for source in code.sources:
+        files[source.path] = made = _made(source, verdicts[source.path])
+        if source.path not in code.without:
+            made.left = [unreadable(source, problem) for problem in source.problems]
+    for answer in run(
+        code, "convert", convert_part, {"notes": notes, "to": to}, jobs=jobs, cache=cache, progress=progress
+    ):
+        for one in answer["files"]:
+            made = files[one["path"]]
+            for name, value in one.items():
+                setattr(made, name, _OF_PLAIN[name](value) if name in _OF_PLAIN else value)
+    return Converted(os.fspath(root), str(code.base), list(files.values()), code.skipped)
+
+
+def convert_part(
+    sources: list[SourceFile], modules: Modules, others: Others, options: Mapping[str, str], tick: Callable[[], None]
+) -> dict[str, Any]:
+    """The files of one program, as plain values: what of them is not as it was."""
+    analysis = analyse(sources, modules, others, to=options["to"], tick=tick)
     by_path: dict[str, list[CodeFinding]] = {}
-    for finding in analysis.scan.findings:
+    for finding in analysis.findings:
         by_path.setdefault(finding.written or finding.path, []).append(finding)
     trees = {tree.source.path: tree for tree in analysis.trees}
-    files = []
+    files, verdicts = [], judged(analysis)
     with deep():
         imported = imported_files(analysis.program, analysis.trees)
         for source in analysis.sources:
-            verdict = analysis.scan.verdicts[source.path]
-            made = ConvertedFile(source.path, source.text, source.text, source.encoding, verdict=verdict)
+            verdict = verdicts[source.path]
+            made = _made(source, verdict)
             findings = by_path.get(source.path, [])
             made.left = [one for one in findings if one.treatment == MANUAL]
             made.unchanged = [one for one in findings if one.treatment == UNCHANGED]
-            if verdict.verdict in (COPIED, UNREADABLE, NO_TENSORFLOW):
-                unread = "it cannot be read: " if verdict.verdict == UNREADABLE else ""
-                made.kept = f"{unread}{verdict.why}"
-            elif source.path in analysis.renamed:
+            if not made.kept and source.path in analysis.renamed:
                 renamed = analysis.renamed[source.path]
                 made.after, made.changes = renamed.text, list(renamed.changes)
                 outcome = analysis.outcomes.get(source.path)
@@ -210,8 +239,33 @@ def convert(root: str | os.PathLike[str], *, notes: str = "manual", to: str = "k
                     _switch(made, trees[source.path], analysis, imported)
                     _import(made, trees[source.path], renamed)
             files.append(made)
-        _note(files, _again(files, analysis), NOTES[notes])
-    return Converted(os.fspath(root), str(analysis.base), files, analysis.scan.skipped)
+        _note(files, _again(files, analysis, others), NOTES[options["notes"]])
+    return {"files": [_plain(made) for made in files]}
+
+
+def _made(source: SourceFile, verdict: FileVerdict) -> ConvertedFile:
+    made = ConvertedFile(source.path, source.text, source.text, source.encoding, verdict=verdict)
+    if verdict.verdict in (COPIED, UNREADABLE, NO_TENSORFLOW):
+        made.kept = f"{'it cannot be read: ' if verdict.verdict == UNREADABLE else ''}{verdict.why}"
+    return made
+
+
+_OF_PLAIN: Mapping[str, Callable[[Any], Any]] = {
+    "changes": lambda values: [Change(**one) for one in values],
+    "left": lambda values: [CodeFinding(**one) for one in values],
+    "unchanged": lambda values: [CodeFinding(**one) for one in values],
+    "verdict": lambda value: FileVerdict(**value),
+}
+
+
+def _plain(made: ConvertedFile) -> dict[str, Any]:
+    plain = {
+        name: value for name, value in vars(made).items() if name != "before" and (name != "after" or made.changed)
+    }
+    for name in ("changes", "left", "unchanged"):
+        plain[name] = [vars(one) for one in plain[name]]
+    plain["verdict"] = vars(made.verdict)
+    return plain
 
 
 def _to_keras(made: ConvertedFile, outcome: ConversionOutcome, findings: list[CodeFinding]) -> None:
@@ -261,14 +315,15 @@ def _import(made: ConvertedFile, tree: Tree, renamed: RenamedText) -> None:
     made.changes.sort(key=lambda change: (change.line, change.column))
 
 
-def _again(files: list[ConvertedFile], analysis: Analysis) -> Analysis:
+def _again(files: list[ConvertedFile], analysis: Analysis, others: Others) -> Analysis:
     """The analysis of what is written."""
-    if not any(made.changed for made in files):
+    counts = any(construct.match.ambiguous for construct, _ in analysis.constructs)
+    if not others.any("a converted file", any(made.changed for made in files), counts=counts):
         return analysis
     sources = [replace(one, text=made.after, problems=list(one.problems))
                for made, one in zip(files, analysis.sources, strict=True)]  # fmt: skip
     outcomes = {path: outcome for path, outcome in analysis.outcomes.items() if not outcome.text}
-    return analyse_sources(analysis.scan.root, analysis.base, sources, analysis.scan.skipped, outcomes)
+    return analyse(sources, analysis.program.modules, others, outcomes=outcomes, trees=analysis.program.trees)
 
 
 def _note(files: list[ConvertedFile], done: Analysis, noted: tuple[str, ...]) -> None:

@@ -15,12 +15,12 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.findings import MANUAL, CodeFinding
 from estimator_pipeline.migrate.code.renames import tensorflow_1
-from estimator_pipeline.migrate.code.renames.renamed_text import RenamedText
+from estimator_pipeline.migrate.code.renames.renamed_text import NOT_VERBATIM, RenamedText
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files, reached
 from estimator_pipeline.migrate.code.verdicts import FileVerdict
 
-__all__ = ["as_the_user_has_it", "judge", "switched_behind"]
+__all__ = ["as_the_user_has_it", "judge", "judge_by_itself", "switched_behind"]
 
 
 def as_the_user_has_it(
@@ -54,15 +54,13 @@ def judge(
     findings: Iterable[CodeFinding],
     renamed: Mapping[str, RenamedText],
     outcomes: Mapping[str, ConversionOutcome],
-    without: Collection[str],
     program: Program,
     trees: Sequence[Tree],
 ) -> dict[str, FileVerdict]:
-    """Path -> verdict.
+    """Path -> verdict, on the files of a program.
 
     Args:
         outcomes: what becomes of a file as a Keras program, in the user's words.
-        without: the files that have nothing of TensorFlow.
     """
     manual = collections.Counter(one.written or one.path for one in findings if one.treatment == MANUAL)
     named = {one.written or one.path for one in findings}
@@ -72,16 +70,15 @@ def judge(
     for source in sources:
         path, kind, why, outcome = source.path, verdicts.UNCHANGED, "", outcomes.get(source.path)
         text = renamed.get(path)
-        if path in without:
-            told = _unreadable(source)
-            kind, why = verdicts.NO_TENSORFLOW, f"it cannot be read: {told}" if told else ""
-        elif source.cells:
+        if source.cells:
             if path in named:
                 kind, why = verdicts.COPIED, "notebooks are not converted"
         elif source.problems:
             kind, why = verdicts.UNREADABLE, _unreadable(source)
         elif text is not None and text.kept:
             kind, why = verdicts.COPIED, text.kept
+        elif path in by_path and path in named and not by_path[path].verbatim:
+            kind, why = verdicts.COPIED, NOT_VERBATIM
         elif outcome is not None:
             found[path] = _of_outcome(source, outcome, manual[path])
             continue
@@ -90,11 +87,33 @@ def judge(
         elif path in by_path:
             imported = imported_files(program, trees) if imported is None else imported
             if switched_behind(program, trees, by_path[path], imported) is not None:
-                kind = verdicts.RENAMED
-        found[path] = FileVerdict(
-            path, kind, why, reason=why, manual=manual[path], notebook=source.notebook, **_place(source, why)
-        )
+                verbatim = by_path[path].verbatim
+                kind, why = (verdicts.RENAMED, "") if verbatim else (verdicts.COPIED, NOT_VERBATIM)
+        found[path] = _of(source, kind, why, manual[path])
     return found
+
+
+def judge_by_itself(sources: Iterable[SourceFile], without: Collection[str]) -> dict[str, FileVerdict]:
+    """Path -> the verdict on a file that is part of no program.
+
+    Args:
+        without: the files that have nothing of TensorFlow.
+    """
+    found = {}
+    for source in sources:
+        told = _unreadable(source)
+        if source.path in without:
+            kind, told = verdicts.NO_TENSORFLOW, f"it cannot be read: {told}" if told else ""
+        else:
+            kind = verdicts.UNREADABLE if told else verdicts.UNCHANGED
+        found[source.path] = _of(source, kind, told, len(source.problems) if kind == verdicts.UNREADABLE else 0)
+    return found
+
+
+def _of(source: SourceFile, kind: str, why: str, manual: int) -> FileVerdict:
+    return FileVerdict(
+        source.path, kind, why, reason=why, manual=manual, notebook=source.notebook, **_place(source, why)
+    )
 
 
 def _of_outcome(source: SourceFile, outcome: ConversionOutcome, manual: int) -> FileVerdict:

@@ -5,22 +5,20 @@ Nothing of it is imported or executed, and TensorFlow is not needed.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
-import re
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.constructs import DATASET_ATTRIBUTES, RESOLVED, Construct, find_constructs
-from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile, read_tree
+from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.functions import find_functions
+from estimator_pipeline.migrate.code.analysis.import_graph import syntax
+from estimator_pipeline.migrate.code.analysis.modules import Modules
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
@@ -28,16 +26,18 @@ from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.checkout import commit_of
 from estimator_pipeline.migrate.code.failures import Failures
 from estimator_pipeline.migrate.code.findings import AUTOMATIC, MANUAL, UNCHANGED, CodeFinding, Scan
-from estimator_pipeline.migrate.code.judging import as_the_user_has_it, judge
+from estimator_pipeline.migrate.code.judging import as_the_user_has_it, judge, judge_by_itself
+from estimator_pipeline.migrate.code.others import Others
 from estimator_pipeline.migrate.code.renames import renamed_text, tensorflow_1, tf1_names
 from estimator_pipeline.migrate.code.renames.registry import decide
 from estimator_pipeline.migrate.code.renames.renamed_text import RenamedText
+from estimator_pipeline.migrate.code.repository.repository import read_code, run
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras.program import rule as keras
+from estimator_pipeline.migrate.code.verdicts import FileVerdict
 
-__all__ = ["Analysis", "analyse", "analyse_sources", "deep", "scan"]
+__all__ = ["Analysis", "analyse", "deep", "judged", "scan", "scan_part", "unreadable"]
 
-_OF_INTEREST = re.compile(r"tensorflow|TF_CONFIG|\btf\.(estimator|contrib|layers|train|compat)\b")
 # Deeply nested expressions of generated code; the default is 1,000.
 _RECURSION = 10_000
 _RUNS = "runs unchanged under exec and compat.install()"
@@ -46,115 +46,146 @@ _Found = TypeVar("_Found")
 
 @dataclass
 class Analysis:
-    """What is known of a code base: the scan, and the trees and constructs that it was made from.
+    """What is known of a program: the findings, and the trees and constructs that they were made from.
 
     Attributes:
-        base: the folder that paths are relative to.
-        constructs: each with its finding; what cannot be read has a finding of `scan` alone.
+        constructs: each with its finding; what cannot be read has a finding alone.
         renamed: path -> the text with the names of TensorFlow 2.
         outcomes: path -> what becomes of a file as a Keras program.
-        without: the files that have nothing of TensorFlow.
     """
 
-    base: Path
     sources: list[SourceFile]
-    scan: Scan
+    findings: list[CodeFinding]
     program: Program
     trees: list[Tree]
     constructs: list[tuple[Construct, CodeFinding]]
     renamed: Mapping[str, RenamedText]
     outcomes: Mapping[str, ConversionOutcome]
-    without: set[str] = field(default_factory=set)
 
 
-def scan(root: str | os.PathLike[str]) -> Scan:
+def scan(
+    root: str | os.PathLike[str],
+    *,
+    jobs: int = 1,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Scan:
     """Scans a file or a folder.
 
     Args:
         root: a Python file, a notebook, or a folder of them.
+        jobs: how many processes read the programs of a folder.
+        cache: a folder that keeps what becomes of a program, for the next time that its files are the same.
+        progress: called with how many files are done, and how many there are.
 
     Returns:
-        Every construct with its treatment, in the order of files, lines and columns; the same for the same files.
+        Every construct with its treatment, in the order of files, lines and columns, and a verdict on each file; the
+        same for the same files.
 
     Raises:
         ConfigError: there is no such path, or no Python file in it.
     """
-    return analyse(root).scan
-
-
-def analyse(root: str | os.PathLike[str], *, to: str = "keras") -> Analysis:
-    """Scans a file or a folder, and keeps what the scan was made from; for the converter. See :func:`scan`.
-
-    Args:
-        to: what a program becomes, one of `converter.TARGETS`.
-    """
-    base, sources, skipped = read_tree(root)
-    done = analyse_sources(root, base, sources, skipped, {} if to == "estimator" else None, to=to)
-    found = done.scan
-    with deep():
-        found.verdicts = judge(
-            sources, found.findings, done.renamed, done.outcomes, done.without, done.program, done.trees
-        )
+    code = read_code(root)
+    found = Scan(root=os.fspath(root), skipped=code.skipped, files=len(code.sources), without=len(code.without))
+    found.lines = sum(one.text.count("\n") + (not one.text.endswith("\n")) for one in code.sources if one.text)
+    findings = [unreadable(source, problem) for source in code.sources if source.path not in code.without
+                for problem in source.problems]  # fmt: skip
+    verdicts = judge_by_itself(code.sources, code.without)
+    for answer in run(code, "scan", scan_part, {}, jobs=jobs, cache=cache, progress=progress):
+        findings += [CodeFinding(**one) for one in answer["findings"]]
+        verdicts.update((one["path"], FileVerdict(**one)) for one in answer["verdicts"])
+    found.findings, found.verdicts = in_order(findings), verdicts
+    _keep_texts(found, code.sources)
     found.date = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))))
-    found.commit = commit_of(base)
-    return done
+    found.commit = commit_of(code.base)
+    return found
 
 
-def analyse_sources(
-    root: str | os.PathLike[str],
-    base: Path,
+def scan_part(
+    sources: list[SourceFile], modules: Modules, others: Others, options: Mapping[str, str], tick: Callable[[], None]
+) -> dict[str, Any]:
+    """The findings and the verdicts of one program, as plain values."""
+    done = analyse(sources, modules, others, tick=tick)
+    return {
+        "findings": [vars(one) for one in done.findings],
+        "verdicts": [vars(one) for one in judged(done).values()],
+    }
+
+
+def analyse(
     sources: list[SourceFile],
-    skipped: list[Skipped],
-    outcomes: Mapping[str, ConversionOutcome] | None = None,
+    modules: Modules,
+    others: Others,
     *,
+    outcomes: Mapping[str, ConversionOutcome] | None = None,
     to: str = "keras",
+    trees: Mapping[str, Tree] | None = None,
+    tick: Callable[[], None] = lambda: None,
 ) -> Analysis:
-    """The same of texts; their problems are added to them.
+    """Scans one program, and keeps what the findings were made from; for the converter. Problems are added to sources.
 
     Args:
         outcomes: path -> what becomes of a file as a Keras program, where that is known already.
-        to: see :func:`analyse`.
+        to: what a program becomes, one of `converter.TARGETS`.
+        trees: those of an earlier analysis, for files of the same text.
+        tick: called twice for each file.
     """
-    found = Scan(root=os.fspath(root), skipped=skipped, files=len(sources))
-    found.lines = sum(source.text.count("\n") + (not source.text.endswith("\n")) for source in sources if source.text)
+    stage = "program" if outcomes is None else "converted"
     with deep():
-        read = _read(sources, base)
-        found.without = len(read.without)
-        renamed = _renamed(read)
+        read = _read(sources, modules, others, stage, trees or {}, tick)
+        renamed = _renamed(read, others, stage)
         if outcomes is None:
-            outcomes = as_the_user_has_it(_outcomes(read, sources, base, renamed, to), sources, renamed)
+            outcomes = {} if to == "estimator" else _outcomes(read, sources, renamed, others, to)
+            outcomes = as_the_user_has_it(outcomes, sources, renamed)
         pairs = _decided(read, outcomes)
     findings = [finding for _, finding in pairs]
-    findings += [_unreadable(source, problem) for source in sources if source.path not in read.without
-                 for problem in source.problems]  # fmt: skip
-    found.findings = sorted(_once(findings), key=_order)
-    _keep_texts(found, sources)
-    return Analysis(base, sources, found, read.program, read.trees, pairs, renamed, outcomes, read.without)
+    findings += [unreadable(source, problem) for source in sources for problem in source.problems]
+    return Analysis(sources, in_order(findings), read.program, read.trees, pairs, renamed, outcomes)
+
+
+def judged(done: Analysis) -> dict[str, FileVerdict]:
+    """Path -> the verdict on a file."""
+    with deep():
+        return judge(done.sources, done.findings, done.renamed, done.outcomes, done.program, done.trees)
 
 
 @dataclass
 class _Read:
-    """A code base: its files, what their names mean, what is found in them, and which have no TensorFlow."""
+    """A program: its files, what their names mean, what is found in them, and whether any is of TensorFlow 1."""
 
     trees: list[Tree]
     program: Program
     constructs: list[Construct]
     failures: Failures
-    without: set[str]
+    old: bool = False
 
     def each(self, step: Callable[[Tree], _Found]) -> Iterator[_Found]:
         """What a step gives for each file."""
         return self.failures.each(self.trees, step, lambda tree: tree)
 
 
-def _read(sources: list[SourceFile], base: Path) -> _Read:
-    trees, without = _trees(sources)
-    program = Program(trees, [source.path for source in sources], base.resolve().name)
-    read = _Read(trees, program, [], Failures(then=program.begin_anew), without)
-    for found in read.each(lambda tree: list(find_constructs(program, tree))):
+def _read(
+    sources: list[SourceFile],
+    modules: Modules,
+    others: Others,
+    stage: str,
+    known: Mapping[str, Tree],
+    tick: Callable[[], None] = lambda: None,
+) -> _Read:
+    trees = _trees(sources, known, tick)
+    program = Program(trees, modules)
+    read = _Read(trees, program, [], Failures(then=program.begin_anew))
+
+    def find(tree: Tree) -> list[Construct]:
+        tick()
+        return list(find_constructs(program, tree))
+
+    for found in read.each(find):
         read.constructs += found
     read.constructs += find_functions(program, read.constructs, read.failures.each)
-    read.constructs = _without_tensorflow_2(read.constructs)
+    old, counts = any(map(_is_tensorflow_1, read.constructs)), any(one.match.ambiguous for one in read.constructs)
+    read.old = others.any(f"{stage}: a name of TensorFlow 1", old, counts=counts)
+    read.constructs = _without_tensorflow_2(read.constructs, read.old)
 
     def mark(construct: Construct) -> None:
         if _is_tensorflow_1(construct) and not is_guarded(construct.tree, construct.node):
@@ -168,37 +199,42 @@ def _read(sources: list[SourceFile], base: Path) -> _Read:
     return read
 
 
-def _renamed(read: _Read) -> dict[str, RenamedText]:
+def _renamed(read: _Read, others: Others, stage: str) -> dict[str, RenamedText]:
     """Path -> the text of a file with TensorFlow 2's names for those of TensorFlow 1."""
     _all(read.each(lambda tree: tf1_names.plan(read.program, tree)))
     tf1_names.plan_classes(read.program, read.trees)
-    tf1_names.plan_aliases(read.trees)
+    tf1_names.plan_aliases(read.trees, others, stage)
     return dict(read.each(lambda tree: (tree.source.path, renamed_text.of(tree))))
 
 
 def _outcomes(
-    read: _Read, sources: list[SourceFile], base: Path, renamed: Mapping[str, RenamedText], to: str
+    read: _Read, sources: list[SourceFile], renamed: Mapping[str, RenamedText], others: Others, to: str
 ) -> dict[str, ConversionOutcome]:
     """Path -> what becomes of a file as a Keras program. Files of TensorFlow 1 get there by their new names."""
-    if any(one.changes for one in renamed.values()):
+    changed = any(one.changes for one in renamed.values())
+    old = {tree.source.path: tree.tensorflow_1 for tree in read.trees}
+    before = []
+    if others.any("a new name", changed, counts=any(old.values())):
         texts = {path: one.text for path, one in renamed.items()}
         sources = [replace(one, text=texts.get(one.path, one.text), problems=list(one.problems)) for one in sources]
-        old = {tree.source.path: tree.tensorflow_1 for tree in read.trees}
-        read = _read(sources, base)
+        before = [(tree, tree.state()) for tree in read.trees]
+        read = _read(sources, read.program.modules, others, "renamed", read.program.trees)
         for tree in read.trees:
             one = renamed.get(tree.source.path)
             if one is not None:
                 tree.contrib, tree.needs = one.contrib, one.imports
             tree.was_tensorflow_1 = old.get(tree.source.path, False)
     keras.plan(read.program, read.trees, read.constructs, read.failures.each, keep_model_fn=to == "keras")
-    return {tree.source.path: tree.keras for tree in read.trees if tree.keras is not None}
+    outcomes = {tree.source.path: tree.keras for tree in read.trees if tree.keras is not None}
+    for tree, state in before:
+        tree.set_state(state)
+    return outcomes
 
 
 def _decided(read: _Read, outcomes: Mapping[str, ConversionOutcome]) -> list[tuple[Construct, CodeFinding]]:
     by_tree = keras.by_tree(read.constructs)
     _all(read.each(lambda tree: keras.adopt(tree, outcomes.get(tree.source.path), by_tree.get(tree, []))))
-    old = any(_is_tensorflow_1(construct) for construct in read.constructs)
-    pairs = list(read.failures.each(read.constructs, lambda one: (one, _finding(one, old)), lambda one: one.tree))
+    pairs = list(read.failures.each(read.constructs, lambda one: (one, _finding(one, read.old)), lambda one: one.tree))
     return [(construct, finding) for construct, finding in pairs if construct.tree not in read.failures.files]
 
 
@@ -222,39 +258,31 @@ def _order(finding: CodeFinding) -> tuple[object, ...]:
     return (finding.path, finding.cell or 0, finding.line, finding.column, finding.name)
 
 
-def _once(findings: Iterable[CodeFinding]) -> list[CodeFinding]:
-    """One finding for a name at a place: a name that is imported by both branches of a `try` is one."""
+def in_order(findings: Iterable[CodeFinding]) -> list[CodeFinding]:
+    """By files and places. One for a name at a place: a name that is imported by both branches of a `try` is one."""
     seen: dict[tuple[object, ...], CodeFinding] = {}
     for finding in findings:
         seen.setdefault(_order(finding), finding)
-    return list(seen.values())
+    return [seen[place] for place in sorted(seen)]
 
 
 # Files
 
 
-def _trees(sources: list[SourceFile]) -> tuple[list[Tree], set[str]]:
-    """The trees of what has to do with TensorFlow, and the paths of what has not: libcst is slow."""
-    imports = {source.path: _imported(source) for source in sources}
-    chosen = {source.path for source in sources if _OF_INTEREST.search(source.text)}
-    while True:
-        # A module may get `tf`, or a class of it, from another module of the program.
-        names = {_module_name(path) for path in chosen}
-        more = {path for path, imported in imports.items() if path not in chosen and names & imported.names}
-        if not more:
-            break
-        chosen |= more
-    # What a program of TensorFlow imports and Python 3 cannot read keeps the program from running.
-    needed = {name for path in chosen for name in imports[path].names}
-    unread = {source.path for source in sources if source.problems or not imports[source.path].readable}
-    chosen |= {path for path in unread if _module_name(path) in needed}
+def _trees(sources: list[SourceFile], known: Mapping[str, Tree], tick: Callable[[], None]) -> list[Tree]:
+    """The trees of files; those of the same text are kept, for libcst is slow."""
     trees = []
     for source in sources:
-        if source.path in chosen and not source.problems:
+        if source.problems:
+            continue
+        tick()
+        tree = known.get(source.path)
+        if tree is not None and tree.source.text == source.text:
+            tree.begin_anew(source)
+            trees.append(tree)
+        else:
             trees += [tree for tree in _parsed(source) if tree is not None]
-        elif source.path in unread and not source.problems and not source.cells:
-            parse(source)  # for its problem
-    return trees, {source.path for source in sources} - chosen
+    return trees
 
 
 def _parsed(source: SourceFile) -> list[Tree | None]:
@@ -264,55 +292,13 @@ def _parsed(source: SourceFile) -> list[Tree | None]:
     texts = []
     for cell in source.cells:
         alone = SourceFile(source.path, cell.text)
-        if _syntax(cell.text) is None and parse(alone) is None:
+        if syntax(cell.text) is None and parse(alone) is None:
             source.problems.append(alone.problems[0]._replace(cell=cell.number))
             texts.append("\n" * cell.text.count("\n"))
         else:
             texts.append(cell.text)
     source.text = "".join(texts)
     return [parse(source)]
-
-
-def _syntax(text: str) -> ast.Module | None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
-
-
-class _Imported(NamedTuple):
-    """The last parts of the names of modules that a file imports, and whether Python's own parser can read it."""
-
-    names: set[str]
-    readable: bool
-
-
-_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+)?import[ \t]+([\w., \t]+)", re.MULTILINE)
-
-
-def _imported(source: SourceFile) -> _Imported:
-    tree = None if source.cells else _syntax(source.text)
-    found: set[str] = set()
-    if tree is None:
-        for module, names in _IMPORT.findall(source.text):
-            found.update(re.findall(r"\w+", f"{module} {names}"))
-        return _Imported(found - {"as", ""}, bool(source.cells))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found.update(part for alias in node.names for part in alias.name.split("."))
-        elif isinstance(node, ast.ImportFrom):
-            found.update((node.module or "").split("."))
-            found.update(alias.name for alias in node.names)
-            if node.level and not node.module:
-                found.add(PurePosixPath(source.path).parent.name)
-    return _Imported(found, True)
-
-
-def _module_name(path: str) -> str:
-    pure = PurePosixPath(path)
-    return pure.parent.name if pure.stem == "__init__" else pure.stem
 
 
 # Treatments
@@ -324,9 +310,8 @@ def _is_tensorflow_1(construct: Construct) -> bool:
     return spelled.startswith("tf.") and not construct.match.exists
 
 
-def _without_tensorflow_2(constructs: list[Construct]) -> list[Construct]:
+def _without_tensorflow_2(constructs: list[Construct], old: bool) -> list[Construct]:
     """Leaves out what is TensorFlow 2's own thing: tf.losses.mean_squared_error is Keras's in a program of today."""
-    old = any(_is_tensorflow_1(construct) for construct in constructs)
     return [
         one
         for one in constructs
@@ -385,7 +370,8 @@ def _finding(construct: Construct, old: bool) -> CodeFinding:
     )  # fmt: skip
 
 
-def _unreadable(source: SourceFile, problem: NotebookProblem) -> CodeFinding:
+def unreadable(source: SourceFile, problem: NotebookProblem) -> CodeFinding:
+    """The finding for what cannot be read."""
     row = catalogue.row("unreadable file")
     keep = row.keep if "Python 2" in problem.why else ""
     cell, line = (problem.cell, problem.line) if problem.cell else source.place(problem.line)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 import tokenize
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.code.analysis import notebooks
@@ -57,6 +58,17 @@ class SourceFile:
     def shown(self) -> str:
         """The file that a user has it in."""
         return self.notebook or self.path
+
+    def document(self) -> dict[str, Any]:
+        """As plain values, without its problems; see :meth:`of`."""
+        names = (one.name for one in fields(self) if one.name != "problems")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> SourceFile:
+        """The file of such values, also when they were written as JSON."""
+        cells = {name: tuple(NotebookCell(*cell) for cell in document[name]) for name in ("cells", "origin")}
+        return cls(**{**document, **cells})
 
     def place(self, line: int) -> tuple[int | None, int]:
         """(cell, line within it) of a line; cell is None for a file that no notebook has."""

@@ -7,15 +7,14 @@ assignments, `self.x` through the class, calls through what their functions retu
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
+from estimator_pipeline.migrate.code.analysis.modules import Modules, within
 from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree
 
 __all__ = ["ClassOf", "FunctionOf", "Instance", "Member", "ModuleOf", "Outside", "Program", "Value"]
@@ -24,7 +23,6 @@ __all__ = ["ClassOf", "FunctionOf", "Instance", "Member", "ModuleOf", "Outside",
 _STEPS = 2_000
 # Of questions within questions: each takes some eight frames of Python's stack.
 _DEPTH = 300
-_OUTSIDE = ("tensorflow", "tensorflow_estimator", "tensorflow_core", "keras", "tf_keras", "absl")
 
 
 @dataclass(frozen=True)
@@ -79,12 +77,11 @@ Value = Outside | ModuleOf | FunctionOf | ClassOf | Instance | Member
 class Program:
     """All trees of a code base, and the names between them."""
 
-    def __init__(self, trees: Sequence[Tree], paths: Sequence[str], package: str = "") -> None:
-        self.package = package  # the folder that paths are relative to, by which its own files may import each other
+    def __init__(self, trees: Sequence[Tree], modules: Modules) -> None:
         self.trees = {tree.source.path: tree for tree in trees}
-        self._modules = {path.rsplit(".", 1)[0]: path for path in paths if path.endswith((".py", ".pyw"))}
-        self._folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+        self.modules = modules
         self._known: dict[cst.CSTNode, tuple[Value, ...]] = {}
+        self._imports: dict[Tree, tuple[Tree, ...]] = {}
         self._asked: set[Any] = set()
         self._steps = self._cuts = 0
 
@@ -97,28 +94,28 @@ class Program:
         if node in self._known:
             return self._known[node]
         before = self._cuts
-        with self._asking(node) as new:
-            if not new:
-                return ()
+        if not self._asks(node):
+            return ()
+        try:
             found = tuple(dict.fromkeys(self._expression(node, tree, scope)))
+        finally:
+            self._asked.discard(node)
         # Within a circle an answer may be a part of it, and is another one when asked from elsewhere.
         if not self._asked or self._cuts == before:
             self._known[node] = found
         return found
 
-    @contextlib.contextmanager
-    def _asking(self, question: Any) -> Iterator[bool]:
-        """Whether a question is answered: not within itself, as in a circle of names, nor too far from the first."""
+    def _asks(self, question: Any) -> bool:
+        """Whether a question is answered: not within itself, as in a circle of names, nor too far from the first.
+
+        Then it is open until it is taken from `_asked`.
+        """
         self._steps = self._steps + 1 if self._asked else 1
         if question in self._asked or self._steps > _STEPS or len(self._asked) >= _DEPTH:
             self._cuts += 1
-            yield False
-            return
+            return False
         self._asked.add(question)
-        try:
-            yield True
-        finally:
-            self._asked.discard(question)
+        return True
 
     def begin_anew(self) -> None:
         """After an exception: no question is open."""
@@ -213,13 +210,18 @@ class Program:
             yield from self._from_stars(name, scope.tree)
 
     def _from_stars(self, name: str, tree: Tree) -> Iterator[Value]:
-        with self._asking((tree.source.path, name)) as new:
-            for star in tree.scope.stars if new else ():
+        question = (tree.source.path, name)
+        if not self._asks(question):
+            return
+        try:
+            for star in tree.scope.stars:
                 for value in self._module(star, tree):
                     if isinstance(value, ModuleOf) and value.tree is not None:
                         yield from self._public(value, name)
                     elif isinstance(value, Outside) and self._is_outside_name(f"{value.dotted}.{name}"):
                         yield Outside(f"{value.dotted}.{name}")
+        finally:
+            self._asked.discard(question)
 
     @staticmethod
     def _is_outside_name(dotted: str) -> bool:
@@ -240,7 +242,7 @@ class Program:
             for base in self._module(binding, tree):
                 if isinstance(base, ModuleOf) and base.tree is tree and binding.name == name:
                     # `from . import nets` in a package's __init__: no name of it yet, but its module.
-                    yield from self._at(_within(base.path, name))
+                    yield from self._at(within(base.path, name))
                 else:
                     yield from self.attribute(base, binding.name)
         elif binding.kind == "def":
@@ -299,17 +301,23 @@ class Program:
 
     def _public(self, module: ModuleOf, name: str) -> Iterator[Value]:
         if module.tree is not None:
-            with self._asking((module.path, name, "public")) as new:
-                found = list(self.look_up(name, module.tree.scope)) if new else []
+            question = (module.path, name, "public")
+            found, new = [], self._asks(question)
+            if new:
+                try:
+                    found = list(self.look_up(name, module.tree.scope))
+                finally:
+                    self._asked.discard(question)
             if found or (new and name in module.tree.scope.names):
                 yield from found
                 return
-        yield from self._at(_within(module.path, name))
+        yield from self._at(within(module.path, name))
 
     def _of_class(self, own: ClassOf, name: str) -> Iterator[Value]:
-        with self._asking((own.node, name)) as new:
-            if not new:
-                return
+        question = (own.node, name)
+        if not self._asks(question):
+            return
+        try:
             scope = own.tree.scopes[own.node]
             found = [*scope.names.get(name, ()), *scope.attributes.get(name, ())]
             for binding in found:
@@ -328,6 +336,8 @@ class Program:
                         yield from self._of_class(base, name)
                     else:
                         yield Member(base.dotted, name)
+        finally:
+            self._asked.discard(question)
 
     def bases(self, own: ClassOf) -> Iterator[Outside | ClassOf]:
         """The classes that a class is made of, as it names them."""
@@ -355,31 +365,11 @@ class Program:
 
     def module(self, dotted: str, level: int, tree: Tree) -> Iterator[Value]:
         """The module that an import of a file means: one of the code base, or a name outside of it."""
-        here = PurePosixPath(tree.source.path).parent
-        parts = dotted.split(".") if dotted else []
-        if level:
-            for _ in range(level - 1):
-                here = here.parent
-            yield from self._at("/".join([*here.parts, *parts]) or ".")
-            return
-        if parts and parts[0] not in _OUTSIDE:
-            for folder in (here, *here.parents):
-                found = self._other("/".join([*folder.parts, *parts]), tree)
-                if found:
-                    yield from found
-                    return
-            # A package whose sources lie in a folder of their own: src/package.
-            tail = "/" + "/".join(parts)
-            fits = [name for name in self._modules if name.removesuffix("/__init__").endswith(tail)]
-            if len(fits) == 1 and (found := self._other(fits[0].removesuffix("/__init__"), tree)):
-                yield from found
-                return
-            if parts[0] == self.package:
-                found = list(self._at("/".join(parts[1:])))
-                if found:
-                    yield from found
-                    return
-        yield Outside(dotted)
+        name = self.modules.named(dotted, level, tree.source.path)
+        if name is None:
+            yield Outside(dotted)
+        elif name:
+            yield self._module_of(name)
 
     def files_of_import(self, tree: Tree, binding: Binding) -> Iterator[Tree]:
         """The files that an import names: the module, and the one that is a name of it."""
@@ -392,28 +382,22 @@ class Program:
                 if inner is not None:
                     yield inner
 
+    def imports(self, tree: Tree) -> tuple[Tree, ...]:
+        """The files that a file imports, in the order of the text."""
+        if tree not in self._imports:
+            named = (other for _, binding in tree.imports for other in self.files_of_import(tree, binding))
+            self._imports[tree] = tuple(dict.fromkeys(named))
+        return self._imports[tree]
+
     def submodule(self, module: ModuleOf, name: str) -> Tree | None:
         """The file of that name within a package, where there is one."""
-        found = self._at(_within(module.path, name))
+        found = self._at(within(module.path, name))
         return next((one.tree for one in found if isinstance(one, ModuleOf)), None)
 
-    def _other(self, path: str, tree: Tree) -> list[Value]:
-        """The module at a path; none for a file itself: `import plots` in plots.py means an installed package."""
-        return [one for one in self._at(path) if not (isinstance(one, ModuleOf) and one.tree is tree)
-                or PurePosixPath(tree.source.path).stem == "__init__"]  # fmt: skip
-
     def _at(self, path: str) -> Iterator[Value]:
-        path = path.removeprefix("./")
-        package = "__init__" if path in ("", ".") else f"{path}/__init__"
-        for name in (path, package):
-            if name in self._modules:
-                yield ModuleOf(name, self.trees.get(self._modules[name]))
-                return
-        if path in self._folders:
-            yield ModuleOf(path, None)
+        name = self.modules.at(path)
+        if name is not None:
+            yield self._module_of(name)
 
-
-def _within(path: str, name: str) -> str:
-    """The path of a name within a package or a folder."""
-    folder = "" if path == "__init__" else path.removesuffix("/__init__")
-    return f"{folder}/{name}" if folder not in ("", ".") else name
+    def _module_of(self, name: str) -> ModuleOf:
+        return ModuleOf(name, self.trees.get(self.modules.files.get(name, "")))

@@ -19,6 +19,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
+from estimator_pipeline.migrate.code.analysis.python_2 import why_not_python_3
 
 __all__ = ["Binding", "Scope", "Tree", "dotted_of", "parse"]
 
@@ -117,7 +118,7 @@ class Tree:
         was_tensorflow_1: whether that is so of the file that this one is a renamed copy of.
         keras: what becomes of the file as a Keras program.
         renamed: node -> how the converter spells it; renamed_parts: what else is another thing by that;
-            renamed_names: of the whole program, by the name below tf.
+            new_name: of a name below tf, as all of the code base has it.
     """
 
     def __init__(self, source: SourceFile, module: cst.Module) -> None:
@@ -133,24 +134,47 @@ class Tree:
         self.strings: list[cst.SimpleString] = []
         self.imports: list[tuple[cst.CSTNode, Binding]] = []
         self.scope = Scope("module", module, None, self)
+        self._plan_nothing()
+        self._positions: Any = None
+        _Walk(self).statements(module.body, self.scope, module)
+
+    def begin_anew(self, source: SourceFile) -> None:
+        """Forgets what was planned for the file, whose text is the same."""
+        self._plan_nothing()
+        self.source = source
+
+    def _plan_nothing(self) -> None:
         self.tensorflow_1 = False
         self.contrib: tuple[str, int] | None = None
         self.needs: list[str] = []
         self.was_tensorflow_1 = False
         self.renamed: dict[cst.CSTNode, Any] = {}
         self.renamed_parts: dict[cst.CSTNode, Any] = {}
-        self.renamed_names: dict[str, Any] = {}
+        self.new_name: Any = lambda below: None
         self.keras: Any = None
-        self._positions: Any = None
-        _Walk(self).statements(module.body, self.scope, module)
+
+    def state(self) -> dict[str, Any]:
+        """What is planned for the file; :meth:`set_state` brings it back."""
+        names = ("source", "tensorflow_1", "contrib", "needs", "was_tensorflow_1", "renamed", "renamed_parts",
+                 "new_name", "keras")  # fmt: skip
+        return {name: getattr(self, name) for name in names}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes back to an earlier plan."""
+        vars(self).update(state)
+
+    @functools.cached_property
+    def verbatim(self) -> bool:
+        """Whether the tree gives the text of the file byte for byte."""
+        return self.module.code == self.source.text
 
     def position(self, node: cst.CSTNode) -> tuple[int, int, int, int]:
         """First line and column, last line and column; lines and columns count from 1, the last is exclusive."""
         if self._positions is None:
             from libcst.metadata import MetadataWrapper, PositionProvider
 
-            wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
-            self._positions = wrapper.resolve(PositionProvider)
+            # By itself: the wrapper would walk over the whole tree once more, for other metadata than this.
+            self._positions = PositionProvider()._gen(MetadataWrapper(self.module, unsafe_skip_copy=True))
         found = self._positions[node]
         return found.start.line, found.start.column + 1, found.end.line, found.end.column + 1
 
@@ -464,26 +488,4 @@ def _problem(text: str, error: cst.ParserSyntaxError) -> NotebookProblem:
         pass
     lines = text.splitlines()
     here = lines[line - 1] if 0 < line <= len(lines) else ""
-    return NotebookProblem(line, max(column, 1), _why(here, message))
-
-
-_PYTHON_2 = (
-    (r"^\s*print\s+[^(\s=]|^\s*print\s*>>|;\s*print\s+['\"]|:\s*print\s+['\"\w]", "a print statement of Python 2"),
-    (r"except\s+[\w.()\s,]+,\s*\w+\s*:", "an except clause of Python 2"),
-    (r"`", "backticks of Python 2, which are repr()"),
-    (r"^\s*exec\s+[^(]", "an exec statement of Python 2"),
-    (r"^\s*raise\s+[\w.]+\s*,", "a raise statement of Python 2, with a comma"),
-    (r"\b0[0-7]+\b", "an octal number of Python 2, which is 0o..."),
-    (r"<>", "the operator <> of Python 2, which is !="),
-    (r"\bur['\"]", "a text ur'...' of Python 2"),
-    (r"\d[lL]\b", "a long number of Python 2, with an L"),
-)
-
-
-def _why(line: str, message: str) -> str:
-    for pattern, why in _PYTHON_2:
-        if re.search(pattern, line):
-            return why
-    if "tab" in message:
-        return "tabs and spaces are mixed in its indentation"
-    return f"the syntax is not that of Python 3: {message}" if message else "the syntax is not that of Python 3"
+    return NotebookProblem(line, max(column, 1), why_not_python_3(here, message))

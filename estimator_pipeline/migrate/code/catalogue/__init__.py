@@ -247,6 +247,7 @@ def is_v1_only(spelled: str) -> bool:
     return found is not None and found.name.startswith("tf.compat.v1.") and below not in TWO_MEANINGS
 
 
+@functools.lru_cache(maxsize=100_000)
 def find(dotted: str) -> CatalogueMatch | None:
     """The row of a full name, or of the longest part of it that has one; None for what is no construct.
 

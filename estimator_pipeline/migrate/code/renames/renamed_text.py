@@ -15,6 +15,9 @@ from estimator_pipeline.migrate.code.analysis.syntax import Tree
 __all__ = ["Change", "RenamedText", "of"]
 
 
+NOT_VERBATIM = "it would not be kept byte for byte"
+
+
 @dataclass(frozen=True)
 class Change:
     """A place that was converted; line and column are those of the program as it was, counted from 1."""
@@ -73,8 +76,10 @@ def of(tree: Tree) -> RenamedText:
     before = tree.source.text
     if tree.source.cells:
         return RenamedText(before)
-    if tree.module.code != before:
-        return RenamedText(before, kept="it would not be kept byte for byte")
+    if not tree.renamed:
+        return RenamedText(before)
+    if not tree.verbatim:
+        return RenamedText(before, kept=NOT_VERBATIM)
     changes: list[Change] = []
     edits = list(_edits(tree, Lines(before), changes))
     after = apply(before, edits)

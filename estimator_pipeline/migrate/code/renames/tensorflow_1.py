@@ -25,10 +25,9 @@ def spread(program: Program, trees: Sequence[Tree]) -> None:
     for tree in trees:
         if _OF_TESTS.search(tree.source.path):
             continue
-        for _, binding in tree.imports:
-            for other in program.files_of_import(tree, binding):
-                if other is not tree and other in importers:
-                    importers[other].add(tree)
+        for other in program.imports(tree):
+            if other is not tree and other in importers:
+                importers[other].add(tree)
     old = {tree for tree in trees if tree.tensorflow_1}
     # A file that does not import TensorFlow hands on what its importers are.
     alone = old | {tree for tree in trees if importers[tree] and not tree.source.cells}

@@ -19,6 +19,7 @@ from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, dotted_of
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
+from estimator_pipeline.migrate.code.others import Others
 from estimator_pipeline.migrate.code.renames import python_names, tf_contrib
 from estimator_pipeline.migrate.code.renames.registry import register_general
 from estimator_pipeline.migrate.code.renames.tensorflow_1 import root_of_tensorflow
@@ -90,7 +91,7 @@ def plan(program: Program, tree: Tree) -> None:
 
     Needs `tree.tensorflow_1`, which the scan has set.
     """
-    if not tree.tensorflow_1 or tree.source.cells or tree.module.code != tree.source.text:
+    if not tree.tensorflow_1 or tree.source.cells or not tree.verbatim:
         return
     for node in tree.chains:
         if not isinstance(node, cst.Attribute) or is_guarded(tree, node):
@@ -146,14 +147,20 @@ def plan_classes(program: Program, trees: list[Tree]) -> None:
             tree.renamed_parts[node.name] = found
 
 
-def plan_aliases(trees: list[Tree]) -> None:
+def plan_aliases(trees: list[Tree], others: Others, stage: str) -> None:
     """Keeps the new spellings by the old names: for what a program reaches by names of its own."""
     names = {
-        found.before.partition(".")[2]: found
+        found.before.partition(".")[2]: [tree.source.path, found.after]
         for tree in trees for node, found in tree.renamed.items() if isinstance(node, cst.Attribute)
     }  # fmt: skip
+    others.told.update({f"{stage}: new name of {below}": found for below, found in names.items()})
+
+    def new_name(below: str) -> RenamedName | None:
+        found = others.last(f"{stage}: new name of {below}", names.get(below))
+        return None if found is None else RenamedName(cst.Name("tf"), below, found[1])
+
     for tree in trees:
-        tree.renamed_names = names
+        tree.new_name = new_name
 
 
 def _made_by(
@@ -397,7 +404,7 @@ class _RenamedNames:
         by_its_root = _by_its_root(tree, node if construct.call is None else construct.call.func)
         if by_its_root is None:
             return None
-        return by_its_root if isinstance(by_its_root, RenamedName) else tree.renamed_names.get(below)
+        return by_its_root if isinstance(by_its_root, RenamedName) else tree.new_name(below)
 
 
 def _of_contrib_by_another_name(construct: Construct, below: str) -> RenamedName | None:

@@ -202,7 +202,7 @@ def _of_classes(program: Program, tree: Tree, lowered: subclasses.Lowered) -> Co
     assert made is not None
     made.tensorflow_1, made.contrib = tree.tensorflow_1, tree.contrib
     others = {path: other for path, other in program.trees.items() if other is not tree}
-    program = Program([*others.values(), made], [*others, made.source.path], program.package)
+    program = Program([*others.values(), made], program.modules)
     found = convert(program, made, list(find_constructs(program, made)))
     if found is None or not found.text:
         reason = lowered.told(found.reason) if found else "no Estimator is made in this file"

@@ -89,7 +89,7 @@ class _Writer:
         stem = re.sub(r"_?model_?fn$", "", function.name.value.lstrip("_"), flags=re.IGNORECASE)
         taken = set(reader.tree.scope.names)
         path = PurePosixPath(reader.tree.source.path)
-        folder = path.parent.name or reader.program.package or "keras"
+        folder = path.parent.name or reader.program.modules.package or "keras"
         of = stem or (folder if path.stem in ("model", "models", "__init__") else path.stem)
         self.class_name = "".join(part.capitalize() for part in re.split(r"\W+|_", of)) + "Model"
         self.maker = f"make_{stem}_model" if stem else "make_model"

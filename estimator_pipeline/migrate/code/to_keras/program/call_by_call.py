@@ -40,6 +40,8 @@ def convert_call_by_call(program: Program, trees: Sequence[Tree], found: dict[Tr
         trees: the files that have constructs.
         found: the constructs of each.
     """
+    if all(tree.keras is None for tree in trees):
+        return
     imported = imported_files(program, program.trees.values())
     for whole in _groups(program, trees):
         group = [tree for tree in whole if tree.keras is None or not tree.keras.text]
@@ -81,7 +83,8 @@ def _groups(program: Program, trees: Sequence[Tree]) -> list[list[Tree]]:
             group = [one for one in reached(program, tree, chosen) if one in chosen]
         except DEFECTS:
             continue
-        for other in [one for one in groups if set(one) & set(group)]:
+        members = set(group)
+        for other in [one for one in groups if not members.isdisjoint(one)]:
             groups.remove(other)
             group = list(dict.fromkeys([*other, *group]))
         if group:
@@ -93,7 +96,7 @@ def _outcome(
     program: Program, tree: Tree, constructs: Sequence[Construct], is_imported: bool, graphs: bool
 ) -> ConversionOutcome | None:  # fmt: skip
     """What becomes of a file; None where it has nothing of Estimators."""
-    if tree.source.cells or tree.module.code != tree.source.text:
+    if tree.source.cells or not tree.verbatim:
         return None
     try:
         return _File(program, tree, constructs, is_imported, graphs).outcome()

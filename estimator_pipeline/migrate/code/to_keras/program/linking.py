@@ -89,11 +89,10 @@ def reached(program: Program, tree: Tree, chosen: set[Tree]) -> list[Tree]:
         if one in found or one in waiting:
             return
         waiting.add(one)
-        for _, binding in one.imports:
-            for other in program.files_of_import(one, binding):
-                if other is not tree:
-                    visit(other)
-        if one in chosen or any(other in found for _, b in one.imports for other in program.files_of_import(one, b)):
+        for other in program.imports(one):
+            if other is not tree:
+                visit(other)
+        if one in chosen or any(other in found for other in program.imports(one)):
             found[one] = None
 
     waiting: set[Tree] = set()
@@ -115,10 +114,7 @@ def line_of_name(tree: Tree, name: str) -> int:
 
 def imported_files(program: Program, trees: Iterable[Tree]) -> set[Tree]:
     """The files that others of a program import."""
-    return {
-        other for tree in trees for _, binding in tree.imports for other in program.files_of_import(tree, binding)
-        if other is not tree
-    }  # fmt: skip
+    return {other for tree in trees for other in program.imports(tree) if other is not tree}
 
 
 def link(program: Program, trees: Sequence[Tree]) -> Linked:
@@ -189,7 +185,7 @@ def _check(program: Program, linked: Linked) -> None:
         if "\r" in tree.source.text:
             line = tree.source.text.count("\n", 0, tree.source.text.index("\r")) + 1
             raise NotConvertible("lines that end by CR", tree.module, line)
-        if tree.module.code != tree.source.text:
+        if not tree.verbatim:
             pairs = zip(tree.module.code.splitlines(), tree.source.text.splitlines(), strict=False)
             line = next((at for at, (one, other) in enumerate(pairs, 1) if one != other), 1)
             raise NotConvertible("a line that would not be kept byte for byte", tree.module, line)

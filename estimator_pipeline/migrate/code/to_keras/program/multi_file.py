@@ -48,7 +48,8 @@ def convert_together(program: Program, chosen: Sequence[Tree]) -> None:
             continue
         if all(one.keras is None or one.keras.text for one in group):
             continue
-        for other in [one for one in groups if set(one) & set(group)]:
+        members = set(group)
+        for other in [one for one in groups if not members.isdisjoint(one)]:
             groups.remove(other)
             group = list(dict.fromkeys([*other, *group]))
         groups.append(group)
@@ -118,7 +119,7 @@ def _converted(program: Program, group: list[Tree], linked: Linked) -> Conversio
         raise NotConvertible("its files cannot be read as one", group[-1].module)
     made.tensorflow_1 = any(tree.tensorflow_1 for tree in group)
     others = [tree for tree in program.trees.values() if tree not in group]
-    whole = Program([*others, made], [*(tree.source.path for tree in others), home.source.path], program.package)
+    whole = Program([*others, made], program.modules)
     found = convert(whole, made, list(find_constructs(whole, made)))
     return found or ConversionOutcome()
 

@@ -11,6 +11,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import Construct, find_constructs
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.functions import find_functions
+from estimator_pipeline.migrate.code.analysis.modules import Modules
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.failures import Each, plainly
@@ -38,7 +39,7 @@ def plan(
 
     def alone(tree: Tree) -> None:
         tree.keras = None
-        if tree in found and not tree.source.cells and tree.module.code == tree.source.text:
+        if tree in found and not tree.source.cells and tree.verbatim:
             tree.keras = convert(program, tree, found[tree])
 
     for _ in each(trees, alone, lambda tree: tree):
@@ -67,7 +68,7 @@ def _gone(tree: Tree, outcome: ConversionOutcome, constructs: Sequence[Construct
     made = parse(SourceFile(tree.source.path, outcome.text))
     if made is None:
         return set()
-    program = Program([made], [made.source.path])
+    program = Program([made], Modules([made.source.path]))
     left = list(find_constructs(program, made))
     left += find_functions(program, left)
     names = {_name(one) for one in left}

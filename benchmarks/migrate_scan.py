@@ -1,0 +1,77 @@
+"""What `estimator-pipeline migrate scan` takes of a repository: one process, one for each core, and the cache.
+
+    python benchmarks/migrate_scan.py [REPOSITORY] [--rounds N] [--json FILE]
+
+REPOSITORY is a folder of Python programs; without it twenty are made, of 4,000 lines each. CPU time of all processes is
+told, and the time that passed; the ratio is that of CPU time to that of one process, the median of the rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import common
+
+WAYS = {
+    "one process": ["--jobs", "1", "--no-cache"],
+    "a process for each core": ["--no-cache"],
+    "the cache as it was filled": [],
+}
+_PROGRAM = "import tensorflow as tf\n\ndef model_fn(features, labels, mode):\n    x = features\n"
+_LAYER = "    x = tf.layers.dense(x, units={}, activation=tf.nn.relu)\n"
+
+
+def write_programs(folder: Path) -> None:
+    """Twenty programs that do not meet."""
+    for number in range(20):
+        layers = "".join(_LAYER.format(units) for units in range(4_000))
+        (folder / f"program_{number}.py").write_text(_PROGRAM + layers + "    return x\n")
+
+
+def seconds(arguments: list[str], cache: Path) -> tuple[float, float]:
+    """CPU seconds of a scan and all its processes, and seconds that passed."""
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    environ = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(common.ROOT)}
+    command = [sys.executable, "-m", "estimator_pipeline", "migrate", "scan", *arguments]
+    subprocess.run(command, env=environ, check=True, stdout=subprocess.DEVNULL)
+    passed, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, passed
+
+
+def main() -> None:
+    options = common.parser(__doc__.splitlines()[0])
+    options.add_argument("repository", nargs="?", type=Path)
+    options.add_argument("--rounds", type=int, default=3)
+    asked = options.parse_args()
+    found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory() as folder:
+        repository, cache = asked.repository or Path(folder) / "programs", Path(folder) / "cache"
+        if asked.repository is None:
+            repository.mkdir()
+            write_programs(repository)
+        seconds([str(repository)], cache)
+        for _ in range(asked.rounds):
+            for way, arguments in WAYS.items():
+                found[way].append(seconds([str(repository), *arguments], cache))
+    one = found["one process"]
+    rows = [
+        {
+            "scanned by": way,
+            "CPU s": statistics.median(cpu for cpu, _ in values),
+            "s": statistics.median(passed for _, passed in values),
+            "ratio": statistics.median(cpu / base for (cpu, _), (base, _) in zip(values, one, strict=True)),
+        }
+        for way, values in found.items()
+    ]
+    common.report("migrate_scan", rows, asked.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""From a folder to what comes of each of its programs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile, read_tree
+from estimator_pipeline.migrate.code.analysis.import_graph import Part, imported, parts, with_tensorflow
+from estimator_pipeline.migrate.code.analysis.modules import Modules
+from estimator_pipeline.migrate.code.others import holds, merged
+from estimator_pipeline.migrate.code.repository import results_cache
+from estimator_pipeline.migrate.code.repository.processes import Processes
+from estimator_pipeline.migrate.code.repository.results_cache import ResultsCache
+from estimator_pipeline.migrate.code.repository.worker import PartFunction, Worker, quiet_collector
+
+__all__ = ["CodeBase", "Progress", "read_code", "run"]
+
+Progress = Callable[[int, int], None]
+"""Called with how many files are done, and how many there are."""
+
+# Two ticks of a file while it is read, and the last when its program is done.
+_TICKS = 3
+# A process starts in half a second: for fewer lines than these it would not be worth it.
+_LINES_FOR_A_PROCESS = 4_000
+# A program is read again where what it was told of others was not the last word: once, as a rule.
+_ROUNDS = 8
+
+
+@dataclass
+class CodeBase:
+    """A code base.
+
+    Attributes:
+        base: the folder that paths are relative to.
+        parts: its programs; what has nothing of TensorFlow is in none.
+        without: the files that have nothing to do with TensorFlow, nor import what may have.
+    """
+
+    base: Path
+    sources: list[SourceFile]
+    skipped: list[Skipped]
+    modules: Modules
+    parts: list[Part]
+    without: set[str]
+
+
+def read_code(root: str | os.PathLike[str]) -> CodeBase:
+    """Reads a file or a folder, and finds its programs.
+
+    Raises:
+        ConfigError: there is no such path, it cannot be read, or it has no Python file.
+    """
+    base, sources, skipped = read_tree(root)
+    by_path = {source.path: source for source in sources}
+    imports = {path: imported(source) for path, source in by_path.items()}
+    chosen = with_tensorflow(by_path, imports)
+    modules = Modules(by_path, base.resolve().name)
+    found = parts(by_path, imports, {path for path in chosen if not by_path[path].problems}, modules)
+    without = by_path.keys() - chosen
+    for path in without:  # no program has it, and so nobody else would tell
+        by_path[path].problems += imports[path].problems
+    return CodeBase(base, sources, skipped, modules, found, without)
+
+
+def run(
+    code: CodeBase,
+    work: str,
+    part: PartFunction,
+    options: Mapping[str, str],
+    *,
+    jobs: int = 1,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """What comes of each program; the same for any number of processes, and with any cache.
+
+    Args:
+        work: the name by which a process knows `part`; "scan" or "convert".
+        part, options: see :class:`..worker.Worker`.
+    """
+    running = _Run(code, work, part, options, jobs, None if cache is None else ResultsCache(cache), progress)
+    with quiet_collector(), contextlib.ExitStack() as stack:
+        return running.answers(stack)
+
+
+class _Run:
+    def __init__(
+        self,
+        code: CodeBase,
+        work: str,
+        part: PartFunction,
+        options: Mapping[str, str],
+        jobs: int,
+        cache: ResultsCache | None,
+        progress: Progress | None,
+    ) -> None:
+        self.code, self.work, self.part, self.options, self.jobs = code, work, part, dict(options), jobs
+        self.cache, self.progress = cache, progress
+        self.sources = {source.path: source for source in code.sources}
+        self.found: dict[Part, dict[str, Any]] = {}
+        self.known: dict[str, Any] = {}
+        self.ticks = dict.fromkeys(code.parts, 0)
+        self.processes: Processes | None = None
+        self.worker: Worker | None = None
+
+    def answers(self, stack: contextlib.ExitStack) -> list[dict[str, Any]]:
+        """Reads all programs, and again those that asked for something that turned out otherwise."""
+        # The large ones first: no process waits for another at the end.
+        parts = sorted(self.code.parts, key=self._lines, reverse=True)
+        for part in parts if self.cache is not None else ():
+            answer = self.cache.get(self._key(part)) if self.cache is not None else None
+            if answer is not None:
+                self._keep(part, answer)
+        for again in range(_ROUNDS, -1, -1):
+            self.known = merged(self.found[part]["told"] for part in parts if part in self.found)
+            left = [part for part in parts if part not in self.found or (again and self._is_old(part))]
+            if left:
+                self._read(left, stack)
+                continue
+            joined = self._joined(parts)
+            if len(joined) == len(parts):
+                break
+            parts = joined
+        if self.cache is not None:
+            self.cache.trim()
+        return [self.found[part] for part in parts]
+
+    def _read(self, left: list[Part], stack: contextlib.ExitStack) -> None:
+        others = sum(self._lines(part) for part in left[1:])
+        count = min(self.jobs, len(left), 1 + others // _LINES_FOR_A_PROCESS)
+        if count < 2:
+            for part in left:
+                self._new(part, self._answer(part))
+            return
+        if self.processes is None:
+            first = {"work": self.work, "options": self.options, "package": self.code.modules.package,
+                     "paths": [source.path for source in self.code.sources]}  # fmt: skip
+            self.processes = stack.enter_context(Processes(count, first))
+        for event in self.processes.each([self._sources(part) for part in left], lambda: self.known):
+            part = left[event.job]
+            if event.ticks:
+                self._tick(part, event.ticks)
+            else:  # a process that was killed costs no result
+                self._new(part, event.answer or self._answer(part))
+
+    def _answer(self, part: Part) -> dict[str, Any]:
+        if self.worker is None:
+            self.worker = Worker(self.part, self.options, self.code.modules)
+        return self.worker.answer(self._sources(part), self.known, lambda: self._tick(part, 1))
+
+    def _new(self, part: Part, answer: dict[str, Any]) -> None:
+        if self.cache is not None:
+            self.cache.put(self._key(part), answer)
+        self._keep(part, answer)
+
+    def _keep(self, part: Part, answer: dict[str, Any]) -> None:
+        self.found[part] = answer
+        self.known = merged([self.known, answer["told"]])
+        self._tick(part, _TICKS * len(part.paths))
+
+    def _tick(self, part: Part, ticks: int) -> None:
+        if part not in self.ticks:
+            return  # of two programs, which have been counted
+        self.ticks[part] = min(self.ticks[part] + ticks, _TICKS * len(part.paths))
+        if self.progress is not None:
+            self.progress(sum(self.ticks.values()) // _TICKS, sum(len(one.paths) for one in self.ticks))
+
+    def _is_old(self, part: Part) -> bool:
+        """Whether others have told something else by now than the program was told."""
+        return not holds(self.found[part]["asked"], self.known)
+
+    def _joined(self, parts: list[Part]) -> list[Part]:
+        """The programs, those as one of which a file that is part of both came to different things."""
+        by_path: dict[str, list[Part]] = {}
+        for part in parts:
+            for path in part.paths:
+                by_path.setdefault(path, []).append(part)
+        groups = {part: [part] for part in parts}
+        for path, owners in by_path.items():
+            if len(owners) > 1 and any(self._of(path, one) != self._of(path, owners[0]) for one in owners):
+                group = list(dict.fromkeys(part for owner in owners for part in groups[owner]))
+                groups.update(dict.fromkeys(group, group))
+        distinct = {id(group): group for group in groups.values()}.values()
+        return [
+            group[0] if len(group) == 1 else Part(*(tuple(sorted({one for part in group for one in part[field]}))
+                                                    for field in range(len(Part._fields))))
+            for group in distinct
+        ]  # fmt: skip
+
+    def _of(self, path: str, part: Part) -> list[dict[str, Any]]:
+        answer = self.found[part]
+        of_path: list[dict[str, Any]] = [
+            one for name in ("files", "findings", "verdicts") for one in answer.get(name, ())
+            if (one.get("written") or one["path"]) == path
+        ]  # fmt: skip
+        return of_path
+
+    def _sources(self, part: Part) -> list[SourceFile]:
+        return [self.sources[path] for path in part.paths]
+
+    def _lines(self, part: Part) -> int:
+        return sum(source.text.count("\n") for source in self._sources(part))
+
+    def _key(self, part: Part) -> str:
+        return results_cache.key(
+            self.work, self.options, self.code.modules.package, part.modules, self._sources(part)
+        )  # fmt: skip
