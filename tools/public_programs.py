@@ -1,7 +1,7 @@
 """What becomes of public Estimator programs: each is scanned, converted and run, on data that are generated.
 
     python tools/public_programs.py CHECKOUTS [--list FILE] [--only NAME ...] [--to estimator|keras|both]
-                                    [--json FILE] [--keep DIR]
+                                    [--parity] [--json FILE] [--keep DIR]
 
 tools/public_programs.yaml names them: a repository, its commit, what of it is the program, arguments, and how data are
 made, for no data set is downloaded. CHECKOUTS holds a checkout of each repository, as OWNER+NAME or OWNER/NAME. One
@@ -9,7 +9,8 @@ that is not there, or a package that a program needs and that is not installed, 
 
 A line a program: whether `migrate scan` reads it; `estimator`, whether it runs under `exec` after `migrate convert --to
 estimator`; `keras`, how many of its files with Estimators `migrate convert` takes to Keras, and `runs`, whether plain
-python runs the program then. At the end what they come to, and why files stayed Estimators. Exit code 1 where the list
+python runs the program then; with `--parity`, whether the first training of the two comes to the same, see
+tools/public_parity.py. At the end what they come to, and why files stayed Estimators. Exit code 1 where the list
 is at fault: what becomes of programs is for a reader to judge.
 
 Nothing of a program is kept here. A program is copied to a temporary folder before anything is written; notebooks
@@ -43,6 +44,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import public_parity
 import yaml
 
 LIST = Path(__file__).with_suffix(".yaml")
@@ -89,8 +91,6 @@ class Program:
         paths: text in quotes -> another, for paths that a program has as a literal.
         data: what is generated before it runs; see :data:`KINDS`.
         stub: names of pieces of code of the list, or code, run before the program in its process.
-        parity: `model_fn` as MODULE:NAME, `params` and what `input_fn` returns as expressions over `tf`, `np` and that
-            module by its last name: how its model can be trained by itself, where it runs.
         note: what a reader has to know.
     """
 
@@ -111,7 +111,6 @@ class Program:
     paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
     data: Sequence[Mapping[str, Any]] = ()
     stub: Sequence[str] = ()
-    parity: Mapping[str, str] = dataclasses.field(default_factory=dict)
     note: str = ""
 
 
@@ -127,6 +126,7 @@ class Result:
     estimator: str = ""
     keras: dict[str, str] = dataclasses.field(default_factory=dict)
     runs: str = ""
+    parity: str = ""
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     output: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -487,12 +487,14 @@ def wrap(code: str, work: Path, cwd: Path) -> None:
     )
 
 
-def command(program: Program, main: str, work: Path, stubs: Mapping[str, str]) -> tuple[list[str], Path]:
-    """The program's command behind the interpreter, and where it runs."""
+def command(
+    program: Program, main: str, work: Path, stubs: Mapping[str, str], first: str = ""
+) -> tuple[list[str], Path]:  # fmt: skip
+    """The program's command behind the interpreter, and where it runs; `first` is code that runs before it."""
     cwd = work / program.cwd
     argv = [argument.replace("{work}", str(work)) for argument in shlex.split(program.argv)]
     said = main.split() if main.startswith("-m ") else [os.path.relpath(work / main, cwd)]
-    code = stub_code(program, stubs, work)
+    code = "\n".join(filter(None, [first, stub_code(program, stubs, work)]))
     if not code:
         return [*said, *argv], cwd
     wrap(code, work, cwd)
@@ -600,7 +602,35 @@ def try_keras(
     return files, last_error(code, output) if code else "ok", output
 
 
-def examine(program: Program, checkouts: Path, stubs: Mapping[str, str], to: str, scratch: Path) -> Result:
+def try_parity(
+    program: Program, folder: Path, main: str, scratch: Path, stubs: Mapping[str, str]
+) -> tuple[str, str]:  # fmt: skip
+    """Compares the first training of a program's Estimators with that of its conversion: "ok", or why not; and more."""
+    from estimator_pipeline.migrate.code import convert
+
+    records, output = scratch / "parity", ""
+    for target, watch in (("estimator", "watch_estimators"), ("keras", "watch_models")):
+        work = scratch / f"parity-{target}"
+        prepare(program, folder, work, convert(folder, to=target))
+        first = (
+            f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parent)!r})\n"
+            f"import public_parity; public_parity.{watch}({str(records)!r})"
+        )
+        told, cwd = command(program, main, work, stubs, first)
+        if target == "estimator":
+            told = ["-m", "estimator_pipeline", "exec", *(["--tf1"] if program.tf1 else []), *told]
+        more = {} if target == "estimator" else {"TF_USE_LEGACY_KERAS": "1"}
+        code, said = run([sys.executable, *told], cwd, environment(program, work, **more))
+        output += said
+        if not (records / f"{target}.recorded").exists():
+            return f"{target}: {last_error(code, said) if code else 'it trains nothing'}", output
+    equal, told = public_parity.compare(records)
+    return "ok" if equal else told.splitlines()[0], output + told
+
+
+def examine(
+    program: Program, checkouts: Path, stubs: Mapping[str, str], to: str, scratch: Path, *, parity: bool = False
+) -> Result:  # fmt: skip
     """All of it for one program."""
     from estimator_pipeline.migrate.code import scan
 
@@ -633,6 +663,8 @@ def examine(program: Program, checkouts: Path, stubs: Mapping[str, str], to: str
             result.estimator, result.output[target] = try_estimator(program, folder, main, work, stubs)
         else:
             result.keras, result.runs, result.output[target] = try_keras(program, folder, main, work, stubs)
+        if parity and result.runs == "ok":
+            result.parity, result.output["parity"] = try_parity(program, folder, main, scratch, stubs)
         result.seconds[target] = round(time.monotonic() - started, 1)
     return result
 
@@ -654,6 +686,7 @@ def line(result: Result) -> str:
     cells += [f"estimator{' --tf1' if result.tf1 else ''} {_short(result.estimator)}"] if result.estimator else []
     cells += [f"keras {keras}"] if result.keras else []
     cells += [f"runs {_short(result.runs)}"] if result.runs else []
+    cells += [f"parity {_short(result.parity)}"] if result.parity else []
     cells += [f"{sum(result.seconds.values()):.0f} s"]
     return "  ".join(cells)
 
@@ -688,6 +721,10 @@ def totals(results: Sequence[Result]) -> list[str]:
         whole = [one for one in became if one.became == len(one.keras)]
         lines.append(f"       {share(len(whole), len(of_keras))} programs with all their files")
         lines.append(f"keras, runs: {share(sum(one.runs == 'ok' for one in became), len(became))} programs")
+        compared = [one for one in became if one.parity]
+        if compared:
+            equal = sum(one.parity == "ok" for one in compared)
+            lines.append(f"parity: {share(equal, len(compared))} of these, over {public_parity.STEPS} steps")
         reasons = collections.Counter(
             reason(told) for one in of_keras for told in one.keras.values() if told not in (KERAS, STAYS)
         )
@@ -703,6 +740,7 @@ def main() -> int:
     parser.add_argument("--list", type=Path, default=LIST, metavar="FILE", help="the programs")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these alone")
     parser.add_argument("--to", choices=("estimator", "keras", "both"), default="both")
+    parser.add_argument("--parity", action="store_true", help="compare the trainings of what runs as Keras")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all of it, with the end of each output")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="what was written and run stays there")
     options = parser.parse_args()
@@ -718,7 +756,8 @@ def main() -> int:
                 continue
             scratch = (options.keep.resolve() if options.keep else Path(temporary)) / program.name
             shutil.rmtree(scratch, ignore_errors=True)
-            results.append(examine(program, options.checkouts.resolve(), stubs, options.to, scratch))
+            checkouts = options.checkouts.resolve()
+            results.append(examine(program, checkouts, stubs, options.to, scratch, parity=options.parity))
             print(line(results[-1]), flush=True)
             if not options.keep:
                 shutil.rmtree(scratch, ignore_errors=True)

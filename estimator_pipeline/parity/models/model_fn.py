@@ -28,7 +28,7 @@ from estimator_pipeline.parity.result import ENGINES, Parity
 from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, initial_of
 from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
 
-__all__ = ["calls_model_fn", "compare_model_fn"]
+__all__ = ["Recorded", "calls_model_fn", "compare_model_fn", "record_estimator", "record_model"]
 
 
 def calls_model_fn(model: Any) -> bool:
@@ -63,34 +63,36 @@ def compare_model_fn(
             hint="leave mapping, metric_names and predictions out",
         )
     with folders.runs(folder, option="folder", engines=ENGINES) as base:
-        read = graph_facts.GraphFacts()
-        theirs = _by_estimator(estimator, base, data, steps, read)
-        ours = _by_keras(model, base, data, steps, theirs.names)
+        theirs = record_estimator(estimator, base, data, steps)
+        ours = record_model(model, base, data, steps, theirs.names)
         return compare_records(
             base, metrics=dict(zip(ENGINES, (theirs.metrics, ours.metrics), strict=True)), tolerances=allowed,
-            by_nature=tuple(known_differences.of_random(ENGINES, (read.random, read.random))), steps=steps,
+            by_nature=tuple(known_differences.of_random(ENGINES, (theirs.random, theirs.random))), steps=steps,
             answers=(theirs.answers, ours.answers), about={"engines": list(ENGINES), "steps": steps},
             notes=("the Keras model calls the program's model_fn: its names are the Estimator's",),
         )  # fmt: skip
 
 
 @dataclasses.dataclass
-class _Outcome:
+class Recorded:
     """What one side has come to, beside its record.
 
     Attributes:
         metrics: of the evaluation.
         answers: the predictions for the first batch.
         names: canonical name -> variable.
+        random: names of what draws random numbers for the loss.
     """
 
     metrics: dict[str, Any]
     answers: dict[str, Any]
     names: dict[str, str]
+    random: list[str] = dataclasses.field(default_factory=list)
 
 
-def _by_estimator(estimator: Any, base: Path, data: InputFns, steps: int, read: graph_facts.GraphFacts) -> _Outcome:
-    writer, names = StepWriter(base / "estimator" / "record"), dict[str, str]()
+def record_estimator(estimator: Any, base: Path, data: InputFns, steps: int) -> Recorded:
+    """Trains a copy of an Estimator in `base/estimator/model`; each step is written to `base/estimator/record`."""
+    writer, names, read = StepWriter(base / "estimator" / "record"), dict[str, str](), graph_facts.GraphFacts()
 
     def of_graph(found: Iterable[str]) -> Mapping[str, str]:
         names.update(canonical(found, kept_in_graph(compat.tensorflow().compat.v1.get_default_graph()).names))
@@ -105,11 +107,17 @@ def _by_estimator(estimator: Any, base: Path, data: InputFns, steps: int, read: 
     metrics = {}
     if data.evaluation is not None:
         metrics = copy.evaluate(data.evaluation.for_estimator(), steps=data.eval_steps)
-    return _Outcome(_without_step(metrics), _answers(found), names)
+    return Recorded(_without_step(metrics), _answers(found), names, read.random)
 
 
-def _by_keras(model: Any, base: Path, data: InputFns, steps: int, names: dict[str, str]) -> _Outcome:
-    """Trains a copy of the model from the values that the Estimator has recorded."""
+def record_model(model: Any, base: Path, data: InputFns, steps: int, names: dict[str, str]) -> Recorded:
+    """Trains a copy of the model from the values that the Estimator has recorded in `base/estimator/record`.
+
+    The copy is in `base/keras/model`; each step is written to `base/keras/record`.
+
+    Raises:
+        ConfigError: the variables are others than those of `names`.
+    """
     # Of a package that loads TensorFlow; who has a model of it has it loaded.
     from estimator_pipeline.models.keras_runtime.model_fn.inputs import dataset
 
@@ -140,7 +148,7 @@ def _by_keras(model: Any, base: Path, data: InputFns, steps: int, names: dict[st
     if data.keras_evaluation is not None:
         evaluation = dataset(data.keras_evaluation.for_model_fn(), "eval")
         metrics = copy.evaluate(evaluation, return_dict=True, steps=data.eval_steps)
-    return _Outcome(_without_step(metrics), answers, names)
+    return Recorded(_without_step(metrics), answers, names)
 
 
 def _without_step(metrics: Mapping[str, Any]) -> dict[str, Any]:

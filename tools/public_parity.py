@@ -1,0 +1,140 @@
+"""How tools/public_programs.py compares a program with its conversion: by the first training that each asks for.
+
+Both run as a user runs them. In the process of the one an Estimator that is told to train trains on batches that are
+written down, in a folder of the comparison's own, and records each step; in that of the other the Keras model trains on
+the same batches, from the same values. Then the process ends. Dropout of both keeps all, for they draw other numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["compare", "watch_estimators", "watch_models"]
+
+STEPS = 5
+
+
+def watch_estimators(folder: str) -> None:
+    """In the process of a program with Estimators: its first training is recorded, and the process ends."""
+    from estimator_pipeline import compat
+
+    tf: Any = compat.tensorflow()
+    base = Path(folder)
+    _drop_nothing()
+
+    def train(estimator: Any, input_fn: Any, *_: Any, **__: Any) -> None:
+        from estimator_pipeline.parity.models.model_fn import record_estimator
+
+        for kind, own in owns.items():
+            kind.train = own
+        _write(base / "batches", _read_batches(tf, estimator, input_fn))
+        _end(base / "estimator.recorded", lambda: record_estimator(estimator, base, _data(base), STEPS))
+
+    kinds = {one for kind in (tf.estimator.Estimator, tf.compat.v1.estimator.Estimator) for one in kind.__mro__}
+    owns = {kind: vars(kind)["train"] for kind in kinds if "train" in vars(kind)}
+    for kind in owns:
+        kind.train = train
+
+
+def watch_models(folder: str) -> None:
+    """In the process of the converted program: its first training is recorded, and the process ends."""
+    from estimator_pipeline.models.keras_runtime.model_fn import model as module
+
+    base = Path(folder)
+    _drop_nothing()
+
+    def fit(model: Any, *_: Any, **__: Any) -> None:
+        from estimator_pipeline.parity.models.model_fn import record_model
+
+        kind.fit = own
+        names = _read(base / "estimator.recorded").names
+        _end(base / "keras.recorded", lambda: record_model(model, base, _data(base), STEPS, names))
+
+    kind: Any = module._model_class()
+    own, kind.fit = kind.fit, fit
+
+
+def compare(folder: Path) -> tuple[bool, str]:
+    """Whether both recorded the same, and what is to be told of it."""
+    from estimator_pipeline.parity import text
+    from estimator_pipeline.parity.comparison import compare_records
+    from estimator_pipeline.parity.result import ENGINES
+
+    theirs, ours = (_read(folder / f"{engine}.recorded") for engine in ENGINES)
+    found = compare_records(
+        folder, metrics={engine: {} for engine in ENGINES}, answers=(theirs.answers, ours.answers), steps=STEPS
+    )
+    return found.equal, text.summary(found)
+
+
+def _end(path: Path, recorded: Callable[[], Any]) -> None:
+    _write(path, recorded())
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _write(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(value))
+
+
+def _read(path: Path) -> Any:
+    return pickle.loads(path.read_bytes())
+
+
+def _drop_nothing() -> None:
+    """Dropout keeps all."""
+    from tensorflow.python.ops import array_ops, nn_ops
+
+    nn_ops._dropout = lambda x, *_, **__: array_ops.identity(x)
+
+
+def _read_batches(tf: Any, estimator: Any, input_fn: Any) -> tuple[Any, list[list[Any]]]:
+    """The first batches of an input function: their structure, and the arrays of each."""
+    with tf.Graph().as_default():
+        tf.compat.v1.set_random_seed(estimator.config.tf_random_seed)
+        found = estimator._call_input_fn(input_fn, tf.estimator.ModeKeys.TRAIN, None)
+        if isinstance(found, tf.data.Dataset | tf.compat.v1.data.Dataset):
+            spec, iterator = found.element_spec, tf.compat.v1.data.make_initializable_iterator(found)
+            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+            found = iterator.get_next()
+        else:
+            if isinstance(found, list | tuple) and len(found) == 2 and found[1] is None:
+                found = found[0]
+            found = tuple(found) if isinstance(found, list) else found
+            spec = tf.nest.map_structure(tf.type_spec_from_value, found)
+        flat = tf.nest.flatten(found, expand_composites=True)
+        batches: list[list[Any]] = []
+        with tf.compat.v1.train.SingularMonitoredSession() as session:
+            while len(batches) < STEPS and not session.should_stop():
+                batches.append(session.run(flat))
+    return spec, batches
+
+
+def _data(base: Path) -> Any:
+    """The batches as the data of both, again and again."""
+    from estimator_pipeline import compat
+    from estimator_pipeline.parity.models.arguments import InputFns
+
+    tf: Any = compat.tensorflow()
+    spec, batches = _read(base / "batches")
+    parts = tf.nest.flatten(spec, expand_composites=True)
+    if not batches:
+        raise ValueError("the input function gives no batch")
+
+    def told() -> Iterator[tuple[Any, ...]]:
+        return map(tuple, itertools.cycle(batches))
+
+    def input_fn() -> Any:
+        read = tf.data.Dataset.from_generator(told, output_signature=tuple(parts))
+        return read.map(lambda *one: tf.nest.pack_sequence_as(spec, list(one), expand_composites=True))
+
+    config = types.SimpleNamespace(train_distribute=None, tf_random_seed=1)
+    return InputFns.of(types.SimpleNamespace(params={}, config=config), input_fn, None, None, None)
