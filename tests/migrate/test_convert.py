@@ -314,6 +314,19 @@ def test_iterators_of_other_files(tmp_path):
     assert "it = tf.compat.v1.data.make_initializable_iterator(data)\n" in after
 
 
+def test_tensorflow_by_another_file(tmp_path):
+    """`tf` is that of nets.py and data.py, which the file has as a whole."""
+    texts = {
+        "nets.py": OLD, "data.py": OLD,
+        "train.py": "from nets import *\nfrom data import *\n\nif __name__ == '__main__':\n    tf.app.run()\n",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    for to in ("estimator", "keras"):
+        after = {one.path: one.after for one in convert(tmp_path, to=to).files}["train.py"]
+        assert after.endswith("tf.compat.v1.app.run()\n") and "    tf.compat.v1.disable_v2_behavior()\n" in after, to
+
+
 def test_tostring_of_arrays(tmp_path):
     after = converted(tmp_path, OLD + "a = x.tostring()\nb = etree.tostring(x)\n")
     assert "a = x.tobytes()\nb = etree.tostring(x)\n" in after

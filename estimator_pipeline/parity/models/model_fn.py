@@ -90,7 +90,9 @@ class Recorded:
     random: list[str] = dataclasses.field(default_factory=list)
 
 
-def record_estimator(estimator: Any, base: Path, data: InputFns, steps: int) -> Recorded:
+def record_estimator(
+    estimator: Any, base: Path, data: InputFns, steps: int, *, predict: bool = True
+) -> Recorded:  # fmt: skip
     """Trains a copy of an Estimator in `base/estimator/model`; each step is written to `base/estimator/record`."""
     writer, names, read = StepWriter(base / "estimator" / "record"), dict[str, str](), graph_facts.GraphFacts()
 
@@ -102,15 +104,19 @@ def record_estimator(estimator: Any, base: Path, data: InputFns, steps: int) -> 
     hook = recording.estimator_hook(writer, canonical=of_graph)
     told = recording.told_batches(data.training.for_estimator(), BatchWriter(writer.folder, "worker:0").batch)
     copy.train(told, max_steps=steps, hooks=[hook, read.hook()])
-    asked = (data.evaluation or data.training).for_estimator()
-    found = next(iter(copy.predict(lambda: features_of(asked()), yield_single_examples=False)))
-    metrics = {}
+    answers, metrics = {}, {}
+    if predict:
+        asked = (data.evaluation or data.training).for_estimator()
+        answers = _answers(next(iter(copy.predict(lambda: features_of(asked()), yield_single_examples=False))))
     if data.evaluation is not None:
         metrics = copy.evaluate(data.evaluation.for_estimator(), steps=data.eval_steps)
-    return Recorded(_without_step(metrics), _answers(found), names, read.random)
+    return Recorded(_without_step(metrics), answers, names, read.random)
 
 
-def record_model(model: Any, base: Path, data: InputFns, steps: int, names: dict[str, str]) -> Recorded:
+@eagerly
+def record_model(
+    model: Any, base: Path, data: InputFns, steps: int, names: dict[str, str], *, predict: bool = True
+) -> Recorded:  # fmt: skip
     """Trains a copy of the model from the values that the Estimator has recorded in `base/estimator/record`.
 
     The copy is in `base/keras/model`; each step is written to `base/keras/record`.
@@ -142,9 +148,10 @@ def record_model(model: Any, base: Path, data: InputFns, steps: int, names: dict
     for name, variable in names.items():
         variables[variable].assign(start[name])
     copy.fit(read, max_steps=steps, callbacks=[_recorder(writer, {one: variables[names[one]] for one in names})])
-    asked = dataset((data.keras_evaluation or data.keras_training).for_model_fn(), "infer")
-    answers = _answers(copy.predict_on_batch(next(iter(features_of(asked)))))
-    metrics = {}
+    answers, metrics = {}, {}
+    if predict:
+        asked = dataset((data.keras_evaluation or data.keras_training).for_model_fn(), "infer")
+        answers = _answers(copy.predict_on_batch(next(iter(features_of(asked)))))
     if data.keras_evaluation is not None:
         evaluation = dataset(data.keras_evaluation.for_model_fn(), "eval")
         metrics = copy.evaluate(evaluation, return_dict=True, steps=data.eval_steps)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.name_resolution import Program
+from estimator_pipeline.migrate.code.analysis.name_resolution import Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of
 
 __all__ = ["is_run", "last_import", "root_of_tensorflow", "spread", "switch", "switch_lines", "switches_behavior"]
@@ -110,7 +110,8 @@ def root_of_tensorflow(program: Program, tree: Tree) -> str | None:
         if binding.kind == "import" and binding.name == "tensorflow" and binding.scope is tree.scope:
             name = alias.evaluated_alias if isinstance(alias, cst.ImportAlias) else None
             return name or "tensorflow"
-    return None
+    names = ("tf", "tensorflow")  # from another file of the program: by `from nets import *`
+    return next((name for name in names if set(program.look_up(name, tree.scope)) == {Outside("tensorflow")}), None)
 
 
 def switches_behavior(trees: list[Tree]) -> bool:

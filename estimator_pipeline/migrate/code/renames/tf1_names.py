@@ -222,11 +222,14 @@ def _module_of(program: Program, node: cst.Attribute, scope: Scope) -> str:
         root = root.value
     if not isinstance(root, cst.Name):
         return ""
+    known = {"tensorflow", _V1, *python_names.MODULES}
     found = {
         one.module if one.kind == "import" else f"{one.module}.{one.name}" if one.kind == "from" else ""
         for one in program.bindings(root.value, scope)
     }
-    return next(iter(found)) if len(found) == 1 and found <= {"tensorflow", _V1, *python_names.MODULES} else ""
+    if not found & known:  # from another file of the program: by `from nets import *`
+        found = {getattr(one, "dotted", "") for one in program.look_up(root.value, scope)}
+    return next(iter(found)) if len(found) == 1 and found <= known else ""
 
 
 def _of_python(tree: Tree, node: cst.Attribute, module: str) -> None:

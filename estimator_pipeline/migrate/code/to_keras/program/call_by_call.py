@@ -256,6 +256,9 @@ class _File:
                     return f"{alias.evaluated_alias}.compat.v1.{name}"
             if binding.kind == "import" and binding.name == "tensorflow":
                 return f"tensorflow.compat.v1.{name}"
+        root = tensorflow_1.root_of_tensorflow(self.program, self.tree)
+        if root is not None:
+            return f"{root}.compat.v1.{name}"
         raise NotConvertible(f"tf.compat.v1.{name}, and tensorflow is not imported by a name", node)
 
     def _is_of_job(self, node: cst.CSTNode) -> bool:
