@@ -6,6 +6,7 @@ Both have the same variables, metrics and predictions under the same names, so t
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, init
 from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
 
 __all__ = ["Recorded", "calls_model_fn", "compare_model_fn", "record_estimator", "record_model"]
+
+_ONE_PART = re.compile(r"/part_0(?=[/:])")
 
 
 def calls_model_fn(model: Any) -> bool:
@@ -135,6 +138,8 @@ def record_model(
     copy.graph_of("train", read)
     variables = {f"{name}:0": one for name, one in copy.checkpoints.variables.items()}
     trained = {name for name, one in variables.items() if one.trainable}
+    # A partitioner of one part, as canned Estimators have it: a checkpoint's name is without the part.
+    names = {name: one if one in variables else _ONE_PART.sub("", one) for name, one in names.items()}
     # What has no canonical name (the powers of a decay) follows from the number of steps.
     alone = (set(names.values()) - variables.keys()) | (trained - set(names.values()))
     if alone:
