@@ -60,6 +60,16 @@ def test_what_differs_is_named():
     assert not found.equal and any("dropout" in note for note in found.notes)
 
 
+def test_canned_estimators_of_tensorflow_1():
+    """Their variables are parts of one; a checkpoint's names are without the part."""
+    columns = [tf.feature_column.numeric_column("x", shape=(3,))]
+    found = compare_models(
+        v1.estimator.LinearClassifier(columns), keras_model_fn.LinearClassifier(columns), input_fn=input_fn, steps=2
+    )
+    assert found.equal and "linear/linear_model/x/weights/part_0 @linear" in found.steps[0].variables.names
+    assert not any(step.variables.differences for step in found.steps)
+
+
 def test_names_are_the_estimators():
     with pytest.raises(ConfigError) as refused:
         compared(mapping={"a": "b"})

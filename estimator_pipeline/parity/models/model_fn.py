@@ -6,7 +6,6 @@ Both have the same variables, metrics and predictions under the same names, so t
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,6 @@ from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, init
 from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
 
 __all__ = ["Recorded", "calls_model_fn", "compare_model_fn", "record_estimator", "record_model"]
-
-_ONE_PART = re.compile(r"/part_0(?=[/:])")
 
 
 def calls_model_fn(model: Any) -> bool:
@@ -83,7 +80,7 @@ class Recorded:
     Attributes:
         metrics: of the evaluation.
         answers: the predictions for the first batch.
-        names: canonical name -> variable.
+        names: canonical name -> that in checkpoints.
         random: names of what draws random numbers for the loss.
     """
 
@@ -97,10 +94,13 @@ def record_estimator(
     estimator: Any, base: Path, data: InputFns, steps: int, *, predict: bool = True
 ) -> Recorded:  # fmt: skip
     """Trains a copy of an Estimator in `base/estimator/model`; each step is written to `base/estimator/record`."""
-    writer, names, read = StepWriter(base / "estimator" / "record"), dict[str, str](), graph_facts.GraphFacts()
+    writer, names, kept = StepWriter(base / "estimator" / "record"), dict[str, str](), dict[str, str]()
+    read = graph_facts.GraphFacts()
 
     def of_graph(found: Iterable[str]) -> Mapping[str, str]:
-        names.update(canonical(found, kept_in_graph(compat.tensorflow().compat.v1.get_default_graph()).names))
+        v1 = compat.tensorflow().compat.v1
+        names.update(canonical(found, kept_in_graph(v1.get_default_graph()).names))
+        kept.update((one.name, _in_checkpoints(one)) for one in v1.global_variables())
         return names
 
     copy = inspection.copy_of(estimator, str(base / "estimator" / "model"))
@@ -113,7 +113,13 @@ def record_estimator(
         answers = _answers(next(iter(copy.predict(lambda: features_of(asked()), yield_single_examples=False))))
     if data.evaluation is not None:
         metrics = copy.evaluate(data.evaluation.for_estimator(), steps=data.eval_steps)
-    return Recorded(_without_step(metrics), answers, names, read.random)
+    return Recorded(_without_step(metrics), answers, {name: kept[one] for name, one in names.items()}, read.random)
+
+
+def _in_checkpoints(variable: Any) -> str:
+    """The name of a variable in a checkpoint: where a partitioner has made it, without the part."""
+    part = variable._get_save_slice_info() if hasattr(variable, "_get_save_slice_info") else None
+    return part.full_name if part is not None else variable.name.partition(":")[0]
 
 
 @eagerly
@@ -136,10 +142,8 @@ def record_model(
     training = data.keras_training.for_model_fn()
     read = dataset(recording.told_batches(training, BatchWriter(writer.folder, "worker:0").batch))
     copy.graph_of("train", read)
-    variables = {f"{name}:0": one for name, one in copy.checkpoints.variables.items()}
+    variables = {copy.checkpoints.key(name): one for name, one in copy.checkpoints.variables.items()}
     trained = {name for name, one in variables.items() if one.trainable}
-    # A partitioner of one part, as canned Estimators have it: a checkpoint's name is without the part.
-    names = {name: one if one in variables else _ONE_PART.sub("", one) for name, one in names.items()}
     # What has no canonical name (the powers of a decay) follows from the number of steps.
     alone = (set(names.values()) - variables.keys()) | (trained - set(names.values()))
     if alone:

@@ -66,7 +66,7 @@ class NamedCheckpoints:
         tf.io.gfile.makedirs(self._folder)
         if self._saver is None or self._saved != set(self.variables):
             known = self._saver.last_checkpoints if self._saver is not None else []
-            named = {self._key(name): one for name, one in self.variables.items()}
+            named = {self.key(name): one for name, one in self.variables.items()}
             self._saver = tf.compat.v1.train.Saver(named, max_to_keep=self._keep or None)
             self._saver.set_last_checkpoints(known)
             self._saved = set(self.variables)
@@ -81,7 +81,7 @@ class NamedCheckpoints:
         path = path or self.last
         if path is None:
             return False
-        keras_weights.assign(self.variables, path, self._key, kind="variable")
+        keras_weights.assign(self.variables, path, self.key, kind="variable")
         return True
 
     def warm_start(self) -> None:
@@ -89,7 +89,7 @@ class NamedCheckpoints:
         trained = [one for one in self.variables.values() if one.trainable]
         keras_weights.warm_start_named(self.variables, trained, self.warm_start_from, kind="variable")
 
-    def _key(self, name: str) -> str:
+    def key(self, name: str) -> str:
         """The name of a variable in the checkpoints."""
         of, _, slot = name.rpartition("/")
         part = self.part_of_scope.get(name.partition("/")[0])
