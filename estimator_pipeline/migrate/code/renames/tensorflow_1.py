@@ -63,9 +63,10 @@ def switch(
     TensorFlow 1 built graphs: `tf.placeholder` at the top of a module, `shape[1].value`, data sets with iterators. The
     module that is run says so once, behind its imports.
     """
-    if switches or not (of_1 or tree.tensorflow_1 or tree.was_tensorflow_1) or tree.source.cells:
+    if switches or not (of_1 or tree.tensorflow_1 or tree.was_tensorflow_1):
         return None
-    if root_of_tensorflow(program, tree) is None or not (is_run(tree) or (not imported and _acts(tree))):
+    acts = bool(tree.source.cells) or is_run(tree) or (not imported and _acts(tree))
+    if root_of_tensorflow(program, tree) is None or not acts:
         return None
     last, by_name = last_import(tree), _import_of_tensorflow(tree)
     if last is None or (by_name is not None and tree.position(by_name) > tree.position(last)):
@@ -76,7 +77,8 @@ def switch(
 def switch_lines(tree: Tree, v1: str) -> list[str]:
     """What such a program says, the name of tf.compat.v1 given: where it is run, and not where another imports it."""
     said = f"{v1}.disable_v2_behavior()"
-    return ["", 'if __name__ == "__main__":', f"    {said}"] if is_run(tree) else ["", said]
+    by_main = is_run(tree) and not tree.source.cells  # a notebook is always run
+    return ["", 'if __name__ == "__main__":', f"    {said}"] if by_main else ["", said]
 
 
 def _import_of_tensorflow(tree: Tree) -> cst.BaseStatement | None:
