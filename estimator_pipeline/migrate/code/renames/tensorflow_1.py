@@ -65,8 +65,7 @@ def switch(
     """
     if switches or not (of_1 or tree.tensorflow_1 or tree.was_tensorflow_1):
         return None
-    acts = bool(tree.source.cells) or is_run(tree) or (not imported and _acts(tree))
-    if root_of_tensorflow(program, tree) is None or not acts:
+    if root_of_tensorflow(program, tree) is None or not (is_run(tree) or (not imported and _acts(tree))):
         return None
     last, by_name = last_import(tree), _import_of_tensorflow(tree)
     if last is None or (by_name is not None and tree.position(by_name) > tree.position(last)):
@@ -124,10 +123,13 @@ def switches_behavior(trees: list[Tree]) -> bool:
 
 
 def _acts(tree: Tree) -> bool:
-    """Whether a module uses an Estimator at its top, or calls a function of its own: a script without `__main__`."""
+    """Whether a module uses an Estimator at its top, or calls a function of its own: a script without `__main__`.
+
+    A notebook is always run.
+    """
     names = ("train", "evaluate", "predict", "train_and_evaluate", "run")
     functions = {node.name.value for node in tree.module.body if isinstance(node, cst.FunctionDef)}
-    return any(
+    return bool(tree.source.cells) or any(
         (isinstance(call.func, cst.Attribute) and call.func.attr.value in names)
         or (isinstance(call.func, cst.Name) and call.func.value in functions
             and isinstance(tree.parents.get(call), cst.Expr))
