@@ -141,6 +141,7 @@ def test_training_that_is_timed(tmp_path):
 
 @pytest.mark.parametrize(("to", "stays"), [("estimator", False), ("keras", False), ("keras", True)])
 def test_it_runs(tmp_path, run_warm, to, stays):
+    """Each target is trained and evaluated, cell by cell: that the cells' order is kept only a run shows."""
     timed = "\n%time estimator.train" if stays else "\nestimator.train"
     cells = [one.replace("\nestimator.train", timed) for one in CELLS]
     made = book(tmp_path, *cells, to=to)
