@@ -470,11 +470,11 @@ def test_the_command(program, tmp_path, capsys):
     after = files_of(tmp_path / "new" / "out")
     assert files_of(program) == before and os.listdir(tmp_path / "new") == ["out"]
     assert set(after) == set(before) - {"data.csv"}
-    assert {name for name in after if after[name] != before[name]} == {"old.py", "run"}
+    assert {name for name in after if after[name] != before[name]} == {"book.ipynb", "old.py", "run"}
     assert os.access(tmp_path / "new" / "out" / "run", os.X_OK)
-    assert out.startswith(f"{program}: 2 changes in 2 of 5 files; 3 left to be written by hand, 0 constructs stay\n")
+    assert out.startswith(f"{program}: 4 changes in 3 of 5 files; 2 left to be written by hand, 0 constructs stay\n")
     for line in ("  old.py:2:5  tf.log -> tf.math.log", "  old.py:3:1  manual: tf.contrib.ffmpeg.g: tf.contrib is gone",
-                 "book.ipynb: copied as it is: notebooks are not converted",
+                 "  book.ipynb:cell 1:2:1  tf.log -> tf.math.log",
                  "models/two.py: copied as it is: it cannot be read"):  # fmt: skip
         assert line in out
 
@@ -483,13 +483,13 @@ def test_json(program, tmp_path, capsys):
     code, out, _ = run(["migrate", "convert", program, "--output", tmp_path / "out", "--json"], capsys)
     document = json.loads(out)
     assert code == 0 and document["schema"] == "estimator-pipeline/migrate-convert/1"
-    assert (document["changes"], document["manual"], document["unchanged"]) == (2, 3, 0)
+    assert (document["changes"], document["manual"], document["unchanged"]) == (4, 2, 0)
     assert document["output"] == str(tmp_path / "out") and [one["path"] for one in document["files"]] == sorted(
         set(files_of(program)) - {"data.csv"}
     )
     (old,) = [one for one in document["files"] if one["path"] == "old.py"]
     assert old["changes"] == [
-        {"line": 2, "column": 5, "before": "tf.log", "after": "tf.math.log", "rule": "tensorflow-1-name"}
+        {"line": 2, "column": 5, "before": "tf.log", "after": "tf.math.log", "rule": "tensorflow-1-name", "cell": None}
     ]
     assert old["manual"][0]["name"] == "tf.contrib.ffmpeg.g" and old["manual"][0]["successor"]
 
@@ -497,7 +497,7 @@ def test_json(program, tmp_path, capsys):
 def test_a_dry_run_prints_a_diff_and_writes_nothing(program, tmp_path, capsys):
     before = files_of(tmp_path)
     code, out, err = run(["migrate", "convert", program, "--dry-run"], capsys)
-    assert code == 0 and files_of(tmp_path) == before and "2 changes" in err
+    assert code == 0 and files_of(tmp_path) == before and "4 changes" in err
     assert out == diff(convert(program))
     assert "--- a/old.py\n+++ b/old.py\n" in out and "-x = tf.log(1.)\n+x = tf.math.log(1.)\n" in out
 

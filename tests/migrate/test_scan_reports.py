@@ -32,7 +32,7 @@ def program(tmp_path):
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b" / "prögram.py").write_text(PROGRAM, encoding="utf-8")
     (tmp_path / "old.py").write_text("import tensorflow as tf\nprint 'x'\n")
-    (tmp_path / "book.ipynb").write_text(notebook(["%time\n", "import tensorflow as tf"], "tf.log(1)"))
+    (tmp_path / "book.ipynb").write_text(notebook(["%time\n", "from tensorflow import *"], "log(1)"))
     return tmp_path
 
 

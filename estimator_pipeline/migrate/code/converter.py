@@ -6,8 +6,10 @@ the places that the rules name and nowhere else: comments, layout, line ends and
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
+import re
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,20 +21,22 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, apply
 from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile
 from estimator_pipeline.migrate.code.analysis.modules import Modules
+from estimator_pipeline.migrate.code.analysis.notebooks import first_import, is_written, restored, split
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding
 from estimator_pipeline.migrate.code.judging import judge_by_itself, switched_behind
+from estimator_pipeline.migrate.code.notebook_json import decoded, rewritten, with_notes_on_packages
 from estimator_pipeline.migrate.code.notes import MARK, note_lines
 from estimator_pipeline.migrate.code.others import Others
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.renames.renamed_text import Change, RenamedText
 from estimator_pipeline.migrate.code.renames.tf1_names import ON_THE_WAY
-from estimator_pipeline.migrate.code.repository.repository import read_code, run
+from estimator_pipeline.migrate.code.repository.repository import CodeBase, read_code, run
 from estimator_pipeline.migrate.code.scanner import Analysis, analyse, deep, judged, unreadable
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
 from estimator_pipeline.migrate.code.to_keras.program.linking import imported_files
 from estimator_pipeline.migrate.code.to_keras.program.rule import KERAS
-from estimator_pipeline.migrate.code.verdicts import COPIED, NO_TENSORFLOW, UNREADABLE, FileVerdict
+from estimator_pipeline.migrate.code.verdicts import COPIED, ESTIMATOR, NO_TENSORFLOW, UNREADABLE, FileVerdict
 from estimator_pipeline.migrate.code.verdicts import UNCHANGED as VERDICT_UNCHANGED
 
 __all__ = ["NOTES", "SCHEMA", "Change", "Converted", "ConvertedFile", "convert", "convert_part"]
@@ -42,6 +46,9 @@ SCHEMA = "estimator-pipeline/migrate-convert/1"
 
 NOTES = {"manual": (MANUAL,), "all": (MANUAL, UNCHANGED), "none": ()}
 """Which constructs that are left get a note in the code."""
+
+# What a program has from Keras 2 or from tensorflow-estimator.
+_OF_KERAS_2 = re.compile(r"\.estimator\b|\bkeras\b|compat\.v1\.layers\b|rnn_cell|tf_slim|estimator_pipeline\.compat\b")
 
 TARGETS = ("keras", "keras-layers", "estimator")
 """What a program becomes: Keras, where need be with a model_fn that stays; Keras as a whole; Estimators still."""
@@ -61,6 +68,7 @@ class ConvertedFile:
         keeps_model_fn: why its model_fn stays a function, which a Keras model calls; "" where none does.
         kept_as_estimator: why it stays an Estimator program, where it is one.
         verdict: what a scan says of it.
+        cells: of a notebook the cells with other code: their numbers, among all and counted from 1, and the code.
     """
 
     path: str
@@ -75,10 +83,15 @@ class ConvertedFile:
     keeps_model_fn: str = ""
     kept_as_estimator: str = ""
     verdict: FileVerdict = field(default_factory=lambda: FileVerdict("", VERDICT_UNCHANGED))
+    cells: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def changed(self) -> bool:
         return self.before != self.after
+
+    @property
+    def is_notebook(self) -> bool:
+        return self.path.endswith(".ipynb")
 
     @property
     def notebook(self) -> str:
@@ -207,6 +220,7 @@ def convert(
             made = files[one["path"]]
             for name, value in one.items():
                 setattr(made, name, _OF_PLAIN[name](value) if name in _OF_PLAIN else value)
+    _rewrite_notebooks(files, code, noted=bool(NOTES[notes]))
     return Converted(os.fspath(root), str(code.base), list(files.values()), code.skipped)
 
 
@@ -230,7 +244,7 @@ def convert_part(
             made.unchanged = [one for one in findings if one.treatment == UNCHANGED]
             if not made.kept and source.path in analysis.renamed:
                 renamed = analysis.renamed[source.path]
-                made.after, made.changes = renamed.text, list(renamed.changes)
+                made.after, made.changes = renamed.text, [_placed(source, one) for one in renamed.changes]
                 outcome = analysis.outcomes.get(source.path)
                 if outcome is not None and outcome.text:
                     _to_keras(made, outcome, findings)
@@ -238,8 +252,19 @@ def convert_part(
                     made.kept_as_estimator = verdict.why
                     _switch(made, trees[source.path], analysis, imported)
                     _import(made, trees[source.path], renamed)
+                if (
+                    source.cells
+                    and not made.keeps_model_fn
+                    and (
+                        made.keras or verdict.verdict == ESTIMATOR or (made.changes and _OF_KERAS_2.search(made.after))
+                    )
+                ):
+                    _install(made, source)
             files.append(made)
         _note(files, _again(files, analysis, others), NOTES[options["notes"]])
+    for made, source in zip(files, analysis.sources, strict=True):
+        if source.cells:
+            _keep_cells(made, source)
     return {"files": [_plain(made) for made in files]}
 
 
@@ -268,15 +293,22 @@ def _plain(made: ConvertedFile) -> dict[str, Any]:
     return plain
 
 
+def _placed(source: SourceFile, change: Change) -> Change:
+    """A change by its line within the cell, where the file is a notebook."""
+    cell, line = source.place(change.line) if source.cells else (None, change.line)
+    return replace(change, cell=cell, line=line)
+
+
 def _to_keras(made: ConvertedFile, outcome: ConversionOutcome, findings: list[CodeFinding]) -> None:
     text = outcome.text
     gone = [one for one in findings if one.rule == KERAS]
-    places = {(one.line, one.column) for one in gone}
+    places = {(one.cell if made.is_notebook else None, one.line, one.column) for one in gone}
     # Of the names of TensorFlow 1 those that were on the way to Keras are no change of their own.
-    made.changes = [one for one in made.changes if (one.line, one.column) not in places
+    made.changes = [one for one in made.changes if (one.cell, one.line, one.column) not in places
                     and (one.after in text or not ON_THE_WAY.match(one.after))]  # fmt: skip
-    made.changes += [Change(one.line, one.column, one.spelled, one.successor, KERAS) for one in gone]
-    made.changes.sort(key=lambda change: (change.line, change.column))
+    made.changes += [Change(one.line, one.column, one.spelled, one.successor, KERAS,
+                            one.cell if made.is_notebook else None) for one in gone]  # fmt: skip
+    made.changes.sort(key=lambda change: change.order)
     made.keras, made.after = True, text
     if outcome.keeps_model_fn:
         made.keeps_model_fn = outcome.told() if outcome.reason else "as its program"
@@ -293,8 +325,8 @@ def _switch(made: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[T
     written = tensorflow_1.switch_lines(tree, f"{root}.compat.v1")
     at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
     made.after = apply(made.after, [Edit(at, at, "".join(f"{one}{newline}" for one in written))])
-    made.changes.append(Change(line, 1, "", written[-1].strip(), "tensorflow-1-behavior"))
-    made.changes.sort(key=lambda change: (change.line, change.column))
+    made.changes.append(_placed(tree.source, Change(line, 1, "", written[-1].strip(), "tensorflow-1-behavior")))
+    made.changes.sort(key=lambda change: change.order)
 
 
 def _import(made: ConvertedFile, tree: Tree, renamed: RenamedText) -> None:
@@ -311,8 +343,24 @@ def _import(made: ConvertedFile, tree: Tree, renamed: RenamedText) -> None:
     newline = lines.newline(max(line, 1))
     at = lines.starts[line] if line < len(lines.starts) else len(lines.text)
     made.after = apply(made.after, [Edit(at, at, "".join(f"{one}{newline}" for one in imports))])
-    made.changes += [Change(max(line, 1), 1, "", one, "tensorflow-1-import") for one in imports]
-    made.changes.sort(key=lambda change: (change.line, change.column))
+    made.changes += [_placed(tree.source, Change(max(line, 1), 1, "", one, "tensorflow-1-import")) for one in imports]
+    made.changes.sort(key=lambda change: change.order)
+
+
+def _install(made: ConvertedFile, source: SourceFile) -> None:
+    """What `estimator-pipeline exec` does for a file, in a notebook: before its first import."""
+    keras_2 = ["import os", "", 'os.environ["TF_USE_LEGACY_KERAS"] = "1"', ""]
+    written = keras_2 if made.keras else ["import estimator_pipeline", "", "estimator_pipeline.compat.install()", ""]
+    line = first_import(made.after)
+    if not line or any(one in made.before for one in ("compat.install(", "TF_USE_LEGACY_KERAS")):
+        return
+    made.changes.append(_placed(source.with_text(made.after), Change(line, 1, "", written[2], "keras-2")))
+    made.changes.sort(key=lambda change: change.order)
+    lines = Lines(made.after)
+    at = lines.starts[line - 1]
+    if made.keras and made.after.startswith(f"import os{lines.newline(line)}", at):  # one import of it is enough
+        at, written = lines.starts[line], written[1:]
+    made.after = apply(made.after, [Edit(at, at, "".join(f"{one}{lines.newline(line)}" for one in written))])
 
 
 def _again(files: list[ConvertedFile], analysis: Analysis, others: Others) -> Analysis:
@@ -320,8 +368,7 @@ def _again(files: list[ConvertedFile], analysis: Analysis, others: Others) -> An
     counts = any(construct.match.ambiguous for construct, _ in analysis.constructs)
     if not others.any("a converted file", any(made.changed for made in files), counts=counts):
         return analysis
-    sources = [replace(one, text=made.after, problems=list(one.problems))
-               for made, one in zip(files, analysis.sources, strict=True)]  # fmt: skip
+    sources = [one.with_text(made.after) for made, one in zip(files, analysis.sources, strict=True)]
     outcomes = {path: outcome for path, outcome in analysis.outcomes.items() if not outcome.text}
     return analyse(sources, analysis.program.modules, others, outcomes=outcomes, trees=analysis.program.trees)
 
@@ -333,6 +380,50 @@ def _note(files: list[ConvertedFile], done: Analysis, noted: tuple[str, ...]) ->
         if made.path in trees and not made.kept:
             text = made.after
             made.after = apply(text, _noted(trees[made.path], Lines(text), done, noted))
+
+
+def _keep_cells(made: ConvertedFile, source: SourceFile) -> None:
+    """Puts the cells that change in place of the code of a whole notebook."""
+    cells = split(source.cells, made.after)
+    if cells is None:  # a defect: the notebook stays as it was, and says so
+        made.changes, made.keras, made.kept = [], False, "its cells cannot be told in what was written"
+    for old, new in zip(source.cells, cells or (), strict=False):
+        text = restored(old, new.text)
+        if text is not None and text != old.source:
+            made.cells.append((new.number, text))
+    made.after = made.before
+
+
+def _rewrite_notebooks(files: Mapping[str, ConvertedFile], code: CodeBase, *, noted: bool) -> None:
+    """Gives notebooks their JSON, where their code or a file that they write is converted."""
+    sources = {source.path: source for source in code.sources}
+    for made in files.values():
+        source, cells = sources[made.path], dict(made.cells)
+        for other in files.values() if source.cells else ():
+            if other.notebook == made.path and other.changed:
+                cells |= _written_cell(source, sources[other.path], other.after)
+        if not cells:
+            continue
+        for cell in source.cells if noted else ():
+            text = cells.get(cell.number, cell.source)
+            cells[cell.number] = text if is_written(cell.source) else with_notes_on_packages(text)
+        content = (code.base / made.path).read_bytes()
+        made.encoding = "utf-8-sig" if content.startswith(codecs.BOM_UTF8) else made.encoding
+        made.before = decoded(content)
+        made.after = rewritten(
+            made.before, {cell.number: cells[cell.number] for cell in source.cells
+                          if cells.get(cell.number, cell.source) != cell.source}
+        )  # fmt: skip
+
+
+def _written_cell(notebook: SourceFile, file: SourceFile, text: str) -> dict[int, str]:
+    """The cell that writes a file by `%%writefile`, with what the file is converted to; none where several write it."""
+    if len(file.origin) != 1:
+        return {}
+    (origin,) = file.origin
+    source = next(cell.source for cell in notebook.cells if cell.number == origin.number)
+    above = "".join(source.splitlines(keepends=True)[: origin.above])
+    return {origin.number: above + (text if source.endswith("\n") else text.removesuffix("\n"))}
 
 
 def _noted(tree: Tree, lines: Lines, analysis: Analysis, noted: tuple[str, ...]) -> Iterator[Edit]:

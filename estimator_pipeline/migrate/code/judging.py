@@ -13,7 +13,7 @@ from estimator_pipeline.migrate.code import verdicts
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
-from estimator_pipeline.migrate.code.findings import MANUAL, CodeFinding
+from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.renames.renamed_text import NOT_VERBATIM, RenamedText
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome
@@ -21,6 +21,8 @@ from estimator_pipeline.migrate.code.to_keras.program.linking import imported_fi
 from estimator_pipeline.migrate.code.verdicts import FileVerdict
 
 __all__ = ["as_the_user_has_it", "judge", "judge_by_itself", "switched_behind"]
+
+_OF_ESTIMATORS = ("tf.estimator.", "tf.compat.v1.estimator.", "tf.keras.estimator.")
 
 
 def as_the_user_has_it(
@@ -41,8 +43,7 @@ def as_the_user_has_it(
             if change.line == line and change.before:
                 new = rf"(?<![\w.]){re.escape(change.after)}(?!\w)"
                 outcome.reason = re.sub(new, change.before.replace("\\", r"\\"), outcome.reason)
-        lines = source.text.splitlines()
-        outcome.source = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+        outcome.source = source.shown_line(line)
         outcome.cell, outcome.line = source.place(line)
         if outcome.path:
             outcome.path = source.shown
@@ -64,16 +65,14 @@ def judge(
     """
     manual = collections.Counter(one.written or one.path for one in findings if one.treatment == MANUAL)
     named = {one.written or one.path for one in findings}
+    runs = {one.path for one in findings if one.treatment == UNCHANGED and f"{one.spelled}.".startswith(_OF_ESTIMATORS)}
     by_path = {tree.source.path: tree for tree in trees}
     imported: set[Tree] | None = None
     found = {}
     for source in sources:
         path, kind, why, outcome = source.path, verdicts.UNCHANGED, "", outcomes.get(source.path)
         text = renamed.get(path)
-        if source.cells:
-            if path in named:
-                kind, why = verdicts.COPIED, "notebooks are not converted"
-        elif source.problems:
+        if source.problems and (path not in by_path or not by_path[path].module.body):
             kind, why = verdicts.UNREADABLE, _unreadable(source)
         elif text is not None and text.kept:
             kind, why = verdicts.COPIED, text.kept
@@ -89,6 +88,8 @@ def judge(
             if switched_behind(program, trees, by_path[path], imported) is not None:
                 verbatim = by_path[path].verbatim
                 kind, why = (verdicts.RENAMED, "") if verbatim else (verdicts.COPIED, NOT_VERBATIM)
+            elif source.cells and path in runs:  # it has no `exec` that would give it its Estimators
+                kind = verdicts.ESTIMATOR
         found[path] = _of(source, kind, why, manual[path])
     return found
 
@@ -112,7 +113,13 @@ def judge_by_itself(sources: Iterable[SourceFile], without: Collection[str]) -> 
 
 def _of(source: SourceFile, kind: str, why: str, manual: int) -> FileVerdict:
     return FileVerdict(
-        source.path, kind, why, reason=why, manual=manual, notebook=source.notebook, **_place(source, why)
+        source.path,
+        kind,
+        why,
+        reason=why,
+        manual=manual,
+        notebook=source.notebook,
+        **_place(source, why if kind != verdicts.COPIED else ""),
     )
 
 
@@ -129,25 +136,26 @@ def _of_outcome(source: SourceFile, outcome: ConversionOutcome, manual: int) -> 
 
 
 def _unreadable(source: SourceFile) -> str:
-    if not source.problems or source.cells:
+    if not source.problems:
         return ""
-    return f"{_of_line(source)}: {source.problems[0].why}"
+    cell, line = source.place(_line_of_problem(source))
+    place = f"line {line}" if cell is None else f"cell {cell}, line {line}"
+    return f"{place}: {source.problems[0].why}"
 
 
-def _of_line(source: SourceFile) -> str:
-    cell, line = source.place(source.problems[0].line)
-    return f"line {line}" if cell is None else f"cell {cell}, line {line}"
+def _line_of_problem(source: SourceFile) -> int:
+    """The line of the first thing that cannot be read; a cell has it among its own."""
+    problem = source.problems[0]
+    return problem.line + next((cell.first - 1 for cell in source.cells if cell.number == problem.cell), 0)
 
 
 def _place(source: SourceFile, why: str) -> dict[str, Any]:
     """Where a file cannot be read."""
-    if not source.problems or source.cells or not why:
+    if not source.problems or not why:
         return {}
-    number = source.problems[0].line
-    lines = source.text.splitlines()
+    number = _line_of_problem(source)
     cell, line = source.place(number)
-    here = lines[number - 1].strip() if number <= len(lines) else ""
-    return {"at": source.shown, "cell": cell, "line": line, "source": here}
+    return {"at": source.shown, "cell": cell, "line": line, "source": source.shown_line(number)}
 
 
 def switched_behind(

@@ -10,10 +10,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from estimator_pipeline.migrate.code import catalogue
+from estimator_pipeline.migrate.code.analysis import notebooks
 from estimator_pipeline.migrate.code.analysis.constructs import DATASET_ATTRIBUTES, RESOLVED, Construct, find_constructs
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.functions import find_functions
@@ -88,6 +89,7 @@ def scan(
     code = read_code(root)
     found = Scan(root=os.fspath(root), skipped=code.skipped, files=len(code.sources), without=len(code.without))
     found.lines = sum(one.text.count("\n") + (not one.text.endswith("\n")) for one in code.sources if one.text)
+    found.lines -= sum(max(len(one.cells) - 1, 0) for one in code.sources)  # what is between two cells
     findings = [unreadable(source, problem) for source in code.sources if source.path not in code.without
                 for problem in source.problems]  # fmt: skip
     verdicts = judge_by_itself(code.sources, code.without)
@@ -216,7 +218,7 @@ def _outcomes(
     before = []
     if others.any("a new name", changed, counts=any(old.values())):
         texts = {path: one.text for path, one in renamed.items()}
-        sources = [replace(one, text=texts.get(one.path, one.text), problems=list(one.problems)) for one in sources]
+        sources = [one.with_text(texts.get(one.path, one.text)) for one in sources]
         before = [(tree, tree.state()) for tree in read.trees]
         read = _read(sources, read.program.modules, others, "renamed", read.program.trees)
         for tree in read.trees:
@@ -273,7 +275,7 @@ def _trees(sources: list[SourceFile], known: Mapping[str, Tree], tick: Callable[
     """The trees of files; those of the same text are kept, for libcst is slow."""
     trees = []
     for source in sources:
-        if source.problems:
+        if source.problems and not source.cells:
             continue
         tick()
         tree = known.get(source.path)
@@ -289,15 +291,15 @@ def _parsed(source: SourceFile) -> list[Tree | None]:
     if not source.cells:
         return [parse(source)]
     # A cell that cannot be read is left out: the others are one program.
-    texts = []
+    cells = []
     for cell in source.cells:
         alone = SourceFile(source.path, cell.text)
         if syntax(cell.text) is None and parse(alone) is None:
             source.problems.append(alone.problems[0]._replace(cell=cell.number))
-            texts.append("\n" * cell.text.count("\n"))
+            cells.append(cell._replace(text="\n" * cell.text.count("\n")))
         else:
-            texts.append(cell.text)
-    source.text = "".join(texts)
+            cells.append(cell)
+    source.cells, source.text = tuple(cells), notebooks.joined(cells)
     return [parse(source)]
 
 
@@ -374,6 +376,7 @@ def unreadable(source: SourceFile, problem: NotebookProblem) -> CodeFinding:
     """The finding for what cannot be read."""
     row = catalogue.row("unreadable file")
     keep = row.keep if "Python 2" in problem.why else ""
+    keep = keep.partition(" (")[0] if source.cells else keep  # 2to3 reads no notebooks
     cell, line = (problem.cell, problem.line) if problem.cell else source.place(problem.line)
     return CodeFinding(
         path=source.shown, line=line, column=problem.column, end_line=line, end_column=problem.column + 1, cell=cell,
@@ -389,7 +392,7 @@ def _keep_texts(found: Scan, sources: list[SourceFile]) -> None:
         if source.shown not in with_findings:
             continue
         for cell in source.cells:
-            found.texts.setdefault(f"{source.path}#{cell.number}", cell.text)
+            found.texts.setdefault(f"{source.path}#{cell.number}", cell.source)
         if source.origin:
             found.texts |= {f"{source.notebook}#{one.number}": "\n" * one.above + one.text for one in source.origin}
         elif not source.cells:

@@ -25,11 +25,17 @@ def check_proof(proof: Path, program: Path) -> None:
     """Refuses what can be refused before anything is converted.
 
     Raises:
-        ConfigError: there is no such file, or the program is a folder.
+        ConfigError: there is no such file, or the program is a folder or a notebook.
     """
     if program.is_dir():
         raise ConfigError(
             f"--parity compares one file with its conversion, and {program} is a folder", code="argument/not-applicable"
+        )
+    if program.suffix == ".ipynb":
+        raise ConfigError(
+            f"--parity imports the program and its conversion, and {program} is a notebook",
+            code="argument/not-applicable",
+            hint="save its code as a Python file, and convert that",
         )
     if not proof.is_file():
         raise ConfigError(f"--parity: there is no file {proof}", code="file/not-found", hint=_hint())

@@ -6,7 +6,7 @@ import io
 import os
 import tokenize
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -76,6 +76,22 @@ class SourceFile:
             if line >= cell.first:
                 return cell.number, line - cell.first + 1 + cell.above
         return None, line
+
+    def shown_line(self, line: int) -> str:
+        """A line as the user has it, without white space around it; "" where there is none."""
+        cell = next((one for one in reversed(self.cells) if line >= one.first), None)
+        lines = (self.text if cell is None else cell.source).splitlines()
+        at = line if cell is None else line - cell.first + 1
+        return lines[at - 1].strip() if 0 < at <= len(lines) else ""
+
+    def with_text(self, text: str) -> SourceFile:
+        """The same file with another text; of a notebook with the cells of that text."""
+        cells = notebooks.split(self.cells, text) if self.cells else ()
+        return replace(self, text=text, cells=self.cells if cells is None else cells, problems=list(self.problems))
+
+    def keeps_cells(self, text: str) -> bool:
+        """Whether another text of a notebook can be taken apart into its cells; of any other file it need not be."""
+        return not self.cells or notebooks.split(self.cells, text) is not None
 
 
 def read_tree(root: str | os.PathLike[str]) -> tuple[Path, list[SourceFile], list[Skipped]]:

@@ -8,9 +8,16 @@ import posixpath
 import re
 import shlex
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["NotebookCell", "NotebookCode", "NotebookProblem", "WrittenFile", "code_of"]
+__all__ = ["NotebookCell", "NotebookCode", "NotebookProblem", "WrittenFile", "code_of", "first_import",
+           "is_written", "joined", "restored", "split"]  # fmt: skip
+
+# A comment that no person writes: it stands for a line of IPython, by its number in the cell, and between two cells.
+_MARK = "#\x7f"
+_MARKED = re.compile(rf"([ \t]*)(.*?){_MARK}(\d+)$")
+_BETWEEN = re.compile(rf"(?m)^{_MARK}cell[ \t]*\n")
 
 # Cell magics below which there is Python.
 _PYTHON_MAGICS = ("%%time", "%%timeit", "%%capture", "%%prun", "%%python", "%%python3", "%%tensorflow_version",
@@ -45,14 +52,16 @@ class NotebookCell(NamedTuple):
     Attributes:
         number: among all cells of the notebook, counted from 1.
         first: its first line in the text of all cells, counted from 1.
-        text: its code, with the lines of magics blanked.
+        text: its code, with a marked comment, `pass` or None for what is IPython's; see :func:`restored`.
         above: how many lines of the cell stand above that text.
+        source: the cell as the notebook has it.
     """
 
     number: int
     first: int
     text: str
     above: int = 0
+    source: str = ""
 
 
 class WrittenFile(NamedTuple):
@@ -83,9 +92,9 @@ class NotebookCode(NamedTuple):
 def code_of(content: bytes) -> NotebookCode:
     """The code cells of a notebook (nbformat 3 and 4).
 
-    Lines of IPython (`%matplotlib inline`, `!pip install`, `name?`) become blank or `pass`, so that lines keep their
+    Lines of IPython (`%matplotlib inline`, `!pip install`, `name?`) become comments or `pass`, so that lines keep their
     numbers; of `%time f(x)` the statement stays. Cells of other languages are blank, and so are those that
-    `%%writefile` writes to files: Python files among them come by themselves.
+    `%%writefile` writes to files: Python files among them come by themselves. A marked comment is between two cells.
     """
     try:
         document = json.loads(content.decode("utf-8-sig"))
@@ -96,27 +105,86 @@ def code_of(content: bytes) -> NotebookCode:
         return NotebookCode(problems=(NotebookProblem(1, 1, f"it is no notebook: {type(error).__name__}: {error}"),))
     if not isinstance(language, str) or not language.lower().startswith("python"):
         return NotebookCode()
-    found, line = [], 1
+    found: list[NotebookCell] = []
     written: dict[str, list[NotebookCell]] = {}
     for number, cell in enumerate(cells if isinstance(cells, list) else [], start=1):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
             continue
         source = cell.get("source", cell.get("input", ""))
-        text = "".join(map(str, source)) if isinstance(source, list) else str(source)
-        _keep_written(written, number, text)
-        text = _python(text)
-        if not text.endswith("\n"):
-            text += "\n"
-        found.append(NotebookCell(number, line, text))
-        line += text.count("\n")
+        source = "".join(map(str, source)) if isinstance(source, list) else str(source)
+        _keep_written(written, number, source)
+        text = _python(source)
+        found.append(NotebookCell(number, 1, text if text.endswith("\n") else f"{text}\n", source=source))
     files = tuple(WrittenFile(name, tuple(cells)) for name, cells in written.items())
-    return NotebookCode("".join(cell.text for cell in found), tuple(found), (), files)
+    return NotebookCode(joined(found), _counted(found), (), files)
+
+
+def joined(cells: Sequence[NotebookCell]) -> str:
+    """The text of all cells: one program."""
+    return f"{_MARK}cell\n".join(cell.text for cell in cells)
+
+
+def _counted(cells: Sequence[NotebookCell]) -> tuple[NotebookCell, ...]:
+    """The cells, with the lines at which they begin in the text of all."""
+    found, line = [], 1
+    for cell in cells:
+        found.append(cell._replace(first=line))
+        line += cell.text.count("\n") + 1
+    return tuple(found)
+
+
+def split(cells: Sequence[NotebookCell], text: str) -> tuple[NotebookCell, ...] | None:
+    """The cells of a text that :func:`joined` gave and that was changed since; None where they cannot be told."""
+    texts = _BETWEEN.split(text)
+    if len(texts) != len(cells):
+        return None
+    found = _counted([cell._replace(text=text) for cell, text in zip(cells, texts, strict=True)])
+    same = all(restored(old, new.text) is not None for old, new in zip(cells, found, strict=True))
+    return found if same else None
+
+
+def restored(cell: NotebookCell, text: str) -> str | None:
+    """What a notebook has of a cell whose text was changed: with its lines of IPython; None where one is gone.
+
+    Args:
+        cell: as it was read.
+        text: what its `text` became.
+    """
+    if text == cell.text:
+        return cell.source
+    if not cell.text.strip():  # it is not Python, or cannot be read
+        return None if text.strip() else cell.source
+    source, told = cell.source.split("\n"), _python(cell.source).split("\n")
+    magics = [_STATEMENT.match(line) for line, now in zip(source, told, strict=False)
+              if line.lstrip().startswith("%") and now.lstrip().startswith("if 1:")]  # fmt: skip
+    marks = [found for line in told if (found := _MARKED.match(line))]
+    whole = next((found[3] for found in marks if source[int(found[3]) - 1].startswith("%%")), "")
+    made: list[str] = []
+    for line in text.split("\n"):
+        found = _MARKED.match(line)
+        if found is not None:
+            if not marks or marks[0][2] != found[2] or marks[0][3] != found[3]:
+                return None
+            if found[3] == whole and any(one.strip() and not one.lstrip().startswith("#") for one in made):
+                return None  # the magic of a cell is its first line
+            line = found[1] + source[int(found[3]) - 1][len(marks[0][1]) :]
+            del marks[0]
+        elif magics and line.lstrip().startswith("if 1:"):
+            statement = line.lstrip().removeprefix("if 1:").lstrip()
+            magic = magics.pop(0)
+            if magic is None or not _is_statement(statement):
+                return None
+            line = f"{line[: len(line) - len(line.lstrip())]}{magic[2]}{statement}"
+        made.append(line)
+    if marks or magics:
+        return None
+    return "\n".join(made).removesuffix("" if cell.source.endswith("\n") else "\n")
 
 
 def _keep_written(written: dict[str, list[NotebookCell]], number: int, text: str) -> None:
     """Keeps the Python file that a cell writes; another cell writes it anew, or appends to it."""
     lines = text.split("\n")
-    at = next((at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), 0)
+    at = _first(lines)
     name, append = _written_name(lines[at].strip())
     if not name.endswith(".py"):
         return
@@ -124,6 +192,17 @@ def _keep_written(written: dict[str, list[NotebookCell]], number: int, text: str
     before = written.get(name, []) if append else []
     first = 1 + sum(cell.text.count("\n") for cell in before)
     written[name] = [*before, NotebookCell(number, first, body, at + 1)]
+
+
+def _first(lines: Sequence[str]) -> int:
+    """Where the first line is that is neither blank nor a comment."""
+    return next((at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), 0)
+
+
+def is_written(text: str) -> bool:
+    """Whether a cell writes its text to a file."""
+    lines = text.split("\n")
+    return bool(_written_name(lines[_first(lines)].strip())[0])
 
 
 def _written_name(first: str) -> tuple[str, bool]:
@@ -158,15 +237,18 @@ def _python(text: str) -> str:
     told = [line.strip() for line in lines if line.strip()]
     while len(told) > 1 and told[0].startswith("#"):  # what stands above a cell's magic
         del told[0]
-    if told and _is_other(told[0], len(told) > 1):
+    if (told and _is_other(told[0], len(told) > 1)) or "\x7f" in text:
         return "\n" * text.count("\n")
+    if _parsed(text) is not None:
+        return text
     made: list[str] = []
     before, goes_on = "", False
-    for line in lines:
+    for number, line in enumerate(lines, start=1):
         plain = "" if goes_on else _plain(line, before)
         # A command may go over several lines, as Python's own do.
         goes_on = (goes_on or plain != line) and line.rstrip().endswith("\\")
-        made.append(plain)
+        is_magic = plain != line and not plain.lstrip().startswith("if 1:")
+        made.append(f"{plain}{'  ' if plain else ''}{_MARK}{number}" if is_magic else plain)
         before = "" if plain.lstrip().startswith("#") else plain
     return "\n".join(made)
 
@@ -190,10 +272,25 @@ def _plain(line: str, before: str) -> str:
 
 def _is_statement(text: str) -> bool:
     """Whether a line is a statement of Python by itself."""
+    found = _parsed(text)
+    return found is not None and not any(hasattr(node, "body") for node in found.body)
+
+
+def _parsed(text: str) -> ast.Module | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found = ast.parse(text)
+            return ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return False
-    return not any(hasattr(node, "body") for node in found.body)
+            return None
+
+
+def first_import(text: str) -> int:
+    """The line of the first statement that imports something when a program is run; 0 where there is none."""
+    module = _parsed(text)
+    for one in module.body if module is not None else ():
+        imports = [node for node in ast.walk(one) if isinstance(node, (ast.Import, ast.ImportFrom))]
+        is_run = not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        if is_run and any(getattr(node, "module", "") != "__future__" for node in imports):
+            return one.lineno
+    return 0

@@ -20,13 +20,27 @@ NOT_VERBATIM = "it would not be kept byte for byte"
 
 @dataclass(frozen=True)
 class Change:
-    """A place that was converted; line and column are those of the program as it was, counted from 1."""
+    """A place that was converted; line and column are those of the program as it was, counted from 1.
+
+    In a notebook the line is that within the cell, which is counted from 1 among all cells.
+    """
 
     line: int
     column: int
     before: str
     after: str
     rule: str
+    cell: int | None = None
+
+    @property
+    def place(self) -> str:
+        """`3:7`, or `cell 2:3:7`."""
+        cell = "" if self.cell is None else f"cell {self.cell}:"
+        return f"{cell}{self.line}:{self.column}"
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return self.cell or 0, self.line, self.column
 
 
 @dataclass
@@ -74,8 +88,6 @@ class RenamedText:
 def of(tree: Tree) -> RenamedText:
     """The new text of a file; lines stay where they are."""
     before = tree.source.text
-    if tree.source.cells:
-        return RenamedText(before)
     if not tree.renamed:
         return RenamedText(before)
     if not tree.verbatim:
@@ -86,6 +98,8 @@ def of(tree: Tree) -> RenamedText:
     why = _does_not_read(before, after)
     if why:  # a defect: the program stays as it was, and says so
         return RenamedText(before, kept=f"what was written cannot be read: {why}")
+    if not tree.source.keeps_cells(after):
+        return RenamedText(before, kept="its cells cannot be told in what was written")
     imports = sorted({found.needs for found in tree.renamed.values() if found.needs})
     contrib = [(tree.position(found.node)[0], found.before) for found in tree.renamed.values() if found.contrib]
     line, name = min(contrib, default=(0, ""))

@@ -63,7 +63,7 @@ def switch(
     TensorFlow 1 built graphs: `tf.placeholder` at the top of a module, `shape[1].value`, data sets with iterators. The
     module that is run says so once, behind its imports.
     """
-    if switches or not (of_1 or tree.tensorflow_1 or tree.was_tensorflow_1) or tree.source.cells:
+    if switches or not (of_1 or tree.tensorflow_1 or tree.was_tensorflow_1):
         return None
     if root_of_tensorflow(program, tree) is None or not (is_run(tree) or (not imported and _acts(tree))):
         return None
@@ -76,7 +76,8 @@ def switch(
 def switch_lines(tree: Tree, v1: str) -> list[str]:
     """What such a program says, the name of tf.compat.v1 given: where it is run, and not where another imports it."""
     said = f"{v1}.disable_v2_behavior()"
-    return ["", 'if __name__ == "__main__":', f"    {said}"] if is_run(tree) else ["", said]
+    by_main = is_run(tree) and not tree.source.cells  # a notebook is always run
+    return ["", 'if __name__ == "__main__":', f"    {said}"] if by_main else ["", said]
 
 
 def _import_of_tensorflow(tree: Tree) -> cst.BaseStatement | None:
@@ -122,10 +123,13 @@ def switches_behavior(trees: list[Tree]) -> bool:
 
 
 def _acts(tree: Tree) -> bool:
-    """Whether a module uses an Estimator at its top, or calls a function of its own: a script without `__main__`."""
+    """Whether a module uses an Estimator at its top, or calls a function of its own: a script without `__main__`.
+
+    A notebook is always run.
+    """
     names = ("train", "evaluate", "predict", "train_and_evaluate", "run")
     functions = {node.name.value for node in tree.module.body if isinstance(node, cst.FunctionDef)}
-    return any(
+    return bool(tree.source.cells) or any(
         (isinstance(call.func, cst.Attribute) and call.func.attr.value in names)
         or (isinstance(call.func, cst.Name) and call.func.value in functions
             and isinstance(tree.parents.get(call), cst.Expr))

@@ -91,7 +91,7 @@ def plan(program: Program, tree: Tree) -> None:
 
     Needs `tree.tensorflow_1`, which the scan has set.
     """
-    if not tree.tensorflow_1 or tree.source.cells or not tree.verbatim:
+    if not tree.tensorflow_1 or not tree.verbatim:
         return
     for node in tree.chains:
         if not isinstance(node, cst.Attribute) or is_guarded(tree, node):
@@ -381,8 +381,6 @@ class _RenamedNames:
         return keras is None or construct.node not in keras.gone or ON_THE_WAY.match(found.after) is None
 
     def refuses(self, construct: Construct) -> str:
-        if construct.tree.source.cells:
-            return "notebooks are not converted"
         return "" if self._at(construct) is not None else "no name of TensorFlow 2 is the same thing"
 
     def writes(self, construct: Construct) -> str:

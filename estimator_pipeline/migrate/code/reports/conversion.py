@@ -56,7 +56,7 @@ def _keras(converted: Converted, ran: str) -> list[str]:
 def _file(made: ConvertedFile) -> str:
     lines = [made.path if not made.kept else f"{made.path}: copied as it is: {made.kept}"]
     rows = [
-        (f"{made.path}:{one.line}:{one.column}", f"{one.before} -> {one.after}" if one.before else f"+ {one.after}")
+        (f"{made.path}:{one.place}", f"{one.before} -> {one.after}" if one.before else f"+ {one.after}")
         for one in made.changes
     ]
     width = min(max([len(place) for place, _ in rows] + [len(one.place) for one in made.left] or [0]), 48)

@@ -91,7 +91,8 @@ class _Writer:
         path = PurePosixPath(reader.tree.source.path)
         folder = path.parent.name or reader.program.modules.package or "keras"
         of = stem or (folder if path.stem in ("model", "models", "__init__") else path.stem)
-        self.class_name = "".join(part.capitalize() for part in re.split(r"\W+|_", of)) + "Model"
+        words = "".join(part.capitalize() for part in re.split(r"\W+|_", of))
+        self.class_name = words.lstrip("0123456789") + "Model"  # a notebook's name may begin with a number
         self.maker = f"make_{stem}_model" if stem else "make_model"
         while self.class_name in taken:
             self.class_name = f"Keras{self.class_name}"

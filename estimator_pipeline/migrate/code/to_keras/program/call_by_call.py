@@ -96,7 +96,7 @@ def _outcome(
     program: Program, tree: Tree, constructs: Sequence[Construct], is_imported: bool, graphs: bool
 ) -> ConversionOutcome | None:  # fmt: skip
     """What becomes of a file; None where it has nothing of Estimators."""
-    if tree.source.cells or not tree.verbatim:
+    if not tree.verbatim:
         return None
     try:
         return _File(program, tree, constructs, is_imported, graphs).outcome()
@@ -148,6 +148,10 @@ class _File:
             raise NotConvertible(f"{dotted}, which is the Estimator's own", node)
         if unknown:
             raise NotConvertible(f"the name {min(unknown)} would be gone", self.tree.module, 1)
+        if line := calls.unread_cell(self.tree.source):
+            raise NotConvertible("a cell with Estimators that cannot be read", self.tree.module, line)
+        if not self.tree.source.keeps_cells(text):
+            raise NotConvertible("its cells cannot be told in what takes their place", self.tree.module, 1)
         return ConversionOutcome(text, keeps_model_fn=True)
 
     def _refuse_what_is_left(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from estimator_pipeline.migrate.code.analysis.files import SourceFile
+
 RUNTIME = "estimator_pipeline.models.keras_runtime"
 NAME = "keras_model_fn"
 # Row of the catalogue -> name in keras_model_fn.
@@ -81,3 +83,14 @@ OF_GRAPHS = ("tf.compat.v1.placeholder", "tf.compat.v1.Session", "tf.compat.v1.I
               "tf.compat.v1.summary.FileWriter", "tf.compat.v1.train.Saver")  # fmt: skip
 # TensorFlow's own, which stays.
 TENSORFLOWS = ("tf.compat.v1.tpu.CrossShardOptimizer",)
+# What of a cell that cannot be read may be about the Estimators of the others.
+_OF_OTHER_CELLS = re.compile(r"\bestimator\b|\.(?:train|evaluate|predict)\(|train_and_evaluate|model_fn|input_fn")
+
+
+def unread_cell(source: SourceFile) -> int:
+    """The line of a notebook's cell that has to do with Estimators and that cannot be read; 0 where there is none."""
+    for problem in source.problems:
+        cell = next((one for one in source.cells if one.number == problem.cell), None)
+        if cell is not None and _OF_OTHER_CELLS.search(cell.source):
+            return cell.first + problem.line - 1
+    return 0

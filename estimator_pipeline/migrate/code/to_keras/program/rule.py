@@ -17,6 +17,7 @@ from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
 from estimator_pipeline.migrate.code.failures import Each, plainly
 from estimator_pipeline.migrate.code.renames.registry import register_general
 from estimator_pipeline.migrate.code.to_keras.convert_file import ConversionOutcome, convert
+from estimator_pipeline.migrate.code.to_keras.program import calls
 from estimator_pipeline.migrate.code.to_keras.program.call_by_call import convert_call_by_call
 from estimator_pipeline.migrate.code.to_keras.program.multi_file import convert_together
 
@@ -39,8 +40,12 @@ def plan(
 
     def alone(tree: Tree) -> None:
         tree.keras = None
-        if tree in found and not tree.source.cells and tree.verbatim:
+        if tree in found and tree.verbatim:
             tree.keras = convert(program, tree, found[tree])
+            if tree.keras is not None and tree.keras.text and not tree.source.keeps_cells(tree.keras.text):
+                tree.keras = ConversionOutcome(reason="its cells cannot be told in what takes their place", line=1)
+            if tree.keras is not None and (line := calls.unread_cell(tree.source)):
+                tree.keras = ConversionOutcome(reason="a cell with Estimators that cannot be read", line=line)
 
     for _ in each(trees, alone, lambda tree: tree):
         pass
