@@ -120,7 +120,10 @@ def command(
         typer.echo(summary(made), err=True)
         return
     typer.echo(summary(made, ran))
-    typer.echo(f"\nwritten to {output}; run it by: estimator-pipeline exec FILE")
+    by = "estimator-pipeline exec FILE"
+    if made.changed and all(one.is_notebook for one in made.changed):
+        by = "Jupyter, in a Python that has estimator-pipeline"
+    typer.echo(f"\nwritten to {output}; run it by: {by}")
     if compared is not None:
         typer.echo(f"\n{text.summary(compared)}")
         raise typer.Exit(0 if compared.equal else 1)
