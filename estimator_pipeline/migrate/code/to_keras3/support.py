@@ -97,7 +97,7 @@ class RMSProp(keras.optimizers.Optimizer):
 
     `data` is a data set, or a function that gives one for each evaluation. `result` has the metrics and the global step
     of the last evaluation, `exports` what each exporter wrote with it. Training ends where one of the functions `stop`
-    says so of all results. The metrics of training begin anew behind an evaluation.
+    says so of all results. The metrics that `fit` shows of training go on behind an evaluation.
     """
 
     def __init__(self, data, every_steps, folder=None, name=None, exporters=(), stop=()):
@@ -111,9 +111,8 @@ class RMSProp(keras.optimizers.Optimizer):
     def result(self):
         return self.results[-1] if self.results else None
 
-    def on_train_batch_begin(self, batch, logs=None):
-        if self.step is None:  # a backup is restored by now
-            self.step = int(self.model.optimizer.iterations)
+    def on_epoch_begin(self, epoch, logs=None):
+        self.step = int(self.model.optimizer.iterations)  # a backup is restored by now
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
@@ -126,8 +125,12 @@ class RMSProp(keras.optimizers.Optimizer):
         self.exports = [one.at_end(self.model, self.folder, self.result) for one in self.exporters]
 
     def evaluate(self):
-        data = self.data() if callable(self.data) else self.data
-        found = self.model.evaluate(data, return_dict=True, verbose=0)
+        if keras.backend.backend() == "jax":
+            self.model.jax_state_sync()  # of the steps since the last one
+        training = [(each, keras.ops.convert_to_numpy(each)) for one in self.model.metrics for each in one.variables]
+        found = self.model.evaluate(self.data() if callable(self.data) else self.data, return_dict=True, verbose=0)
+        for variable, value in training:
+            variable.assign(value)
         self.results.append({**found, "global_step": self.step})
         told = ", ".join(f"{key} = {value:.6g}" for key, value in found.items())
         print(f"{self.label} at step {self.step}: {told}")
