@@ -86,7 +86,7 @@ def _package(path: str, text: str) -> str:
 
 def _stopped(source: SourceFile, declined: Declined) -> ConversionOutcome:
     """The reason, with the line of the file as its user has it."""
-    text = source.text
+    text = re.sub(r'""".*?"""|#[^\n]*', lambda one: re.sub(r"[^\n]", " ", one[0]), source.text, flags=re.DOTALL)
     last = re.escape(declined.construct.rpartition(".")[2])
     for pattern in (re.escape(declined.construct) + r"\b", rf"\.{last}\b", rf"\b{last}\b", declined.pattern, "Estimator"):
         found = re.search(pattern, text) if pattern.strip("\\b.") else None
