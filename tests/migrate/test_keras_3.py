@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from estimator_pipeline.errors import ConfigError
@@ -149,24 +148,23 @@ def test_each_part_of_the_module_stands_alone():
     assert "def _without_progress" in module_text(["stop_if_no_decrease"])
 
 
-@pytest.mark.nightly
-def test_keras_3_has_what_is_written():
-    """Imports Keras 3, some seconds."""
-    import keras
-
-    for name in [*(one.target for one in OPERATIONS.values()), *ACTIVATIONS.values(),
-                 *(f"keras.initializers.{one}" for one in INITIALIZERS.values())]:  # fmt: skip
-        functools.reduce(getattr, name.split(".")[1:], keras)
-
-
-def _run(folder: Path, backend: str, name: str = "typical.py") -> str:
+def _run(folder: Path, backend: str, *, command: tuple[str, ...] = ("typical.py",)) -> str:
     environ = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     environ.pop("TF_USE_LEGACY_KERAS", None)
     done = subprocess.run(
-        [sys.executable, name], cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, *command], cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
+
+
+@pytest.mark.nightly
+def test_keras_3_has_what_is_written(tmp_path):
+    """In a process of its own: this one has Keras 2."""
+    names = [*(one.target for one in OPERATIONS.values()), *ACTIVATIONS.values(),
+             *(f"keras.initializers.{one}" for one in INITIALIZERS.values())]  # fmt: skip
+    (tmp_path / "names.py").write_text("\n".join(["import keras", *dict.fromkeys(names)]))
+    _run(tmp_path, "tensorflow", command=("names.py",))
 
 
 @pytest.mark.nightly
@@ -208,7 +206,77 @@ def test_it_trains_as_the_estimator_did(tmp_path, capsys):
     proof, out = tmp_path / "proof.py", tmp_path / "out"
     proof.write_text(PROOF)
     command = ["migrate", "convert", PROGRAM, "--target", "keras3", "--parity", proof, "--steps", "8", "--output", out]
-    code, told, _ = run(command, capsys)
-    assert code == 0, told
-    document = json.loads((out / "parity.json").read_text())
-    assert document["equal"] is True and np.isfinite(len(document))
+    code, told, wrong = run(command, capsys)
+    assert code == 0 and "typical.py: Keras now" in told, wrong
+    assert json.loads((out / "parity.json").read_text())["equal"] is True
+
+
+RESUMED = """
+import os, sys
+import keras
+import typical
+
+data = typical.input_fn(True)
+model = typical.make_my_model(typical.model_inputs(data), {"dropout": 0.4})
+backup = keras.callbacks.BackupAndRestore("backup", save_freq=5)
+
+class Interrupted(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if sys.argv[1] == "interrupted" and batch == 6:
+            os._exit(0)
+
+callbacks = [typical.StopAfter(12), backup, Interrupted()]
+model.fit(data, steps_per_epoch=12, callbacks=callbacks, verbose=0)
+print("steps", int(model.optimizer.iterations))
+"""
+
+
+@pytest.mark.nightly
+def test_an_interrupted_training_ends_at_the_same_step(tmp_path, capsys):
+    """Two processes that train: BackupAndRestore alone would make all steps of the epoch again."""
+    out = tmp_path / "out"
+    run(["migrate", "convert", PROGRAM, "--target", "keras3", "--output", out], capsys)
+    (out / "again.py").write_text(RESUMED)
+    assert "steps" not in _run(out, "tensorflow", command=("again.py", "interrupted"))
+    assert _run(out, "tensorflow", command=("again.py", "resumed")).strip() == "steps 12"
+
+
+MOVED = """
+import tensorflow as tf
+import typical
+
+def make():
+    data = tf.data.Dataset.from_tensor_slices(typical.arrays()).batch(20)
+    return typical.make_my_model(typical.model_inputs(data), {"dropout": 0.4})
+"""
+
+
+@pytest.mark.nightly
+def test_its_checkpoint_is_moved(tmp_path, capsys):
+    """An Estimator's checkpoint: weights for `load_weights`, and with the slots of RMSProp."""
+    old, out = tmp_path / "old", tmp_path / "out"
+    for target, folder in (("estimator", old), ("keras3", out)):
+        assert run(["migrate", "convert", PROGRAM, "--target", target, "--output", folder], capsys)[0] == 0
+    tool = ("-m", "estimator_pipeline")
+    _run(old, "tensorflow", command=(*tool, "exec", "typical.py"))
+    (out / "moved.py").write_text(MOVED)
+    move = (
+        *tool,
+        "migrate",
+        "checkpoint",
+        str(old / "model"),
+        "--to",
+        "keras3",
+        "--model",
+        "moved.py:make",
+        "--output",
+    )
+    _run(out, "tensorflow", command=(*move, "start.weights.h5", "--drop-optimizer-state"))
+    told = _run(out, "tensorflow", command=(*move, "folder"))
+    assert "hidden/kernel/rms" in told and "step 12" in told
+    (out / "load.py").write_text(
+        "import moved, typical\nmodel = moved.make()\nmodel.load_weights('start.weights.h5')\n"
+        "print(model.evaluate(typical.input_fn(False), verbose=0, return_dict=True)['accuracy'])\n"
+    )
+    expected = _run(old, "tensorflow", command=(*tool, "exec", "typical.py")).split()[-2]
+    assert abs(float(_run(out, "tensorflow", command=("load.py",))) - float(expected)) < 1e-6

@@ -101,9 +101,7 @@ def compare_conversion(
     if is_keras_3(model):
         read = InputFns.of(estimator, *data.values(), None)
         mapping = functions["mapping"](model) if functions["mapping"] is not None else {}
-        return compare_keras_3(
-            estimator, model, read, Tolerances.of(None), steps, mapping, folder, old=of_tensorflow_1
-        )
+        return compare_keras_3(estimator, model, read, Tolerances.of(None), steps, mapping, folder, old=of_tensorflow_1)
     return compare_models(
         estimator,
         model,

@@ -30,7 +30,10 @@ _HELPERS = {
     "keras_averages": ("averages of the weights", r"ExponentialMovingAverage"),
     "keras_canned": ("a canned Estimator", r"\w(Classifier|Regressor|Estimator)\("),
     "keras_cells": ("cells of tf.compat.v1.nn.rnn_cell", r"Cell\("),
-    "keras_cluster": ("a cluster of workers, which MultiWorkerMirroredStrategy trains on", r"Strategy|TF_CONFIG|train_and"),
+    "keras_cluster": (
+        "a cluster of workers, which MultiWorkerMirroredStrategy trains on",
+        r"Strategy|TF_CONFIG|train_and",
+    ),
     "keras_columns": ("feature columns", r"_column\(|input_layer"),
     "keras_heads": ("a head, which makes the loss and the metrics", r"[hH]ead\("),
     "keras_variables": ("a variable that is no layer's", r"get_variable|tf\.Variable|AUTO_REUSE|reuse|var_list"),
@@ -244,9 +247,7 @@ class _Words(cst.CSTTransformer):
                 return updated_node.value
         return self._named(original_node, updated_node)
 
-    def _named(
-        self, original: cst.Name | cst.Attribute, updated: cst.Name | cst.Attribute
-    ) -> cst.BaseExpression:
+    def _named(self, original: cst.Name | cst.Attribute, updated: cst.Name | cst.Attribute) -> cst.BaseExpression:
         name = self.meaning(original)
         if not name or original in self.called:
             return updated
@@ -319,12 +320,25 @@ class _Words(cst.CSTTransformer):
                 value = cst.parse_expression(f"{first[: -len(chr(39) + 'weights' + chr(39) + ')')]}'model.weights.h5')")
                 return call.with_changes(args=[call.args[0].with_changes(value=value), *call.args[1:]])
         if not self.of_model:
-            return call
+            return self._fit(call) if name == "fit" else call
         if name == "get_shape" and not call.args:
             return cst.Attribute(owner, cst.Name("shape"))
         if name == "as_list" and isinstance(owner, cst.Attribute) and owner.attr.value == "shape":
             return cst.Call(cst.Name("list"), [cst.Arg(owner)])
         return call
+
+    def _fit(self, call: cst.Call) -> cst.Call:
+        """A call of `fit` whose steps are counted over an interruption: BackupAndRestore restores whole epochs."""
+        given = {one.keyword.value: one for one in call.args if one.keyword is not None}
+        steps, callbacks = given.get("steps_per_epoch"), given.get("callbacks")
+        if steps is None or callbacks is None:
+            return call
+        code = cst.parse_module("").code_for_node
+        told = code(callbacks.value)
+        behind = told[1:-1] if isinstance(callbacks.value, cst.List) else f"*{told}"
+        self.parts.add("StopAfter")
+        value = _expression(f"[StopAfter({code(steps.value)}), {behind}]")
+        return call.with_changes(args=[one.with_changes(value=value) if one is callbacks else one for one in call.args])
 
     def _special(self, name: str, call: cst.Call) -> cst.BaseExpression:
         """What has no single operation of the same arguments."""
@@ -472,7 +486,9 @@ def _operation(name: str, operation: Operation, call: cst.Call) -> cst.BaseExpre
         keyword, _, text = operation.options.partition("=")
         args.append(_keyword(keyword, text))
     commas = [cst.Comma(whitespace_after=_behind(call, place)) for place in range(len(args) - 1)]
-    args = [arg.with_changes(comma=comma) for arg, comma in zip(args, [*commas, cst.MaybeSentinel.DEFAULT], strict=True)]
+    args = [
+        arg.with_changes(comma=comma) for arg, comma in zip(args, [*commas, cst.MaybeSentinel.DEFAULT], strict=True)
+    ]
     made = call.with_changes(func=_expression(operation.target), args=args)
     if dtype is None:
         return made
@@ -494,7 +510,9 @@ def _keyword(name: str, text: str) -> cst.Arg:
 
 def _with_imports(text: str, words: _Words, package: str) -> str:
     """Imports of Keras, of the module beside the program, and of TensorFlow where it is still asked."""
-    lines = [one for one in text.split("\n") if not re.match(r"from estimator_pipeline\.|import estimator_pipeline", one)]
+    lines = [
+        one for one in text.split("\n") if not re.match(r"from estimator_pipeline\.|import estimator_pipeline", one)
+    ]
     made: list[str] = []
     aliases: list[str] = []
     at = None

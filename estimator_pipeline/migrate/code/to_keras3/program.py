@@ -88,7 +88,13 @@ def _stopped(source: SourceFile, declined: Declined) -> ConversionOutcome:
     """The reason, with the line of the file as its user has it."""
     text = re.sub(r'""".*?"""|#[^\n]*', lambda one: re.sub(r"[^\n]", " ", one[0]), source.text, flags=re.DOTALL)
     last = re.escape(declined.construct.rpartition(".")[2])
-    for pattern in (re.escape(declined.construct) + r"\b", rf"\.{last}\b", rf"\b{last}\b", declined.pattern, "Estimator"):
+    for pattern in (
+        re.escape(declined.construct) + r"\b",
+        rf"\.{last}\b",
+        rf"\b{last}\b",
+        declined.pattern,
+        "Estimator",
+    ):
         found = re.search(pattern, text) if pattern.strip("\\b.") else None
         if found:
             return _at(source, text.count("\n", 0, found.start()) + 1, declined.reason)

@@ -53,7 +53,7 @@ class Momentum(keras.optimizers.Optimizer):
     def build(self, variables):
         if not self.built:
             super().build(variables)
-            self.velocities = self.add_optimizer_variables(variables, "velocity")
+            self.velocities = self.add_optimizer_variables(variables, "momentum")
 
     def update_step(self, gradient, variable, learning_rate):
         velocity = self.velocities[self._get_variable_index(variable)]
@@ -76,8 +76,8 @@ class RMSProp(keras.optimizers.Optimizer):
     def build(self, variables):
         if not self.built:
             super().build(variables)
-            self.mean_squares = self.add_optimizer_variables(variables, "mean_square", initializer="ones")
-            self.steps = self.add_optimizer_variables(variables, "step")
+            self.mean_squares = self.add_optimizer_variables(variables, "rms", initializer="ones")
+            self.steps = self.add_optimizer_variables(variables, "momentum")
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
@@ -92,6 +92,23 @@ class RMSProp(keras.optimizers.Optimizer):
     def get_config(self):
         own = {"decay": self.decay, "momentum": self.momentum, "epsilon": self.epsilon}
         return {**super().get_config(), **own}''',
+    "StopAfter": '''class StopAfter(keras.callbacks.Callback):
+    """Ends a training after so many steps, those that a backup restores among them: `fit` would make them again."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    def on_train_begin(self, logs=None):  # first of the callbacks: before a backup is restored
+        self.end = int(self.model.optimizer.iterations) + self.steps
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.step = int(self.model.optimizer.iterations)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        if self.step >= self.end:
+            self.model.stop_training = True''',
     "Evaluation": '''class Evaluation(keras.callbacks.Callback):
     """Evaluates the model each time so many steps are done, and when training ends.
 
@@ -192,7 +209,7 @@ class RMSProp(keras.optimizers.Optimizer):
     "stop_if_no_increase": '''def stop_if_no_increase(metric_name, max_steps_without_increase, min_steps=0):
     """Says that training ends when a metric has not come above its highest value for so many steps."""
     return _without_progress(metric_name, max_steps_without_increase, min_steps, lambda new, best: new > best)''',
-    "_without_progress": '''def _without_progress(metric_name, max_steps, min_steps, is_better):
+    "_without_progress": """def _without_progress(metric_name, max_steps, min_steps, is_better):
     def ends(results):
         best = results[0]
         for result in results:
@@ -201,7 +218,7 @@ class RMSProp(keras.optimizers.Optimizer):
         step = results[-1]["global_step"]
         return step >= min_steps and step - best["global_step"] >= max_steps
 
-    return ends''',
+    return ends""",
     "stop_if_higher": '''def stop_if_higher(metric_name, threshold, min_steps=0):
     """Says that training ends when a metric is higher than a threshold."""
     return lambda results: results[-1]["global_step"] >= min_steps and results[-1][metric_name] > threshold''',

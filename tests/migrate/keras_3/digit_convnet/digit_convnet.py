@@ -12,7 +12,7 @@ import time
 import keras
 import tensorflow as tf
 
-from keras_support import Momentum, model_inputs
+from keras_support import Momentum, StopAfter, model_inputs
 
 
 IMAGE_SIZE = 8
@@ -142,7 +142,7 @@ def main():
     ]
     training = input_fn(os.path.join(args.data, 'train-*'), True, args.batch_size)
     model = make_model(model_inputs(training), params)
-    model.fit(training, steps_per_epoch=steps, callbacks=callbacks, verbose=2)
+    model.fit(training, steps_per_epoch=steps, callbacks=[StopAfter(steps), *callbacks], verbose=2)
     model.save_weights(os.path.join(args.job_dir, 'model.weights.h5'))
     metrics = dict(model.evaluate(
         input_fn(os.path.join(args.data, 'test-*'), False, args.batch_size), return_dict=True, verbose=0), global_step=int(model.optimizer.iterations))

@@ -43,8 +43,8 @@ class RMSProp(keras.optimizers.Optimizer):
     def build(self, variables):
         if not self.built:
             super().build(variables)
-            self.mean_squares = self.add_optimizer_variables(variables, "mean_square", initializer="ones")
-            self.steps = self.add_optimizer_variables(variables, "step")
+            self.mean_squares = self.add_optimizer_variables(variables, "rms", initializer="ones")
+            self.steps = self.add_optimizer_variables(variables, "momentum")
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
@@ -59,6 +59,25 @@ class RMSProp(keras.optimizers.Optimizer):
     def get_config(self):
         own = {"decay": self.decay, "momentum": self.momentum, "epsilon": self.epsilon}
         return {**super().get_config(), **own}
+
+
+class StopAfter(keras.callbacks.Callback):
+    """Ends a training after so many steps, those that a backup restores among them: `fit` would make them again."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    def on_train_begin(self, logs=None):  # first of the callbacks: before a backup is restored
+        self.end = int(self.model.optimizer.iterations) + self.steps
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.step = int(self.model.optimizer.iterations)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        if self.step >= self.end:
+            self.model.stop_training = True
 
 
 class Evaluation(keras.callbacks.Callback):

@@ -6,7 +6,7 @@ import numpy as np
 import keras
 import tensorflow as tf
 
-from keras_support import Evaluation, RMSProp, batches, examples, model_inputs
+from keras_support import Evaluation, RMSProp, StopAfter, batches, examples, model_inputs
 
 
 RATE = 0.1
@@ -73,7 +73,7 @@ def main(_):
     training = input_fn(True)
     model = make_my_model(model_inputs(training), {'dropout': 0.4})
     evaluation = Evaluation(lambda: input_fn(False), every_steps=1000, folder='model')
-    model.fit(training, steps_per_epoch=12, callbacks=[evaluation, *callbacks], verbose=2)
+    model.fit(training, steps_per_epoch=12, callbacks=[StopAfter(12), evaluation, *callbacks], verbose=2)
     model.save_weights(os.path.join('model', 'model.weights.h5'))
     print(model.evaluate(input_fn(False), return_dict=True, verbose=0)['accuracy'])
     predict_data = batches(arrays()[0], shuffle=False)

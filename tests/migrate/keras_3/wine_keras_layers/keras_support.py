@@ -11,6 +11,25 @@ def model_inputs(data):
     return keras.Input(features.shape[1:], dtype=features.dtype.name)
 
 
+class StopAfter(keras.callbacks.Callback):
+    """Ends a training after so many steps, those that a backup restores among them: `fit` would make them again."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    def on_train_begin(self, logs=None):  # first of the callbacks: before a backup is restored
+        self.end = int(self.model.optimizer.iterations) + self.steps
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.step = int(self.model.optimizer.iterations)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        if self.step >= self.end:
+            self.model.stop_training = True
+
+
 class Evaluation(keras.callbacks.Callback):
     """Evaluates the model each time so many steps are done, and when training ends.
 

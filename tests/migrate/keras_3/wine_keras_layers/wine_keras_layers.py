@@ -9,7 +9,7 @@ import numpy as np
 import keras
 import tensorflow as tf
 
-from keras_support import Evaluation, model_inputs
+from keras_support import Evaluation, StopAfter, model_inputs
 
 
 def load(path):
@@ -89,7 +89,7 @@ def main(train_csv, test_csv, model_dir, steps):
     model = make_model(model_inputs(training), params)
     evaluation = Evaluation(
         lambda: dataset(*load(test_csv), False).take(100), every_steps=100, folder=model_dir)
-    model.fit(training, steps_per_epoch=steps, callbacks=[evaluation, *callbacks], verbose=2)
+    model.fit(training, steps_per_epoch=steps, callbacks=[StopAfter(steps), evaluation, *callbacks], verbose=2)
     model.save_weights(os.path.join(model_dir, 'model.weights.h5'))
     print(model.evaluate(dataset(*load(test_csv), False), return_dict=True, verbose=0))
 

@@ -70,7 +70,9 @@ def _of_names(reader: Rewriter, batch: cst.Assign, owner: cst.BaseExpression) ->
     uses = [one for one in reader.tree.chains if root(one).value in names and reader.scope(one) is scope
             and batch not in reader.tree.above(one)]  # fmt: skip
     plain = all(any(above in returned for above in (one, *reader.tree.above(one))) for one in uses)
-    same = returned and all(reader.source(one).strip("()").replace(" ", "") == text.replace(" ", "") for one in returned)
+    same = returned and all(
+        reader.source(one).strip("()").replace(" ", "") == text.replace(" ", "") for one in returned
+    )
     if len(batch.targets) != 1 or not same or not plain or not isinstance(statement, cst.SimpleStatementLine):
         raise NotConvertible("the next batch of a data set, which is read before it is returned", batch.value)
     reader.replaced[statement] = REMOVED
