@@ -99,7 +99,7 @@ def compare_conversion(
 
     data = {name: given(name, theirs if name in ("input_fn", "eval_input_fn") else ours) for name in _DATA}
     if is_keras_3(model):
-        read = InputFns.of(estimator, *data.values(), None)
+        read = InputFns.of(estimator, *(data[name] for name in _DATA))
         mapping = functions["mapping"](model) if functions["mapping"] is not None else {}
         return compare_keras_3(estimator, model, read, Tolerances.of(None), steps, mapping, folder, old=of_tensorflow_1)
     return compare_models(

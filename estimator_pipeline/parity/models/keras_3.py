@@ -57,8 +57,8 @@ def shapes_of_tensorflow_2(old: bool) -> Iterator[None]:
 
 @eagerly
 def compare_keras_3(
-    estimator: Any, model: Any, data: InputFns, allowed: Tolerances, steps: int, mapping: Mapping[str, str], folder: Any,
-    *, old: bool = False,
+    estimator: Any, model: Any, data: InputFns, allowed: Tolerances, steps: int, mapping: Mapping[str, str],
+    folder: Any, *, old: bool = False,
 ) -> Parity:  # fmt: skip
     """Trains both from the Estimator's initial values on the same records, and compares loss and weights of each step.
 
@@ -107,7 +107,7 @@ def compare_keras_3(
                            for engine, found in zip(ENGINES, (theirs, ours), strict=True)},
             tolerances=allowed, by_nature=tuple(known_differences.of_random(ENGINES, (read.random, read.random))),
             steps=steps, about={"engines": list(ENGINES), "steps": steps}, notes=tuple(notes),
-            answers=tuple({name: found[name] for name in asked} for found in (their_answers, our_answers))
+            answers=({name: their_answers[name] for name in asked}, {name: our_answers[name] for name in asked})
             if asked else None,
         )  # fmt: skip
 

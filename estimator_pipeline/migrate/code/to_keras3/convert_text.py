@@ -7,12 +7,14 @@ of `keras.ops`, so that they run on every backend; outside of them, where data a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.syntax import dotted_of
+from estimator_pipeline.migrate.code.to_keras3.declined import Declined
+from estimator_pipeline.migrate.code.to_keras3.imports import names_of_tensorflow, with_imports
 from estimator_pipeline.migrate.code.to_keras3.operations import (
     ACTIVATIONS,
     DTYPES,
@@ -20,9 +22,9 @@ from estimator_pipeline.migrate.code.to_keras3.operations import (
     OPERATIONS,
     Operation,
 )
-from estimator_pipeline.migrate.code.to_keras3.support import MODULE, PARTS
+from estimator_pipeline.migrate.code.to_keras3.support import PARTS
 
-__all__ = ["Declined", "Keras3Text", "convert_text", "model_functions"]
+__all__ = ["Keras3Text", "convert_text", "model_functions"]
 
 # Modules of this package that a program by layers may call -> what Keras 3 has no counterpart for, and how the user's
 # file spells it.
@@ -52,20 +54,6 @@ _REDUCTIONS = {"SUM_OVER_BATCH_SIZE": "'sum_over_batch_size'", "AUTO": "'sum_ove
 _OPTIMIZERS = {"momentum": "Momentum", "nesterov": "Momentum", "rmsprop": "RMSProp"}
 _CLIPPING = {"clip_norm": "global_clipnorm", "clip_value": "clipvalue"}
 _STEPS = ("train_step", "test_step")  # of a model's own
-
-
-class Declined(Exception):
-    """Why a program does not become one of Keras 3.
-
-    Attributes:
-        construct: as the text spells it; "" where `pattern` says how the user's file does.
-        reason: why.
-        pattern: a regular expression.
-    """
-
-    def __init__(self, construct: str, reason: str, pattern: str = "") -> None:
-        super().__init__(reason)
-        self.construct, self.reason, self.pattern = construct, reason, pattern
 
 
 @dataclass
@@ -101,9 +89,9 @@ def model_functions(texts: Iterable[str]) -> set[str]:
         if name in reached or name in PARTS:
             continue
         reached.add(name)
-        for node in bodies.get(name, ()):
+        for body in bodies.get(name, ()):
             found = (one.value if isinstance(one, cst.Name) else one.attr.value
-                     for one in _nodes(node) if isinstance(one, (cst.Name, cst.Attribute)))  # fmt: skip
+                     for one in _nodes(body) if isinstance(one, (cst.Name, cst.Attribute)))  # fmt: skip
             roots += [one for one in found if one in bodies]
     return reached & bodies.keys()
 
@@ -120,7 +108,7 @@ def convert_text(text: str, functions: set[str], *, package: str = "") -> Keras3
     """
     text = _with_names_of_data(text)
     module = cst.parse_module(text)
-    names = _names_of_tensorflow(module)
+    names = names_of_tensorflow(module)
     for name, (what, pattern) in _HELPERS.items():
         if re.search(rf"\b{name}\.", text):
             raise Declined("", f"{what}: a conversion to Keras 3 has none", pattern)
@@ -129,7 +117,7 @@ def convert_text(text: str, functions: set[str], *, package: str = "") -> Keras3
     words = _Words(names, functions, module.default_indent)
     made = module.visit(words)
     assert isinstance(made, cst.Module)
-    return Keras3Text(_with_imports(made.code, words, package), sorted(words.parts))
+    return Keras3Text(with_imports(made.code, words.parts, package), sorted(words.parts))
 
 
 def _with_names_of_data(text: str) -> str:
@@ -149,25 +137,6 @@ def _nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 def _is_model(node: cst.ClassDef) -> bool:
     return any((dotted_of(base.value) or "").endswith("keras.Model") for base in node.bases)
-
-
-def _names_of_tensorflow(module: cst.Module) -> dict[str, str]:
-    """Name -> what it means below `tf`, of what a module imports of TensorFlow at its top."""
-    found = {}
-    for statement in module.body:
-        for one in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
-            if isinstance(one, cst.Import):
-                for alias in one.names:
-                    name = dotted_of(alias.name) or ""
-                    if name == "tensorflow" or (name.startswith("tensorflow.") and alias.evaluated_alias):
-                        found[alias.evaluated_alias or name] = f"tf{name.removeprefix('tensorflow')}"
-            elif isinstance(one, cst.ImportFrom) and not one.relative and not isinstance(one.names, cst.ImportStar):
-                name = dotted_of(one.module) or ""
-                if name.split(".")[0] == "tensorflow":
-                    below = f"tf{name.removeprefix('tensorflow')}"
-                    found |= {alias.evaluated_alias or alias.evaluated_name: f"{below}.{alias.evaluated_name}"
-                              for alias in one.names}  # fmt: skip
-    return found
 
 
 class _Words(cst.CSTTransformer):
@@ -359,14 +328,15 @@ class _Words(cst.CSTTransformer):
         given = {one.keyword.value: one.value for one in spec.args if one.keyword is not None}
         kind = cst.ensure_type(given["name"], cst.SimpleString).evaluated_value
         if kind not in _OPTIMIZERS:
-            raise Declined("", f"the optimizer {kind} of TensorFlow 1, which Keras 3 does not have")
+            raise Declined("", f"the optimizer {kind!r} of TensorFlow 1, which Keras 3 does not have")
         self.parts.add(_OPTIMIZERS[str(kind)])
         code = cst.parse_module("").code_for_node
         told = [code(given["learning_rate"])]
         options = given.get("options")
         for element in options.elements if isinstance(options, cst.Dict) else ():
             pair = cst.ensure_type(element, cst.DictElement)
-            told.append(f"{cst.ensure_type(pair.key, cst.SimpleString).evaluated_value!s}={code(pair.value)}")
+            key = str(cst.ensure_type(pair.key, cst.SimpleString).evaluated_value)
+            told.append(f"{key}={code(pair.value)}")
         told += ["nesterov=True"] if kind == "nesterov" else []
         told += [f"{_CLIPPING[one.keyword.value]}={code(one.value)}" for one in call.args[1:] if one.keyword]
         return _expression(f"{_OPTIMIZERS[str(kind)]}({', '.join(told)})")
@@ -506,77 +476,3 @@ def _behind(call: cst.Call, place: int) -> cst.BaseParenthesizableWhitespace:
 
 def _keyword(name: str, text: str) -> cst.Arg:
     return cst.Arg(_expression(text), keyword=cst.Name(name), equal=_EQUAL)
-
-
-def _with_imports(text: str, words: _Words, package: str) -> str:
-    """Imports of Keras, of the module beside the program, and of TensorFlow where it is still asked."""
-    lines = [
-        one for one in text.split("\n") if not re.match(r"from estimator_pipeline\.|import estimator_pipeline", one)
-    ]
-    made: list[str] = []
-    aliases: list[str] = []
-    at = None
-    for one in lines:
-        old = re.match(r"(import|from) tensorflow\b", one)
-        if old and at is None:
-            at = len(made)
-        if not old:
-            made.append(one)
-            continue
-        new = _import_of_keras(one)
-        if new == "import keras":
-            continue
-        if new:
-            aliases.append(new)
-        else:
-            made.append(one)
-    body = "\n".join(made)
-    kept = []
-    for one in made:  # imports of TensorFlow that nothing asks any more
-        imported = re.match(r"(?:import tensorflow(?:\.\w+)* as (\w+)|from tensorflow import (\w+))$", one)
-        name = (imported[1] or imported[2]) if imported else ""
-        if name and not re.search(rf"(?<![\w.]){name}\b", _bare(body.replace(one, ""))):
-            kept.append(None)
-        else:
-            kept.append(one)
-    place = at if at is not None else 0
-    needed = [] if re.search(r"(?m)^import keras$", body) else ["import keras"]
-    head = [one for one in kept[:place] if one is not None]
-    tail = [one for one in kept[place:] if one is not None]
-    made = [*head, *needed, *aliases, *tail]
-    if words.parts:
-        last = max(place + len(needed) + len(aliases) - 1, _last_import(made))
-        made[last + 1 : last + 1] = ["", f"from {package}{MODULE} import {', '.join(sorted(words.parts))}"]
-    text = "\n".join(made)
-    return re.sub(r"\n{4,}", "\n\n\n", text)
-
-
-def _bare(text: str) -> str:
-    return re.sub(r"#[^\n]*|\"\"\".*?\"\"\"", "", text, flags=re.DOTALL)
-
-
-def _import_of_keras(line: str) -> str:
-    """The import of Keras 3 for one of `tensorflow.keras`; "" for others."""
-    if re.match(r"(import|from) tensorflow\.python", line):
-        raise Declined("tensorflow.python", "a private import of TensorFlow")
-    line = line.rstrip()
-    for pattern, new in (
-        (r"import tensorflow\.keras as (\w+)$", r"import keras as \1"),
-        (r"from tensorflow import keras$", "import keras"),
-        (r"from tensorflow import keras as (\w+)$", r"import keras as \1"),
-        (r"from tensorflow\.keras((?:\.\w+)*) import (.*)$", r"from keras\1 import \2"),
-    ):
-        if re.match(pattern, line):
-            return re.sub(pattern, new, line).replace("import keras as keras", "import keras")
-    return ""
-
-
-def _last_import(lines: Sequence[str]) -> int:
-    """The line of the last import of those with which a file begins."""
-    last = -1
-    for place, one in enumerate(lines):
-        if re.match(r"(import|from) [\w.]+", one):
-            last = place
-        elif re.match(r"(def|class|if|try|for|with|@)\b", one):
-            break
-    return last

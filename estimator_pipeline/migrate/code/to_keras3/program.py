@@ -9,7 +9,8 @@ from pathlib import PurePosixPath
 
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.to_keras.convert_file import DEFECTS, ConversionOutcome
-from estimator_pipeline.migrate.code.to_keras3.convert_text import Declined, convert_text, model_functions
+from estimator_pipeline.migrate.code.to_keras3.convert_text import convert_text, model_functions
+from estimator_pipeline.migrate.code.to_keras3.declined import Declined
 from estimator_pipeline.migrate.code.to_keras3.support import MODULE, module_text
 
 __all__ = ["in_keras_3", "modules_beside"]

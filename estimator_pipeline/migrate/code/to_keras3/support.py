@@ -1,4 +1,4 @@
-"""What Keras 3 lacks, as the text of the small module that is written beside a program: each part where it is called."""
+"""What Keras 3 lacks, as text of the small module that is written beside a program: each part where it is called."""
 
 from __future__ import annotations
 

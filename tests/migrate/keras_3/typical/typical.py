@@ -2,8 +2,8 @@
 
 import os
 from absl import app, flags
-import numpy as np
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_support import Evaluation, RMSProp, StopAfter, batches, examples, model_inputs

@@ -5,8 +5,8 @@ import csv
 import os
 import tempfile
 
-import numpy as np
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_support import Evaluation, StopAfter, model_inputs
