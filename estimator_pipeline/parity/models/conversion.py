@@ -12,7 +12,6 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.tolerances import Tolerances
-from estimator_pipeline.migrate.code.to_keras3.support import MODULE
 from estimator_pipeline.parity.models.arguments import InputFns
 from estimator_pipeline.parity.models.compare import compare_models
 from estimator_pipeline.parity.models.keras_3 import compare_keras_3, is_keras_3, shapes_of_tensorflow_2
@@ -75,7 +74,7 @@ def compare_conversion(
         tf.compat.v1.disable_v2_tensorshape()
         tf.compat.v1.disable_tensor_equality()
     theirs = _module(program, "program_before", beside)
-    sys.modules.pop(MODULE, None)  # of another conversion to Keras 3
+    sys.modules.pop("keras_support", None)  # what another conversion to Keras 3 has beside it
     ours = _module(made, "program_made")
     functions: dict[str, Any] = {name: getattr(found, name, None) for name in (*_ASKED, *_OF_DATA, *_OF_MODEL)}
     # Initial values are the Keras model's: which ones, a seed says.

@@ -31,7 +31,7 @@ __all__ = ["compare_keras_3", "is_keras_3", "shapes_of_tensorflow_2"]
 
 def is_keras_3(model: Any) -> bool:
     """Whether a model is one of Keras 3."""
-    keras = sys.modules.get("keras")
+    keras: Any = sys.modules.get("keras")
     return keras is not None and keras.__version__.startswith("3.") and isinstance(model, keras.Model)
 
 
@@ -78,8 +78,7 @@ def compare_keras_3(
     Raises:
         ConfigError: the model runs on another backend, or has other variables than the Estimator.
     """
-    import keras
-
+    keras: Any = sys.modules["keras"]
     if keras.backend.backend() != "tensorflow":
         raise ConfigError(
             "the model runs on another backend than TensorFlow, and the Estimator on that",
@@ -137,8 +136,7 @@ def _by_keras(
     model: Any, base: Path, data: InputFns, steps: int, mapping: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the model comes to: metrics, predictions; its steps are recorded under the Estimator's names."""
-    import keras
-
+    keras: Any = sys.modules["keras"]
     writer, start = StepWriter(base / "keras" / "record"), initial_of(base / "estimator" / "record")
     variables = _matched(model, start, mapping)
     for name, variable in variables.items():
