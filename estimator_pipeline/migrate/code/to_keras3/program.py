@@ -32,6 +32,8 @@ def in_keras_3(
             continue
         for path, text in texts.items():
             try:
+                if by_path[path].cells:
+                    raise Declined("", "a notebook, which conversions to Keras 3 do not write", r"\S")
                 new = convert_text(text, functions, package=_package(path, text))
             except Declined as declined:
                 stopped = _stopped(by_path[path], declined)
