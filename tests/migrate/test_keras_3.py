@@ -92,11 +92,9 @@ def test_a_program_of_two_files_becomes_keras_3_together(tmp_path):
     (folder / "task.py").write_text(f"{head}def main(_):{main}")
     converted = convert(tmp_path)
     texts = {one.path: one.after for one in converted.files}
-    if all(one.keras for one in converted.files):
-        assert "from trainer.keras_support import" in texts["trainer/task.py"]
-        assert list(converted.beside) == ["trainer/keras_support.py"]
-    else:
-        assert not any(one.keras for one in converted.files)
+    assert all(one.keras for one in converted.files)
+    assert "from trainer.keras_support import" in texts["trainer/task.py"]
+    assert list(converted.beside) == ["trainer/keras_support.py"]
 
 
 def test_the_module_beside_is_written_and_told(tmp_path, capsys):

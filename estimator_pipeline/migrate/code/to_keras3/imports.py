@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Sequence
 
 import libcst as cst
@@ -66,7 +67,9 @@ def with_imports(text: str, parts: Collection[str], package: str) -> str:
             one = _GONE
         kept.append(one)
     place = at if at is not None else 0
-    while place and "import keras" < made[place - 1].split(" as ")[0] and made[place - 1].startswith("import "):
+    while place and (above := re.match(r"import (\w+)", made[place - 1])) and (
+        "keras" < above[1] and above[1] not in sys.stdlib_module_names
+    ):  # fmt: skip
         place -= 1
     needed = [] if re.search(r"(?m)^import keras$", body) else ["import keras"]
     head = [one for one in kept[:place] if one is not _GONE]
